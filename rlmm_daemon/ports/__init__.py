@@ -1,0 +1,4 @@
+"""The seams: what the daemon needs from the world outside, as protocols with promises.
+
+Each port has one contract test class that every adapter of it passes.
+"""

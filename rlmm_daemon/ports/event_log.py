@@ -1,0 +1,148 @@
+"""The log that is the truth: append to it, follow it, and know where it ends.
+
+One contract test class holds every promise below against every adapter.
+"""
+
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogIdentity:
+    """Which log this is. Known after `open`; the count never changes for one topic id."""
+
+    #: None until the cluster is known (an embedded log takes it from the configuration).
+    cluster_id: str | None
+    topic_id: TopicId
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRange:
+    """`start` is the first offset still there, `end` the next one to be written (stable end)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnd:
+    """Kafka's OffsetForLeaderEpoch answer: the largest epoch <= the asked one, and where it ends.
+
+    `epoch` is -1 (and `end_offset` -1) when the log knows no such epoch.
+    """
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBatch:
+    """One answer of the log to a follower; empty `records` means "still nothing new".
+
+    Every batch proves that the log answered just now (staleness is judged by it). `next_offset`
+    is past control records and gaps: readiness is judged by position, not by delivered data.
+    """
+
+    next_offset: int
+    #: Of the last batch delivered or passed over; -1 when none was ever fetched.
+    leader_epoch: int
+    #: (offset, value) ascending; None is a tombstone.
+    records: Sequence[tuple[int, bytes | None]]
+    #: The log's start and stable end as this answer saw them.
+    range: LogRange
+
+
+class EventLog(Protocol):
+    """What holds the events. Offsets are per metadata partition, dense except for gaps."""
+
+    async def open(self) -> LogIdentity:
+        """Make the log usable and return its identity; a log that is absent is created only here.
+
+        Raises:
+            LogCorrupt: the log as a whole is unusable; a single corrupt partition opens, and
+                raises from `append` and `follow`.
+            HistoryLost: a topic id was expected that this log does not have.
+            UnavailableError: not now; the caller retries with back-off.
+        """
+        ...
+
+    @property
+    def identity(self) -> LogIdentity | None:
+        """The identity once `open` has returned, else None."""
+        ...
+
+    async def append(self, partition: MetadataPartition, value: bytes) -> int:
+        """Return the record's offset once it is durable (acks=all, or fdatasync).
+
+        Cancelling the caller does not take the record back.
+
+        Raises:
+            OutcomeUnknown: it may be in the log now or later.
+            UnavailableError: any other leaf: certainly not in the log, now or later.
+            PartitionFailed, LogCorrupt: this partition takes no writes.
+        """
+        ...
+
+    async def end_offsets(
+        self, partitions: Collection[MetadataPartition]
+    ) -> Mapping[MetadataPartition, LogRange]:
+        """Return the ranges that are known right now; a missing entry is unknown, never 0."""
+        ...
+
+    async def epoch_end(self, partition: MetadataPartition, epoch: int) -> EpochEnd:
+        """Return where `epoch` ends in the log as it is now (the divergence check).
+
+        Raises:
+            UnavailableError: not now.
+        """
+        ...
+
+    def follow(
+        self, partition: MetadataPartition, from_offset: int
+    ) -> AsyncGenerator[LogBatch, None]:
+        """Yield batches from `from_offset` on, for ever, durable records only.
+
+        A batch (perhaps empty) comes at least every few seconds while the log answers. Closing
+        the generator, or cancelling at any await, delivers nothing more. The first batch after
+        any reconnect or leader epoch change is preceded by the adapter's own divergence check.
+
+        Raises:
+            LogTruncated: records at or after the position, or the position itself, are gone.
+            LogTrimmed: the log now starts beyond the position.
+            TopicIdChanged: the log under this name is another one now.
+            LogCorrupt: an invalid batch that a second fetch did not cure.
+            UnavailableError: not now; follow again with back-off.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish appends that were taken and give everything back; idempotent."""
+        ...
+
+
+class LogMoved(Exception):
+    """The log under a follower's feet changed; each subclass says how."""
+
+
+class LogTruncated(LogMoved):
+    """A tail that this follower had read is gone: its fold is ahead of, or beside, the log."""
+
+
+class LogTrimmed(LogMoved):
+    """The log's start moved beyond the follower's position."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        super().__init__(f"the log starts at {start} now")
+
+
+class TopicIdChanged(LogMoved):
+    """The topic was deleted and created again under the same name."""
+
+    def __init__(self, topic_id: TopicId) -> None:
+        self.topic_id = topic_id
+        super().__init__("the metadata topic was recreated")

@@ -1,0 +1,11 @@
+"""What every test shares: hypothesis draws the same examples each time unless told otherwise."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("exhaustive", parent=settings.get_profile("ci"), derandomize=False)
+settings.load_profile(os.environ.get("RLMM_HYPOTHESIS", "ci"))
