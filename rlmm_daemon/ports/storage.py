@@ -1,0 +1,200 @@
+"""Remote storage: whole segments in, ranges and indexes out, keys only from what was recorded.
+
+Every adapter (memory, local, s3) passes one contract test class. Keys are relative to the
+storage's root and use `/`; what key a segment has is decided by `core.layout`, not here.
+"""
+
+import enum
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rlmm_daemon.domain.errors import RlmmError
+
+
+class ObjectKind(enum.Enum):
+    """The six objects of a segment, in upload order; the value is Kafka's file name suffix."""
+
+    OFFSET = ".index"
+    TIMESTAMP = ".timeindex"
+    TRANSACTION = ".txnindex"
+    PRODUCER_SNAPSHOT = ".snapshot"
+    LEADER_EPOCH = ".leader_epoch_checkpoint"
+    #: Last, so that a visible `.log` means a whole segment.
+    LOG = ".log"
+
+
+class Source(Protocol):
+    """Bytes to be stored: an open file or a buffer. May be read more than once."""
+
+    @property
+    def size(self) -> int:
+        """Bytes when it was opened; a source that turns out shorter or longer is an error."""
+        ...
+
+    def fileno(self) -> int | None:
+        """Return a descriptor good for `copy_file_range` and `pread`, or None for a buffer."""
+        ...
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Return exactly these bytes, blocking (call it in a thread).
+
+        Raises:
+            ChecksumMismatch: the source became shorter than `size`.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a copy has done so far; the adapter writes it, the deadline watcher and `explain` read.
+
+    Mutated from the event loop and from worker threads: plain stores only.
+    """
+
+    phase: str = "queued"
+    #: Bytes known to be taken by the storage, over all objects.
+    bytes_done: int = 0
+    bytes_total: int = 0
+    parts_done: int = 0
+    #: The call in flight in the storage's own words, for example "UploadPart 3 .log".
+    call: str = ""
+    #: Turns true before the first byte goes to the storage: from then on a retry is a new attempt.
+    write_begun: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """One object as the storage holds it now."""
+
+    key: str
+    size: int
+    #: Of the whole object.
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """One row of a listing."""
+
+    key: str
+    size: int
+    modified_ms: int
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadInfo:
+    """One incomplete multipart upload (or a local temporary file)."""
+
+    key: str
+    upload_id: str
+    initiated_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlObject:
+    """A small object of ours (marker, presence, lease) and the tag for a conditional write."""
+
+    data: bytes
+    etag: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """What `probe` found allowed, by operation; a value is the error that stood in the way."""
+
+    results: Mapping[str, RlmmError | None] = field(default_factory=dict)
+
+
+class Conflict(Exception):
+    """A conditional write met another state than it named."""
+
+
+class RemoteStorage(Protocol):
+    """Where segments live. Every call is bounded by the caller's `asyncio.timeout`."""
+
+    async def open(self) -> None:
+        """Connect, create what is ours to create, sweep own leftovers; idempotent.
+
+        Raises:
+            StorageUnavailable: not now, or not with these credentials; the message says which.
+        """
+        ...
+
+    async def put_segment(
+        self,
+        objects: Sequence[tuple[ObjectKind, str, Source]],
+        *,
+        progress: Progress,
+    ) -> Sequence[StoredObject]:
+        """Store a segment's objects under their keys, in the given order, the `.log` last.
+
+        Idempotent: objects of an earlier attempt are overwritten. Returns when every object is
+        durable and was verified by the storage; otherwise none of them may look whole: a `.log`
+        that was not verified is never visible. Cancelling leaves no temporary file or upload.
+
+        Raises:
+            ChecksumMismatch: a source changed or shrank while it was read.
+            StorageUnavailable, StorageFull: as they say.
+        """
+        ...
+
+    def fetch(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes [start, end) of an object; `end` beyond the object is cut there.
+
+        Raises:
+            ObjectMissing: certainly absent (never on a doubtful answer).
+            StorageUnavailable: not now, or the bucket is missing.
+        """
+        ...
+
+    async def size(self, key: str) -> int | None:
+        """Return an object's size, or None if it is certainly absent."""
+        ...
+
+    def local_path(self, key: str) -> str | None:
+        """Return a path good for `sendfile` when objects are local files, else None."""
+        ...
+
+    async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
+        """Delete objects; per key None for success (absent is success) or the error."""
+        ...
+
+    def list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        """Yield pages of what lies below a prefix, in no order that may be relied on."""
+        ...
+
+    def list_uploads(self, prefix: str) -> AsyncGenerator[Sequence[UploadInfo], None]:
+        """Yield pages of incomplete uploads below a prefix."""
+        ...
+
+    async def abort_upload(self, upload: UploadInfo) -> None:
+        """Abort an incomplete upload; absent is success."""
+        ...
+
+    async def get_control(self, key: str) -> ControlObject | None:
+        """Return a small object whole, or None if it is certainly absent."""
+        ...
+
+    async def put_control(self, key: str, data: bytes, *, if_etag: str | None) -> str:
+        """Write a small object only if its tag is still `if_etag` (None: only if absent).
+
+        Returns the new tag.
+
+        Raises:
+            Conflict: someone else was faster.
+        """
+        ...
+
+    async def overwrite_control(self, key: str, data: bytes) -> None:
+        """Write a small object whatever is there."""
+        ...
+
+    async def probe(self) -> ProbeResult:
+        """Try each operation on a canary of our own and say what is allowed."""
+        ...
+
+    async def close(self) -> None:
+        """Give everything back; idempotent."""
+        ...
