@@ -9,12 +9,19 @@ deadline, which can only shorten the daemon's.
 import enum
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from rlmm_daemon.codec.frames import BulkHeader
-from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicId, TopicIdPartition
+from rlmm_daemon.domain.ids import UUID_BYTES, BrokerId, SegmentId, TopicId, TopicIdPartition
+
+#: The numbers of Kafka's int32 and int64 fields that are never negative.
+Int32 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+UuidBytes = Annotated[bytes, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTES)]
+#: Kafka's own limit on topic names.
+TopicName = Annotated[str, msgspec.Meta(min_length=1, max_length=249)]
 
 
 class _Array(msgspec.Struct, array_like=True, frozen=True):
@@ -24,9 +31,9 @@ class _Array(msgspec.Struct, array_like=True, frozen=True):
 class Partition(_Array, frozen=True):
     """A user partition: 16 id bytes, name, number."""
 
-    topic_id: bytes
-    topic: str
-    partition: int
+    topic_id: UuidBytes
+    topic: TopicName
+    partition: Int32
 
     def to_domain(self) -> TopicIdPartition:
         """Return the domain's word for it."""
@@ -93,8 +100,8 @@ class EpochOffsetParams(_Array, frozen=True):
     """Where to look: a leader epoch and an offset in it."""
 
     partition: Partition
-    epoch: int
-    offset: int
+    epoch: Int32
+    offset: Int64
     timeout_ms: int | None = None
 
 
@@ -102,7 +109,7 @@ class EpochParams(_Array, frozen=True):
     """A partition's leader epoch; None means all epochs, where the method allows it."""
 
     partition: Partition
-    epoch: int | None = None
+    epoch: Int32 | None = None
     timeout_ms: int | None = None
 
 
@@ -136,8 +143,8 @@ class FetchParams(_Array, frozen=True):
     """A range of a segment's log: [start, end_inclusive], positions in bytes; None: to the end."""
 
     record: bytes
-    start: int
-    end_inclusive: int | None = None
+    start: Int64
+    end_inclusive: Int64 | None = None
     timeout_ms: int | None = None
 
 
@@ -153,7 +160,7 @@ class SegmentParams(_Array, frozen=True):
     """One segment by its id."""
 
     partition: Partition
-    segment_id: SegmentId
+    segment_id: Annotated[SegmentId, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTES)]
     timeout_ms: int | None = None
 
 
@@ -161,22 +168,22 @@ class SelectorParams(_Array, frozen=True):
     """What a person typed: `topic-partition`, `topicId`, `topicId-partition`, or Kafka's form."""
 
     selector: str
-    epoch: int | None = None
+    epoch: Int32 | None = None
     timeout_ms: int | None = None
 
 
 class MetadataPartitionParams(_Array, frozen=True):
     """A partition of the metadata topic; None means all."""
 
-    metadata_partition: int | None = None
+    metadata_partition: Int32 | None = None
     timeout_ms: int | None = None
 
 
 class TailParams(_Array, frozen=True):
     """Where to start (None: the last few) and whether to go on for ever."""
 
-    metadata_partition: int | None = None
-    from_offset: int | None = None
+    metadata_partition: Int32 | None = None
+    from_offset: Int64 | None = None
     follow: bool = False
     timeout_ms: int | None = None
 
@@ -191,7 +198,7 @@ class ExportParams(_Array, frozen=True):
 class AcceptLossParams(_Array, frozen=True):
     """The metadata partition whose missing events are given up; None needs `everything`."""
 
-    metadata_partition: int | None = None
+    metadata_partition: Int32 | None = None
     everything: bool = False
     timeout_ms: int | None = None
 
@@ -199,7 +206,7 @@ class AcceptLossParams(_Array, frozen=True):
 class PurgeParams(_Array, frozen=True):
     """A topic to mark for removal; nothing happens without `execute`."""
 
-    topic_id: bytes
+    topic_id: UuidBytes
     execute: bool = False
     timeout_ms: int | None = None
 

@@ -7,6 +7,9 @@
 A streamed answer is several responses with one id whose results carry `more`. A bulk answer is one
 response (`BulkHeader`) followed by exactly `length` raw bytes, on a connection of role bulk.
 Fields are only ever appended to a params or result array, each with a default.
+
+Requests carry ids from 1 on; an answer with id 0 speaks of the connection itself, which its sender
+then closes. A cancelled request may still be answered when the answer was already on its way.
 """
 
 import struct
@@ -20,15 +23,20 @@ PROTOCOL_VERSION: Final = 1
 REQUEST: Final = 0
 RESPONSE: Final = 1
 NOTIFICATION: Final = 2
+#: The id of an answer that speaks of the connection, not of a request.
+CONNECTION_ID: Final = 0
+CANCEL: Final = "cancel"
 
 LENGTH: Final = struct.Struct(">I")
 HEADER_BYTES: Final = LENGTH.size
 #: What a peer may send in one frame unless configured otherwise; bulk bytes are not framed.
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 
-_encoder: Final = msgspec.msgpack.Encoder()
-_request: Final = msgspec.msgpack.Decoder(tuple[int, int, str, msgspec.Raw])
-_any: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
+#: One page of a streamed answer, give or take its last record.
+PAGE_BYTES: Final = 256 * 1024
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_pack_length: Final = LENGTH.pack
 
 
 class ErrorBody(msgspec.Struct, array_like=True, frozen=True):
@@ -56,12 +64,18 @@ class BulkHeader(msgspec.Struct, array_like=True, frozen=True):
     crc32c: int | None = None
 
 
+#: A peer's nesting and text are its own choice, so these two are its errors as well.
+_UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+# Fixed lengths, so that a frame of a million tiny elements is refused before it becomes objects.
+_request: Final = msgspec.msgpack.Decoder(tuple[int, int, str, msgspec.Raw]).decode
+_response: Final = msgspec.msgpack.Decoder(tuple[int, int, ErrorBody | None, msgspec.Raw]).decode
+_notification: Final = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw]).decode
+
+
 def frame(message: Any) -> bytes:
     """Return one whole frame for any encodable message."""
-    buffer = bytearray(HEADER_BYTES)
-    _encoder.encode_into(message, buffer, HEADER_BYTES)
-    LENGTH.pack_into(buffer, 0, len(buffer) - HEADER_BYTES)
-    return bytes(buffer)
+    body = _encode(message)
+    return _pack_length(len(body)) + body
 
 
 def request_frame(request_id: int, method: str, params: Any) -> bytes:
@@ -91,8 +105,8 @@ def decode_request(body: bytes | bytearray | memoryview) -> tuple[int, str, msgs
         Malformed: not `[0, id, method, params]`; `decode_message` tells what it is.
     """
     try:
-        kind, request_id, method, params = _request.decode(body)
-    except msgspec.DecodeError as error:
+        kind, request_id, method, params = _request(body)
+    except _UNDECODABLE as error:
         raise Malformed(f"not a request: {error}") from error
     if kind != REQUEST:
         raise Malformed(f"not a request: message type {kind}")
@@ -132,25 +146,83 @@ def decode_message(body: bytes | bytearray | memoryview) -> Message:
         Malformed: none of them.
     """
     try:
-        parts = _any.decode(body)
-        match msgspec.msgpack.decode(parts[0], type=int) if parts else None, parts:
-            case 0, [_, request_id, method, params]:
-                return Request(_int(request_id), _str(method), params)
-            case 1, [_, request_id, error, result]:
-                decoded = msgspec.msgpack.decode(error, type=ErrorBody | None)
-                return Response(_int(request_id), decoded, result)
-            case 2, [_, method, params]:
-                return Notification(_str(method), params)
+        match bytes(body[:2]):
+            case b"\x94\x00":
+                _, request_id, method, params = _request(body)
+                return Request(request_id, method, params)
+            case b"\x94\x01":
+                _, request_id, error, result = _response(body)
+                return Response(request_id, error, result)
+            case b"\x93\x02":
+                _, method, params = _notification(body)
+                return Notification(method, params)
             case _:
                 pass
-    except msgspec.DecodeError as error:
-        raise Malformed(f"not a message: {error}") from error
+    except _UNDECODABLE as broken:
+        raise Malformed(f"not a message: {broken}") from broken
     raise Malformed("not a message: [0, id, method, params] or one of its kin was expected")
 
 
-def _int(raw: msgspec.Raw) -> int:
-    return msgspec.msgpack.decode(raw, type=int)
+def decode_result(raw: msgspec.Raw | bytes, kind: Any) -> Any:
+    """Return a result as the type that the table of methods names for it.
+
+    Raises:
+        Malformed: it is not of that type.
+    """
+    try:
+        return msgspec.msgpack.decode(raw, type=kind)
+    except _UNDECODABLE as error:
+        raise Malformed(f"not the expected result: {error}") from error
 
 
-def _str(raw: msgspec.Raw) -> str:
-    return msgspec.msgpack.decode(raw, type=str)
+class Splitter:
+    """Cuts a stream of bytes into frames' bodies; holds no more than one unfinished frame.
+
+    Feed it, then call `next` until it returns None.
+    """
+
+    __slots__ = ("_at", "_buffer", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._buffer = bytearray()
+        self._at = 0
+        self.frame_bytes_max = frame_bytes_max
+
+    def __len__(self) -> int:
+        """Return the bytes that are held and not yet cut."""
+        return len(self._buffer) - self._at
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Append what came in."""
+        if self._at:
+            del self._buffer[: self._at]
+            self._at = 0
+        self._buffer += chunk
+
+    def next(self) -> bytes | None:
+        """Return the next body, or None when it is not all here yet.
+
+        Raises:
+            Malformed: the frame claims more than `frame_bytes_max`; nothing is set aside for it.
+        """
+        start = self._at + HEADER_BYTES
+        if len(self._buffer) < start:
+            return None
+        (length,) = LENGTH.unpack_from(self._buffer, self._at)
+        if length > self.frame_bytes_max:
+            raise Malformed(
+                f"a frame of {length} bytes exceeds the limit of {self.frame_bytes_max}",
+                length=length,
+                limit=self.frame_bytes_max,
+            )
+        if len(self._buffer) < start + length:
+            return None
+        self._at = start + length
+        return bytes(memoryview(self._buffer)[start : self._at])
+
+    def take_rest(self) -> bytes:
+        """Return what was not cut and forget it: the bytes after the last frame."""
+        rest = bytes(memoryview(self._buffer)[self._at :])
+        self._buffer.clear()
+        self._at = 0
+        return rest
