@@ -101,7 +101,7 @@ public final class Produce {
         producer.beginTransaction();
         batch(producer, ORDERS, partition, at, records);
         batch(producer, ORDERS, partition, at + 50, records / 3);
-        end(producer, commit);
+        end(producer, commit, partition);
     }
 
     /** An aborted transaction that begins in one segment and ends in another, others' batches between. */
@@ -114,7 +114,7 @@ public final class Produce {
         }
         transaction("tx-a", "none", partition, at + 1000, 20, true);
         batch(wide, ORDERS, partition, at + 1200, 10);
-        end(wide, false);
+        end(wide, false, partition);
     }
 
     private void twoPartitionTransaction(int phase) {
@@ -122,14 +122,24 @@ public final class Produce {
         producer.beginTransaction();
         batch(producer, ORDERS, 0, 200_000 + 1000 * phase, 20);
         batch(producer, ORDERS, 1, 250_000 + 1000 * phase, 20);
-        end(producer, true);
+        end(producer, true, 0, 1);
     }
 
-    private static void end(KafkaProducer<byte[], byte[]> producer, boolean commit) {
-        if (commit) {
-            producer.commitTransaction();
-        } else {
-            producer.abortTransaction();
+    /** Returns once the markers are in the logs; Kafka acknowledges the end of a transaction before that. */
+    private void end(KafkaProducer<byte[], byte[]> producer, boolean commit, int... partitions) {
+        try (Admin admin = admin()) {
+            var ends = new HashMap<TopicPartition, Long>();
+            for (int partition : partitions) {
+                var orders = new TopicPartition(ORDERS, partition);
+                ends.put(orders, offset(admin, orders, OffsetSpec.latest()) + 1);
+            }
+            if (commit) {
+                producer.commitTransaction();
+            } else {
+                producer.abortTransaction();
+            }
+            ends.forEach((orders, end) ->
+                await("the marker in " + orders, () -> offset(admin, orders, OffsetSpec.latest()) == end));
         }
     }
 
@@ -219,13 +229,17 @@ public final class Produce {
         }
     }
 
-    private static void await(String what, BooleanSupplier condition) throws InterruptedException {
+    private static void await(String what, BooleanSupplier condition) {
         long deadline = System.nanoTime() + 60_000_000_000L;
         while (!condition.getAsBoolean()) {
             if (System.nanoTime() > deadline) {
                 throw new IllegalStateException("gave up waiting for " + what);
             }
-            Thread.sleep(200);
+            try {
+                Thread.sleep(20);
+            } catch (InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
         }
     }
 

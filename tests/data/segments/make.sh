@@ -58,9 +58,9 @@ for phase in 0 1 2 3; do
   start
   [ "$phase" -gt 0 ] || tool Produce "127.0.0.1:$port" create
   tool Produce "127.0.0.1:$port" fill "$phase"
+  tool Produce "127.0.0.1:$port" await "$data/log" # a copy cut short by the stop would stay behind
   [ "$phase" -eq 3 ] || stop
 done
-tool Produce "127.0.0.1:$port" await "$data/log"
 tool Collect "127.0.0.1:$port" segments "$data" "$work/out"
 tool Produce "127.0.0.1:$port" retire
 await_deleted 1
