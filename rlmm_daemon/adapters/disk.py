@@ -1,0 +1,242 @@
+"""Real files behind `ports.disk`: blocking calls in a few threads, never in the loop."""
+
+import asyncio
+import fcntl
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+#: Four calls may block at once: a slow sync then does not hold up reads of other files.
+THREADS_DEFAULT: Final = 4
+TEMPORARY_SUFFIX: Final = ".tmp"
+_FILE_MODE: Final = 0o640
+_DIRECTORY_MODE: Final = 0o750
+
+
+class LocalDisk:
+    """The file system of this machine. A cancelled caller does not undo a call that has begun."""
+
+    def __init__(self, *, threads: int = THREADS_DEFAULT) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        self._temporary = itertools.count()
+
+    def close(self) -> None:
+        """End the threads once the calls in flight are over; files stay as they are."""
+        self._pool.shutdown(wait=True)
+
+    async def open(self, path: str, *, write: bool = False, create: bool = False) -> "LocalFile":
+        """Open a file; created ones are readable by owner and group."""
+        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
+        if create:
+            flags |= os.O_CREAT
+        descriptor = await self._acquire(lambda: os.open(path, flags, _FILE_MODE))
+        return LocalFile(descriptor, self._pool)
+
+    async def read(self, path: str) -> bytes:
+        """Return a whole small file."""
+        return await self._run(Path(path).read_bytes)
+
+    async def write_atomically(self, path: str, data: bytes) -> None:
+        """Replace `path` durably; the temporary file stands beside it and is removed on error."""
+        temporary = f"{path}.{os.getpid()}.{next(self._temporary)}{TEMPORARY_SUFFIX}"
+        await self._run(lambda: _write_atomically(path, temporary, data))
+
+    async def rename(self, source: str, target: str) -> None:
+        """Rename within one directory."""
+        await self._run(lambda: Path(source).replace(target))
+
+    async def remove(self, path: str) -> None:
+        """Remove a file."""
+        await self._run(Path(path).unlink)
+
+    async def make_directory(self, path: str) -> None:
+        """Create a directory and its parents; each new name is synced in its parent."""
+        await self._run(lambda: _make_directory(Path(path)))
+
+    async def list(self, path: str) -> list[str]:
+        """Return the names in a directory."""
+        return await self._run(lambda: [entry.name for entry in Path(path).iterdir()])
+
+    async def exists(self, path: str) -> bool:
+        """Return whether the name is there."""
+        return await self._run(Path(path).exists)
+
+    async def fsync_directory(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        await self._run(lambda: _fsync_directory(path))
+
+    async def lock(self, path: str) -> "LocalLock":
+        """Take the file's flock, which a second holder in this very process conflicts with too."""
+        return LocalLock(await self._acquire(lambda: _lock(path)))
+
+    async def free_bytes(self, path: str) -> int:
+        """Return the bytes that are free without root's reserve."""
+        return await self._run(lambda: _free_bytes(path))
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self._pool.submit(call))
+
+    async def _acquire(self, call: Callable[[], int]) -> int:
+        """Run a call that returns a descriptor; a cancelled caller must not leak it."""
+        future = self._pool.submit(call)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(_close_result)
+            raise
+
+
+class LocalFile:
+    """One descriptor, closed only after the last call in flight on it has ended.
+
+    A write of a cancelled caller may still run in its thread: were the descriptor closed below
+    it, its number could by then belong to another file.
+    """
+
+    def __init__(self, descriptor: int, pool: ThreadPoolExecutor) -> None:
+        self._descriptor = descriptor
+        self._pool = pool
+        self._idle = threading.Condition()
+        self._users = 0
+        self._closed = False
+
+    async def pread(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`."""
+        return await self._run(lambda fd: _pread(fd, offset, length))
+
+    async def pwrite(self, offset: int, data: bytes | memoryview) -> int:
+        """Write and return how many bytes the kernel took."""
+        return await self._run(lambda fd: os.pwrite(fd, data, offset))
+
+    async def truncate(self, size: int) -> None:
+        """Cut or extend to `size`."""
+        await self._run(lambda fd: os.ftruncate(fd, size))
+
+    async def fdatasync(self) -> None:
+        """Make bytes and size durable."""
+        await self._run(os.fdatasync)
+
+    async def size(self) -> int:
+        """Return the size in bytes."""
+        return await self._run(lambda fd: os.fstat(fd).st_size)
+
+    async def close(self) -> None:
+        """Wait for calls in flight, then give the descriptor back."""
+        await asyncio.wrap_future(self._pool.submit(self._close))
+
+    async def _run(self, call: Callable[[int], T]) -> T:
+        return await asyncio.wrap_future(self._pool.submit(self._call, call))
+
+    def _call(self, call: Callable[[int], T]) -> T:
+        with self._borrowed() as descriptor:
+            return call(descriptor)
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[int]:
+        with self._idle:
+            if self._closed:
+                raise ValueError("the file is closed")
+            self._users += 1
+        try:
+            yield self._descriptor
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
+
+    def _close(self) -> None:
+        with self._idle:
+            if self._closed:
+                return
+            self._closed = True
+            self._idle.wait_for(lambda: not self._users)
+        os.close(self._descriptor)
+
+
+class LocalLock:
+    """A held flock: the kernel lets go of it when the descriptor or the process is gone."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    async def release(self) -> None:
+        """Let go; closing a descriptor without unsynced bytes does not block."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _close_result(future: Future[int]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        os.close(future.result())
+
+
+def _pread(descriptor: int, offset: int, length: int) -> bytes:
+    found = os.pread(descriptor, length, offset)
+    while found and len(found) < length:
+        more = os.pread(descriptor, length - len(found), offset + len(found))
+        if not more:
+            break
+        found += more
+    return found
+
+
+def _write_atomically(path: str, temporary: str, data: bytes) -> None:
+    try:
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE
+        )
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        Path(temporary).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(temporary).unlink()
+        raise
+    _fsync_directory(str(Path(path).parent))
+
+
+def _make_directory(directory: Path) -> None:
+    if directory.is_dir():
+        # Its maker may have died before the sync: the name counts only once it is durable.
+        _fsync_directory(str(directory.parent))
+        return
+    if not directory.parent.is_dir():
+        _make_directory(directory.parent)
+    directory.mkdir(_DIRECTORY_MODE, exist_ok=True)
+    _fsync_directory(str(directory.parent))
+
+
+def _fsync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: str) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _free_bytes(path: str) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
