@@ -1,0 +1,226 @@
+"""One connection of role bulk: a request, a header, raw bytes, the next request.
+
+It is a plain non-blocking socket and never a transport, because `os.sendfile` straight from the
+page cache is several times faster than any copy through Python. A range that is not in the page
+cache is read by a thread first, so that the disk never stalls the event loop.
+"""
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import structlog
+
+from rlmm_daemon.codec import api, frames
+from rlmm_daemon.daemon import handlers
+from rlmm_daemon.daemon.greeting import Introduction, verify
+from rlmm_daemon.daemon.services import BulkAnswer
+from rlmm_daemon.daemon.session import Shared, decode_params, internal_frame
+from rlmm_daemon.domain.errors import CorruptError, InvalidArgument, Malformed, RlmmError, TimedOut
+
+#: What is known to be in the page cache before it is sent; one `sendfile` never reads more.
+WINDOW_BYTES: Final = 1024 * 1024
+READ_BYTES: Final = 64 * 1024
+#: Room in the kernel, so that a fast reader finds more each time it looks.
+SEND_BUFFER_BYTES: Final = 1024 * 1024
+
+_log = structlog.get_logger(__name__)
+
+
+class _Stalled(Exception):
+    """The peer takes nothing."""
+
+
+class BulkSession:
+    """Serves one bulk connection, one request at a time, until the peer leaves."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        connection: socket.socket,
+        introduction: Introduction,
+        rights: frozenset[api.Right],
+        rest: bytes,
+    ) -> None:
+        self._shared = shared
+        self._socket = connection
+        self._introduction = introduction
+        self._rights = rights
+        self._loop = asyncio.get_running_loop()
+        self._splitter = frames.Splitter(shared.options.frame_bytes_max)
+        self._splitter.feed(rest)
+        self._patience = shared.options.slow_reader_seconds
+
+    async def run(self) -> None:
+        """Serve until the peer leaves, breaks the framing, or an answer breaks after its header."""
+        connection = self._socket
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        try:
+            while (body := await self._next()) is not None:
+                if not await self._serve(body):
+                    return
+        except Malformed as error:
+            self._shared.stats.frames_malformed += 1
+            with suppress(OSError, _Stalled):
+                await self._send(frames.error_frame(frames.CONNECTION_ID, error))
+        except _Stalled:
+            self._shared.stats.slow_readers_closed += 1
+        except ConnectionError:
+            pass  # the peer left; nobody is left to be told
+
+    async def _next(self) -> bytes | None:
+        while (body := self._splitter.next()) is None:
+            chunk = await self._loop.sock_recv(self._socket, READ_BYTES)
+            if not chunk:
+                return None
+            self._splitter.feed(chunk)
+        return body
+
+    async def _serve(self, body: bytes) -> bool:
+        """Answer one request; False when the connection cannot go on."""
+        request_id, method, raw = frames.decode_request(body)
+        self._shared.stats.requests += 1
+        try:
+            self._shared.begin_request(0)
+        except RlmmError as error:
+            await self._send(frames.error_frame(request_id, error))
+            return True
+        try:
+            return await self._answer(request_id, method, raw)
+        finally:
+            self._shared.end_request()
+
+    async def _answer(self, request_id: int, method: str, raw: msgspec.Raw) -> bool:
+        try:
+            answer = await self._open(method, raw)
+        except RlmmError as error:
+            await self._send(frames.error_frame(request_id, error))
+            return True
+        except Exception:
+            _log.exception("session.bug", method=method)
+            await self._send(internal_frame(request_id))
+            raise
+        try:
+            header = frames.BulkHeader(answer.length, answer.crc32c)
+            await self._send(frames.result_frame(request_id, header))
+            return await self._send_answer(method, answer)
+        finally:
+            await answer.aclose()
+
+    async def _open(self, method: str, raw: msgspec.Raw) -> BulkAnswer:
+        verify(self._introduction, self._shared.identity)  # the cluster may be known only by now
+        row = self._shared.admit(method, self._rights)
+        if row.shape is not api.Shape.BULK:
+            raise InvalidArgument(f"{method} is not for a connection of role bulk")
+        params = decode_params(row, raw)
+        deadline = asyncio.timeout(self._shared.seconds_for(method, params))
+        try:
+            async with deadline:
+                return await handlers.BULKS[method](self._shared.services, params)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            self._shared.stats.requests_timed_out += 1
+            raise TimedOut from error
+
+    async def _send_answer(self, method: str, answer: BulkAnswer) -> bool:
+        """Send the announced bytes; False when they ended early, which only closing can tell."""
+        self._shared.stats.bulk_answers += 1
+        try:
+            if answer.file is not None:
+                sent = await self._send_file(*answer.file, answer.length)
+            else:
+                sent = await self._send_chunks(answer)
+        except ConnectionError:
+            raise
+        except (RlmmError, OSError) as error:
+            self._shared.stats.bulk_answers_broken += 1
+            _log.warning("bulk.broken", method=method, error=str(error))
+            return False
+        if sent != answer.length:
+            self._shared.stats.bulk_answers_broken += 1
+            _log.warning("bulk.broken", method=method, length=answer.length, sent=sent)
+            return False
+        return True
+
+    async def _send_chunks(self, answer: BulkAnswer) -> int:
+        sent = 0
+        async for chunk in answer.chunks():
+            if sent + len(chunk) > answer.length:
+                raise CorruptError("the storage gave more bytes than were announced")
+            await self._send(chunk)
+            sent += len(chunk)
+            self._shared.stats.bulk_bytes += len(chunk)
+        return sent
+
+    async def _send_file(self, file: int, start: int, length: int) -> int:
+        """Return the bytes that were sent: fewer than asked when the file ends before."""
+        at, end = start, start + length
+        warm_until = start
+        while at < end:
+            if at >= warm_until:
+                warm_until = min(at + WINDOW_BYTES, end)
+                if not _is_cached(file, at, warm_until):
+                    await asyncio.to_thread(_read_through, file, at, warm_until)
+            try:
+                sent = os.sendfile(self._socket.fileno(), file, at, warm_until - at)
+            except BlockingIOError:
+                await self._until_writable()
+                continue
+            if not sent:
+                break
+            at += sent
+            self._shared.stats.bulk_bytes += sent
+        return at - start
+
+    async def _send(self, chunk: bytes) -> None:
+        """Send all of it.
+
+        Raises:
+            _Stalled: the peer took nothing for too long.
+        """
+        view = memoryview(chunk)
+        while view:
+            try:
+                view = view[self._socket.send(view) :]
+            except BlockingIOError:
+                await self._until_writable()
+
+    async def _until_writable(self) -> None:
+        ready = self._loop.create_future()
+        descriptor = self._socket.fileno()
+        self._loop.add_writer(descriptor, _set, ready)
+        try:
+            async with asyncio.timeout(self._patience):
+                await ready
+        except TimeoutError as error:
+            raise _Stalled from error
+        finally:
+            self._loop.remove_writer(descriptor)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _is_cached(file: int, start: int, end: int) -> bool:
+    """Return whether the first and last page are in the page cache, asked without waiting.
+
+    The kernel reads ahead, so a window whose ends are there is there. A file system that cannot
+    tell (EOPNOTSUPP) counts as not cached: a thread costs little, a stalled loop much.
+    """
+    one = bytearray(1)
+    try:
+        for at in (start, end - 1):
+            os.preadv(file, [one], at, os.RWF_NOWAIT)
+    except OSError:
+        return False
+    return True
+
+
+def _read_through(file: int, start: int, end: int) -> None:
+    os.pread(file, end - start, start)

@@ -1,0 +1,221 @@
+"""What each method does, as tables by the shape of its answer.
+
+    LOOKUPS         plain calls, answered inside the read callback; `NotReady` may be held
+    ANNOUNCEMENTS   plain calls too, so that they take effect in the order in which they were sent
+    REQUESTS        one answer from a task
+    STREAMS         pages from a task
+    BULKS           raw bytes, on connections of role bulk
+
+Every row of `codec.api.METHODS` is in exactly one of them.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+from rlmm_daemon.codec import api
+from rlmm_daemon.codec.frames import PAGE_BYTES
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.services import (
+    BulkAnswer,
+    MetadataManager,
+    SegmentCopier,
+    SegmentFetcher,
+    Services,
+)
+from rlmm_daemon.domain.errors import InvalidArgument, StorageNotConfigured
+from rlmm_daemon.domain.ids import TopicIdPartition
+
+#: (manager, partition, params, caller). The session turns the wire's partition into the domain's.
+Lookup = Callable[[MetadataManager, TopicIdPartition, Any, Caller], Any]
+Announcement = Callable[[MetadataManager, Any], None]
+Request = Callable[[Services, Any, Caller], Awaitable[Any]]
+Stream = Callable[[Services, Any, Caller], AsyncGenerator[Any, None]]
+Bulk = Callable[[Services, Any], Awaitable[BulkAnswer]]
+
+LOOKUPS: Final[dict[str, Lookup]] = {
+    "remote_log_segment_metadata": lambda manager, tp, params, caller: (
+        manager.remote_log_segment_metadata(tp, params.epoch, params.offset, caller)
+    ),
+    "highest_offset_for_epoch": lambda manager, tp, params, caller: (
+        manager.highest_offset_for_epoch(tp, _one_epoch(params), caller)
+    ),
+    "list_remote_log_segments": lambda manager, tp, params, caller: (
+        manager.list_remote_log_segments(tp, params.epoch, caller)
+    ),
+    "remote_log_size": lambda manager, tp, params, caller: manager.remote_log_size(
+        tp, _one_epoch(params), caller
+    ),
+    "next_segment_with_txn_index": lambda manager, tp, params, caller: (
+        manager.next_segment_with_txn_index(tp, params.epoch, params.offset, caller)
+    ),
+    "is_ready": lambda manager, tp, _params, _caller: manager.is_ready(tp),
+}
+
+ANNOUNCEMENTS: Final[dict[str, Announcement]] = {
+    "on_partition_leadership_changes": lambda manager, params: (
+        manager.on_partition_leadership_changes(_domain(params.leaders), _domain(params.followers))
+    ),
+    "on_stop_partitions": lambda manager, params: manager.on_stop_partitions(
+        _domain(params.partitions)
+    ),
+    "replace_assignment": lambda manager, params: manager.replace_assignment(
+        _domain(params.leaders), _domain(params.followers)
+    ),
+}
+
+
+async def _resolve(services: Services, params: Any, _caller: Caller) -> list[api.Partition]:
+    found = await services.operator.resolve(params.selector)
+    return [api.Partition.of(partition) for partition in found]
+
+
+REQUESTS: Final[dict[str, Request]] = {
+    "add_remote_log_segment_metadata": lambda services, params, caller: services.manager.add(
+        params.record, caller
+    ),
+    "update_remote_log_segment_metadata": lambda services, params, caller: services.manager.update(
+        params.record, caller
+    ),
+    "put_remote_partition_delete_metadata": lambda services, params, caller: (
+        services.manager.put_partition_delete(params.record, caller)
+    ),
+    "copy_log_segment_data": lambda services, params, _caller: _copier(
+        services
+    ).copy_log_segment_data(params.record, params.files),
+    "delete_log_segment_data": lambda services, params, _caller: _copier(
+        services
+    ).delete_log_segment_data(params.record),
+    "copy_segment": lambda services, params, _caller: _copier(services).copy_segment(
+        params.record, params.files
+    ),
+    "delete_segment": lambda services, params, _caller: _copier(services).delete_segment(
+        params.partition.to_domain(), params.segment_id
+    ),
+    "resolve": _resolve,
+    "status": lambda services, _params, _caller: services.operator.status(),
+    "partitions": lambda services, _params, _caller: services.operator.partitions(),
+    "explain": lambda services, params, _caller: services.operator.explain(params.selector),
+    "snapshot_now": lambda services, params, _caller: services.operator.snapshot_now(
+        params.metadata_partition
+    ),
+    "drain": lambda services, _params, _caller: services.operator.drain(),
+    "partition_retry": lambda services, params, _caller: services.operator.partition_retry(
+        params.metadata_partition
+    ),
+    "partition_rebuild": lambda services, params, _caller: services.operator.partition_rebuild(
+        params.metadata_partition
+    ),
+    "partition_accept_loss": lambda services, params, _caller: (
+        services.operator.partition_accept_loss(
+            params.metadata_partition, everything=params.everything
+        )
+    ),
+    "log_repair": lambda services, params, _caller: services.operator.log_repair(
+        params.metadata_partition
+    ),
+}
+
+STREAMS: Final[dict[str, Stream]] = {
+    "segments": lambda services, params, _caller: record_pages(
+        services.operator.segments(params.selector, params.epoch)
+    ),
+    "export": lambda services, params, _caller: record_pages(
+        services.operator.export(params.selector)
+    ),
+    "tail": lambda services, params, _caller: tail_pages(
+        services.operator.tail(params.metadata_partition, params.from_offset, follow=params.follow),
+        page_bytes=0 if params.follow else PAGE_BYTES,
+    ),
+}
+
+BULKS: Final[dict[str, Bulk]] = {
+    "fetch_log_segment": lambda services, params: _fetcher(services).fetch_log_segment(
+        params.record, params.start, params.end_inclusive
+    ),
+    "fetch_index": lambda services, params: _fetcher(services).fetch_index(
+        params.record, params.index
+    ),
+}
+
+#: Bounded by `job_seconds`; what they do has deadlines of its own.
+JOBS: Final = frozenset(
+    {
+        "copy_log_segment_data", "delete_log_segment_data", "copy_segment", "delete_segment",
+        "segments", "export", "snapshot_now", "partition_rebuild", "log_repair",
+    }
+)  # fmt: skip
+#: Speak of the daemon itself, so they are answered before the cluster is known and while draining.
+ABOUT_THE_DAEMON: Final = frozenset({"status", "partitions", "explain", "drain"})
+#: Still answered while the daemon drains: they begin nothing.
+WHILE_DRAINING: Final = ABOUT_THE_DAEMON | LOOKUPS.keys() | {"resolve", "segments"}
+
+_TABLES: Final = (LOOKUPS, ANNOUNCEMENTS, REQUESTS, STREAMS, BULKS)
+assert sorted(name for table in _TABLES for name in table) == sorted(api.METHODS), (
+    "every method has one handler"
+)
+assert api.METHODS.keys() >= (JOBS | WHILE_DRAINING), "no set names a method that is none"
+
+
+def pages_of(records: list[bytes]) -> list[api.RecordPage]:
+    """Return records cut into pages of about `PAGE_BYTES`; at least one page, the last not more."""
+    pages, page, size = [], list[bytes](), 0
+    for record in records:
+        if page and size + len(record) > PAGE_BYTES:
+            pages.append(api.RecordPage(page, more=True))
+            page, size = [], 0
+        page.append(record)
+        size += len(record)
+    return [*pages, api.RecordPage(page, more=False)]
+
+
+async def record_pages(
+    records: AsyncGenerator[bytes, None],
+) -> AsyncGenerator[api.RecordPage, None]:
+    """Yield pages of about `PAGE_BYTES`, the last without `more`."""
+    page, size = list[bytes](), 0
+    async with aclosing(records):
+        async for record in records:
+            if page and size + len(record) > PAGE_BYTES:
+                yield api.RecordPage(page, more=True)
+                page, size = [], 0
+            page.append(record)
+            size += len(record)
+    yield api.RecordPage(page, more=False)
+
+
+async def tail_pages(
+    events: AsyncGenerator[api.TailEvent, None], *, page_bytes: int
+) -> AsyncGenerator[api.TailPage, None]:
+    """Yield pages of events; one that is followed for ever is sent at once (`page_bytes` 0)."""
+    page, size = list[api.TailEvent](), 0
+    async with aclosing(events):
+        async for event in events:
+            page.append(event)
+            size += len(event.value or b"")
+            if size >= page_bytes:
+                yield api.TailPage(page, more=True)
+                page, size = [], 0
+    yield api.TailPage(page, more=False)
+
+
+def _one_epoch(params: api.EpochParams) -> int:
+    if params.epoch is None:
+        raise InvalidArgument("this method needs an epoch")
+    return params.epoch
+
+
+def _domain(partitions: list[api.Partition]) -> list[TopicIdPartition]:
+    return [partition.to_domain() for partition in partitions]
+
+
+def _copier(services: Services) -> SegmentCopier:
+    if services.copier is None:
+        raise StorageNotConfigured
+    return services.copier
+
+
+def _fetcher(services: Services) -> SegmentFetcher:
+    if services.fetcher is None:
+        raise StorageNotConfigured
+    return services.fetcher

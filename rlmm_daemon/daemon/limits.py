@@ -1,0 +1,69 @@
+"""The socket's limits and what came of them, one counter for each."""
+
+from dataclasses import dataclass, field, fields
+
+from rlmm_daemon.codec.frames import FRAME_BYTES_MAX
+from rlmm_daemon.daemon.rights import RightsTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Where to listen, for whom, and how much of everything."""
+
+    path: str
+    mode: int = 0o660
+    #: The socket file's group; None leaves the daemon's own.
+    group_gid: int | None = None
+    rights: RightsTable = field(default_factory=RightsTable)
+    connections_max: int = 1_024
+    requests_per_connection_max: int = 1_024
+    #: In flight over all connections; look-ups are answered at once and never in flight.
+    requests_max: int = 16_384
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    #: Unfinished frames over all connections.
+    unfinished_bytes_max: int = 64 * 1024 * 1024
+    #: Answers waiting for a slow reader; beyond it that connection is read no further.
+    buffered_bytes_max: int = 8 * 1024 * 1024
+    #: A connection whose peer takes nothing for so long, with answers waiting, is closed.
+    slow_reader_seconds: float = 60.0
+    hello_seconds: float = 5.0
+    #: Of one request, copies and their kin apart; a caller may ask for less.
+    request_seconds: float = 30.0
+    #: Of copies, deletes, exports and repairs, which have deadlines of their own further down.
+    job_seconds: float = 3_600.0
+    #: Not-ready reads that wait to become ready; beyond it the answer is `not_ready` at once.
+    held_reads_max: int = 4_096
+
+
+@dataclass(slots=True)
+class ServerStats:
+    """Counters of a server's life; `*_now` are levels."""
+
+    connections_now: int = 0
+    requests_now: int = 0
+    held_reads_now: int = 0
+    unfinished_bytes_now: int = 0
+    connections: int = 0
+    connections_refused: int = 0
+    connections_deferred: int = 0
+    hello_refused: int = 0
+    hello_timeouts: int = 0
+    requests: int = 0
+    requests_refused: int = 0
+    requests_timed_out: int = 0
+    requests_cancelled: int = 0
+    requests_unauthorized: int = 0
+    frames_malformed: int = 0
+    frames_too_long: int = 0
+    unfinished_bytes_refused: int = 0
+    held_reads: int = 0
+    held_reads_refused: int = 0
+    slow_reader_pauses: int = 0
+    slow_readers_closed: int = 0
+    bulk_answers: int = 0
+    bulk_answers_broken: int = 0
+    bulk_bytes: int = 0
+
+    def snapshot(self) -> dict[str, int]:
+        """Return every counter by its name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}

@@ -1,0 +1,536 @@
+"""One connection of requests and answers.
+
+The shape follows from what is fast on one event loop: a look-up is answered inside the read
+callback, and all answers of one callback leave in one write. Everything else is a task. What comes
+in faster than it can be answered waits in the kernel: while the peer does not read its answers,
+this side does not read its requests.
+"""
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import msgspec
+import structlog
+
+from rlmm_daemon.codec import api, frames
+from rlmm_daemon.daemon import handlers
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.greeting import Identity, Introduction, Role
+from rlmm_daemon.daemon.limits import ServerOptions, ServerStats
+from rlmm_daemon.daemon.services import Services
+from rlmm_daemon.domain.errors import (
+    Draining,
+    InvalidArgument,
+    Malformed,
+    NotReady,
+    Overloaded,
+    RlmmError,
+    TimedOut,
+    Unauthorized,
+    UnknownMethod,
+)
+from rlmm_daemon.domain.ids import TopicIdPartition
+
+#: Answers of one read callback are handed to the transport in pieces of about this size.
+BURST_BYTES: Final = 256 * 1024
+#: User partitions that a session remembers in the domain's form.
+_KNOWN_MAX: Final = 65_536
+#: A held read's second ask says more than a plain `timed_out`, so it gets this much longer.
+_GRACE_SECONDS: Final = 1.0
+_UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_HEADER: Final = frames.HEADER_BYTES
+_length_at_start: Final = struct.Struct(">I").unpack_from
+_decode_request: Final = frames.decode_request
+_result_frame: Final = frames.result_frame
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all sessions of one server have in common."""
+
+    options: ServerOptions
+    services: Services
+    identity: Identity
+    tasks: asyncio.TaskGroup
+    stats: ServerStats = field(default_factory=ServerStats)
+    draining: bool = False
+    #: Set while no request is in flight.
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    def begin_request(self, in_flight_here: int) -> None:
+        """Count one more request in flight.
+
+        Raises:
+            Overloaded: a limit is reached.
+        """
+        if in_flight_here >= self.options.requests_per_connection_max:
+            self.stats.requests_refused += 1
+            raise Overloaded(
+                f"{in_flight_here} requests of this connection are in flight",
+                limit=self.options.requests_per_connection_max,
+            )
+        if self.stats.requests_now >= self.options.requests_max:
+            self.stats.requests_refused += 1
+            raise Overloaded(limit=self.options.requests_max)
+        self.stats.requests_now += 1
+        self.idle.clear()
+
+    def end_request(self) -> None:
+        """Count one request less."""
+        self.stats.requests_now -= 1
+        if not self.stats.requests_now:
+            self.idle.set()
+
+    def admit(self, method: str, rights: frozenset[api.Right]) -> api.Method:
+        """Return the method's row if it may be begun now by such a peer.
+
+        Raises:
+            UnknownMethod, Unauthorized, NotReady, Draining: as they say.
+        """
+        row = api.METHODS.get(method)
+        if row is None:
+            raise UnknownMethod(f"there is no method {method[:100]!r}")
+        if row.right not in rights:
+            self.stats.requests_unauthorized += 1
+            raise Unauthorized(f"{method} needs the right {row.right.value}", right=row.right.value)
+        if self.identity.cluster_id is None and method not in handlers.ABOUT_THE_DAEMON:
+            raise NotReady("the daemon does not know its cluster yet", state="starting")
+        if self.draining and method not in handlers.WHILE_DRAINING:
+            raise Draining
+        return row
+
+    def seconds_for(self, method: str, params: Any) -> float | None:
+        """Return how long a request may take; None only for a tail that is followed."""
+        if getattr(params, "follow", False):
+            seconds = None
+        elif method in handlers.JOBS:
+            seconds = self.options.job_seconds
+        else:
+            seconds = self.options.request_seconds
+        asked: int | None = params.timeout_ms
+        if asked is None:
+            return seconds
+        if asked <= 0:
+            raise TimedOut("the request came with no time left")
+        return asked / 1000 if seconds is None else min(seconds, asked / 1000)
+
+
+def decode_params(row: api.Method, raw: msgspec.Raw) -> Any:
+    """Return a method's parameters.
+
+    Raises:
+        InvalidArgument: not of the method's types and ranges.
+    """
+    try:
+        return _PARAMS[row.name](raw)
+    except _UNDECODABLE as error:
+        raise InvalidArgument(f"{row.name}: {error}") from error
+
+
+def internal_frame(request_id: int) -> bytes:
+    """Return the answer to a request that met a bug; the details are in the daemon's log."""
+    body = frames.ErrorBody(0, "internal", "the daemon met a bug and restarts", {})
+    return frames.frame((frames.RESPONSE, request_id, body, None))
+
+
+async def fail(error: Exception) -> None:
+    """Raise a bug where the server's task group sees it: a bug ends the process."""
+    raise error
+
+
+_PARAMS: Final[dict[str, Callable[[Any], Any]]] = {
+    row.name: msgspec.msgpack.Decoder(row.params).decode for row in api.METHODS.values()
+}
+_FAST: Final = {
+    name: (_PARAMS[name], call, api.METHODS[name].shape is api.Shape.STREAM)
+    for name, call in handlers.LOOKUPS.items()
+}
+
+
+class Session(asyncio.Protocol):
+    """A connection of role broker or operator, from its accepted `hello` on."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        introduction: Introduction,
+        rights: frozenset[api.Right],
+        *,
+        welcome: bytes,
+        rest: bytes,
+        opened: Callable[["Session"], None],
+        closed: Callable[["Session"], None],
+    ) -> None:
+        self.introduction = introduction
+        self._shared = shared
+        self._rights = rights
+        self._welcome = welcome
+        self._rest = rest
+        self._opened = opened
+        self._closed = closed
+        self._caller = Caller.BROKER if introduction.role is Role.BROKER else Caller.OPERATOR
+        self._manager = shared.services.manager
+        self._stats = shared.stats
+        self._splitter = frames.Splitter(shared.options.frame_bytes_max)
+        self._unfinished_bytes = 0
+        self._in_flight: dict[int, asyncio.Task[None]] = {}
+        self._known: dict[api.Partition, TopicIdPartition] = {}
+        self._loop = asyncio.get_running_loop()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._paused = False
+        self._patience: asyncio.TimerHandle | None = None
+        self._fast: dict[str, Any] = {}
+        self._transport: asyncio.Transport
+
+    # --- the transport's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Answer `hello` and what came right behind it, before anything else is read."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._shared.options.buffered_bytes_max)
+        self.refresh()
+        self._opened(self)
+        self._transport.write(self._welcome)
+        if self._rest:
+            self.data_received(self._rest)
+            self._rest = b""
+
+    def refresh(self) -> None:
+        """Open the fast path once the cluster is known and this peer may read."""
+        known = self._shared.identity.cluster_id is not None
+        self._fast = _FAST if known and api.Right.READ in self._rights else {}
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what can be answered at once, begin the rest."""
+        size = len(data)
+        if (
+            not self._unfinished_bytes
+            and not self._paused
+            and _HEADER <= size <= _HEADER + self._splitter.frame_bytes_max
+            and _length_at_start(data)[0] == size - _HEADER
+        ):  # one whole frame: nothing to cut, nothing to keep
+            try:
+                answer = self._answer(data[_HEADER:])
+            except Malformed as error:
+                self._break(error)
+            else:
+                if answer is not None:
+                    self._transport.write(answer)
+            return
+        self._splitter.feed(data)
+        self._pump()
+
+    def _pump(self) -> None:
+        """Answer the frames that are here until the peer's reading falls behind."""
+        answers: list[bytes] = []
+        size = 0
+        try:
+            while not self._paused:
+                body = self._splitter.next()
+                if body is None:
+                    break
+                answer = self._answer(body)
+                if answer is None:
+                    continue
+                answers.append(answer)
+                size += len(answer)
+                if size >= BURST_BYTES:
+                    self._transport.write(b"".join(answers))
+                    answers, size = [], 0
+            self._account()
+        except (Malformed, Overloaded) as error:
+            self._transport.write(b"".join(answers))
+            self._break(error)
+            return
+        if answers:
+            self._transport.write(b"".join(answers))
+
+    def _account(self) -> None:
+        """Keep the server's sum of unfinished frames; refuse to be one too many."""
+        held = len(self._splitter)
+        self._stats.unfinished_bytes_now += held - self._unfinished_bytes
+        self._unfinished_bytes = held
+        if held and self._stats.unfinished_bytes_now > self._shared.options.unfinished_bytes_max:
+            self._stats.unfinished_bytes_refused += 1
+            raise Overloaded("too many bytes of unfinished requests")
+
+    def pause_writing(self) -> None:
+        """Stop reading: the peer does not take its answers."""
+        self._paused = True
+        self._writable.clear()
+        self._stats.slow_reader_pauses += 1
+        self._transport.pause_reading()
+        self._wait_for_reader(self._transport.get_write_buffer_size())
+
+    def _wait_for_reader(self, waiting_bytes: int) -> None:
+        seconds = self._shared.options.slow_reader_seconds
+        self._patience = self._loop.call_later(seconds, self._check_reader, waiting_bytes)
+
+    def _check_reader(self, waiting_before: int) -> None:
+        waiting = self._transport.get_write_buffer_size()
+        if waiting < waiting_before:
+            self._wait_for_reader(waiting)
+            return
+        self._stats.slow_readers_closed += 1
+        self._transport.abort()
+
+    def resume_writing(self) -> None:
+        """Go on where reading stopped."""
+        self._paused = False
+        self._end_patience()
+        self._writable.set()
+        if self._transport.is_closing():
+            return
+        self._pump()
+        if not self._paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _end_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Cancel what this peer asked for: nobody is left to be told."""
+        self._end_patience()
+        self._stats.unfinished_bytes_now -= self._unfinished_bytes
+        self._unfinished_bytes = 0
+        self._splitter.take_rest()
+        self._writable.set()
+        for task in self._in_flight.values():
+            task.cancel()
+        self._closed(self)
+
+    # --- closing
+
+    def close(self, error: RlmmError | None = None) -> None:
+        """Say why, if there is a reason, flush what was answered, close.
+
+        A peer that does not even read that is cut off after a while.
+        """
+        if self._transport.is_closing():
+            return
+        self._end_patience()
+        if error is not None:
+            self._transport.write(frames.error_frame(frames.CONNECTION_ID, error))
+        self._transport.close()
+        self._patience = self._loop.call_later(
+            self._shared.options.hello_seconds, self._transport.abort
+        )
+
+    def _break(self, error: RlmmError) -> None:
+        if isinstance(error, Malformed):
+            if "limit" in error.fields:
+                self._stats.frames_too_long += 1
+            else:
+                self._stats.frames_malformed += 1
+        _log.warning("session.broken", client=self.introduction.client, error=error.message)
+        self.close(error)
+
+    # --- one message
+
+    def _answer(self, body: bytes) -> bytes | None:  # noqa: PLR0911 - one return per outcome
+        """Return the whole answer, or None when there is none or it comes later.
+
+        Raises:
+            Malformed: the connection cannot go on.
+        """
+        try:
+            request_id, method, raw = _decode_request(body)
+        except Malformed:
+            self._notified(frames.decode_message(body))
+            return None
+        self._stats.requests += 1
+        fast = self._fast.get(method)
+        try:
+            if fast is None:
+                return self._begin(request_id, method, raw)
+            decode, call, listed = fast
+            params = decode(raw)
+            tp = self._known.get(params.partition) or self._remember(params.partition)
+            result = call(self._manager, tp, params, self._caller)
+            if listed:
+                return self._listed(request_id, method, result)
+            return _result_frame(request_id, result)
+        except NotReady as error:
+            return self._hold(request_id, method, raw, error)
+        except _UNDECODABLE as error:
+            return frames.error_frame(request_id, InvalidArgument(f"{method}: {error}"))
+        except RlmmError as error:
+            return frames.error_frame(request_id, error)
+        except Exception as error:  # noqa: BLE001 - a bug must reach the task group, not uvloop
+            _log.exception("session.bug", method=method)
+            self._shared.tasks.create_task(fail(error), name="session.bug")
+            return internal_frame(request_id)
+
+    def _notified(self, message: frames.Message) -> None:
+        if not isinstance(message, frames.Notification):
+            raise Malformed("a request or a notification was expected")
+        if message.method != frames.CANCEL:
+            return  # a later version's; notifications are never answered
+        try:
+            (request_id,) = msgspec.msgpack.decode(message.params, type=tuple[int])
+        except _UNDECODABLE as error:
+            raise Malformed(f"cancel: {error}") from error
+        task = self._in_flight.get(request_id)
+        if task is not None:
+            self._stats.requests_cancelled += 1
+            task.cancel()
+
+    def _remember(self, partition: api.Partition) -> TopicIdPartition:
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        tp = self._known[partition] = partition.to_domain()
+        return tp
+
+    def _begin(self, request_id: int, method: str, raw: msgspec.Raw) -> bytes | None:
+        row = self._shared.admit(method, self._rights)
+        if row.shape is api.Shape.BULK:
+            raise InvalidArgument(f"{method} needs a connection of role bulk")
+        params = decode_params(row, raw)
+        announce = handlers.ANNOUNCEMENTS.get(method)
+        if announce is not None:
+            announce(self._manager, params)
+            return _result_frame(request_id, None)
+        seconds = self._shared.seconds_for(method, params)
+        if row.shape is api.Shape.STREAM:
+            stream = handlers.STREAMS[method]
+            self._start(
+                request_id, method, lambda: self._send_pages(request_id, stream, params), seconds
+            )
+        else:
+            self._start(
+                request_id, method, lambda: self._send_one(request_id, method, params), seconds
+            )
+        return None
+
+    def _listed(self, request_id: int, method: str, records: list[bytes]) -> bytes | None:
+        pages = handlers.pages_of(records)
+        if len(pages) == 1:
+            return _result_frame(request_id, pages[0])
+        seconds = self._shared.options.request_seconds
+        self._start(request_id, method, lambda: self._send_listed(request_id, pages), seconds)
+        return None
+
+    # --- tasks
+
+    def _start(
+        self,
+        request_id: int,
+        method: str,
+        work: Callable[[], Any],
+        seconds: float | None,
+    ) -> None:
+        if request_id in self._in_flight:
+            raise InvalidArgument(f"request {request_id} is in flight already")
+        self._shared.begin_request(len(self._in_flight))
+        self._in_flight[request_id] = self._shared.tasks.create_task(
+            self._run(request_id, method, work, seconds), name=f"session.{method}"
+        )
+        self._in_flight[request_id].add_done_callback(lambda _: self._ended(request_id))
+
+    def _ended(self, request_id: int) -> None:
+        # A done callback, because a task that is cancelled before its first step runs no `finally`.
+        del self._in_flight[request_id]
+        self._shared.end_request()
+
+    async def _run(
+        self, request_id: int, method: str, work: Callable[[], Any], seconds: float | None
+    ) -> None:
+        deadline = asyncio.timeout(seconds)
+        try:
+            async with deadline:
+                frame = await work()
+        except RlmmError as error:
+            frame = frames.error_frame(request_id, error)
+        except TimeoutError as error:
+            if not deadline.expired():
+                self._tell_bug(request_id, method)
+                raise
+            self._stats.requests_timed_out += 1
+            frame = frames.error_frame(request_id, TimedOut(str(error)))
+        except Exception:
+            self._tell_bug(request_id, method)
+            raise
+        await self._send(frame)
+
+    def _tell_bug(self, request_id: int, method: str) -> None:
+        _log.exception("session.bug", method=method)
+        if not self._transport.is_closing():
+            self._transport.write(internal_frame(request_id))
+
+    async def _send(self, frame: bytes) -> None:
+        """Write once the peer has taken enough; the slow reader's limit bounds the wait."""
+        while self._paused and not self._transport.is_closing():
+            await self._writable.wait()
+        if not self._transport.is_closing():
+            self._transport.write(frame)
+
+    async def _send_one(self, request_id: int, method: str, params: Any) -> bytes:
+        result = await handlers.REQUESTS[method](self._shared.services, params, self._caller)
+        return _result_frame(request_id, result)
+
+    async def _send_pages(self, request_id: int, stream: handlers.Stream, params: Any) -> bytes:
+        pages: AsyncGenerator[Any, None] = stream(self._shared.services, params, self._caller)
+        async with aclosing(pages):
+            async for page in pages:
+                frame = _result_frame(request_id, page)
+                if not page.more:
+                    return frame
+                await self._send(frame)
+        raise AssertionError("a stream ends with a page that says so")
+
+    async def _send_listed(self, request_id: int, pages: list[api.RecordPage]) -> bytes:
+        for page in pages[:-1]:
+            await self._send(_result_frame(request_id, page))
+        return _result_frame(request_id, pages[-1])
+
+    # --- reads that wait to become ready
+
+    def _hold(
+        self, request_id: int, method: str, raw: msgspec.Raw, refusal: NotReady
+    ) -> bytes | None:
+        if method not in self._fast or self._shared.draining:
+            return frames.error_frame(request_id, refusal)
+        if self._stats.held_reads_now >= self._shared.options.held_reads_max:
+            self._stats.held_reads_refused += 1
+            return frames.error_frame(request_id, refusal)
+        try:
+            params = self._fast[method][0](raw)
+            seconds = self._shared.seconds_for(method, params)
+            self._start(
+                request_id,
+                method,
+                lambda: self._ask_again(request_id, method, params, seconds),
+                None,
+            )
+        except RlmmError as error:
+            return frames.error_frame(request_id, error)
+        return None
+
+    async def _ask_again(
+        self, request_id: int, method: str, params: Any, seconds: float | None
+    ) -> bytes:
+        """Wait as long as the manager lets this caller wait, then ask once more."""
+        assert seconds is not None
+        tp = params.partition.to_domain()
+        self._stats.held_reads += 1
+        self._stats.held_reads_now += 1
+        try:
+            await self._manager.until_readable(tp, self._caller, seconds)
+        finally:
+            self._stats.held_reads_now -= 1
+        result = handlers.LOOKUPS[method](self._manager, tp, params, self._caller)
+        if api.METHODS[method].shape is api.Shape.STREAM:
+            return await self._send_listed(request_id, handlers.pages_of(result))
+        return _result_frame(request_id, result)
