@@ -1,0 +1,52 @@
+"""The configuration: TOML in, frozen structs out, every mistake named at once.
+
+`model` says what there is and within which bounds, `loading` reads and judges a file, `secret`
+holds what must never be printed. Nothing here touches the network or creates a file.
+"""
+
+from rlmm_daemon.config.loading import differences, effective_toml, load, parse
+from rlmm_daemon.config.model import (
+    Admin,
+    Assignment,
+    Config,
+    Copy,
+    Daemon,
+    EmbeddedLog,
+    EventLog,
+    LocalStorage,
+    Log,
+    NoStorage,
+    Peers,
+    Readiness,
+    Rights,
+    Snapshots,
+    Socket,
+    Storage,
+)
+from rlmm_daemon.config.secret import read_secret
+from rlmm_daemon.domain.secret import Secret
+
+__all__ = [
+    "Admin",
+    "Assignment",
+    "Config",
+    "Copy",
+    "Daemon",
+    "EmbeddedLog",
+    "EventLog",
+    "LocalStorage",
+    "Log",
+    "NoStorage",
+    "Peers",
+    "Readiness",
+    "Rights",
+    "Secret",
+    "Snapshots",
+    "Socket",
+    "Storage",
+    "differences",
+    "effective_toml",
+    "load",
+    "parse",
+    "read_secret",
+]
