@@ -1,0 +1,259 @@
+"""Kafka's record batch v2, uncompressed: what the embedded log writes, and how it is read back.
+
+    base offset i64 | length i32 | leader epoch i32 | magic i8 = 2 | CRC-32C u32 | attributes i16 |
+    last offset delta i32 | base and max timestamp i64 | producer id i64, epoch i16 |
+    base sequence i32 | count i32 | records
+
+`length` counts from behind itself, the CRC covers everything from the attributes on: so base offset
+and leader epoch can be set without touching it. Source: DefaultRecordBatch, DefaultRecord.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from rlmm_daemon.codec.primitives import INT32_MAX, crc32c, read_varint, varint
+from rlmm_daemon.domain.errors import InvalidArgument, LogCorrupt, Malformed
+
+MAGIC: Final = 2
+#: Everything before the first record.
+HEADER_BYTES: Final = 61
+#: What `length` does not count: base offset and length itself.
+LENGTH_END: Final = 12
+#: Where the checksum begins to count.
+CRC_FROM: Final = 21
+
+_PREFIX: Final = struct.Struct(">qiibI")
+_REST: Final = struct.Struct(">hiqqqhii")
+assert _PREFIX.size == CRC_FROM, "the prefix ends where the checksum begins"
+assert _PREFIX.size + _REST.size == HEADER_BYTES, "prefix and rest are the header"
+
+_COMPRESSION_MASK: Final = 0x07
+_CONTROL: Final = 0x20
+_NO_PRODUCER: Final = -1
+_NULL: Final = varint(-1)
+_NO_HEADERS: Final = varint(0)
+#: Attributes 0 and a timestamp delta of 0.
+_RECORD_HEAD: Final = b"\x00" + varint(0)
+#: Attributes, timestamp delta, offset delta, key, value and header count, one byte each.
+_RECORD_BYTES_MIN: Final = 6
+_ZEROS: Final = bytes(64 * 1024)
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One batch whose checksum holds. `payload` is what the checksum covers: attributes to end."""
+
+    #: Of its first byte in the file.
+    position: int
+    #: With its header.
+    size: int
+    base_offset: int
+    leader_epoch: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    payload: bytes
+
+    @property
+    def end(self) -> int:
+        """The position behind it."""
+        return self.position + self.size
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of its last record; compaction may have removed that record itself."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that a batch right behind it has."""
+        return self.last_offset + 1
+
+    @property
+    def is_control(self) -> bool:
+        """Whether its records are the broker's own markers."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether a codec was applied to its records."""
+        return bool(self.attributes & _COMPRESSION_MASK)
+
+
+def build(
+    records: Sequence[bytes], *, base_offset: int, leader_epoch: int, timestamp_ms: int
+) -> bytes:
+    """Return one batch of values with null keys, no headers and one timestamp for all.
+
+    Raises:
+        InvalidArgument: no records, or a number or a size that its field cannot hold.
+    """
+    if not records:
+        raise InvalidArgument("a batch holds at least one record")
+    body = b"".join([_record(delta, value) for delta, value in enumerate(records)])
+    length = HEADER_BYTES - LENGTH_END + len(body)
+    if length > INT32_MAX:
+        raise InvalidArgument(f"a batch of {length} bytes: {INT32_MAX} are the most")
+    last = len(records) - 1
+    try:
+        covered = _REST.pack(
+            0, last, timestamp_ms, timestamp_ms, *[_NO_PRODUCER] * 3, len(records)
+        ) + body  # fmt: skip
+        prefix = _PREFIX.pack(base_offset, length, leader_epoch, MAGIC, crc32c(0, covered))
+    except struct.error as error:
+        raise InvalidArgument(f"no batch header holds this: {error}") from error
+    return prefix + covered
+
+
+def split(buffer: bytes, *, position: int = 0) -> Iterator[Batch]:
+    """Yield the batches of a log file's bytes, each one checked, in the order they stand.
+
+    `position` is that of `buffer` in its file and is added to every position told. Ends where the
+    buffer does, or where only zeros follow (preallocated space). A batch is yielded before the next
+    one is looked at, so what came before a fault has been handed out.
+
+    Raises:
+        LogCorrupt: no valid batch at a position (field `position`), the reason in the message. A
+            torn tail looks the same: whether it is one is for the log's recovery to say.
+    """
+    at = 0
+    while at < len(buffer):
+        if _only_zeros(buffer, at):
+            return
+        batch = _batch(buffer, at, position)
+        yield batch
+        at += batch.size
+
+
+def records_of(batch: Batch) -> list[tuple[int, bytes | None]]:
+    """Return (offset, value) of the records, ascending; none of a control batch.
+
+    Keys and headers are passed over, for this project gives them no meaning.
+
+    Raises:
+        LogCorrupt: a compressed batch, which this project never writes, or records that do not fit
+            the header or each other.
+    """
+    if batch.is_control:
+        return []
+    if batch.is_compressed:
+        raise _corrupt("the batch is compressed", batch.position)
+    try:
+        return _records(batch)
+    except Malformed as error:
+        raise _corrupt(f"a record is malformed: {error.message}", batch.position) from error
+
+
+def _record(delta: int, value: bytes) -> bytes:
+    body = b"".join(
+        (_RECORD_HEAD, varint(delta), _NULL, varint(len(value)), value, _NO_HEADERS)
+    )  # fmt: skip
+    return varint(len(body)) + body
+
+
+def _corrupt(reason: str, position: int) -> LogCorrupt:
+    return LogCorrupt(f"{reason} (batch at byte {position})", position=position)
+
+
+def _only_zeros(buffer: bytes, at: int) -> bool:
+    """Return whether nothing but zeros follows; a valid batch fails the first look at once."""
+    if buffer[at : at + HEADER_BYTES].strip(b"\x00"):
+        return False
+    for start in range(at, len(buffer), len(_ZEROS)):
+        piece = buffer[start : start + len(_ZEROS)]
+        if piece != _ZEROS[: len(piece)]:
+            return False
+    return True
+
+
+def _batch(buffer: bytes, at: int, shift: int) -> Batch:
+    position, left = at + shift, len(buffer) - at
+    if left < HEADER_BYTES:
+        raise _corrupt(f"{left} bytes are too few for a batch header", position)
+    base_offset, length, leader_epoch, magic, crc = _PREFIX.unpack_from(buffer, at)
+    size = LENGTH_END + length
+    if magic != MAGIC:
+        raise _corrupt(f"magic is {magic}, not {MAGIC}", position)
+    if size < HEADER_BYTES:
+        raise _corrupt(f"the batch claims {size} bytes, less than its header", position)
+    if size > left:
+        raise _corrupt(f"the batch claims {size} bytes but only {left} are left", position)
+    payload = buffer[at + CRC_FROM : at + size]
+    if (found := crc32c(0, payload)) != crc:
+        raise _corrupt(f"CRC-32C is {found:08x}, the header says {crc:08x}", position)
+    attributes, delta, base_ms, max_ms, producer, epoch, sequence, count = _REST.unpack_from(
+        payload
+    )
+    if base_offset < 0 or delta < 0 or count < 0:
+        raise _corrupt(f"offset {base_offset}, delta {delta} or count {count} < 0", position)
+    return Batch(
+        position=position,
+        size=size,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        crc=crc,
+        attributes=attributes,
+        last_offset_delta=delta,
+        base_timestamp_ms=base_ms,
+        max_timestamp_ms=max_ms,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        record_count=count,
+        payload=payload,
+    )
+
+
+def _records(batch: Batch) -> list[tuple[int, bytes | None]]:
+    payload, at = batch.payload, _REST.size
+    if batch.record_count * (_RECORD_BYTES_MIN + 1) > len(payload) - at:
+        raise Malformed(f"{batch.record_count} records in {len(payload) - at} bytes")
+    found: list[tuple[int, bytes | None]] = []
+    least = 0
+    for _ in range(batch.record_count):
+        size, at = read_varint(payload, at, what="record length")
+        end = at + size
+        if size < _RECORD_BYTES_MIN or end > len(payload):
+            raise Malformed(f"a record claims {size} bytes, {len(payload) - at} are left")
+        delta, value = _read_record(payload, at, end)
+        if not least <= delta <= batch.last_offset_delta:
+            raise Malformed(f"offset delta {delta} is not in {least}..{batch.last_offset_delta}")
+        found.append((batch.base_offset + delta, value))
+        least, at = delta + 1, end
+    if at != len(payload):
+        raise Malformed(f"{len(payload) - at} bytes behind the last record")
+    return found
+
+
+def _read_record(payload: bytes, at: int, end: int) -> tuple[int, bytes | None]:
+    """Return (offset delta, value) of the record that stands in [at, end)."""
+    _, at = read_varint(payload, at + 1, what="timestamp delta")
+    delta, at = read_varint(payload, at, what="offset delta")
+    _, at = _read_bytes(payload, at, end, "key")
+    value, at = _read_bytes(payload, at, end, "value")
+    headers, at = read_varint(payload, at, what="header count")
+    if not 0 <= headers <= end - at:
+        raise Malformed(f"a record claims {headers} headers in {end - at} bytes")
+    for _ in range(headers):
+        _, at = _read_bytes(payload, at, end, "header key")
+        _, at = _read_bytes(payload, at, end, "header value")
+    if at != end:
+        raise Malformed(f"a record's fields end at byte {at}, the record at {end}")
+    return delta, value
+
+
+def _read_bytes(payload: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int]:
+    size, at = read_varint(payload, at, what=what)
+    if size < 0:
+        return None, at
+    if size > end - at:
+        raise Malformed(f"{what} claims {size} bytes, {end - at} are left")
+    return payload[at : at + size], at + size
