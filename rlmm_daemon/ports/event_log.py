@@ -59,13 +59,13 @@ class LogBatch:
 class EventLog(Protocol):
     """What holds the events. Offsets are per metadata partition, dense except for gaps."""
 
-    async def open(self) -> LogIdentity:
-        """Make the log usable and return its identity; a log that is absent is created only here.
+    async def open(self, *, create: bool) -> LogIdentity:
+        """Make the log usable and return its identity; an absent one is made only if `create`.
 
         Raises:
+            LogMissing: there is no log, and it may not be created.
             LogCorrupt: the log as a whole is unusable; a single corrupt partition opens, and
                 raises from `append` and `follow`.
-            HistoryLost: a topic id was expected that this log does not have.
             UnavailableError: not now; the caller retries with back-off.
         """
         ...
@@ -122,6 +122,10 @@ class EventLog(Protocol):
     async def close(self) -> None:
         """Finish appends that were taken and give everything back; idempotent."""
         ...
+
+
+class LogMissing(Exception):
+    """There is no log where one was known to be."""
 
 
 class LogMoved(Exception):

@@ -1,0 +1,129 @@
+"""The small files of the state directory: who the log is, what is announced, how far we had read.
+
+All but `Lost` are JSON, so that an operator can read them; each carries a format number, and an
+unknown newer one is refused untouched.
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import google_crc32c
+import msgspec
+
+from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, UnsupportedProtocol
+
+FORMAT: Final = 1
+_LOST_MAGIC: Final = b"RLML"
+_CRC_BYTES: Final = 4
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """The log that this state directory belongs to, fixed at first contact."""
+
+    format: int = FORMAT
+    cluster_id: str | None
+    #: Kafka's text form.
+    topic_id: str
+    partition_count: int
+    partitioner: int
+
+
+class AnnouncedPartition(msgspec.Struct, frozen=True, array_like=True):
+    """One user partition of the last announcement."""
+
+    topic_id: str
+    topic: str
+    partition: int
+    leader: bool
+
+
+class Announced(msgspec.Struct, frozen=True, kw_only=True):
+    """The persisted announcement: it only decides what to warm after a restart."""
+
+    format: int = FORMAT
+    partitions: list[AnnouncedPartition]
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """How far a metadata partition was read: the next offset, and the last batch's epoch."""
+
+    next_offset: int
+    leader_epoch: int
+
+
+class Positions(msgspec.Struct, frozen=True, kw_only=True):
+    """The furthest that each metadata partition was ever read, in one lineage of the log."""
+
+    format: int = FORMAT
+    topic_id: str
+    #: JSON keys are text, so the partition number is too.
+    partitions: dict[str, Position]
+
+    def numbered(self) -> Mapping[int, Position]:
+        """Return the positions by metadata partition."""
+        return {int(number): position for number, position in self.partitions.items()}
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """The live finished segments of a fold that had to be dropped, as key 0 records."""
+
+    format: int = FORMAT
+    metadata_partition: int
+    #: Why the fold was dropped, the latest last.
+    reasons: list[str]
+    records: list[bytes]
+
+
+JsonFile = TypeVar("JsonFile", Identity, Announced, Positions)
+
+
+class _Format(msgspec.Struct):
+    format: int = 0
+
+
+def to_json(content: Identity | Announced | Positions) -> bytes:
+    """Return a file's bytes, indented, ending in a newline."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+
+
+def from_json(data: bytes, kind: type[JsonFile], name: str) -> JsonFile:
+    """Return what a JSON file holds.
+
+    Raises:
+        Malformed: damaged, or not that kind of file.
+        UnsupportedProtocol: written by a newer daemon.
+    """
+    try:
+        if msgspec.json.decode(data, type=_Format).format > FORMAT:
+            raise UnsupportedProtocol(f"{name} was written by a newer daemon; it is left untouched")
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise Malformed(f"{name} is damaged: {error}") from error
+
+
+def lost_bytes(lost: Lost) -> bytes:
+    """Return the bytes of a `.lost` file: magic, CRC-32C, MessagePack."""
+    body = msgspec.msgpack.encode(lost)
+    crc32c: int = google_crc32c.value(body)
+    return _LOST_MAGIC + crc32c.to_bytes(_CRC_BYTES, "big") + body
+
+
+def lost_from(data: bytes, name: str) -> Lost:
+    """Return what a `.lost` file holds.
+
+    Raises:
+        ChecksumMismatch, Malformed: damaged; it must not be removed, since it names lost segments.
+        UnsupportedProtocol: written by a newer daemon.
+    """
+    head = len(_LOST_MAGIC) + _CRC_BYTES
+    body = data[head:]
+    if not data.startswith(_LOST_MAGIC) or len(data) < head:
+        raise Malformed(f"{name} is not a list of lost segments")
+    if google_crc32c.value(body) != int.from_bytes(data[len(_LOST_MAGIC) : head], "big"):
+        raise ChecksumMismatch(f"{name} is damaged: its checksum does not hold")
+    try:
+        if msgspec.msgpack.decode(body, type=_Format).format > FORMAT:
+            raise UnsupportedProtocol(f"{name} was written by a newer daemon; it is left untouched")
+        return msgspec.msgpack.decode(body, type=Lost)
+    except msgspec.DecodeError as error:
+        raise Malformed(f"{name} is damaged: {error}") from error

@@ -1,0 +1,185 @@
+"""May this question be answered now? A metadata partition's states and what each one allows.
+
+"Not ready" never looks like "empty": an empty answer makes a broker reset consumers or delete the
+only copy of a segment, so every question that the present state cannot answer truthfully is an
+error with the state as a field.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from rlmm_daemon.domain.errors import (
+    HistoryLost,
+    LogCorrupt,
+    NotReady,
+    PartitionFailed,
+    RlmmError,
+)
+from rlmm_daemon.domain.ids import MetadataPartition
+
+
+class PartitionState(enum.Enum):
+    """Where a metadata partition stands; `UNASSIGNED` has no follower at all."""
+
+    UNASSIGNED = "unassigned"
+    STARTING = "starting"
+    REPLAYING = "replaying"
+    READY = "ready"
+    STALE = "stale"
+    FAILED = "failed"
+
+
+class FailureReason(enum.Enum):
+    """Why a metadata partition is `FAILED`; `FAILURES` says how each one ends."""
+
+    HISTORY_LOST = "history_lost"
+    LOG_CORRUPT = "log_corrupt"
+    LOG_MISSING = "log_missing"
+    PARTITION_COUNT_CHANGED = "partition_count_changed"
+    CRASH_LOOP = "crash_loop"
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """How a failure is answered, and which command ends it (`{partition}` is filled in)."""
+
+    error: type[RlmmError]
+    command: str
+    sentence: str
+
+
+R = FailureReason
+FAILURES: Final[Mapping[FailureReason, Remedy]] = MappingProxyType(
+    {
+        R.HISTORY_LOST: Remedy(
+            HistoryLost,
+            "rlmm log repair {partition}",
+            "acknowledged events are missing from the event log",
+        ),
+        R.LOG_CORRUPT: Remedy(
+            LogCorrupt,
+            "rlmm log repair {partition}",
+            "the event log holds an invalid batch that is not a torn tail",
+        ),
+        R.LOG_MISSING: Remedy(
+            PartitionFailed,
+            "rlmm partition accept-loss --all",
+            "the event log that this daemon knew is gone",
+        ),
+        R.PARTITION_COUNT_CHANGED: Remedy(
+            PartitionFailed,
+            "rlmm partition retry {partition}",
+            "the event log has another partition count than at first contact",
+        ),
+        R.CRASH_LOOP: Remedy(
+            PartitionFailed,
+            "rlmm partition retry {partition}",
+            "the daemon crashed three times in a minute on this partition",
+        ),
+    }
+)
+assert FAILURES.keys() == set(FailureReason), "every failure names the command that ends it"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A reason and the evidence for it."""
+
+    reason: FailureReason
+    evidence: str
+    at_ms: int
+
+    def command(self, partition: MetadataPartition) -> str:
+        """Return the command that ends this failure."""
+        return FAILURES[self.reason].command.format(partition=partition)
+
+    def error(self, partition: MetadataPartition) -> RlmmError:
+        """Return the error that every question to this partition is answered with."""
+        remedy = FAILURES[self.reason]
+        command = self.command(partition)
+        return remedy.error(
+            f"metadata partition {partition} failed: {remedy.sentence} ({self.evidence}); "
+            f"run: {command}",
+            reason=self.reason.value,
+            command=command,
+            metadata_partition=partition,
+        )
+
+
+class Question(enum.Enum):
+    """What a caller wants to know, as far as readiness differs."""
+
+    #: A segment that holds an offset: one that is there is true even in an old fold.
+    LOOKUP = "lookup"
+    #: Highest offsets, which delete local data when they are wrong: a short leash.
+    HIGHEST = "highest"
+    #: Anything that an absent event could make wrong.
+    WHOLE = "whole"
+    #: A change, which is validated against the fold and then judged by its own apply.
+    WRITE = "write"
+
+
+class Permit(enum.Enum):
+    """How a question may be answered."""
+
+    ANY = "any"
+    #: Only if the answer is a hit.
+    POSITIVE_ONLY = "positive_only"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """Seconds without a successful fetch answer after which a fold is stale."""
+
+    stale_after_seconds: float = 60.0
+    #: For `is_ready` and `highest_offset_for_epoch`.
+    strict_after_seconds: float = 5.0
+
+
+def state_now(state: PartitionState, silent_seconds: float, freshness: Freshness) -> PartitionState:
+    """Return the state as of now: `READY` turns `STALE` by silence alone, and back by an answer."""
+    if state is PartitionState.READY and silent_seconds > freshness.stale_after_seconds:
+        return PartitionState.STALE
+    return state
+
+
+def permit(
+    question: Question,
+    state: PartitionState,
+    *,
+    confirmed: bool,
+    silent_seconds: float,
+    freshness: Freshness,
+) -> Permit:
+    """Return how `question` may be answered in `state`.
+
+    `confirmed` says that the position reached an end offset asked for after the user partition was
+    inserted; a write needs no confirmation, because its own apply is its answer.
+    """
+    now = state_now(state, silent_seconds, freshness)
+    if now is PartitionState.STALE:
+        return Permit.POSITIVE_ONLY if question is Question.LOOKUP else Permit.NONE
+    if now is not PartitionState.READY:
+        return Permit.NONE
+    if question is Question.WRITE:
+        return Permit.ANY
+    if question is Question.HIGHEST and silent_seconds > freshness.strict_after_seconds:
+        return Permit.NONE
+    if not confirmed:
+        return Permit.POSITIVE_ONLY if question is Question.LOOKUP else Permit.NONE
+    return Permit.ANY
+
+
+def not_ready(partition: MetadataPartition, state: PartitionState, lag: int | None) -> NotReady:
+    """Return the error for a question that `state` cannot answer; `lag` in events, None unknown."""
+    behind = "" if lag is None else f", {lag} events behind"
+    return NotReady(
+        f"metadata partition {partition} is {state.value}{behind}",
+        state=state.value,
+        metadata_partition=partition,
+        lag=lag,
+    )

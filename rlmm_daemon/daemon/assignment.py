@@ -1,0 +1,92 @@
+"""What the broker announced: set operations in memory that never wait for the log.
+
+A full announcement makes the announced partitions exactly its own; until one was applied the gate
+is closed. The gate is the daemon's, not a connection's: it closes when another broker incarnation
+says hello, and stays open when the same one reconnects.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from rlmm_daemon.codec.state_files import Announced, AnnouncedPartition
+from rlmm_daemon.domain.errors import InvalidArgument
+from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes, uuid_text
+
+
+class Assignment:
+    """The announced user partitions, each with whether this broker leads it."""
+
+    def __init__(self, on_change: Callable[[Collection[TopicIdPartition]], None]) -> None:
+        #: Called with the partitions that were added or removed, after the fact.
+        self._on_change = on_change
+        self._leads: dict[TopicIdPartition, bool] = {}
+        self.gate_open = False
+        self.incarnation_ms: int | None = None
+        #: Counts changes, so that whoever persists them knows whether anything is new.
+        self.version = 0
+
+    @property
+    def announced(self) -> Mapping[TopicIdPartition, bool]:
+        """User partition -> whether the broker's last word made it the leader."""
+        return self._leads
+
+    def hello(self, incarnation_ms: int) -> None:
+        """A broker's metadata manager connected; another incarnation closes the gate."""
+        if self.incarnation_ms != incarnation_ms:
+            self.incarnation_ms = incarnation_ms
+            self.gate_open = False
+
+    def replace(
+        self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
+    ) -> None:
+        """Make the announced partitions exactly these, none included, and open the gate."""
+        before = self._leads
+        self._leads = _roles(leaders, followers)
+        self.gate_open = True
+        self._changed(before.keys() ^ self._leads.keys())
+
+    def add(
+        self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
+    ) -> None:
+        """Announce these besides what is announced; a repeat may change the role."""
+        roles = _roles(leaders, followers)
+        added = roles.keys() - self._leads.keys()
+        self._leads.update(roles)
+        self._changed(added)
+
+    def remove(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Stop these; unknown ones are fine."""
+        removed = [p for p in partitions if self._leads.pop(p, None) is not None]
+        self._changed(removed)
+
+    def _changed(self, partitions: Collection[TopicIdPartition]) -> None:
+        self.version += 1
+        self._on_change(partitions)
+
+    def to_file(self) -> Announced:
+        """Return what is persisted."""
+        return Announced(
+            partitions=[
+                AnnouncedPartition(uuid_text(p.topic_id), p.topic, p.partition, leads)
+                for p, leads in self._leads.items()
+            ]
+        )
+
+
+def from_file(announced: Announced | None) -> list[TopicIdPartition]:
+    """Return the partitions that an earlier process had been told of; damaged rows are left out."""
+    partitions = []
+    for row in announced.partitions if announced else []:
+        try:
+            topic_id = TopicId(uuid_bytes(row.topic_id))
+        except InvalidArgument:
+            continue
+        partitions.append(TopicIdPartition(topic_id, row.topic, row.partition))
+    return partitions
+
+
+def _roles(
+    leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
+) -> dict[TopicIdPartition, bool]:
+    roles = dict.fromkeys(followers, False)
+    roles.update(dict.fromkeys(leaders, True))
+    return roles

@@ -1,0 +1,349 @@
+"""The followers of this daemon: one per wanted metadata partition, started and stopped as asked.
+
+Opens the log, holds its identity against what is known, and runs the three small loops that all
+followers share: start and stop, end offsets, positions.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from rlmm_daemon.codec.state_files import Identity, Position, Positions
+from rlmm_daemon.core.outcome import Outcome
+from rlmm_daemon.core.partitioner import PARTITIONER_ID
+from rlmm_daemon.core.readiness import Failure, FailureReason, Freshness, PartitionState
+from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.follow_set import FollowSet
+from rlmm_daemon.daemon.follower import Follower, FollowerContext
+from rlmm_daemon.daemon.snapshots import SnapshotStore
+from rlmm_daemon.daemon.snapshotter import Snapshotter, allowed
+from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.daemon.writer import Writer
+from rlmm_daemon.domain.errors import CorruptError, RlmmError, UnavailableError
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
+from rlmm_daemon.ports.clock import Clock
+from rlmm_daemon.ports.event_log import EventLog, LogIdentity, LogMissing
+
+POSITIONS_SECONDS: Final = 1.0
+_RETRY_SECONDS_MIN: Final = 0.05
+_RETRY_SECONDS_MAX: Final = 5.0
+
+logger = structlog.get_logger(__name__)
+
+#: Returns the metadata topic id and partition count that the bucket's marker holds, once it was
+#: read; None where no marker names a log.
+MarkerLog = Callable[[], Awaitable[tuple[TopicId, int] | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """Times and bounds; see the configuration for what each is for."""
+
+    freshness: Freshness = Freshness()  # noqa: RUF009 - frozen, so sharing one is safe
+    delivery_timeout_seconds: float = 120.0
+    on_demand_linger_seconds: float = 60.0
+
+
+class Fleet:
+    """Owns the followers and the writers; lives inside one task group."""
+
+    def __init__(
+        self,
+        *,
+        log: EventLog,
+        state: StateDirectory,
+        snapshots: SnapshotStore,
+        snapshotter: Snapshotter,
+        clock: Clock,
+        rng: random.Random,
+        options: FleetOptions,
+        marker_log: MarkerLog | None,
+        quarantined: frozenset[int],
+        on_applied: Callable[[MetadataPartition, Outcome], None],
+        on_bug: Callable[[MetadataPartition], None],
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._snapshots = snapshots
+        self._snapshotter = snapshotter
+        self._clock = clock
+        self._rng = rng
+        self.options = options
+        self._marker_log = marker_log
+        self._quarantined = set(quarantined)
+        self._on_applied = on_applied
+        self._on_bug = on_bug
+        self.identity: LogIdentity | None = None
+        #: Why no partition of this log can be served: it is absent, or another count.
+        self.whole_failure: Failure | None = None
+        #: Set when the log is not the one that state directory or marker name.
+        self.foreign_evidence: str | None = None
+        self.trouble: str | None = "not opened yet"
+        self.follow_set: FollowSet | None = None
+        self.followers: dict[MetadataPartition, Follower] = {}
+        self._tasks: dict[MetadataPartition, asyncio.Task[None]] = {}
+        self._writers: dict[MetadataPartition, Writer] = {}
+        self._recorded: dict[int, Position] = {}
+        self._accept_missing = False
+        #: Rung when the identity became known, or a follower came or went.
+        self.changed = Bell()
+
+    # Opening.
+
+    async def open(self, known: Identity | None, positions: Positions | None) -> None:
+        """Return once the log is open, however long that takes.
+
+        A log that is absent is created only if nothing names a topic id; else every partition is
+        `failed(log_missing)` until an operator accepts the loss.
+        """
+        marker = await self._read_marker()
+        expected = {TopicId(uuid_bytes(known.topic_id))} if known else set()
+        expected |= {marker[0]} if marker else set()
+        wait = _RETRY_SECONDS_MIN
+        while self.identity is None:
+            try:
+                create = not expected or self._accept_missing
+                self.identity = await self._log.open(create=create)
+            except LogMissing as missing:
+                self._whole_failed(FailureReason.LOG_MISSING, str(missing))
+            except (UnavailableError, CorruptError, OSError) as error:
+                self.trouble = str(error)
+                logger.warning("event log not open yet", error=str(error))
+            else:
+                break
+            await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
+            wait = min(wait * 2, _RETRY_SECONDS_MAX)
+        self.trouble = None
+        await self._compare(self.identity, known, marker)
+        if positions is not None and positions.topic_id == uuid_text(self.identity.topic_id):
+            self._recorded = dict(positions.numbered())
+        self._snapshots.belongs_to(self.identity)
+        self.follow_set = FollowSet(
+            self.identity.partition_count,
+            self._clock,
+            on_demand_linger_seconds=self.options.on_demand_linger_seconds,
+        )
+        self.changed.ring()
+
+    async def _read_marker(self) -> tuple[TopicId, int] | None:
+        if self._marker_log is None:
+            return None
+        wait = _RETRY_SECONDS_MIN
+        while True:
+            try:
+                return await self._marker_log()
+            except RlmmError as error:
+                self.trouble = f"the bucket marker was not read yet: {error}"
+                logger.warning("bucket marker not read yet", error=str(error))
+            await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
+            wait = min(wait * 2, _RETRY_SECONDS_MAX)
+
+    async def _compare(
+        self, identity: LogIdentity, known: Identity | None, marker: tuple[TopicId, int] | None
+    ) -> None:
+        """Hold the log that opened against the one that was known."""
+        names = (
+            {"the state directory": (uuid_bytes(known.topic_id), known.partition_count)}
+            if known
+            else {}
+        )
+        if marker:
+            names["the bucket marker"] = marker
+        for who, (topic_id, count) in names.items():
+            if count != identity.partition_count:
+                self._whole_failed(
+                    FailureReason.PARTITION_COUNT_CHANGED,
+                    f"{who} says {count} partitions, the log has {identity.partition_count}",
+                )
+            if topic_id != identity.topic_id and not self._accept_missing:
+                self.foreign_evidence = (
+                    f"{who} names the log {uuid_text(topic_id)}, "
+                    f"this one is {uuid_text(identity.topic_id)}"
+                )
+        if (
+            not names
+            or self._accept_missing
+            or (known is None and self.foreign_evidence is None and self.whole_failure is None)
+        ):
+            await self.write_identity()
+
+    async def write_identity(self) -> None:
+        """Fix the present log as the one this state directory belongs to."""
+        identity = self.identity
+        assert identity is not None, "the log is open"
+        await self._state.write_identity(
+            Identity(
+                cluster_id=identity.cluster_id,
+                topic_id=uuid_text(identity.topic_id),
+                partition_count=identity.partition_count,
+                partitioner=PARTITIONER_ID,
+            )
+        )
+
+    def _whole_failed(self, reason: FailureReason, evidence: str) -> None:
+        if self.whole_failure is None or self.whole_failure.evidence != evidence:
+            self.whole_failure = Failure(reason, evidence, self._clock.now_ms())
+            logger.error("event log failed", reason=reason.value, evidence=evidence)
+        self.changed.ring()
+
+    async def accept_all(self) -> None:
+        """Go on with the log as it is, or with a new one: an operator accepted the loss."""
+        self._accept_missing = True
+        self.foreign_evidence = None
+        self.whole_failure = None
+        if self.identity is not None:
+            await self.write_identity()
+        for follower in self.followers.values():
+            await follower.accept_loss()
+        self.changed.ring()
+
+    # Followers.
+
+    def writer(self, partition: MetadataPartition, group: asyncio.TaskGroup) -> Writer:
+        """Return the writer of a metadata partition; it outlives its followers."""
+        found = self._writers.get(partition)
+        if found is None:
+            found = self._writers[partition] = Writer(
+                partition,
+                log=self._log,
+                clock=self._clock,
+                spawn=lambda work, name: group.create_task(work, name=name),
+                delivery_timeout_seconds=self.options.delivery_timeout_seconds,
+            )
+        return found
+
+    async def run(self, group: asyncio.TaskGroup) -> None:
+        """Keep the followers equal to what is wanted, for ever."""
+        assert self.follow_set is not None, "opened before"
+        while True:
+            wanted = self.follow_set.wanted()
+            busy = {p for p, writer in self._writers.items() if writer.in_flight}
+            for partition in sorted(self.followers.keys() - wanted - busy):
+                await self._stop(partition)
+            for partition in sorted(self.follow_set.wanted() - self.followers.keys()):
+                self._start(partition, group)
+            if self.follow_set.wanted() <= self.followers.keys():
+                try:
+                    async with asyncio.timeout(1.0):  # reasons that end by time ring no bell
+                        await self.follow_set.changed.wait()
+                except TimeoutError:
+                    pass
+
+    def _start(self, partition: MetadataPartition, group: asyncio.TaskGroup) -> None:
+        assert self.identity is not None, "opened before"
+        context = FollowerContext(
+            log=self._log,
+            state=self._state,
+            snapshots=self._snapshots,
+            clock=self._clock,
+            rng=self._rng,
+            freshness=self.options.freshness,
+            partition_count=self.identity.partition_count,
+            on_applied=self._on_applied,
+            on_bug=self._on_bug,
+        )
+        recorded = self._recorded.get(partition)
+        follower = Follower(
+            partition,
+            context,
+            self.writer(partition, group),
+            recorded=[recorded] if recorded else [],
+            failure=self._failure_at_start(partition),
+            foreign_evidence=lambda: self.foreign_evidence,
+        )
+        self.followers[partition] = follower
+        self._tasks[partition] = group.create_task(follower.run(), name=f"follower-{partition}")
+        self.changed.ring()
+
+    def _failure_at_start(self, partition: MetadataPartition) -> Failure | None:
+        if partition in self._quarantined:
+            evidence = "three crashes within a minute named it"
+            return Failure(FailureReason.CRASH_LOOP, evidence, self._clock.now_ms())
+        return None
+
+    async def _stop(self, partition: MetadataPartition) -> None:
+        """Snapshot what advanced, then end the follower: nothing stays connected or served."""
+        follower = self.followers[partition]
+        if follower.applied_since_snapshot and allowed(follower):
+            await self._snapshotter.try_write(follower)
+        self._note_position(follower)
+        task = self._tasks.pop(partition)
+        del self.followers[partition]
+        task.cancel()
+        await asyncio.wait({task})
+        follower.writer.dropped()
+        follower.changed.ring()
+        self.changed.ring()
+
+    def released(self, partition: MetadataPartition) -> None:
+        """A quarantined partition may be tried again."""
+        self._quarantined.discard(partition)
+
+    # What all followers share.
+
+    async def keep_targets(self) -> None:
+        """Ask for end offsets wherever one is wanted: one request for all, an answer each."""
+        while True:
+            asking = {p: f for p, f in self.followers.items() if f.wants_target}
+            if not asking:
+                await self._until_asked()
+                continue
+            inserted = {p: set(f.confirmation.asking) for p, f in asking.items()}
+            try:
+                ranges = await self._log.end_offsets(list(asking))
+            except RlmmError as error:
+                logger.warning("end offsets unknown", error=str(error))
+                ranges = {}
+            for partition, known in ranges.items():
+                follower = asking[partition]
+                if self.followers.get(partition) is follower and follower.wants_target:
+                    follower.target_known(known.end, inserted[partition])
+            if len(ranges) < len(asking):
+                await asyncio.sleep(_RETRY_SECONDS_MIN * 2)
+
+    async def _until_asked(self) -> None:
+        try:
+            async with asyncio.timeout(1.0):
+                await self.changed.wait()
+        except TimeoutError:
+            pass
+
+    async def keep_positions(self) -> None:
+        """Record how far each partition was read, at most once a second."""
+        written: Mapping[int, Position] = dict(self._recorded)
+        while True:
+            await asyncio.sleep(POSITIONS_SECONDS)
+            for follower in self.followers.values():
+                self._note_position(follower)
+            if self._recorded != written:
+                try:
+                    await self.write_positions()
+                except OSError as error:
+                    logger.warning("positions not written", error=str(error))
+                    continue
+                written = dict(self._recorded)
+
+    def _note_position(self, follower: Follower) -> None:
+        if follower.position_confirmed and follower.state is not PartitionState.FAILED:
+            fold = follower.fold
+            before = self._recorded.get(follower.partition)
+            if fold.position and (before is None or before.next_offset < fold.position):
+                self._recorded[follower.partition] = Position(fold.position, fold.leader_epoch)
+
+    def forget_position(self, partition: MetadataPartition) -> None:
+        """The lineage that was recorded ended: record the present one from now on."""
+        self._recorded.pop(partition, None)
+
+    async def write_positions(self) -> None:
+        """Write the positions file."""
+        assert self.identity is not None, "the log is open"
+        await self._state.write_positions(
+            Positions(
+                topic_id=uuid_text(self.identity.topic_id),
+                partitions={str(number): at for number, at in sorted(self._recorded.items())},
+            )
+        )

@@ -1,0 +1,91 @@
+"""Which metadata partitions are followed, and why: one reason is enough.
+
+    announced   a user partition of the broker hashes to it
+    warm        one did before the restart, and the broker has not announced anything yet
+    kept        a copy, delete or write of this broker is in flight
+    on demand   an operator asked, not long ago
+
+The set is asked for whenever a reason came or went; nothing here starts or stops a task.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
+from rlmm_daemon.ports.clock import Clock
+
+
+class FollowSet:
+    """The reasons to follow, counted per metadata partition."""
+
+    def __init__(
+        self, partition_count: int, clock: Clock, *, on_demand_linger_seconds: float
+    ) -> None:
+        self.partition_count = partition_count
+        self._clock = clock
+        self._linger_seconds = on_demand_linger_seconds
+        self._of: dict[TopicIdPartition, MetadataPartition] = {}
+        self._announced: Counter[MetadataPartition] = Counter()
+        self._warm: set[MetadataPartition] = set()
+        self._kept: Counter[MetadataPartition] = Counter()
+        self._demanded: dict[MetadataPartition, float] = {}
+        #: Rung when a reason came or went.
+        self.changed = Bell()
+
+    def of(self, partition: TopicIdPartition) -> MetadataPartition:
+        """Return the metadata partition of a user partition; announced ones are remembered."""
+        known = self._of.get(partition)
+        if known is not None:
+            return known
+        return metadata_partition(partition.topic_id, partition.partition, self.partition_count)
+
+    def warm(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Follow for what had been announced before a restart."""
+        self._warm = {self.of(partition) for partition in partitions}
+        self.changed.ring()
+
+    def announce(
+        self, partitions: Iterable[TopicIdPartition], announced: Mapping[TopicIdPartition, bool]
+    ) -> None:
+        """Take up that these partitions are, or are not any more, among the announced."""
+        for partition in partitions:
+            mine = self.of(partition)
+            if partition in announced and partition not in self._of:
+                self._of[partition] = mine
+                self._announced[mine] += 1
+            elif partition not in announced and partition in self._of:
+                del self._of[partition]
+                self._announced[mine] -= 1
+        self._warm.clear()
+        self.changed.ring()
+
+    @contextmanager
+    def keep(self, partition: MetadataPartition) -> Iterator[None]:
+        """Follow while a job is in flight."""
+        self._kept[partition] += 1
+        if self._kept[partition] == 1:
+            self.changed.ring()
+        try:
+            yield
+        finally:
+            self._kept[partition] -= 1
+            if not self._kept[partition]:
+                del self._kept[partition]
+                self.changed.ring()
+
+    def demand(self, partitions: Iterable[MetadataPartition]) -> None:
+        """Follow for an operator, for a while from now."""
+        until = self._clock.monotonic() + self._linger_seconds
+        for partition in partitions:
+            self._demanded[partition] = until
+        self.changed.ring()
+
+    def wanted(self) -> set[MetadataPartition]:
+        """Return what should be followed now."""
+        now = self._clock.monotonic()
+        self._demanded = {p: until for p, until in self._demanded.items() if until > now}
+        announced = {partition for partition, count in self._announced.items() if count > 0}
+        return announced | self._warm | self._kept.keys() | self._demanded.keys()

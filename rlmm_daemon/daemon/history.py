@@ -1,0 +1,100 @@
+"""What a dropped fold knew and the log may have lost: written down before the fold goes.
+
+*Missing* is a live COPY_SEGMENT_FINISHED of the dropped fold whose COPY_SEGMENT_FINISHED the replay
+did not apply. Any missing one makes the partition `failed(history_lost)`; none, and it goes on.
+"""
+
+from collections.abc import Iterable
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.codec.state_files import Lost
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.outcome import Applied, Outcome
+from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+
+_Key = tuple[TopicIdPartition, SegmentId]
+
+
+class History:
+    """The comparison of one metadata partition's replay with what had been known before."""
+
+    def __init__(self, partition: MetadataPartition, state: StateDirectory) -> None:
+        self.partition = partition
+        self._state = state
+        #: None while there is nothing to compare with.
+        self._missing: dict[_Key, bytes] | None = None
+        self.reasons: list[str] = []
+
+    async def load(self) -> None:
+        """Take up a comparison that an earlier process left.
+
+        Raises:
+            CorruptError, RefusedError: the file is damaged or newer; it is kept.
+        """
+        lost = await self._state.lost(self.partition)
+        self._begin(lost)
+
+    def _begin(self, lost: Lost | None) -> None:
+        if lost is None:
+            self._missing, self.reasons = None, []
+            return
+        self._missing = {_key(record): record for record in lost.records}
+        self.reasons = lost.reasons
+
+    @property
+    def comparing(self) -> bool:
+        """Whether a list of lost segments exists; no snapshot may be written meanwhile."""
+        return self._missing is not None
+
+    @property
+    def missing(self) -> list[bytes]:
+        """The records (COPY_SEGMENT_FINISHED) that the replay has not shown yet."""
+        return list((self._missing or {}).values())
+
+    async def drop(self, fold: Fold, reason: str) -> None:
+        """Write down what `fold` knew, merged with what was written before, and start over.
+
+        Raises:
+            OSError: it could not be written; the fold must not be dropped.
+        """
+        earlier = await self._state.lost(self.partition)
+        known = {_key(record): record for record in (earlier.records if earlier else [])}
+        known.update((_key(record), record) for record in finished(fold))
+        reasons = [*(earlier.reasons if earlier else []), reason]
+        lost = Lost(
+            metadata_partition=self.partition, reasons=reasons, records=list(known.values())
+        )
+        await self._state.write_lost(lost)
+        self._begin(lost)
+
+    def applied(self, outcome: Outcome) -> None:
+        """The replay applied a record: a finished copy is not missing any more."""
+        if not self._missing or not isinstance(outcome, Applied):
+            return
+        event = outcome.event
+        finished_copy = (
+            isinstance(event, SegmentUpdate) and event.state is SegmentState.COPY_SEGMENT_FINISHED
+        )
+        if finished_copy and isinstance(event, SegmentUpdate):
+            self._missing.pop((event.partition, event.segment_id), None)
+
+    async def forget(self) -> None:
+        """End the comparison: everything was found again, or its loss was accepted."""
+        await self._state.remove_lost(self.partition)
+        self._begin(None)
+
+
+def finished(fold: Fold) -> Iterable[bytes]:
+    """Yield the record of each live COPY_SEGMENT_FINISHED segment of a fold."""
+    for partition, segment_id in fold.live_finished():
+        record = fold.partitions[partition].get(segment_id)
+        assert record is not None, "a live segment has a record"
+        yield record
+
+
+def _key(record: bytes) -> _Key:
+    segment = records.decode(record)
+    assert isinstance(segment, SegmentMetadata), "only key 0 records are written down"
+    return segment.partition, segment.segment_id

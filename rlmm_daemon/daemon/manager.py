@@ -1,0 +1,621 @@
+"""The remote log metadata manager: KIP-405's SPI over the followers' folds.
+
+Look-ups are plain calls that answer at once or raise; a write waits for its own apply. The gates
+of readiness bind a broker; an operator's request follows what it asks about on demand.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Final
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.outcome import Applied, Outcome
+from rlmm_daemon.core.readiness import (
+    PartitionState,
+    Permit,
+    Question,
+    not_ready,
+    permit,
+)
+from rlmm_daemon.daemon.assignment import Assignment, from_file
+from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.fleet import Fleet, FleetOptions, MarkerLog
+from rlmm_daemon.daemon.follow_set import FollowSet
+from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.snapshots import SnapshotStore, WrittenSnapshot
+from rlmm_daemon.daemon.snapshotter import SnapshotOptions, Snapshotter
+from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.domain.errors import (
+    Draining,
+    InvalidArgument,
+    NotAssigned,
+    NotLeader,
+    NotReady,
+    RlmmError,
+    TimedOut,
+)
+from rlmm_daemon.domain.event import Event
+from rlmm_daemon.domain.ids import (
+    LeaderEpoch,
+    MetadataPartition,
+    Offset,
+    SegmentId,
+    TopicIdPartition,
+)
+from rlmm_daemon.domain.partition_delete import PartitionDelete
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.ports.clock import Clock
+from rlmm_daemon.ports.disk import Disk
+from rlmm_daemon.ports.event_log import EventLog
+
+ANNOUNCED_SECONDS: Final = 0.5
+WRITE_SECONDS_DEFAULT: Final = 30.0
+_DELETE_STARTED: Final = int(SegmentState.DELETE_SEGMENT_STARTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerOptions:
+    """Times and bounds; see the configuration for what each is for."""
+
+    state_dir: str
+    fleet: FleetOptions = field(default_factory=FleetOptions)
+    snapshots: SnapshotOptions = field(default_factory=SnapshotOptions)
+
+
+@dataclass(slots=True)
+class ManagerHooks:
+    """What the rest of the daemon wants to hear; each is called in the loop and returns at once."""
+
+    #: A segment's DELETE_SEGMENT_STARTED was applied.
+    delete_started: list[Callable[[TopicIdPartition, SegmentId], None]] = field(
+        default_factory=list
+    )
+    applied: list[Callable[[MetadataPartition, Outcome], None]] = field(default_factory=list)
+    snapshot_written: list[Callable[[WrittenSnapshot], None]] = field(default_factory=list)
+    #: A bug is about to end the process because of this metadata partition.
+    bug: list[Callable[[MetadataPartition], None]] = field(default_factory=list)
+
+
+class Manager:
+    """One daemon's metadata, from `run` until that is cancelled."""
+
+    def __init__(
+        self,
+        *,
+        log: EventLog,
+        disk: Disk,
+        clock: Clock,
+        rng: random.Random,
+        options: ManagerOptions,
+        marker_log: MarkerLog | None = None,
+        quarantined: frozenset[int] = frozenset(),
+    ) -> None:
+        self.log = log
+        self.clock = clock
+        self.hooks = ManagerHooks()
+        self.state = StateDirectory(disk, options.state_dir)
+        self.snapshots = SnapshotStore(disk, self.state.snapshots, clock)
+        self.snapshotter = Snapshotter(
+            self.snapshots, clock, options.snapshots, self._snapshot_written
+        )
+        self.fleet = Fleet(
+            log=log,
+            state=self.state,
+            snapshots=self.snapshots,
+            snapshotter=self.snapshotter,
+            clock=clock,
+            rng=rng,
+            options=options.fleet,
+            marker_log=marker_log,
+            quarantined=quarantined,
+            on_applied=self._applied,
+            on_bug=self._bug,
+        )
+        self.assignment = Assignment(self._announced_changed)
+        self.draining = False
+        self._group: asyncio.TaskGroup | None = None
+        #: Rung when the gate, the announcement or the set of followers changed.
+        self._changed = Bell()
+
+    # The tasks.
+
+    async def run(self) -> None:
+        """Serve until cancelled; the socket may ask from the first moment and hears "not ready"."""
+        await self.state.open()
+        try:
+            known = await self.state.identity()
+            positions = await self.state.positions()
+            warm = from_file(await self.state.announced())
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                await self.fleet.open(known, positions)
+                self._warm(warm)
+                group.create_task(self.fleet.run(group), name="fleet")
+                group.create_task(self.fleet.keep_targets(), name="fleet.targets")
+                group.create_task(self.fleet.keep_positions(), name="fleet.positions")
+                group.create_task(self._keep_announced(), name="assignment.persist")
+                group.create_task(
+                    self.snapshotter.run(lambda: list(self.fleet.followers.values())),
+                    name="snapshotter",
+                )
+        finally:
+            self._group = None
+            await self.state.close()
+
+    def _warm(self, warm: list[TopicIdPartition]) -> None:
+        """The log is open: take up what was announced meanwhile, or else what had been."""
+        follow_set = self._follow_set()
+        if self.assignment.version:
+            follow_set.announce(list(self.assignment.announced), self.assignment.announced)
+        else:
+            follow_set.warm(warm)
+        self._changed.ring()
+
+    async def drain(self) -> None:
+        """Take no new writes and write a last snapshot of whatever advanced."""
+        self.draining = True
+        for follower in list(self.fleet.followers.values()):
+            if follower.applied_since_snapshot:
+                await self.snapshotter.try_write(follower)
+        if self.fleet.identity is not None:
+            await self.fleet.write_positions()
+            await self.state.write_announced(self.assignment.to_file())
+
+    async def _keep_announced(self) -> None:
+        written = 0
+        while True:
+            await asyncio.sleep(ANNOUNCED_SECONDS)
+            version = self.assignment.version
+            if version != written:
+                try:
+                    await self.state.write_announced(self.assignment.to_file())
+                except OSError:
+                    continue  # it only warms a restart; the next turn tries again
+                written = version
+
+    # Assignment.
+
+    def hello_from_broker(self, incarnation_ms: int) -> None:
+        """The broker's metadata manager connected; another incarnation has to announce anew."""
+        self.assignment.hello(incarnation_ms)
+
+    def on_partition_leadership_changes(
+        self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
+    ) -> None:
+        """Announce partitions; idempotent, in memory, never waits for the log."""
+        self.assignment.add(leaders, followers)
+
+    def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
+        """Stop partitions; idempotent, in memory, never waits for the log."""
+        self.assignment.remove(partitions)
+
+    def replace_assignment(
+        self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
+    ) -> None:
+        """Make the announced partitions exactly these, and open the gate for reads."""
+        self.assignment.replace(leaders, followers)
+
+    def _announced_changed(self, partitions: Collection[TopicIdPartition]) -> None:
+        follow_set = self.fleet.follow_set
+        if follow_set is not None:
+            follow_set.announce(partitions, self.assignment.announced)
+            announced = self.assignment.announced
+            for partition in partitions:
+                follower = self.fleet.followers.get(follow_set.of(partition))
+                if follower is not None and partition not in announced:
+                    follower.confirmation.remove(partition)
+        self._changed.ring()
+
+    # Look-ups: at once, or an error.
+
+    def remote_log_segment_metadata(
+        self, partition: TopicIdPartition, epoch: int, offset: int, caller: Caller
+    ) -> bytes | None:
+        """Return the record of the segment that holds `offset` in `epoch`, or None.
+
+        Raises:
+            NotReady, NotAssigned, PartitionFailed, HistoryLost, LogCorrupt: no answer can be true.
+        """
+        follower, allowed = self._ask(partition, Question.LOOKUP, caller)
+        cache = follower.fold.partitions.get(partition)
+        found = None if cache is None else cache.lookup(LeaderEpoch(epoch), Offset(offset))
+        if found is None and allowed is Permit.POSITIVE_ONLY:
+            raise self._not_ready(follower)
+        return found
+
+    def highest_offset_for_epoch(
+        self, partition: TopicIdPartition, epoch: int, caller: Caller
+    ) -> int | None:
+        """Return the highest offset finished in `epoch`; never more than the log says."""
+        cache = self._cache(partition, Question.HIGHEST, caller)
+        return None if cache is None else cache.highest_offset(LeaderEpoch(epoch))
+
+    def list_remote_log_segments(
+        self, partition: TopicIdPartition, epoch: int | None, caller: Caller
+    ) -> list[bytes]:
+        """Return all segments, or those of one epoch in Kafka's order."""
+        cache = self._cache(partition, Question.WHOLE, caller)
+        if cache is None:
+            return []
+        return cache.list_all() if epoch is None else cache.list_epoch(LeaderEpoch(epoch))
+
+    def remote_log_size(self, partition: TopicIdPartition, epoch: int, caller: Caller) -> int:
+        """Return the bytes of an epoch's listed segments, all states counted as Kafka does."""
+        cache = self._cache(partition, Question.WHOLE, caller)
+        return 0 if cache is None else cache.size(LeaderEpoch(epoch))
+
+    def next_segment_with_txn_index(
+        self, partition: TopicIdPartition, epoch: int, offset: int, caller: Caller
+    ) -> bytes | None:
+        """Return the first segment at or after `offset` that has a transaction index (KIP-1058)."""
+        cache = self._cache(partition, Question.WHOLE, caller)
+        return (
+            None if cache is None else cache.next_with_txn_index(LeaderEpoch(epoch), Offset(offset))
+        )
+
+    def is_ready(self, partition: TopicIdPartition, caller: Caller = Caller.BROKER) -> bool:
+        """Return whether every question about this partition would be answered; never raises."""
+        try:
+            self._ask(partition, Question.HIGHEST, caller)
+            self._ask(partition, Question.WHOLE, caller)
+        except RlmmError:
+            return False
+        return True
+
+    def _cache(
+        self, partition: TopicIdPartition, question: Question, caller: Caller
+    ) -> PartitionCache | None:
+        follower, _ = self._ask(partition, question, caller)
+        return follower.fold.partitions.get(partition)
+
+    def _ask(
+        self, partition: TopicIdPartition, question: Question, caller: Caller
+    ) -> tuple[Follower, Permit]:
+        """Return who may answer and how, or raise why nobody may."""
+        if caller is Caller.BROKER:
+            self._gate(partition)
+        follower = self._follower(partition)
+        confirmation = follower.confirmation
+        if partition not in confirmation.confirmed and confirmation.insert(partition):
+            self.fleet.changed.ring()
+        allowed = permit(
+            question,
+            follower.state,
+            confirmed=partition in confirmation.confirmed,
+            silent_seconds=follower.silent_seconds,
+            freshness=self.fleet.options.freshness,
+        )
+        if allowed is Permit.NONE or (
+            allowed is Permit.POSITIVE_ONLY and question is not Question.LOOKUP
+        ):
+            raise self._not_ready(follower)
+        return follower, allowed
+
+    def _gate(self, partition: TopicIdPartition) -> None:
+        if not self.assignment.gate_open:
+            raise NotReady(
+                "the broker has not announced its partitions to this daemon yet",
+                state="unannounced",
+            )
+        if partition not in self.assignment.announced:
+            raise NotAssigned(f"{partition} was not announced by the broker")
+
+    def _follower(self, partition: TopicIdPartition) -> Follower:
+        metadata_partition = self._follow_set().of(partition)
+        follower = self.fleet.followers.get(metadata_partition)
+        if follower is None:
+            raise not_ready(metadata_partition, PartitionState.UNASSIGNED, None)
+        failure = self.fleet.whole_failure or follower.failure
+        if failure is not None:
+            raise failure.error(metadata_partition)
+        return follower
+
+    def _follow_set(self) -> FollowSet:
+        if self.fleet.follow_set is None:
+            if self.fleet.whole_failure is not None:
+                raise self.fleet.whole_failure.error(MetadataPartition(0))
+            raise NotReady(f"the event log is not open: {self.fleet.trouble}", state="starting")
+        return self.fleet.follow_set
+
+    @staticmethod
+    def _not_ready(follower: Follower) -> NotReady:
+        state = follower.state
+        if state is PartitionState.READY:
+            return not_ready(follower.partition, PartitionState.REPLAYING, follower.lag)
+        return not_ready(follower.partition, state, follower.lag)
+
+    async def until_readable(
+        self, partition: TopicIdPartition, caller: Caller, timeout_seconds: float
+    ) -> None:
+        """Return the moment a question that was not ready may be asked once more, or at the end.
+
+        For an operator the metadata partition is followed on demand, for a while.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not self.is_ready(partition, caller):
+                    await self._until_changed(partition, caller)
+        except TimeoutError:
+            return
+        except RlmmError:
+            return  # asked once more, the question raises it
+
+    async def _until_changed(self, partition: TopicIdPartition, caller: Caller) -> None:
+        """Wait for anything that may change the answer; raise what no waiting changes."""
+        if caller is Caller.BROKER and self.assignment.gate_open:
+            self._gate(partition)
+        follow_set = self.fleet.follow_set
+        if follow_set is None:
+            await self.fleet.changed.wait()
+            return
+        metadata_partition = follow_set.of(partition)
+        if caller is Caller.OPERATOR:
+            follow_set.demand([metadata_partition])
+        follower = self.fleet.followers.get(metadata_partition)
+        if follower is None or (caller is Caller.BROKER and not self.assignment.gate_open):
+            bell = self._changed if caller is Caller.BROKER else self.fleet.changed
+            try:
+                async with asyncio.timeout(0.05):  # two bells may ring: gate and followers
+                    await bell.wait()
+            except TimeoutError:
+                pass
+            return
+        self._follower(partition)
+        await follower.changed.wait()
+
+    # Writes.
+
+    async def add(
+        self, record: bytes, caller: Caller, timeout_seconds: float = WRITE_SECONDS_DEFAULT
+    ) -> None:
+        """Publish a COPY_SEGMENT_STARTED and return after this daemon's own apply of it.
+
+        Raises:
+            InvalidArgument, Malformed: not such a record.
+            NotAssigned, NotLeader: the broker may not copy this partition.
+            IllegalTransition: the segment exists and differs; nothing was appended.
+            OutcomeUnknown: it may be in the log, now or later.
+        """
+        event = records.decode(record)
+        if not isinstance(event, SegmentMetadata):
+            raise InvalidArgument("add_remote_log_segment_metadata takes a segment's record")
+        if event.state is not SegmentState.COPY_SEGMENT_STARTED:
+            raise InvalidArgument(
+                f"a segment is added as COPY_SEGMENT_STARTED, not as {event.state.name}"
+            )
+        if caller is Caller.BROKER:
+            self._gate(event.partition)
+            if not self.assignment.announced[event.partition]:
+                raise NotLeader(f"the broker's last word made it a follower of {event.partition}")
+        await self._write(event, caller, timeout_seconds, on_demand=False)
+
+    async def update(
+        self, record: bytes, caller: Caller, timeout_seconds: float = WRITE_SECONDS_DEFAULT
+    ) -> None:
+        """Publish a later state of a segment, whatever is announced, if its partition is followed.
+
+        Raises:
+            InvalidArgument, Malformed: not such a record.
+            SegmentNotFound, IllegalTransition: refused; nothing was appended.
+            OutcomeUnknown: it may be in the log, now or later.
+        """
+        event = records.decode(record)
+        if not isinstance(event, SegmentUpdate):
+            raise InvalidArgument("update_remote_log_segment_metadata takes an update record")
+        if event.state is SegmentState.COPY_SEGMENT_STARTED:
+            raise InvalidArgument("an update cannot lead back to COPY_SEGMENT_STARTED")
+        follow_set = self._follow_set()
+        if caller is Caller.BROKER and follow_set.of(event.partition) not in self.fleet.followers:
+            self._gate(event.partition)
+        await self._write(event, caller, timeout_seconds, on_demand=False)
+
+    async def put_partition_delete(
+        self, record: bytes, caller: Caller, timeout_seconds: float = WRITE_SECONDS_DEFAULT
+    ) -> None:
+        """Publish a mark on a user partition's way to removal.
+
+        Raises:
+            InvalidArgument, Malformed: not such a record.
+            IllegalTransition: the marks go MARKED, STARTED, FINISHED.
+            OutcomeUnknown: it may be in the log, now or later.
+        """
+        event = records.decode(record)
+        if not isinstance(event, PartitionDelete):
+            raise InvalidArgument("put_remote_partition_delete_metadata takes a delete record")
+        await self._write(event, caller, timeout_seconds, on_demand=True)
+
+    async def _write(
+        self, event: Event, caller: Caller, timeout_seconds: float, *, on_demand: bool
+    ) -> None:
+        if self.draining and caller is Caller.BROKER:
+            raise Draining
+        group = self._group
+        follow_set = self._follow_set()
+        assert group is not None, "the log is open, so the tasks run"
+        metadata_partition = follow_set.of(event.partition)
+        started = self.clock.monotonic()
+        with follow_set.keep(metadata_partition):
+            if on_demand or caller is Caller.OPERATOR:
+                await self._until_writable(metadata_partition, timeout_seconds)
+            left = timeout_seconds - (self.clock.monotonic() - started)
+            writer = self.fleet.writer(metadata_partition, group)
+            await writer.write(event, lambda: self._judge(event.partition).fold, max(0.0, left))
+
+    def _judge(self, partition: TopicIdPartition) -> Follower:
+        """Return the follower whose fold may judge a write."""
+        follower = self._follower(partition)
+        if (
+            permit(
+                Question.WRITE,
+                follower.state,
+                confirmed=True,
+                silent_seconds=follower.silent_seconds,
+                freshness=self.fleet.options.freshness,
+            )
+            is not Permit.ANY
+        ):
+            raise self._not_ready(follower)
+        return follower
+
+    async def _until_writable(
+        self, metadata_partition: MetadataPartition, timeout_seconds: float
+    ) -> Follower:
+        """Wait until a metadata partition that is kept followed is ready.
+
+        Raises:
+            TimedOut: it was not ready in time; nothing was begun.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while True:
+                    follower = self.fleet.followers.get(metadata_partition)
+                    if follower is None:
+                        await self.fleet.changed.wait()
+                        continue
+                    failure = self.fleet.whole_failure or follower.failure
+                    if failure is not None:
+                        raise failure.error(metadata_partition)
+                    if follower.state is PartitionState.READY:
+                        return follower
+                    await follower.changed.wait()
+        except TimeoutError as error:
+            raise TimedOut(
+                f"metadata partition {metadata_partition} was not ready in time"
+            ) from error
+
+    # For copies, deletes and fetches.
+
+    def keep_followed(self, partition: TopicIdPartition) -> AbstractContextManager[None]:
+        """Keep a user partition's metadata partition followed while a job is in flight."""
+        follow_set = self._follow_set()
+        return follow_set.keep(follow_set.of(partition))
+
+    async def segment(
+        self, partition: TopicIdPartition, segment_id: SegmentId, timeout_seconds: float = 30.0
+    ) -> tuple[SegmentState, bytes] | None:
+        """Return a segment's state and record from a ready fold; None if it is not there.
+
+        Raises:
+            TimedOut: the fold was not ready in time.
+            PartitionFailed and kin: it will not be.
+        """
+        with self.keep_followed(partition):
+            follower = await self._until_writable(self._follow_set().of(partition), timeout_seconds)
+            return _segment(follower, partition, segment_id)
+
+    async def until_state(
+        self,
+        partition: TopicIdPartition,
+        segment_id: SegmentId,
+        states: frozenset[SegmentState],
+        timeout_seconds: float = 30.0,
+    ) -> tuple[SegmentState, bytes] | None:
+        """Wait for this daemon's apply of one of `states`; return what the segment is then.
+
+        Returns at once when the segment is in a later state, None when it is gone or, at the end
+        of the time, was never seen.
+        """
+        earliest = min(states)
+        deadline = self.clock.monotonic() + timeout_seconds
+        with self.keep_followed(partition):
+            metadata_partition = self._follow_set().of(partition)
+            while True:
+                left = max(0.0, deadline - self.clock.monotonic())
+                follower = await self._until_writable(metadata_partition, left)
+                found = _segment(follower, partition, segment_id)
+                if found is not None and found[0] >= earliest:
+                    return found
+                try:
+                    async with asyncio.timeout(max(0.0, deadline - self.clock.monotonic())):
+                        await follower.changed.wait()
+                except TimeoutError:
+                    return found
+
+    def kept_custom_metadata(
+        self, partition: TopicIdPartition, segment_id: SegmentId
+    ) -> bytes | None:
+        """Return the last custom metadata that was not null, which a delete needs for its keys."""
+        follower = self._follower(partition)
+        cache = follower.fold.partitions.get(partition)
+        return None if cache is None else cache.last_custom_metadata(segment_id)
+
+    # What followers report.
+
+    def _applied(self, metadata_partition: MetadataPartition, outcome: Outcome) -> None:
+        if (segment_id := _delete_started(outcome)) is not None:
+            assert isinstance(outcome, Applied)
+            for delete_started in self.hooks.delete_started:
+                delete_started(outcome.partition, segment_id)
+        for applied in self.hooks.applied:
+            applied(metadata_partition, outcome)
+
+    def _snapshot_written(self, written: WrittenSnapshot) -> None:
+        for hook in self.hooks.snapshot_written:
+            hook(written)
+
+    def _bug(self, metadata_partition: MetadataPartition) -> None:
+        for hook in self.hooks.bug:
+            hook(metadata_partition)
+
+    # For operators.
+
+    def followed(self) -> Sequence[Follower]:
+        """Return the followers by metadata partition."""
+        return [follower for _, follower in sorted(self.fleet.followers.items())]
+
+    def find(self, topic: str, number: int) -> list[TopicIdPartition]:
+        """Return the user partitions of that name among those followed and those announced."""
+        known = {p for p in self.assignment.announced if (p.topic, p.partition) == (topic, number)}
+        for follower in self.followed():
+            known.update(
+                p for p in follower.fold.partitions if (p.topic, p.partition) == (topic, number)
+            )
+        return sorted(known)
+
+    async def follow_all(self, timeout_seconds: float) -> None:
+        """Follow every metadata partition for a while and wait until each is ready or failed."""
+        follow_set = self._follow_set()
+        everything = [MetadataPartition(n) for n in range(follow_set.partition_count)]
+        follow_set.demand(everything)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                for partition in everything:
+                    await self._until_settled(partition)
+        except TimeoutError:
+            return
+
+    async def _until_settled(self, partition: MetadataPartition) -> None:
+        unsettled = (PartitionState.STARTING, PartitionState.REPLAYING)
+        while True:
+            follower = self.fleet.followers.get(partition)
+            if follower is None:
+                await self.fleet.changed.wait()
+            elif follower.state in unsettled:
+                await follower.changed.wait()
+            else:
+                return
+
+
+def _delete_started(outcome: Outcome) -> SegmentId | None:
+    """Return the segment whose DELETE_SEGMENT_STARTED was applied, decoding only such a record."""
+    if not isinstance(outcome, Applied) or outcome.value[-2] != _DELETE_STARTED:
+        return None  # in normal form an update's state stands before its empty tags
+    event = outcome.event
+    if not isinstance(event, SegmentUpdate) or event.state != _DELETE_STARTED:
+        return None
+    return event.segment_id
+
+
+def _segment(
+    follower: Follower, partition: TopicIdPartition, segment_id: SegmentId
+) -> tuple[SegmentState, bytes] | None:
+    cache = follower.fold.partitions.get(partition)
+    if cache is None:
+        return None
+    record, state = cache.get(segment_id), cache.state(segment_id)
+    return None if record is None or state is None else (state, record)

@@ -1,0 +1,183 @@
+"""Snapshot files: one per metadata partition and generation, newest first, the one before kept.
+
+A file is written under a temporary name, synced, renamed, and its directory synced; an unreadable
+one is set aside as `.rejected`. Whether a readable one may be used is the follower's question.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from rlmm_daemon.codec.snapshot import Header
+from rlmm_daemon.core import sealing
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.domain.errors import (
+    CorruptError,
+    Malformed,
+    RlmmError,
+    UnsupportedProtocol,
+)
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.clock import Clock
+from rlmm_daemon.ports.disk import Disk, DiskFile
+from rlmm_daemon.ports.event_log import LogIdentity
+
+GENERATIONS_KEPT: Final = 2
+_NAME: Final = re.compile(r"(\d+)-(\d{10})\.snapshot")
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSnapshot:
+    """A snapshot that reads well, and whether it was taken of the log we are on."""
+
+    fold: Fold
+    same_log: bool
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenSnapshot:
+    """What a snapshot came to, for `rlmm snapshot now` and the metrics."""
+
+    metadata_partition: int
+    path: str
+    next_offset: int
+    bytes: int
+    seconds: float
+
+
+class SnapshotStore:
+    """The snapshots of all metadata partitions, in one directory."""
+
+    def __init__(self, disk: Disk, directory: str, clock: Clock) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._clock = clock
+        self._identity: LogIdentity | None = None
+        self.rejected = 0
+
+    def belongs_to(self, identity: LogIdentity) -> None:
+        """Say which log snapshots are written for and accepted from."""
+        self._identity = identity
+
+    async def _generations(self, partition: MetadataPartition) -> list[tuple[int, str]]:
+        """Return (generation, name) of a partition's snapshots, newest first."""
+        try:
+            names = await self._disk.list(self._directory)
+        except FileNotFoundError:
+            return []
+        matches = [match for name in names if (match := _NAME.fullmatch(name))]
+        mine = [(int(m[2]), m[0]) for m in matches if int(m[1]) == partition]
+        return sorted(mine, reverse=True)
+
+    async def load(self, partition: MetadataPartition) -> LoadedSnapshot | None:
+        """Return the newest snapshot that reads well, or None.
+
+        Raises:
+            UnsupportedProtocol: the newest was written by a newer daemon; nothing was touched.
+            OSError: the disk failed, which says nothing about the file.
+        """
+        for _, name in await self._generations(partition):
+            path = f"{self._directory}/{name}"
+            data = await self._disk.read(path)
+            try:
+                header, fold = sealing.load(data)
+                if header.metadata_partition != partition:
+                    raise Malformed(f"{path} is a snapshot of {header.metadata_partition}")
+            except UnsupportedProtocol:
+                raise
+            except (CorruptError, Malformed) as error:
+                await self._reject(path, error)
+                continue
+            return LoadedSnapshot(
+                fold=fold, same_log=self._is_ours(header), created_at_ms=header.created_at_ms
+            )
+        return None
+
+    def _is_ours(self, header: Header) -> bool:
+        identity = self._identity
+        assert identity is not None, "snapshots are loaded once the log is known"
+        return (
+            header.topic_id == identity.topic_id
+            and header.partition_count == identity.partition_count
+            and (
+                None in (header.cluster_id, identity.cluster_id)
+                or header.cluster_id == identity.cluster_id
+            )
+        )
+
+    async def _reject(self, path: str, error: RlmmError) -> None:
+        self.rejected += 1
+        logger.warning("snapshot rejected, the log is replayed instead", path=path, why=str(error))
+        await self._disk.rename(path, f"{path}.rejected")
+        await self._disk.fsync_directory(self._directory)
+
+    def image(self, fold: Fold) -> Iterable[bytes]:
+        """Return the pieces of a snapshot of `fold`, which must not change while they are drawn."""
+        identity = self._identity
+        assert identity is not None, "snapshots are written once the log is known"
+        header = sealing.header_of(
+            fold,
+            cluster_id=identity.cluster_id,
+            topic_id=identity.topic_id,
+            created_at_ms=self._clock.now_ms(),
+        )
+        return sealing.write_chunks(fold, header)
+
+    async def write(
+        self, partition: MetadataPartition, next_offset: int, pieces: Iterable[bytes]
+    ) -> WrittenSnapshot:
+        """Write a new generation durably and remove those that are too old.
+
+        Raises:
+            OSError: nothing was replaced; a temporary file may be left and is overwritten next.
+        """
+        started = self._clock.monotonic()
+        generations = await self._generations(partition)
+        newest = generations[0][0] if generations else 0
+        path = f"{self._directory}/{partition}-{newest + 1:010}.snapshot"
+        temporary = f"{self._directory}/{partition}.tmp"
+        size = await self._write_file(temporary, pieces)
+        await self._disk.rename(temporary, path)
+        await self._disk.fsync_directory(self._directory)
+        for _, name in generations[GENERATIONS_KEPT - 1 :]:
+            await self._disk.remove(f"{self._directory}/{name}")
+        return WrittenSnapshot(
+            metadata_partition=partition,
+            path=path,
+            next_offset=next_offset,
+            bytes=size,
+            seconds=self._clock.monotonic() - started,
+        )
+
+    async def _write_file(self, path: str, pieces: Iterable[bytes]) -> int:
+        file = await self._disk.open(path, write=True, create=True)
+        try:
+            await file.truncate(0)
+            size = 0
+            for piece in pieces:
+                size += await write_fully(file, size, piece)
+            await file.fdatasync()
+        finally:
+            await file.close()
+        return size
+
+    async def remove(self, partition: MetadataPartition) -> None:
+        """Remove every generation of a partition, durably: their lineage ended."""
+        for _, name in await self._generations(partition):
+            await self._disk.remove(f"{self._directory}/{name}")
+        await self._disk.fsync_directory(self._directory)
+
+
+async def write_fully(file: DiskFile, offset: int, data: bytes) -> int:
+    """Write all of `data`, however many calls that takes; return its length."""
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        done += await file.pwrite(offset + done, view[done:])
+    return len(view)

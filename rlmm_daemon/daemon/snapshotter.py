@@ -1,0 +1,100 @@
+"""When a metadata partition is snapshotted: when *it* advanced enough, and at a clean stop."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.snapshots import SnapshotStore, WrittenSnapshot
+from rlmm_daemon.ports.clock import Clock
+
+POLL_SECONDS: Final = 1.0
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOptions:
+    """Either is enough, if the partition advanced at all."""
+
+    after_events: int = 50_000
+    after_seconds: float = 300.0
+
+
+class Snapshotter:
+    """Writes snapshots of whatever is followed and steady."""
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        clock: Clock,
+        options: SnapshotOptions,
+        on_written: Callable[[WrittenSnapshot], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._options = options
+        self._on_written = on_written
+        #: One snapshot at a time: they share the disk and the temporary memory.
+        self._one = asyncio.Lock()
+        self.failures = 0
+
+    async def run(self, followers: Callable[[], Collection[Follower]]) -> None:
+        """Write what is due, for ever; a disk that fails is tried again at the next turn."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            for follower in list(followers()):
+                if self._due(follower):
+                    await self.try_write(follower)
+
+    def _due(self, follower: Follower) -> bool:
+        advanced = follower.applied_since_snapshot
+        if advanced == 0 or not allowed(follower):
+            return False
+        age_ms = self._clock.now_ms() - (follower.snapshot_at_ms or follower.followed_since_ms)
+        return advanced >= self._options.after_events or (
+            age_ms >= self._options.after_seconds * 1000
+        )
+
+    async def try_write(self, follower: Follower) -> WrittenSnapshot | None:
+        """Write a snapshot; None if the disk did not take it (logged, counted, tried later)."""
+        try:
+            return await self.write(follower)
+        except OSError as error:
+            self.failures += 1
+            follower.snapshot_at_ms = self._clock.now_ms()
+            logger.warning(
+                "snapshot failed", metadata_partition=follower.partition, error=str(error)
+            )
+            return None
+
+    async def write(self, follower: Follower) -> WrittenSnapshot | None:
+        """Write a snapshot of a follower's fold; None if its state does not allow one.
+
+        Raises:
+            OSError: the disk failed; the snapshots before are untouched.
+        """
+        async with self._one:
+            async with follower.steady:
+                if not allowed(follower):
+                    return None
+                next_offset = follower.fold.position
+                pieces = []
+                for piece in self._store.image(follower.fold):
+                    pieces.append(piece)
+                    await asyncio.sleep(0)
+                follower.applied_since_snapshot = 0
+            written = await self._store.write(follower.partition, next_offset, pieces)
+        follower.snapshot_at_ms = self._clock.now_ms()
+        self._on_written(written)
+        return written
+
+
+def allowed(follower: Follower) -> bool:
+    """Whether a snapshot may be written: a fold that is whole, and no history in doubt."""
+    steady = follower.state in (PartitionState.READY, PartitionState.STALE)
+    return steady and not follower.history.comparing

@@ -1,0 +1,122 @@
+"""The state directory: what this daemon knows besides the log, in files that a crash leaves whole.
+
+    lock                      held while a daemon runs
+    identity.json             the log it belongs to, fixed at first contact
+    announced.json            the last announcement, to warm after a restart
+    positions.json            how far each metadata partition was read
+    snapshots/N-G.snapshot    a fold of metadata partition N, generation G
+    N.lost                    segments that a dropped fold knew and the log may have lost
+
+The log is the truth: deleting every file but `N.lost` costs a replay and loses nothing.
+"""
+
+from typing import Final
+
+from rlmm_daemon.codec.state_files import (
+    Announced,
+    Identity,
+    Lost,
+    Positions,
+    from_json,
+    lost_bytes,
+    lost_from,
+    to_json,
+)
+from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.disk import Disk, DiskLock
+
+LOCK: Final = "lock"
+IDENTITY: Final = "identity.json"
+ANNOUNCED: Final = "announced.json"
+POSITIONS: Final = "positions.json"
+SNAPSHOTS: Final = "snapshots"
+
+
+class StateDirectory:
+    """Reads and writes the files; every write is atomic and durable when it returns."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.disk = disk
+        self.path = path
+        self._lock: DiskLock | None = None
+
+    async def open(self) -> None:
+        """Make the directory and take its lock.
+
+        Raises:
+            ConfigError: another daemon holds it.
+        """
+        await self.disk.make_directory(self.snapshots)
+        try:
+            self._lock = await self.disk.lock(f"{self.path}/{LOCK}")
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another daemon uses the state directory {self.path}; give each its own"
+            ) from error
+
+    async def close(self) -> None:
+        """Release the lock; idempotent."""
+        if self._lock is not None:
+            await self._lock.release()
+            self._lock = None
+
+    @property
+    def snapshots(self) -> str:
+        """The directory of the snapshots."""
+        return f"{self.path}/{SNAPSHOTS}"
+
+    async def _read(self, name: str) -> bytes | None:
+        try:
+            return await self.disk.read(f"{self.path}/{name}")
+        except FileNotFoundError:
+            return None
+
+    async def identity(self) -> Identity | None:
+        """Return the log's identity of earlier starts; None on a fresh directory."""
+        data = await self._read(IDENTITY)
+        return None if data is None else from_json(data, Identity, IDENTITY)
+
+    async def write_identity(self, identity: Identity) -> None:
+        """Fix the log's identity."""
+        await self.disk.write_atomically(f"{self.path}/{IDENTITY}", to_json(identity))
+
+    async def announced(self) -> Announced | None:
+        """Return the last announcement."""
+        data = await self._read(ANNOUNCED)
+        return None if data is None else from_json(data, Announced, ANNOUNCED)
+
+    async def write_announced(self, announced: Announced) -> None:
+        """Replace the last announcement."""
+        await self.disk.write_atomically(f"{self.path}/{ANNOUNCED}", to_json(announced))
+
+    async def positions(self) -> Positions | None:
+        """Return how far each metadata partition was read before."""
+        data = await self._read(POSITIONS)
+        return None if data is None else from_json(data, Positions, POSITIONS)
+
+    async def write_positions(self, positions: Positions) -> None:
+        """Replace the positions."""
+        await self.disk.write_atomically(f"{self.path}/{POSITIONS}", to_json(positions))
+
+    def _lost(self, partition: MetadataPartition) -> str:
+        return f"{partition}.lost"
+
+    async def lost(self, partition: MetadataPartition) -> Lost | None:
+        """Return what a dropped fold of this partition knew, if it was not found again yet."""
+        name = self._lost(partition)
+        data = await self._read(name)
+        return None if data is None else lost_from(data, name)
+
+    async def write_lost(self, lost: Lost) -> None:
+        """Replace the list; merging with an earlier one is the caller's duty."""
+        name = self._lost(MetadataPartition(lost.metadata_partition))
+        await self.disk.write_atomically(f"{self.path}/{name}", lost_bytes(lost))
+
+    async def remove_lost(self, partition: MetadataPartition) -> None:
+        """Forget the list, durably; absent is fine."""
+        try:
+            await self.disk.remove(f"{self.path}/{self._lost(partition)}")
+        except FileNotFoundError:
+            return
+        await self.disk.fsync_directory(self.path)
