@@ -15,7 +15,6 @@ from typing import Final, assert_never
 
 from rlmm_daemon.domain.errors import (
     Draining,
-    HistoryLost,
     InvalidArgument,
     OutcomeUnknown,
     PartitionFailed,
@@ -27,6 +26,7 @@ from rlmm_daemon.ports.event_log import (
     EpochEnd,
     LogBatch,
     LogIdentity,
+    LogMissing,
     LogRange,
     LogTrimmed,
     LogTruncated,
@@ -125,7 +125,10 @@ class MemoryLogStore:
         partition_count: int,
         cluster_id: str | None = None,
         records_max: int = RECORDS_MAX_DEFAULT,
+        exists: bool = True,
     ) -> None:
+        #: Whether the log was made; a connection that may create it makes it so.
+        self.exists = exists
         self._identity = LogIdentity(
             cluster_id=cluster_id, topic_id=topic_id, partition_count=partition_count
         )
@@ -241,28 +244,26 @@ class MemoryEventLog:
         self,
         store: MemoryLogStore,
         *,
-        expected_topic_id: TopicId | None = None,
         heartbeat_seconds: float = 1.0,
     ) -> None:
         self._store = store
-        self._expected_topic_id = expected_topic_id
         self._heartbeat_seconds = heartbeat_seconds
         self._identity: LogIdentity | None = None
         self._closed = False
 
-    async def open(self) -> LogIdentity:
+    async def open(self, *, create: bool) -> LogIdentity:
         """Connect; again after a topic was recreated, to accept the new one.
 
         Raises:
-            HistoryLost: another topic id was expected.
+            LogMissing: the store was told to be absent, and it may not be created.
             StorageUnavailable: the store is paused.
         """
         self._check_answering()
-        identity = self._store.identity
-        if self._expected_topic_id not in (None, identity.topic_id):
-            raise HistoryLost("the event log is another one than expected")
-        self._identity, self._closed = identity, False
-        return identity
+        if not create and not self._store.exists:
+            raise LogMissing
+        self._store.exists = True
+        self._identity, self._closed = self._store.identity, False
+        return self._identity
 
     @property
     def identity(self) -> LogIdentity | None:

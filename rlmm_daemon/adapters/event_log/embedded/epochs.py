@@ -1,0 +1,63 @@
+"""Which generation wrote which offsets: the embedded log's answer to OffsetForLeaderEpoch.
+
+The sealed files' entries are kept in Kafka's `leader-epoch-checkpoint` form (a version, a count,
+one `epoch offset` per line); those of the newest file are read from its batches. A checkpoint is
+written before a file follows the one it covers, so a crash loses none.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Final
+
+from rlmm_daemon.ports.event_log import EpochEnd
+
+_VERSION: Final = "0"
+
+
+class EpochHistory:
+    """Ascending (epoch, first offset) pairs. At most one per restart or cut that wrote at all."""
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._entries: list[tuple[int, int]] = []
+        for epoch, start in entries:
+            self.note(epoch, start)
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """The pairs."""
+        return tuple(self._entries)
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 before the first record."""
+        return self._entries[-1][0] if self._entries else -1
+
+    def note(self, epoch: int, offset: int) -> None:
+        """Learn that the batch at `offset` was written in `epoch`; only the first one counts."""
+        if epoch > self.latest:
+            self._entries.append((epoch, offset))
+
+    def end_of(self, epoch: int, log_end: int) -> EpochEnd:
+        """Return the largest known epoch up to `epoch`, and where it ends."""
+        found = bisect_right(self._entries, epoch, key=itemgetter(0))
+        if not found:
+            return EpochEnd(epoch=-1, end_offset=-1)
+        end = self._entries[found][1] if found < len(self._entries) else log_end
+        return EpochEnd(epoch=self._entries[found - 1][0], end_offset=end)
+
+
+def encode(entries: Iterable[tuple[int, int]]) -> bytes:
+    """Return Kafka's checkpoint text."""
+    lines = [f"{epoch} {start}" for epoch, start in entries]
+    return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode("ascii")
+
+
+def decode(data: bytes) -> list[tuple[int, int]] | None:
+    """Return the pairs of a checkpoint, or None if it is not one: it can be made anew."""
+    try:
+        version, count, *lines = data.decode("ascii").splitlines()
+        pairs = [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines)]
+    except ValueError:
+        return None
+    return pairs if version == _VERSION and int(count) == len(pairs) else None

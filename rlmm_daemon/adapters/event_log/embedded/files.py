@@ -1,0 +1,80 @@
+"""Names of the log's files, and the few file moves whose order is what crash safety rests on."""
+
+import errno
+import re
+from typing import Final
+
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.disk import Disk, DiskFile
+
+LOCK_NAME: Final = "lock"
+IDENTITY_NAME: Final = "identity.json"
+STATE_NAME: Final = "state.json"
+#: Kafka's own name, and Kafka's own form: see `epochs`.
+EPOCHS_NAME: Final = "leader-epoch-checkpoint"
+CORRUPT_SUFFIX: Final = ".corrupt"
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+_SEGMENT: Final = re.compile(r"(\d{20})\.log")
+_ZEROS: Final = bytes(256 * 1024)
+
+
+def partition_directory(directory: str, partition: MetadataPartition) -> str:
+    """Return where one partition's files are."""
+    return f"{directory}/{partition}"
+
+
+def segment_path(directory: str, base_offset: int) -> str:
+    """Return the path of the segment file that begins with `base_offset`, named as Kafka's are."""
+    return f"{directory}/{base_offset:020}.log"
+
+
+async def partitions(disk: Disk, directory: str) -> list[MetadataPartition]:
+    """Return the partitions that have a directory, ascending."""
+    names = await disk.list(directory)
+    return sorted(MetadataPartition(int(name)) for name in names if name.isdecimal())
+
+
+async def segments(disk: Disk, directory: str) -> list[int]:
+    """Return the base offsets of a partition's segment files, ascending; none if it is new."""
+    try:
+        names = await disk.list(directory)
+    except FileNotFoundError:
+        return []
+    matches = (_SEGMENT.fullmatch(name) for name in names)
+    return sorted(int(match[1]) for match in matches if match)
+
+
+async def read_segment(disk: Disk, path: str) -> bytes:
+    """Return a whole segment file, which is bounded by the size at which files are rolled."""
+    return await disk.read(path)
+
+
+async def write_all(file: DiskFile, offset: int, data: bytes) -> None:
+    """Write all of `data`, however little each call takes."""
+    rest = memoryview(data)
+    while rest:
+        written = await file.pwrite(offset, rest)
+        if written <= 0:
+            raise OSError(errno.EIO, "the disk took no bytes and named no reason")
+        offset += written
+        rest = rest[written:]
+
+
+async def write_zeros(file: DiskFile, begin: int, end: int) -> None:
+    """Fill with written zeros: blocks that were only reserved would still cost a sync later."""
+    while begin < end:
+        chunk = _ZEROS[: end - begin]
+        await write_all(file, begin, chunk)
+        begin += len(chunk)
+
+
+async def cut(file: DiskFile, size: int) -> None:
+    """Cut the file to `size`, durably, even if it seems to have that size already.
+
+    After a sync that failed, the kernel may take a size for clean that never reached the disk,
+    and a truncate to the same size would then be skipped: so the size is really changed.
+    """
+    await file.truncate(size + 1)
+    await file.truncate(size)
+    await file.fdatasync()

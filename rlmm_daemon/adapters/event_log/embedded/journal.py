@@ -1,0 +1,95 @@
+"""What is durable in one partition: the one place where its writer tells its readers."""
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.event_log import LogBatch, LogRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced:
+    """One batch that fdatasync has covered."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    values: Sequence[bytes]
+    bytes_of_values: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Journal:
+    """Files and ends of a partition; nothing in it was ever promised before it was durable."""
+
+    partition: MetadataPartition
+    directory: str
+    #: First offsets of the files, ascending; the last is the newest, which alone is written.
+    bases: list[int]
+    #: Durable bytes of the newest file.
+    position: int
+    #: The next offset to be written: the stable end.
+    next_offset: int
+    epochs: EpochHistory
+    recent_bytes_max: int
+    _recent: deque[Synced] = field(default_factory=deque)
+    _recent_bytes: int = 0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def range(self) -> LogRange:
+        """The offsets that are there."""
+        return LogRange(start=self.bases[0], end=self.next_offset)
+
+    @property
+    def newest(self) -> int:
+        """The base offset of the newest file."""
+        return self.bases[-1]
+
+    def base_of(self, offset: int) -> int:
+        """Return the base offset of the file that holds `offset`."""
+        return self.bases[bisect_right(self.bases, offset) - 1]
+
+    def after(self, base: int) -> int | None:
+        """Return the base offset of the file that follows, if one does."""
+        index = bisect_right(self.bases, base)
+        return self.bases[index] if index < len(self.bases) else None
+
+    def changed(self) -> asyncio.Event:
+        """Return an event that the next growth sets; take it before looking."""
+        return self._changed
+
+    def wake(self) -> None:
+        """Let every follower look again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def grew(self, synced: Synced, *, size: int) -> None:
+        """Note a batch of `size` file bytes that is durable now, and wake the followers."""
+        self.position += size
+        self.next_offset = synced.next_offset
+        self.epochs.note(synced.leader_epoch, synced.base_offset)
+        self._recent.append(synced)
+        self._recent_bytes += synced.bytes_of_values
+        while self._recent_bytes > self.recent_bytes_max:
+            self._recent_bytes -= self._recent.popleft().bytes_of_values
+        self.wake()
+
+    def recent(self, offset: int) -> LogBatch | None:
+        """Return the synced batch that holds `offset` if it is still in memory."""
+        for synced in reversed(self._recent):
+            if synced.next_offset <= offset:
+                return None
+            if synced.base_offset <= offset:
+                skipped = offset - synced.base_offset
+                return LogBatch(
+                    next_offset=synced.next_offset,
+                    leader_epoch=synced.leader_epoch,
+                    records=tuple(enumerate(synced.values[skipped:], offset)),
+                    range=self.range,
+                )
+        return None

@@ -1,0 +1,233 @@
+"""The embedded log as a whole: lock, identity, generation, and a partition for each number."""
+
+import random
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import suppress
+
+import structlog
+
+from rlmm_daemon.adapters.event_log.embedded import files, identity
+from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd, Generations
+from rlmm_daemon.adapters.event_log.embedded.options import Context, EmbeddedOptions, Spawn
+from rlmm_daemon.adapters.event_log.embedded.partition import Partition
+from rlmm_daemon.domain.errors import (
+    Draining,
+    InvalidArgument,
+    LogCorrupt,
+    RlmmError,
+    StorageUnavailable,
+)
+from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, TopicId, uuid_text
+from rlmm_daemon.ports.clock import Clock
+from rlmm_daemon.ports.disk import Disk, DiskLock
+from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogIdentity, LogMissing, LogRange
+
+_log = structlog.get_logger(__name__)
+
+
+class EmbeddedLog:
+    """An `EventLog` in local files, for a cluster of one broker.
+
+    `spawn` starts tasks in the daemon's group: writes and recoveries outlive whoever asked for
+    them. The group must not end before `close` has returned. `luck` draws the topic id of a log
+    that is made here, so two logs must not be given generators of one seed.
+    """
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        clock: Clock,
+        spawn: Spawn,
+        luck: random.Random,
+        directory: str,
+        partition_count: int,
+        cluster_id: str | None = None,
+        options: EmbeddedOptions | None = None,
+    ) -> None:
+        self.context = Context(
+            disk=disk, clock=clock, spawn=spawn, options=options or EmbeddedOptions()
+        )
+        self.directory = directory
+        self._luck = luck
+        self._partition_count = partition_count
+        self._cluster_id = cluster_id
+        self._generations = Generations(disk, directory)
+        self._identity: LogIdentity | None = None
+        self._closing = False
+        self._lock: DiskLock | None = None
+        self._partitions: dict[MetadataPartition, Partition] = {}
+
+    async def open(self, *, create: bool) -> LogIdentity:
+        """Lock the directory, find or make the identity, begin a generation.
+
+        Partitions are opened at first use. `partition_count` and `cluster_id` only count for a
+        log that is made here.
+
+        Raises:
+            LogMissing: there is no log, and it may not be created.
+            LogCorrupt: identity or state are damaged, or are missing beside partitions.
+            StorageUnavailable: another process has the log, or the disk fails.
+        """
+        if self._identity is not None:
+            return self._identity
+        disk = self.context.disk
+        try:
+            await disk.make_directory(self.directory)
+            self._lock = await disk.lock(f"{self.directory}/{files.LOCK_NAME}")
+        except BlockingIOError as error:
+            raise StorageUnavailable(
+                f"another process has the event log in {self.directory}"
+            ) from error
+        except OSError as error:
+            raise StorageUnavailable(f"the event log cannot be opened: {error}") from error
+        try:
+            self._identity = await self._open_locked(create=create)
+        except OSError as error:
+            raise StorageUnavailable(f"the event log cannot be opened: {error}") from error
+        finally:
+            if self._identity is None:
+                await self._unlock()
+        return self._identity
+
+    @property
+    def identity(self) -> LogIdentity | None:
+        """The identity while the log is open."""
+        return self._identity
+
+    async def append(self, partition: MetadataPartition, value: bytes) -> int:
+        """Return the offset once fdatasync has covered the record.
+
+        Raises:
+            InvalidArgument: no such partition, or a record over `record_bytes_max`.
+            OutcomeUnknown: the write or its sync failed.
+            StorageFull, StorageUnavailable, Overloaded, Draining: certainly not in the log.
+            LogCorrupt: the partition holds an invalid batch that is not a torn tail.
+        """
+        return await self._partition(partition).append(value)
+
+    async def end_offsets(
+        self, partitions: Collection[MetadataPartition]
+    ) -> Mapping[MetadataPartition, LogRange]:
+        """Return the ranges of those that are open or could be opened now."""
+        ranges: dict[MetadataPartition, LogRange] = {}
+        for each in partitions:
+            with suppress(RlmmError):
+                ranges[each] = await self._partition(each).range()
+        return ranges
+
+    async def epoch_end(self, partition: MetadataPartition, epoch: int) -> EpochEnd:
+        """Return where a generation ends in this partition."""
+        return await self._partition(partition).epoch_end(epoch)
+
+    def follow(
+        self, partition: MetadataPartition, from_offset: int
+    ) -> AsyncGenerator[LogBatch, None]:
+        """Yield durable records from `from_offset` on; nothing synced is ever cut while open."""
+        return self._partition(partition).follow(from_offset)
+
+    async def seal(self, partition: MetadataPartition) -> None:
+        """Begin a new file, so that Kafka's tools can read all that the partition holds."""
+        await self._partition(partition).seal()
+
+    def forget(self, partition: MetadataPartition) -> None:
+        """Let the partition be recovered anew at its next use: its files were repaired."""
+        self._partitions[partition] = self._make(partition, None)
+
+    async def close(self) -> None:
+        """Finish appends that were taken, trim the files, note the ends, let go of the lock."""
+        if self._identity is None or self._closing:
+            return
+        self._closing = True
+        try:
+            await self._close_partitions()
+        finally:
+            self._partitions, self._identity, self._closing = {}, None, False
+            await self._unlock()
+
+    async def _open_locked(self, *, create: bool) -> LogIdentity:
+        found = await identity.read_identity(self.context.disk, self.directory)
+        clean: Mapping[MetadataPartition, CleanEnd] = {}
+        if found is not None:
+            self._check(found)
+            clean = await self._load_state()
+        elif create:
+            found = await self._create()
+        else:
+            raise LogMissing(self.directory)
+        await self._sweep()
+        for number in map(MetadataPartition, range(found.partition_count)):
+            self._partitions[number] = self._make(number, clean.get(number))
+        return found
+
+    async def _create(self) -> LogIdentity:
+        if await files.partitions(self.context.disk, self.directory):
+            raise LogCorrupt("partitions without an identity", directory=self.directory)
+        made = LogIdentity(
+            cluster_id=self._cluster_id,
+            topic_id=_draw_topic_id(self._luck),
+            partition_count=self._partition_count,
+        )
+        await self._generations.advance()
+        await identity.write_identity(self.context.disk, self.directory, made)
+        _log.info("log_created", directory=self.directory, topic_id=uuid_text(made.topic_id))
+        return made
+
+    async def _load_state(self) -> Mapping[MetadataPartition, CleanEnd]:
+        try:
+            clean = await self._generations.load()
+        except FileNotFoundError as error:
+            raise LogCorrupt(
+                "the event log's state is missing", directory=self.directory
+            ) from error
+        # Before anything is written: from here on the ends are out of date. The directory's
+        # sync makes durable, too, an identity whose maker failed before its own.
+        await self._generations.advance()
+        return clean
+
+    def _check(self, found: LogIdentity) -> None:
+        if (
+            None not in (self._cluster_id, found.cluster_id)
+            and self._cluster_id != found.cluster_id
+        ):
+            raise LogCorrupt("the event log is another cluster's", cluster_id=found.cluster_id)
+
+    async def _close_partitions(self) -> None:
+        clean: dict[MetadataPartition, CleanEnd] = {}
+        for number, partition in self._partitions.items():
+            end = await partition.close()
+            if end is not None:
+                clean[number] = end
+        with suppress(OSError):  # without the ends, the next open scans the files
+            await self._generations.finish(clean)
+
+    async def _sweep(self) -> None:
+        """Remove what atomic writes left behind at a crash."""
+        disk = self.context.disk
+        for name in sorted(await disk.list(self.directory)):
+            if files.TEMPORARY_SUFFIX in name:
+                await disk.remove(f"{self.directory}/{name}")
+
+    def _make(self, number: MetadataPartition, clean: CleanEnd | None) -> Partition:
+        return Partition(self.context, self._generations, number, self.directory, clean)
+
+    def _partition(self, number: MetadataPartition) -> Partition:
+        if self._identity is None or self._closing:
+            raise Draining("the event log is not open")
+        found = self._partitions.get(number)
+        if found is not None:
+            return found
+        raise InvalidArgument(f"the event log has no partition {number}")
+
+    async def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            await lock.release()
+
+
+def _draw_topic_id(luck: random.Random) -> TopicId:
+    """Return a random id whose text no command line takes for an option (Kafka's `randomUuid`)."""
+    while True:
+        drawn = luck.randbytes(UUID_BYTES)
+        if any(drawn) and not uuid_text(drawn).startswith("-"):
+            return TopicId(drawn)

@@ -1,0 +1,191 @@
+"""One metadata partition: opened at its first use, written by one writer, read by its followers."""
+
+import asyncio
+import errno
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+
+import structlog
+
+from rlmm_daemon.adapters.event_log.embedded import files
+from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd, Generations
+from rlmm_daemon.adapters.event_log.embedded.journal import Journal
+from rlmm_daemon.adapters.event_log.embedded.options import Context
+from rlmm_daemon.adapters.event_log.embedded.reader import Reader
+from rlmm_daemon.adapters.event_log.embedded.recovery import recover
+from rlmm_daemon.adapters.event_log.embedded.writer import Writer
+from rlmm_daemon.domain.errors import (
+    Draining,
+    LogCorrupt,
+    RlmmError,
+    StorageFull,
+    StorageUnavailable,
+)
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogRange, LogTrimmed, LogTruncated
+
+_log = structlog.get_logger(__name__)
+
+
+class Partition:
+    """What `EventLog` promises, for one partition. A corrupt one fails alone."""
+
+    def __init__(
+        self,
+        context: Context,
+        generations: Generations,
+        partition: MetadataPartition,
+        home: str,
+        clean: CleanEnd | None,
+    ) -> None:
+        self._context = context
+        self._generations = generations
+        self._partition = partition
+        self._directory = files.partition_directory(home, partition)
+        self._clean = clean
+        self._journal: Journal | None = None
+        self._writer: Writer | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._corrupt: LogCorrupt | None = None
+        self._trouble: RlmmError | None = None
+        self._closed = False
+
+    @property
+    def directory(self) -> str:
+        """Where the files are."""
+        return self._directory
+
+    async def append(self, value: bytes) -> int:
+        """Return the offset once durable; see `Writer.append`."""
+        writer, _ = await self._ready()
+        return await writer.append(value)
+
+    async def seal(self) -> None:
+        """Trim the newest file and begin the next, so that tools may read all that is there."""
+        writer, _ = await self._ready()
+        await writer.seal()
+
+    async def range(self) -> LogRange:
+        """Return start and stable end."""
+        _, journal = await self._ready()
+        return journal.range
+
+    async def epoch_end(self, epoch: int) -> EpochEnd:
+        """Return where a generation ends."""
+        _, journal = await self._ready()
+        return journal.epochs.end_of(epoch, journal.next_offset)
+
+    async def follow(self, from_offset: int) -> AsyncGenerator[LogBatch, None]:
+        """Yield what is durable from `from_offset` on, then what becomes so, with heartbeats."""
+        _, journal = await self._ready()
+        if from_offset > journal.next_offset:
+            raise LogTruncated(f"the log ends at {journal.next_offset}, before {from_offset}")
+        if from_offset < journal.range.start:
+            raise LogTrimmed(journal.range.start)
+        reader = Reader(self._context, journal)
+        position, epoch, due = from_offset, -1, True
+        try:
+            while True:
+                changed = journal.changed()
+                if self._closed:
+                    raise Draining("the event log is closing")
+                if position < journal.next_offset:
+                    batch = journal.recent(position) or await self._read(reader, position)
+                    epoch, due = batch.leader_epoch, False
+                    if batch.next_offset > position:
+                        position = batch.next_offset
+                        yield batch
+                elif due:
+                    due = False
+                    yield LogBatch(
+                        next_offset=position, leader_epoch=epoch, records=(), range=journal.range
+                    )
+                else:
+                    due = not await self._grows(changed)
+        finally:
+            await reader.close()
+
+    async def close(self) -> CleanEnd | None:
+        """Finish appends; return the end if the next open may trust it."""
+        self._closed = True
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        if self._journal is None or self._writer is None:
+            return self._clean if self._corrupt is None and self._trouble is None else None
+        self._journal.wake()
+        return await self._writer.close()
+
+    async def _grows(self, changed: asyncio.Event) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._context.options.heartbeat_seconds):
+                return await changed.wait()
+        return False
+
+    async def _read(self, reader: Reader, position: int) -> LogBatch:
+        try:
+            return await reader.read(position)
+        except OSError as error:
+            await reader.close()
+            raise StorageUnavailable(f"the event log cannot be read: {error}") from error
+
+    async def _ready(self) -> tuple[Writer, Journal]:
+        """Return the open partition.
+
+        The opening is the log's own task: were it the caller's, a cancelled one could leave a
+        truncate in flight that takes effect after later appends.
+        """
+        if self._writer is None or self._journal is None:
+            await self._open_once()
+        if self._writer is None or self._journal is None:
+            raise self._why_not()
+        return self._writer, self._journal
+
+    def _why_not(self) -> RlmmError:
+        if self._corrupt is not None:
+            return LogCorrupt(self._corrupt.message, **self._corrupt.fields)
+        return self._trouble or Draining("the event log is closing")
+
+    async def _open_once(self) -> None:
+        if self._corrupt is not None or self._closed:
+            return
+        if self._opening is None:
+            work = self._open()
+            try:
+                self._opening = self._context.spawn(work, f"log.open.{self._partition}")
+            except RuntimeError:  # the task group is ending
+                work.close()
+                return
+            self._opening.add_done_callback(self._opened)
+        await asyncio.wait([self._opening])
+
+    def _opened(self, _: asyncio.Task[None]) -> None:
+        self._opening = None
+
+    async def _open(self) -> None:
+        try:
+            await self._recover()
+        except LogCorrupt as error:
+            self._corrupt = error
+            _log.error("log_partition_corrupt", partition=self._partition, **error.fields)
+        except OSError as error:
+            message = f"the event log's partition {self._partition} cannot be opened: {error}"
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            self._trouble = StorageFull(message) if full else StorageUnavailable(message)
+            _log.warning("log_partition_not_opened", partition=self._partition, error=str(error))
+
+    async def _recover(self) -> None:
+        context = self._context
+        found = await recover(context, self._directory, self._partition, self._clean)
+        if found.epochs.latest >= self._generations.current:
+            await self._generations.advance(beyond=found.epochs.latest)  # an old state came back
+        self._journal = Journal(
+            partition=self._partition,
+            directory=self._directory,
+            bases=found.bases,
+            position=found.position,
+            next_offset=found.next_offset,
+            epochs=found.epochs,
+            recent_bytes_max=context.options.recent_bytes,
+        )
+        self._writer = Writer(context, self._generations, self._journal)
+        self._trouble = None

@@ -1,0 +1,113 @@
+"""Durable batches of one partition, read from its files slice by slice."""
+
+from rlmm_daemon.adapters.event_log.embedded import files, scan
+from rlmm_daemon.adapters.event_log.embedded.journal import Journal
+from rlmm_daemon.adapters.event_log.embedded.options import Context
+from rlmm_daemon.adapters.event_log.embedded.recovery import corrupt
+from rlmm_daemon.codec import batches
+from rlmm_daemon.domain.errors import LogCorrupt
+from rlmm_daemon.ports.disk import DiskFile  # noqa: TC001  # as every other module imports it
+from rlmm_daemon.ports.event_log import LogBatch
+
+
+class Reader:
+    """One follower's place in the files. Reads large chunks, decodes small slices of them."""
+
+    def __init__(self, context: Context, journal: Journal) -> None:
+        self._disk = context.disk
+        self._options = context.options
+        self._journal = journal
+        self._file: DiskFile | None = None
+        self._base = -1
+        #: Where the buffer begins in the file, and the offset of the batch there.
+        self._position = 0
+        self._offset = 0
+        self._buffer = b""
+
+    async def read(self, offset: int) -> LogBatch:
+        """Return the next records from `offset` on, which must be below the stable end.
+
+        Raises:
+            LogCorrupt: an invalid batch that a second read did not cure.
+            OSError: not now.
+        """
+        await self._seek(offset)
+        walked = self._walk()
+        if not walked.found:
+            await self._fetch(walked.claimed)
+            walked = self._walk()
+        if not walked.found:
+            self._buffer = b""  # a second read, in case the first one was what was damaged
+            await self._fetch(walked.claimed)
+            walked = self._walk()
+        if not walked.found:
+            reason = walked.reason or "no batch stands where one must be"
+            raise corrupt(self._path, self._position, reason)
+        return self._take(walked, offset)
+
+    async def close(self) -> None:
+        """Give the descriptor back."""
+        file, self._file = self._file, None
+        if file is not None:
+            await file.close()
+
+    @property
+    def _path(self) -> str:
+        return files.segment_path(self._journal.directory, self._base)
+
+    async def _seek(self, offset: int) -> None:
+        base = self._journal.base_of(offset)
+        if self._file is None or base != self._base or offset < self._offset:
+            await self.close()
+            self._base, self._position, self._offset, self._buffer = base, 0, base, b""
+            self._file = await self._disk.open(self._path)
+        while self._offset < offset:
+            skipped, self._offset = scan.skip_to(self._buffer, self._offset, offset)
+            self._drop(skipped)
+            if not skipped and (self._offset >= offset or not await self._fetch(0)):
+                return
+
+    def _walk(self) -> scan.Walk:
+        return scan.walk(
+            self._buffer,
+            self._offset,
+            bytes_max=min(self._options.slice_bytes, len(self._buffer)),
+        )
+
+    async def _fetch(self, claimed: int) -> bool:
+        """Read the chunk at the position; return whether it has more than the buffer had."""
+        assert self._file is not None
+        end = await self._end()
+        length = min(max(self._options.read_bytes, claimed), end - self._position)
+        before = len(self._buffer)
+        self._buffer = await self._file.pread(self._position, length) if length > 0 else b""
+        return len(self._buffer) > before
+
+    async def _end(self) -> int:
+        """Return how far the file may be read: what no sync has covered is not shown."""
+        assert self._file is not None
+        if self._base == self._journal.newest:
+            return self._journal.position
+        return await self._file.size()
+
+    def _drop(self, size: int) -> None:
+        self._position += size
+        self._buffer = self._buffer[size:]
+
+    def _take(self, walked: scan.Walk, offset: int) -> LogBatch:
+        records: list[tuple[int, bytes | None]] = []
+        try:
+            for batch in batches.split(self._buffer[: walked.stop], position=self._position):
+                records += batches.records_of(batch)
+        except LogCorrupt as error:
+            raise corrupt(self._path, error.fields["position"], error.message) from error
+        if self._offset < offset:  # the first batch began before what is wanted
+            records = [record for record in records if record[0] >= offset]
+        self._drop(walked.stop)
+        self._offset = walked.next_offset
+        return LogBatch(
+            next_offset=walked.next_offset,
+            leader_epoch=walked.found[-1].leader_epoch,
+            records=records,
+            range=self._journal.range,
+        )

@@ -1,0 +1,162 @@
+"""A partition's files made fit for serving: the newest one scanned, its end made durable anew.
+
+An invalid batch with nothing valid behind it in the newest file is what a crash leaves of the one
+write that was in flight: it is trimmed, loudly. Any other invalid batch is damage, and the
+partition does not serve.
+"""
+
+from dataclasses import dataclass
+
+import structlog
+
+from rlmm_daemon.adapters.event_log.embedded import epochs, files, scan
+from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
+from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd
+from rlmm_daemon.adapters.event_log.embedded.options import Context
+from rlmm_daemon.domain.errors import LogCorrupt
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.disk import Disk
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What a partition holds, all of it durable."""
+
+    bases: list[int]
+    position: int
+    next_offset: int
+    epochs: EpochHistory
+
+
+async def recover(
+    context: Context, directory: str, partition: MetadataPartition, clean: CleanEnd | None
+) -> Recovered:
+    """Return where the partition ends, after making that end durable.
+
+    Raises:
+        LogCorrupt: an invalid batch that is not a torn tail.
+        OSError: not now.
+    """
+    disk = context.disk
+    bases = await files.segments(disk, directory)
+    if not bases:
+        return await _create(disk, directory)
+    if clean is not None and clean.base_offset == bases[-1]:
+        path = files.segment_path(directory, bases[-1])
+        if await _size(disk, path) == clean.size:
+            history = EpochHistory(clean.epochs)
+            return Recovered(
+                bases=bases, position=clean.size, next_offset=clean.next_offset, epochs=history
+            )
+    return await _scan_newest(context, directory, partition, bases)
+
+
+async def _create(disk: Disk, directory: str) -> Recovered:
+    await disk.make_directory(directory)
+    file = await disk.open(files.segment_path(directory, 0), write=True, create=True)
+    try:
+        await files.cut(file, 0)
+    finally:
+        await file.close()
+    await disk.fsync_directory(directory)
+    return Recovered(bases=[0], position=0, next_offset=0, epochs=EpochHistory())
+
+
+async def _scan_newest(
+    context: Context, directory: str, partition: MetadataPartition, bases: list[int]
+) -> Recovered:
+    disk = context.disk
+    path = files.segment_path(directory, bases[-1])
+    buffer = await files.read_segment(disk, path)
+    walked = scan.walk(buffer, bases[-1])
+    if walked.reason:
+        _judge(buffer, walked, path, partition)
+    history = await _history(disk, directory, bases)
+    for found in walked.found:
+        history.note(found.leader_epoch, found.base_offset)
+    await _make_durable(disk, directory, path, buffer, walked)
+    return Recovered(
+        bases=bases, position=walked.stop, next_offset=walked.next_offset, epochs=history
+    )
+
+
+def _judge(buffer: bytes, walked: scan.Walk, path: str, partition: MetadataPartition) -> None:
+    """Accept a torn tail with a warning.
+
+    Raises:
+        LogCorrupt: something valid stands behind the invalid batch.
+    """
+    behind = scan.valid_behind(buffer, walked.stop, walked.next_offset)
+    if behind is not None:
+        raise corrupt(path, walked.stop, walked.reason)
+    torn = buffer[walked.stop :].rstrip(b"\0")
+    _log.warning(
+        "log_torn_tail_trimmed",
+        partition=partition,
+        file=path,
+        position=walked.stop,
+        next_offset=walked.next_offset,
+        torn_bytes=len(torn),
+        head=torn[:32].hex(),
+        reason=walked.reason,
+    )
+
+
+async def _make_durable(
+    disk: Disk, directory: str, path: str, buffer: bytes, walked: scan.Walk
+) -> None:
+    """Write the last batch again, cut behind it, and sync file and names.
+
+    After a sync that failed and a restart, pages that look clean may never have reached the disk.
+    Only the last batch can be such: each one was written after the sync of the one before.
+    """
+    file = await disk.open(path, write=True)
+    try:
+        if walked.found:
+            last = walked.found[-1]
+            await files.write_all(file, last.position, buffer[last.position : walked.stop])
+        await files.cut(file, walked.stop)
+    finally:
+        await file.close()
+    await disk.fsync_directory(directory)
+
+
+async def _history(disk: Disk, directory: str, bases: list[int]) -> EpochHistory:
+    """Return the epochs of the sealed files: from the checkpoint, else by reading them all."""
+    newest = bases[-1]
+    if len(bases) == 1:
+        return EpochHistory()
+    try:
+        entries = epochs.decode(await disk.read(f"{directory}/{files.EPOCHS_NAME}"))
+    except FileNotFoundError:
+        entries = None
+    if entries is not None:
+        return EpochHistory(entry for entry in entries if entry[1] < newest)
+    history = EpochHistory()
+    for base in bases[:-1]:
+        walked = scan.walk(
+            await files.read_segment(disk, files.segment_path(directory, base)), base
+        )
+        for found in walked.found:
+            history.note(found.leader_epoch, found.base_offset)
+    return history
+
+
+async def _size(disk: Disk, path: str) -> int:
+    file = await disk.open(path)
+    try:
+        return await file.size()
+    finally:
+        await file.close()
+
+
+def corrupt(path: str, position: int, reason: str) -> LogCorrupt:
+    """Return the error that names the place, the reason and the command that ends it."""
+    return LogCorrupt(
+        f"invalid batch in {path} at {position}: {reason}; `rlmm log repair` ends it",
+        file=path,
+        position=position,
+        reason=reason,
+    )

@@ -1,0 +1,126 @@
+"""Where the batches of a segment file stand, and what an invalid one means.
+
+A file is walked by headers, each batch judged by its CRC and by its base offset, which must follow
+the batch before: the embedded log leaves no gaps.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rlmm_daemon.codec.batches import CRC_FROM, HEADER_BYTES, LENGTH_END, MAGIC
+from rlmm_daemon.codec.primitives import crc32c
+
+#: Kafka's record batch v2: base offset, length, leader epoch, magic, CRC, attributes, last delta.
+_HEADER: Final = struct.Struct(">qiibIhi")
+_MAGIC_AT: Final = 16
+_SEARCH_STEP: Final = bytes([MAGIC])
+
+
+class Found(NamedTuple):
+    """One valid batch in a buffer."""
+
+    position: int
+    size: int
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """The valid batches in a row, and why the row ended at `stop`."""
+
+    found: list[Found]
+    stop: int
+    #: The offset that a batch at `stop` would have to begin with.
+    next_offset: int
+    #: Empty if the buffer ended, or only zeros follow.
+    reason: str = ""
+    #: The bytes from `stop` on that the batch there claims to have; 0 if it claims nothing.
+    claimed: int = 0
+
+
+def walk(buffer: bytes, next_offset: int, *, bytes_max: int | None = None) -> Walk:
+    """Return the valid batches from the buffer's start on, at most about `bytes_max` of them."""
+    found: list[Found] = []
+    position, limit = 0, len(buffer) if bytes_max is None else bytes_max
+    while position < limit:
+        batch = _batch_at(buffer, position)
+        if isinstance(batch, str):
+            return _stopped(buffer, found, position, next_offset, batch)
+        if batch.base_offset != next_offset:
+            reason = f"the batch begins with offset {batch.base_offset}, not {next_offset}"
+            return _stopped(buffer, found, position, next_offset, reason)
+        found.append(batch)
+        position += batch.size
+        next_offset = batch.next_offset
+    return Walk(found=found, stop=position, next_offset=next_offset)
+
+
+def skip_to(buffer: bytes, next_offset: int, wanted: int) -> tuple[int, int]:
+    """Return position and offset of the batch that holds `wanted`, trusting headers alone.
+
+    Nothing that is skipped is delivered; a header that lies makes the walk behind it fail. Stops
+    early where the buffer ends or a header is implausible.
+    """
+    position, end = 0, len(buffer) - HEADER_BYTES
+    while position <= end:
+        base, length, _, _, _, _, delta = _HEADER.unpack_from(buffer, position)
+        after = base + delta + 1
+        size = LENGTH_END + length
+        if base != next_offset or size < HEADER_BYTES or after > wanted or after <= base:
+            break
+        if position + size > len(buffer):
+            break
+        position, next_offset = position + size, after
+    return position, next_offset
+
+
+def valid_behind(buffer: bytes, position: int, next_offset: int) -> Found | None:
+    """Return a valid batch of a later offset anywhere behind `position`: proof of no torn tail."""
+    for candidate in _candidates(buffer, position + 1):
+        batch = _batch_at(buffer, candidate)
+        if isinstance(batch, Found) and batch.base_offset > next_offset:
+            return batch
+    return None
+
+
+def is_blank(buffer: bytes, position: int) -> bool:
+    """Return whether only zeros follow: room made ahead."""
+    return buffer.count(0, position) == len(buffer) - position
+
+
+def _candidates(buffer: bytes, begin: int) -> Iterator[int]:
+    at = buffer.find(_SEARCH_STEP, begin + _MAGIC_AT)
+    while at >= 0:
+        yield at - _MAGIC_AT
+        at = buffer.find(_SEARCH_STEP, at + 1)
+
+
+def _batch_at(buffer: bytes, position: int) -> Found | str:
+    """Return the batch, or why there is none."""
+    if len(buffer) - position < HEADER_BYTES:
+        return "a batch header is cut short"
+    base, length, epoch, magic, crc, _, delta = _HEADER.unpack_from(buffer, position)
+    if magic != MAGIC:
+        return f"the batch's magic is {magic}, not {MAGIC}"
+    size = LENGTH_END + length
+    if size < HEADER_BYTES or base < 0 or delta < 0:
+        return f"the batch's header is impossible: length {length}, offset {base}, delta {delta}"
+    end = position + size
+    if end > len(buffer):
+        return f"a batch of {size} bytes is cut short"
+    if crc32c(0, buffer[position + CRC_FROM : end]) != crc:
+        return "the batch's CRC does not fit"
+    return Found(position, size, base, base + delta + 1, epoch)
+
+
+def _stopped(buffer: bytes, found: list[Found], position: int, offset: int, reason: str) -> Walk:
+    if is_blank(buffer, position):
+        return Walk(found=found, stop=position, next_offset=offset)
+    claimed = 0
+    if len(buffer) - position >= LENGTH_END:
+        claimed = LENGTH_END + int.from_bytes(buffer[position + 8 : position + 12], "big")
+    return Walk(found=found, stop=position, next_offset=offset, reason=reason, claimed=claimed)

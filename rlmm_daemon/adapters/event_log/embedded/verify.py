@@ -1,0 +1,120 @@
+"""What `rlmm log verify` says: every batch of every file read and judged, nothing changed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlmm_daemon.adapters.event_log.embedded import files, scan
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.disk import Disk
+from rlmm_daemon.ports.event_log import LogRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One place that does not hold what it should."""
+
+    file: str
+    position: int
+    reason: str
+    #: A torn tail is trimmed by the next start, or is a write in flight; corrupt needs a repair.
+    kind: Literal["corrupt", "torn_tail"]
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionReport:
+    """One partition as its files are now."""
+
+    partition: MetadataPartition
+    range: LogRange = field(default_factory=lambda: LogRange(start=0, end=0))
+    files: int = 0
+    batches: int = 0
+    #: Offsets that valid batches cover.
+    records: int = 0
+    #: Zeros behind the newest file's end: room made ahead, cut off by a clean stop or a seal.
+    preallocated_bytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A run of valid batches, or the invalid bytes before the next one."""
+
+    position: int
+    end: int
+    next_offset: int
+    found: list[scan.Found]
+    #: Empty for a valid run.
+    reason: str
+
+
+async def verify(disk: Disk, directory: str) -> list[PartitionReport]:
+    """Return a report per partition, ascending; takes no lock, so a daemon may be writing."""
+    return [
+        await verify_partition(disk, directory, partition)
+        for partition in await files.partitions(disk, directory)
+    ]
+
+
+async def verify_partition(disk: Disk, home: str, partition: MetadataPartition) -> PartitionReport:
+    """Return the report of one partition."""
+    directory = files.partition_directory(home, partition)
+    bases = await files.segments(disk, directory)
+    report = PartitionReport(partition=partition, files=len(bases))
+    following: list[int | None] = [*bases[1:], None]
+    end = bases[0] if bases else 0
+    for base, after in zip(bases, following, strict=False):
+        path = files.segment_path(directory, base)
+        end = _judge_file(report, path, await files.read_segment(disk, path), base, after)
+    if bases:
+        report.range = LogRange(start=bases[0], end=end)
+    return report
+
+
+def pieces(buffer: bytes, base_offset: int) -> Iterator[Piece]:
+    """Yield what a segment file holds, valid and invalid runs in turn; not the zeros at its end."""
+    position, offset = 0, base_offset
+    while position < len(buffer):
+        walked = scan.walk(buffer[position:], offset)
+        found = [each._replace(position=each.position + position) for each in walked.found]
+        stop, offset = position + walked.stop, walked.next_offset
+        if found:
+            yield Piece(position=position, end=stop, next_offset=offset, found=found, reason="")
+        if not walked.reason:
+            return
+        behind = scan.valid_behind(buffer, stop, offset)
+        position = len(buffer) if behind is None else behind.position
+        offset = offset if behind is None else behind.base_offset
+        yield Piece(position=stop, end=position, next_offset=offset, found=[], reason=walked.reason)
+
+
+def _judge_file(
+    report: PartitionReport, path: str, buffer: bytes, base: int, after: int | None
+) -> int:
+    """Add what one file holds to the report, and return the offset at its end."""
+    offset, end = base, 0
+    for piece in pieces(buffer, base):
+        report.batches += len(piece.found)
+        report.records += sum(each.next_offset - each.base_offset for each in piece.found)
+        offset, end = piece.next_offset, piece.end
+        if piece.reason:
+            torn = after is None and piece.end == len(buffer)
+            report.findings.append(
+                Finding(
+                    file=path,
+                    position=piece.position,
+                    reason=piece.reason,
+                    kind="torn_tail" if torn else "corrupt",
+                )
+            )
+    if after is None:
+        report.preallocated_bytes = len(buffer) - end
+        return offset
+    if offset != after or end != len(buffer):
+        reason = (
+            f"the file ends with offset {offset}, the next begins with {after}"
+            if offset != after
+            else "zeros follow the last batch of a file that is no longer written"
+        )
+        report.findings.append(Finding(file=path, position=end, reason=reason, kind="corrupt"))
+    return after

@@ -1,0 +1,396 @@
+"""Appends of one partition: group commit, room made ahead, and the cut after a failure.
+
+Waiting appends become one record batch, written and synced by one task that the log owns, so no
+caller's cancellation can stop a write half-way. One fdatasync covers exactly one batch, and the
+next is written only after it: what a crash leaves is then at most one torn batch, at the end.
+"""
+
+import asyncio
+import errno
+from collections import deque
+from dataclasses import dataclass
+
+import structlog
+
+from rlmm_daemon.adapters.event_log.embedded import epochs, files
+from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd, Generations
+from rlmm_daemon.adapters.event_log.embedded.journal import Journal, Synced
+from rlmm_daemon.adapters.event_log.embedded.options import Context
+from rlmm_daemon.codec import batches
+from rlmm_daemon.domain.errors import (
+    Draining,
+    InvalidArgument,
+    OutcomeUnknown,
+    Overloaded,
+    RlmmError,
+    StorageFull,
+)
+from rlmm_daemon.ports.disk import DiskFile
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A record and whoever waits for its offset; a waiter that left does not take it back."""
+
+    value: bytes
+    offset: asyncio.Future[int]
+
+    def fail(self, error: RlmmError) -> None:
+        if not self.offset.done():
+            self.offset.set_exception(error)
+            self.offset.exception()  # a waiter that has left is no forgotten error
+
+
+class Writer:
+    """The only one that writes to a partition's files once recovery has handed them over."""
+
+    def __init__(self, context: Context, generations: Generations, journal: Journal) -> None:
+        self._context = context
+        self._generations = generations
+        self._journal = journal
+        self._generation = generations.current
+        self._file: DiskFile | None = None
+        #: Bytes of the newest file that are written, with zeros after the durable position.
+        self._allocated = journal.position
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._handed: list[_Waiting] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+        #: The newest file may hold bytes that no sync vouches for.
+        self._must_cut = False
+        #: A roll has begun: nothing goes into the old file any more.
+        self._must_roll = False
+        self._refused_until: float | None = None
+        self._refusal = ""
+        self._ended = False
+
+    async def append(self, value: bytes) -> int:
+        """Return the offset of `value` once a sync has covered it.
+
+        Raises:
+            InvalidArgument: the record is too large for any batch.
+            Overloaded: too many records wait already.
+            StorageFull: the disk is full, or the log is known to be unwritable just now.
+            Draining: the log is closing.
+            OutcomeUnknown: the write or its sync failed.
+        """
+        self._check(value)
+        waiting = _Waiting(value, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._waiting_bytes += len(value)
+        if self._idle.is_set():
+            self._start()
+        return await waiting.offset
+
+    async def seal(self) -> None:
+        """Begin a new file once nothing is being written; nothing to do in an empty one.
+
+        Raises:
+            StorageFull: the new file could not be made.
+        """
+        await self._idle.wait()
+        if not self._journal.position:
+            return
+        self._idle.clear()
+        try:
+            await self._cut_if_needed()
+            await self._roll()
+        except OSError as error:
+            self._unwritable(error)
+            raise self._full() from error
+        finally:
+            self._go_on()
+
+    async def close(self) -> CleanEnd | None:
+        """Finish what was taken, trim the file; return where it ends if that is certain."""
+        self._ended = True
+        await self._idle.wait()
+        try:
+            if self._must_cut or self._handed:
+                return None
+            if self._file is not None:
+                await files.cut(self._file, self._journal.position)
+        except OSError:
+            return None  # the next open scans the file
+        finally:
+            await self._close_file()
+        return self._clean_end()
+
+    def _clean_end(self) -> CleanEnd | None:
+        if self._must_roll:
+            return None
+        newest = self._journal.newest
+        return CleanEnd(
+            base_offset=newest,
+            size=self._journal.position,
+            next_offset=self._journal.next_offset,
+            epochs=list(self._journal.epochs.entries),
+        )
+
+    def _check(self, value: bytes) -> None:
+        options = self._context.options
+        if self._ended:
+            raise Draining("the event log is closing")
+        if len(value) > options.record_bytes_max:
+            raise InvalidArgument(
+                f"a record of {len(value)} bytes is over the limit of {options.record_bytes_max}"
+            )
+        if self._known_unwritable():
+            raise self._full()
+        if (
+            len(self._waiting) >= options.pending_records_max
+            or self._waiting_bytes + len(value) > options.pending_bytes_max
+        ):
+            raise Overloaded("too many records wait for the event log's disk")
+
+    def _known_unwritable(self) -> bool:
+        until = self._refused_until
+        return until is not None and self._context.clock.monotonic() < until
+
+    def _full(self) -> StorageFull:
+        return StorageFull(f"the event log cannot be written: {self._refusal}")
+
+    # The one task that writes -------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._idle.clear()
+        work = self._commit_all()
+        try:
+            task = self._context.spawn(work, f"log.write.{self._journal.partition}")
+        except RuntimeError:  # the task group is ending
+            work.close()
+            self._stop()
+            return
+        # A callback, since a task that is cancelled before its first step runs no `finally`.
+        task.add_done_callback(self._ended_task)
+
+    def _ended_task(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._stop()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._waiting:
+            self._start()
+        else:
+            self._idle.set()
+
+    def _stop(self) -> None:
+        """Take no more: the write in flight may yet reach the disk, so nothing may follow it."""
+        self._ended = True
+        self._must_cut = True
+        handed, self._handed = self._handed, []
+        for waiting in handed:
+            waiting.fail(OutcomeUnknown("the event log stopped during the write"))
+        self._refuse_waiting(Draining("the event log is closing"))
+        self._idle.set()
+
+    async def _commit_all(self) -> None:
+        while self._waiting:
+            await self._commit()
+            # Those just answered may append again at once, and then share the next sync.
+            await asyncio.sleep(0)
+
+    async def _commit(self) -> None:
+        if self._known_unwritable():
+            self._refuse_waiting(self._full())
+            return
+        values = self._take()
+        try:
+            await self._cut_if_needed()
+            batch = self._encode(values)
+            file = await self._make_room(len(batch))
+        except OSError as error:
+            self._unwritable(error)
+            self._refuse_handed(self._full())
+            self._refuse_waiting(self._full())
+            return
+        self._refused_until = None
+        try:
+            await files.write_all(file, self._journal.position, batch)
+            await file.fdatasync()
+        except OSError as error:
+            await self._after_failed_write(error)
+            return
+        self._answer(values, len(batch))
+
+    def _take(self) -> list[bytes]:
+        """Move what one batch takes from the waiting to the handed."""
+        size = 0
+        while self._waiting:
+            size += len(self._waiting[0].value)
+            if self._handed and size > self._context.options.batch_bytes_max:
+                break
+            waiting = self._waiting.popleft()
+            self._waiting_bytes -= len(waiting.value)
+            self._handed.append(waiting)
+        return [waiting.value for waiting in self._handed]
+
+    def _encode(self, values: list[bytes]) -> bytes:
+        return batches.build(
+            values,
+            base_offset=self._journal.next_offset,
+            leader_epoch=self._generation,
+            timestamp_ms=self._context.clock.now_ms(),
+        )
+
+    def _answer(self, values: list[bytes], size: int) -> None:
+        base = self._journal.next_offset
+        synced = Synced(
+            base_offset=base,
+            next_offset=base + len(values),
+            leader_epoch=self._generation,
+            values=values,
+            bytes_of_values=sum(map(len, values)),
+        )
+        self._journal.grew(synced, size=size)
+        handed, self._handed = self._handed, []
+        for offset, waiting in enumerate(handed, base):
+            if not waiting.offset.done():
+                waiting.offset.set_result(offset)
+
+    # Failures -----------------------------------------------------------------------------
+
+    async def _after_failed_write(self, error: OSError) -> None:
+        self._must_cut = True
+        partition = self._journal.partition
+        _log.error("log_write_failed", partition=partition, errno=error.errno, error=str(error))
+        handed, self._handed = self._handed, []
+        for waiting in handed:
+            waiting.fail(OutcomeUnknown(f"the event log's write failed: {error}"))
+        try:
+            await self._cut_if_needed()
+        except OSError as second:
+            self._unwritable(second)
+            self._refuse_waiting(self._full())
+
+    async def _cut_if_needed(self) -> None:
+        """Cut off what no sync vouches for, in a new generation, through a new descriptor.
+
+        The old descriptor has reported its error and would call later syncs of the same pages
+        a success.
+        """
+        if not self._must_cut:
+            return
+        await self._close_file()
+        file = await self._open_newest()
+        await files.cut(file, self._journal.position)
+        self._allocated = self._journal.position
+        self._generation = await self._generations.advance()
+        self._must_cut = False
+        partition = self._journal.partition
+        _log.warning("log_cut", partition=partition, end=self._journal.next_offset)
+
+    def _unwritable(self, error: OSError) -> None:
+        options = self._context.options
+        if self._refused_until is None:
+            partition = self._journal.partition
+            _log.error("log_unwritable", partition=partition, errno=error.errno, error=str(error))
+        self._refused_until = self._context.clock.monotonic() + options.probe_seconds
+        self._refusal = error.strerror or str(error)
+
+    def _refuse_handed(self, error: RlmmError) -> None:
+        handed, self._handed = self._handed, []
+        for waiting in handed:
+            waiting.fail(error)
+
+    def _refuse_waiting(self, error: RlmmError) -> None:
+        refused, self._waiting = self._waiting, deque()
+        self._waiting_bytes = 0
+        for waiting in refused:
+            waiting.fail(error)
+
+    # Room ---------------------------------------------------------------------------------
+
+    async def _make_room(self, size: int) -> DiskFile:
+        """Return a file in which the next `size` bytes are zeros on the disk already.
+
+        A full disk is met here, where nothing of the batch has been written.
+        """
+        position = self._journal.position
+        if self._must_roll or (position and position + size > self._context.options.segment_bytes):
+            await self._roll()
+        file = await self._open_newest()
+        end = self._journal.position + size
+        if end > self._allocated:
+            await self._preallocate(file, end)
+        return file
+
+    async def _preallocate(self, file: DiskFile, needed: int) -> None:
+        options = self._context.options
+        limit = max(options.segment_bytes, needed)
+        end = min(max(self._allocated + options.preallocate_bytes, needed), limit)
+        try:
+            await files.write_zeros(file, self._allocated, end)
+        except OSError:
+            await self._give_back(file)
+            raise
+        try:
+            await file.fdatasync()
+        except OSError:
+            self._must_cut = True
+            raise
+        self._allocated = end
+
+    async def _give_back(self, file: DiskFile) -> None:
+        """Free the zeros that did fit: others need the space, and the next try starts over."""
+        try:
+            await file.truncate(self._allocated)
+        except OSError:
+            self._must_cut = True
+
+    async def _roll(self) -> None:
+        """Seal the newest file and begin the next; may be repeated from any step."""
+        self._must_roll = True
+        journal, disk = self._journal, self._context.disk
+        file = await self._open_newest()
+        try:
+            await files.cut(file, journal.position)
+        except OSError:
+            self._must_cut = True
+            raise
+        self._allocated = journal.position
+        await begin_segment(self._context, journal)
+        await self._close_file()
+        self._file = await disk.open(
+            files.segment_path(journal.directory, journal.newest), write=True
+        )
+        self._allocated = 0
+        self._must_roll = False
+
+    async def _open_newest(self) -> DiskFile:
+        if self._file is None:
+            path = files.segment_path(self._journal.directory, self._journal.newest)
+            self._file = await self._context.disk.open(path, write=True)
+        return self._file
+
+    async def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            await file.close()
+
+
+async def begin_segment(context: Context, journal: Journal) -> None:
+    """Begin the file after the newest one, which must be trimmed and synced.
+
+    The checkpoint comes first, so that a file that is no longer the newest is always covered by
+    it; the file's name is durable before the first batch is written to it.
+    """
+    directory, base = journal.directory, journal.next_offset
+    if journal.newest == base:
+        raise OSError(errno.EEXIST, "the newest file is empty, so it cannot be rolled")
+    await context.disk.write_atomically(
+        f"{directory}/{files.EPOCHS_NAME}", epochs.encode(journal.epochs.entries)
+    )
+    file = await context.disk.open(files.segment_path(directory, base), write=True, create=True)
+    try:
+        await files.cut(file, 0)
+    finally:
+        await file.close()
+    await context.disk.fsync_directory(directory)
+    journal.bases.append(base)
+    journal.position = 0

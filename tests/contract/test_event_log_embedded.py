@@ -1,0 +1,106 @@
+import asyncio
+import errno
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.event_log import EventLog
+from tests.contract.event_log import EventLogContract, spawning
+from tests.unit.event_log.faulty_disk import FaultyDisk
+
+OPTIONS = EmbeddedOptions(
+    heartbeat_seconds=0.01, segment_bytes=1024, preallocate_bytes=512, probe_seconds=0.01
+)
+
+
+class EmbeddedHarness:
+    def __init__(self, directory: Path, tasks: asyncio.TaskGroup, disk: LocalDisk) -> None:
+        self.cannot = {"recreate": "the lock keeps anybody from recreating an open embedded log"}
+        self.directory = directory
+        self.tasks = tasks
+        self.disk = FaultyDisk(disk)
+        self.log: EventLog = self._make()
+
+    def _make(self, directory: Path | None = None) -> EmbeddedLog:
+        return EmbeddedLog(
+            disk=self.disk,
+            clock=SystemClock(),
+            spawn=lambda work, name: self.tasks.create_task(work, name=name),
+            luck=random.Random(7),
+            directory=str(directory or self.directory),
+            partition_count=3,
+            options=OPTIONS,
+        )
+
+    def files(self, partition: MetadataPartition) -> list[Path]:
+        return sorted((self.directory / str(partition)).glob("*.log"))
+
+    async def restart(self) -> None:
+        await self.log.close()
+        self.log = await self.second()
+
+    async def second(self) -> EventLog:
+        log = self._make()
+        await log.open(create=True)
+        return log
+
+    def absent(self) -> EventLog:
+        return self._make(self.directory.with_name("absent"))
+
+    async def truncate(self, partition: MetadataPartition, end: int) -> None:
+        await self.log.close()
+        kept = bytearray()
+        for file in self.files(partition):
+            data = file.read_bytes()
+            while data and int.from_bytes(data[:8], "big") < end:
+                size = 12 + int.from_bytes(data[8:12], "big")
+                kept += data[:size]
+                data = data[size:]
+            file.unlink()
+        (self.directory / str(partition) / f"{0:020}.log").write_bytes(kept)
+        self.log = await self.second()
+
+    async def trim(self, partition: MetadataPartition) -> int:
+        await self.log.close()
+        oldest, following, *_ = self.files(partition)
+        oldest.unlink()
+        self.log = await self.second()
+        return int(following.stem)
+
+    async def recreate(self) -> None:
+        raise NotImplementedError
+
+    async def put_tombstone(self, partition: MetadataPartition) -> int:
+        await self.log.close()
+        builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 10_000)
+        builder.append(0, timestamp=1, key=None, value=None, headers=[])
+        batch = bytearray(builder.build())
+        batch[:8] = (1).to_bytes(8, "big")
+        batch[12:16] = (1).to_bytes(4, "big")
+        file = self.files(partition)[-1]
+        file.write_bytes(file.read_bytes() + batch)
+        self.log = await self.second()
+        return 1
+
+    async def fail_next_append(self, partition: MetadataPartition) -> None:
+        await self.log.append(partition, b"before")  # so that the next sync is a batch's
+        self.disk.fail_next("fdatasync", errno.EIO)
+
+
+class TestEmbeddedEventLog(EventLogContract):
+    @pytest.fixture
+    async def harness(self, tmp_path: Path) -> AsyncIterator[EmbeddedHarness]:
+        disk = LocalDisk()
+        async with spawning() as tasks:
+            harness = EmbeddedHarness(tmp_path / "log", tasks, disk)
+            await harness.log.open(create=True)
+            yield harness
+            await harness.log.close()
+        disk.close()

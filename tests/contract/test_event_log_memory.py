@@ -1,0 +1,56 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryEventLog, MemoryLogStore
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.ports.event_log import EventLog
+from tests.contract.event_log import EventLogContract
+
+
+class MemoryHarness:
+    def __init__(self) -> None:
+        self.cannot: dict[str, str] = {}
+        self.store = MemoryLogStore(topic_id=TopicId(b"a" * 16), partition_count=3)
+        self.log: EventLog = self._connection()
+
+    def _connection(self) -> MemoryEventLog:
+        return MemoryEventLog(self.store, heartbeat_seconds=0.01)
+
+    async def restart(self) -> None:
+        await self.log.close()
+        self.log = await self.second()
+
+    async def second(self) -> EventLog:
+        log = self._connection()
+        await log.open(create=True)
+        return log
+
+    def absent(self) -> EventLog:
+        topic_id = TopicId(b"c" * 16)
+        return MemoryEventLog(MemoryLogStore(topic_id=topic_id, partition_count=1, exists=False))
+
+    async def truncate(self, partition: MetadataPartition, end: int) -> None:
+        self.store.truncate(partition, end)
+
+    async def trim(self, partition: MetadataPartition) -> int:
+        self.store.trim(partition, 11)
+        return 11
+
+    async def recreate(self) -> None:
+        self.store.recreate(TopicId(b"b" * 16))
+
+    async def put_tombstone(self, partition: MetadataPartition) -> int:
+        return self.store.put(partition, None)
+
+    async def fail_next_append(self, partition: MetadataPartition) -> None:
+        self.store.fail_next_append(partition, AppendFault.UNKNOWN_LANDED)
+
+
+class TestMemoryEventLog(EventLogContract):
+    @pytest.fixture
+    async def harness(self) -> AsyncIterator[MemoryHarness]:
+        harness = MemoryHarness()
+        await harness.log.open(create=True)
+        yield harness
+        await harness.log.close()

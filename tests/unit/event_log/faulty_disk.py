@@ -1,0 +1,56 @@
+"""The real disk with failures on order."""
+
+from collections import deque
+from typing import Any
+
+from rlmm_daemon.ports.disk import Disk, DiskFile
+
+
+class FaultyDisk:
+    """Passes everything on, but the next calls of a kind may fail first."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._faults: dict[str, deque[int]] = {}
+        self.calls: list[str] = []
+
+    def fail_next(self, kind: str, *numbers: int) -> None:
+        """Let the next calls fail with these errnos, one each."""
+        self._faults.setdefault(kind, deque()).extend(numbers)
+
+    def heal(self) -> None:
+        self._faults.clear()
+
+    def check(self, kind: str) -> None:
+        self.calls.append(kind)
+        faults = self._faults.get(kind)
+        if faults:
+            raise OSError(faults.popleft(), f"ordered failure of {kind}")
+
+    async def open(self, path: str, *, write: bool = False, create: bool = False) -> Any:
+        self.check("open")
+        return FaultyFile(self, await self._disk.open(path, write=write, create=create))
+
+    def __getattr__(self, name: str) -> Any:
+        passed_on = getattr(self._disk, name)
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            self.check(name)
+            return await passed_on(*arguments, **named)
+
+        return call
+
+
+class FaultyFile:
+    def __init__(self, disk: FaultyDisk, file: DiskFile) -> None:
+        self._disk = disk
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        passed_on = getattr(self._file, name)
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            self._disk.check(name)
+            return await passed_on(*arguments, **named)
+
+        return call
