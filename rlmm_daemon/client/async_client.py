@@ -1,0 +1,340 @@
+"""The async client: one method for each method of the socket."""
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Any
+
+from rlmm_daemon.client._async_connection import AsyncBulkReader, AsyncCaller
+from rlmm_daemon.client._common import (
+    FOREVER,
+    JOB_SECONDS,
+    maybe_segment,
+    segment_of,
+    wire_of,
+)
+from rlmm_daemon.codec import api, records
+from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
+from rlmm_daemon.domain.partition_delete import PartitionDelete
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
+
+
+class AsyncClient(AsyncCaller):
+    """The daemon's socket as coroutines; calls share one connection and may overlap.
+
+    Segments come and go in the domain's words. For Kafka's record bytes use `call`, `stream` and
+    `open_bulk` with the structs of `codec.api`. Every call ends in bounded time: `timeout_seconds`,
+    else the options' default (an hour for whole jobs). Errors are those of `domain.errors`.
+    """
+
+    async def add_remote_log_segment_metadata(
+        self, segment: SegmentMetadata, *, timeout_seconds: float | None = None
+    ) -> None:
+        """Append a COPY_SEGMENT_STARTED; returns once the daemon itself has applied it."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.RecordParams(records.encode(segment), ms)
+        await self.call("add_remote_log_segment_metadata", params, seconds)
+
+    async def update_remote_log_segment_metadata(
+        self, update: SegmentUpdate, *, timeout_seconds: float | None = None
+    ) -> None:
+        """Append an update; returns once the daemon itself has applied it."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.RecordParams(records.encode(update), ms)
+        await self.call("update_remote_log_segment_metadata", params, seconds)
+
+    async def put_remote_partition_delete_metadata(
+        self, mark: PartitionDelete, *, timeout_seconds: float | None = None
+    ) -> None:
+        """Append a step of a user partition's removal."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.RecordParams(records.encode(mark), ms)
+        await self.call("put_remote_partition_delete_metadata", params, seconds)
+
+    async def on_partition_leadership_changes(
+        self,
+        leaders: Iterable[TopicIdPartition],
+        followers: Iterable[TopicIdPartition],
+        *,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Announce user partitions in addition to those announced before."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.AssignmentParams(wire_of(leaders), wire_of(followers), ms)
+        await self.call("on_partition_leadership_changes", params, seconds)
+
+    async def on_stop_partitions(
+        self, partitions: Iterable[TopicIdPartition], *, timeout_seconds: float | None = None
+    ) -> None:
+        """Take announced user partitions back."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.PartitionsParams(wire_of(partitions), ms)
+        await self.call("on_stop_partitions", params, seconds)
+
+    async def replace_assignment(
+        self,
+        leaders: Iterable[TopicIdPartition],
+        followers: Iterable[TopicIdPartition],
+        *,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Announce exactly these user partitions."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.AssignmentParams(wire_of(leaders), wire_of(followers), ms)
+        await self.call("replace_assignment", params, seconds)
+
+    async def remote_log_segment_metadata(
+        self,
+        partition: TopicIdPartition,
+        epoch: int,
+        offset: int,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> SegmentMetadata | None:
+        """Return the finished segment that holds an offset in a leader epoch."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset, ms)
+        return maybe_segment(await self.call("remote_log_segment_metadata", params, seconds))
+
+    async def highest_offset_for_epoch(
+        self, partition: TopicIdPartition, epoch: int, *, timeout_seconds: float | None = None
+    ) -> int | None:
+        """Return the highest offset that was copied in a leader epoch."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.EpochParams(api.Partition.of(partition), epoch, ms)
+        result: int | None = await self.call("highest_offset_for_epoch", params, seconds)
+        return result
+
+    async def list_remote_log_segments(
+        self,
+        partition: TopicIdPartition,
+        epoch: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> list[SegmentMetadata]:
+        """Return the segments in Kafka's order; of all epochs when none is given."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.EpochParams(api.Partition.of(partition), epoch, ms)
+        pages = self.stream("list_remote_log_segments", params, seconds)
+        return [segment_of(record) async for page in pages for record in page.records]
+
+    async def remote_log_size(
+        self, partition: TopicIdPartition, epoch: int, *, timeout_seconds: float | None = None
+    ) -> int:
+        """Return the bytes of all segments of a leader epoch."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.EpochParams(api.Partition.of(partition), epoch, ms)
+        result: int = await self.call("remote_log_size", params, seconds)
+        return result
+
+    async def next_segment_with_txn_index(
+        self,
+        partition: TopicIdPartition,
+        epoch: int,
+        offset: int,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> SegmentMetadata | None:
+        """Return the next segment at or behind an offset that has a transaction index."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset, ms)
+        return maybe_segment(await self.call("next_segment_with_txn_index", params, seconds))
+
+    async def is_ready(
+        self, partition: TopicIdPartition, *, timeout_seconds: float | None = None
+    ) -> bool:
+        """Return whether look-ups of this partition are answered right now."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.PartitionParams(api.Partition.of(partition), ms)
+        result: bool = await self.call("is_ready", params, seconds)
+        return result
+
+    async def copy_log_segment_data(
+        self,
+        segment: SegmentMetadata,
+        files: api.SegmentFiles,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> bytes | None:
+        """Copy a segment whose COPY_SEGMENT_STARTED was added; returns its custom metadata."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.CopyParams(records.encode(segment), files, ms)
+        result: bytes | None = await self.call("copy_log_segment_data", params, seconds)
+        return result
+
+    async def delete_log_segment_data(
+        self, segment: SegmentMetadata, *, timeout_seconds: float | None = None
+    ) -> None:
+        """Delete the objects of a segment that is in DELETE_SEGMENT_STARTED."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.RecordParams(records.encode(segment), ms)
+        await self.call("delete_log_segment_data", params, seconds)
+
+    async def copy_segment(
+        self,
+        segment: SegmentMetadata,
+        files: api.SegmentFiles,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> SegmentMetadata:
+        """Do the whole job: STARTED, copy, FINISHED; returns the finished segment."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.CopyParams(records.encode(segment), files, ms)
+        return segment_of(await self.call("copy_segment", params, seconds))
+
+    async def delete_segment(
+        self,
+        partition: TopicIdPartition,
+        segment_id: SegmentId,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Do the whole job: DELETE_SEGMENT_STARTED, objects, DELETE_SEGMENT_FINISHED."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.SegmentParams(api.Partition.of(partition), segment_id, ms)
+        await self.call("delete_segment", params, seconds)
+
+    async def resolve(
+        self, selector: str, *, timeout_seconds: float | None = None
+    ) -> list[TopicIdPartition]:
+        """Return the user partitions that `topic-partition`, a topic id or Kafka's form names."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.SelectorParams(selector, None, ms)
+        found = await self.call("resolve", params, seconds)
+        return [partition.to_domain() for partition in found]
+
+    async def status(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
+        """Return what the daemon says of itself."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.NoParams(ms)
+        result: dict[str, Any] = await self.call("status", params, seconds)
+        return result
+
+    async def partitions(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
+        """Return one row for each followed metadata partition."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.NoParams(ms)
+        result: list[dict[str, Any]] = await self.call("partitions", params, seconds)
+        return result
+
+    async def segments(
+        self, selector: str, epoch: int | None = None, *, timeout_seconds: float | None = None
+    ) -> AsyncGenerator[SegmentMetadata, None]:
+        """Yield the segments of the partitions that a selector names."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.SelectorParams(selector, epoch, ms)
+        async with aclosing(self.stream("segments", params, seconds)) as pages:
+            async for page in pages:
+                for record in page.records:
+                    yield segment_of(record)
+
+    async def explain(
+        self, selector: str, *, timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Return verdict, cause, evidence and next step."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.SelectorParams(selector, None, ms)
+        result: dict[str, Any] = await self.call("explain", params, seconds)
+        return result
+
+    async def tail(
+        self,
+        metadata_partition: int | None = None,
+        from_offset: int | None = None,
+        *,
+        follow: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> AsyncGenerator[api.TailEvent, None]:
+        """Yield records of the metadata topic and what became of them."""
+        seconds, ms = self._deadline(timeout_seconds, FOREVER if follow else None)
+        params = api.TailParams(metadata_partition, from_offset, follow, ms)
+        async with aclosing(self.stream("tail", params, seconds)) as pages:
+            async for page in pages:
+                for event in page.events:
+                    yield event
+
+    async def export(
+        self, selector: str | None = None, *, timeout_seconds: float | None = None
+    ) -> AsyncGenerator[SegmentMetadata, None]:
+        """Yield every live segment of the followed partitions, or of some."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.ExportParams(selector, ms)
+        async with aclosing(self.stream("export", params, seconds)) as pages:
+            async for page in pages:
+                for record in page.records:
+                    yield segment_of(record)
+
+    async def snapshot_now(
+        self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Write a snapshot now, of one metadata partition or all."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.MetadataPartitionParams(metadata_partition, ms)
+        result: list[dict[str, Any]] = await self.call("snapshot_now", params, seconds)
+        return result
+
+    async def drain(self, *, timeout_seconds: float | None = None) -> None:
+        """Let the daemon finish what it does and end."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.NoParams(ms)
+        await self.call("drain", params, seconds)
+
+    async def partition_retry(
+        self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Try a failed metadata partition again."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.MetadataPartitionParams(metadata_partition, ms)
+        result: dict[str, Any] = await self.call("partition_retry", params, seconds)
+        return result
+
+    async def partition_rebuild(
+        self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Replay a metadata partition from its log's start."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.MetadataPartitionParams(metadata_partition, ms)
+        result: dict[str, Any] = await self.call("partition_rebuild", params, seconds)
+        return result
+
+    async def partition_accept_loss(
+        self,
+        metadata_partition: int | None = None,
+        *,
+        everything: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> dict[str, Any]:
+        """Give up events that are missing from the log, for good."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.AcceptLossParams(metadata_partition, everything, ms)
+        result: dict[str, Any] = await self.call("partition_accept_loss", params, seconds)
+        return result
+
+    async def log_repair(
+        self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Set a corrupt log file aside and re-append what is known."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.MetadataPartitionParams(metadata_partition, ms)
+        result: dict[str, Any] = await self.call("log_repair", params, seconds)
+        return result
+
+    async def fetch_log_segment(
+        self,
+        segment: SegmentMetadata,
+        start: int = 0,
+        end_inclusive: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> AsyncBulkReader:
+        """Return a reader of a range of a segment's log."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.FetchParams(records.encode(segment), start, end_inclusive, ms)
+        return await self.open_bulk("fetch_log_segment", params, seconds)
+
+    async def fetch_index(
+        self, segment: SegmentMetadata, index: str, *, timeout_seconds: float | None = None
+    ) -> AsyncBulkReader:
+        """Return a reader of one index; its name is one of `codec.api.FetchIndexParams`."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.FetchIndexParams(records.encode(segment), index, ms)
+        return await self.open_bulk("fetch_index", params, seconds)
