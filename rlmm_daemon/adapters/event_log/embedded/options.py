@@ -25,8 +25,9 @@ class EmbeddedOptions:
     preallocate_bytes: int = 1 * MIB
     #: The largest record; Kafka's `max.message.bytes` is about as much.
     record_bytes_max: int = 1 * MIB
-    #: Values that one batch (one fdatasync) takes at most; one record always fits.
-    batch_bytes_max: int = 1 * MIB
+    #: Values that one batch (one fdatasync) takes at most; one record always fits. A batch is
+    #: decoded in one go, so this bounds how long a follower keeps the loop.
+    batch_bytes_max: int = 128 * KIB
     #: Values that wait for a sync, per partition; beyond it `append` is refused.
     pending_bytes_max: int = 16 * MIB
     pending_records_max: int = 16_384

@@ -1,0 +1,381 @@
+import asyncio
+import errno
+import random
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.adapters.event_log.embedded.repair import repair, seal
+from rlmm_daemon.adapters.event_log.embedded.verify import verify
+from rlmm_daemon.codec import batches
+from rlmm_daemon.domain.errors import (
+    Draining,
+    InvalidArgument,
+    LogCorrupt,
+    OutcomeUnknown,
+    StorageFull,
+    StorageUnavailable,
+)
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.ports.event_log import LogMissing
+from tests.contract.event_log import P0, P1, read, spawning, values
+from tests.unit.event_log.faulty_disk import FaultyDisk
+
+SMALL = EmbeddedOptions(
+    heartbeat_seconds=0.01, segment_bytes=1024, preallocate_bytes=512, probe_seconds=60.0
+)
+LARGE = replace(SMALL, segment_bytes=1 << 20)
+
+
+class HandClock(SystemClock):
+    """Time that passes only when told."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+class Bench:
+    """A directory, and logs that open and die in it."""
+
+    def __init__(self, directory: Path, tasks: asyncio.TaskGroup, disk: LocalDisk) -> None:
+        self.directory = directory
+        self.tasks = tasks
+        self.disk = FaultyDisk(disk)
+        self.clock = HandClock()
+        self.logs: list[EmbeddedLog] = []
+        self.writers: list[asyncio.Task[None]] = []
+        self.spawned = asyncio.Event()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self.tasks.create_task(work, name=name)
+        self.writers.append(task)
+        self.spawned.set()
+        return task
+
+    def make(self, options: EmbeddedOptions = LARGE, cluster_id: str = "here") -> EmbeddedLog:
+        log = EmbeddedLog(
+            disk=self.disk,
+            clock=self.clock,
+            spawn=self.spawn,
+            luck=random.Random(len(self.logs)),
+            directory=str(self.directory),
+            partition_count=3,
+            cluster_id=cluster_id,
+            options=options,
+        )
+        self.logs.append(log)
+        return log
+
+    async def open(self, options: EmbeddedOptions = LARGE) -> EmbeddedLog:
+        log = self.make(options)
+        await log.open(create=True)
+        return log
+
+    async def kill(self, log: EmbeddedLog) -> None:
+        """Leave the files as a killed process does: no trim, no ends, the lock gone."""
+        state = (self.directory / "state.json").read_bytes()
+        files = {file: file.read_bytes() for file in self.files()}
+        await log.close()
+        for file, data in files.items():
+            file.write_bytes(data)
+        (self.directory / "state.json").write_bytes(state)
+
+    def files(self, partition: MetadataPartition = P0) -> list[Path]:
+        return sorted((self.directory / str(partition)).glob("*.log"))
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    disk = LocalDisk()
+    async with spawning() as tasks:
+        bench = Bench(tmp_path / "log", tasks, disk)
+        yield bench
+        bench.disk.heal()
+        for log in bench.logs:
+            await log.close()
+    disk.close()
+
+
+async def fill(log: EmbeddedLog, several: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    return [(await log.append(P0, value), value) for value in several]
+
+
+async def test_a_clean_stop_leaves_exactly_the_batches(bench: Bench) -> None:
+    log = await bench.open()
+    filled = await fill(log, values(5))
+    assert bench.files()[0].read_bytes().endswith(bytes(50))
+    await log.close()
+    found = [each for batch in batches.split(bench.files()[0].read_bytes())
+             for each in batches.records_of(batch)]  # fmt: skip
+    assert found == filled
+    assert not bench.files()[0].read_bytes().endswith(bytes(50))
+
+
+async def test_a_killed_log_is_recovered_and_its_zeros_are_cut(bench: Bench) -> None:
+    log = await bench.open()
+    filled = await fill(log, values(5))
+    await bench.kill(log)
+    log = await bench.open()
+    assert await read(log, P0, 0, 5) == filled
+    assert sum(batch.size for batch in batches.split(bench.files()[0].read_bytes())) == (
+        bench.files()[0].stat().st_size
+    )
+
+
+async def test_a_torn_tail_is_trimmed_and_its_offset_is_used_again(bench: Bench) -> None:
+    log = await bench.open()
+    filled = await fill(log, values(5))
+    await bench.kill(log)
+    last = list(batches.split(bench.files()[0].read_bytes()))[-1]
+    data = bytearray(bench.files()[0].read_bytes())
+    data[last.position + 30 : last.end] = bytes(last.size - 30)
+    bench.files()[0].write_bytes(data)
+    report = (await verify(bench.disk, str(bench.directory)))[0]
+    assert [finding.kind for finding in report.findings] == ["torn_tail"]
+    log = await bench.open()
+    assert await log.append(P0, b"again") == 4
+    assert await read(log, P0, 0, 5) == [*filled[:4], (4, b"again")]
+
+
+async def test_an_invalid_batch_before_a_valid_one_fails_only_its_partition(bench: Bench) -> None:
+    log = await bench.open()
+    await fill(log, values(5))
+    await log.append(P1, b"fine")
+    await bench.kill(log)
+    spoil(bench.files()[0], 2)
+    log = await bench.open()
+    with pytest.raises(LogCorrupt) as raised:
+        await log.append(P0, b"no")
+    assert raised.value.fields["file"] == str(bench.files()[0])
+    assert raised.value.fields["position"] == batch_position(bench.files()[0], 2)
+    with pytest.raises(LogCorrupt):
+        await read(log, P0, 0, 1)
+    assert P0 not in await log.end_offsets([P0, P1])
+    assert await read(log, P1, 0, 1) == [(0, b"fine")]
+
+
+async def test_a_corrupt_sealed_file_is_met_when_it_is_read(bench: Bench) -> None:
+    log = await bench.open(SMALL)
+    filled = await fill(log, values(60))
+    await log.close()
+    assert len(bench.files()) > 3
+    spoil(bench.files()[1], 1)
+    log = await bench.open(SMALL)
+    with pytest.raises(LogCorrupt):
+        await read(log, P0, 0, 60)
+    start = int(bench.files()[2].stem)
+    assert await read(log, P0, start, 60) == filled[start:]
+
+
+async def test_repair_keeps_offsets_and_intact_batches_and_appends_what_is_given(
+    bench: Bench,
+) -> None:
+    log = await bench.open(SMALL)
+    filled = await fill(log, values(60))
+    await log.close()
+    spoil(bench.files()[1], 1)
+    lost = int(bench.files()[1].stem) + 1
+    log = await bench.open(SMALL)
+    report = await repair(log, P0, [b"snapshot"])
+    assert (report.appended, [(gap.start, gap.end) for gap in report.lost]) == (
+        1,
+        [(lost, lost + 1)],
+    )
+    kept = [record for record in filled if record[0] != lost]
+    assert await read(log, P0, 0, 61) == [*kept, (60, b"snapshot")]
+    assert report.set_aside == [f"{bench.files()[1]}.corrupt"]
+    assert not (await verify(bench.disk, str(bench.directory)))[0].findings
+    assert not (await repair(log, P0, [b"unwanted"])).set_aside
+
+
+async def test_verify_finds_nothing_in_a_rolled_log_and_counts_all(bench: Bench) -> None:
+    log = await bench.open(SMALL)
+    await fill(log, values(60))
+    report = (await verify(bench.disk, str(bench.directory)))[0]
+    assert (report.range.end, report.records, report.batches) == (60, 60, 60)
+    assert report.files == len(bench.files()) > 3
+    assert not report.findings
+
+
+async def test_seal_leaves_no_zeros_in_any_file(bench: Bench) -> None:
+    log = await bench.open()
+    filled = await fill(log, values(5))
+    await seal(log)
+    assert [file.stat().st_size == 0 for file in bench.files()] == [False, True]
+    assert sum(batch.size for batch in batches.split(bench.files()[0].read_bytes())) == (
+        bench.files()[0].stat().st_size
+    )
+    more = await log.append(P0, b"more")
+    assert await read(log, P0, 0, 6) == [*filled, (more, b"more")]
+
+
+async def test_epochs_of_sealed_files_survive_a_lost_checkpoint(bench: Bench) -> None:
+    ends = []
+    for begin in (0, 20, 40):
+        log = await bench.open(SMALL)
+        await fill(log, values(20, begin))
+        ends.append(await log.epoch_end(P0, 1_000_000))
+        await bench.kill(log)
+    (bench.directory / "0" / "leader-epoch-checkpoint").unlink()
+    log = await bench.open(SMALL)
+    answers = [await log.epoch_end(P0, end.epoch) for end in ends]
+    assert answers == ends
+    assert [answer.end_offset for answer in answers] == [20, 40, 60]
+
+
+async def test_a_full_disk_is_met_before_anything_is_written(bench: Bench) -> None:
+    log = await bench.open()
+    await log.append(P1, b"opens nothing in partition 0")
+    await log.end_offsets([P0])
+    bench.disk.fail_next("pwrite", errno.ENOSPC)
+    with pytest.raises(StorageFull):
+        await log.append(P0, b"refused")
+    bench.disk.calls.clear()
+    with pytest.raises(StorageFull):
+        await log.append(P0, b"refused untried")
+    assert not bench.disk.calls
+    bench.clock.seconds += 61
+    assert await log.append(P0, b"taken") == 0
+    assert await read(log, P0, 0, 1) == [(0, b"taken")]
+
+
+async def test_a_failed_sync_is_unknown_then_cut_in_a_new_generation(bench: Bench) -> None:
+    log = await bench.open()
+    await fill(log, values(3))
+    before = (await log.epoch_end(P0, 1_000_000)).epoch
+    bench.disk.fail_next("fdatasync", errno.EIO)
+    with pytest.raises(OutcomeUnknown):
+        await log.append(P0, b"unknown")
+    assert await log.append(P0, b"next") == 3
+    assert (await log.epoch_end(P0, before)).end_offset == 3
+    assert (await log.epoch_end(P0, 1_000_000)).epoch > before
+    assert await read(log, P0, 3, 4) == [(3, b"next")]
+    await bench.kill(log)
+    log = await bench.open()
+    assert await read(log, P0, 3, 4) == [(3, b"next")]
+
+
+async def test_no_append_passes_a_cut_that_failed(bench: Bench) -> None:
+    log = await bench.open()
+    await fill(log, values(3))
+    bench.disk.fail_next("fdatasync", errno.EIO, errno.EIO)
+    with pytest.raises(OutcomeUnknown):
+        await log.append(P0, b"unknown")
+    with pytest.raises(StorageFull):
+        await log.append(P0, b"refused")
+    bench.clock.seconds += 61
+    assert await log.append(P0, b"next") == 3
+
+
+async def test_waiting_appends_share_syncs(bench: Bench) -> None:
+    log = await bench.open()
+    await fill(log, values(1))
+    bench.disk.calls.clear()
+    async with asyncio.TaskGroup() as tasks:
+        for value in values(64):
+            tasks.create_task(log.append(P0, value))
+    assert bench.disk.calls.count("fdatasync") < 10
+
+
+async def test_appends_of_a_dying_group_are_answered(bench: Bench) -> None:
+    log = await bench.open()
+    await fill(log, values(1))
+    bench.spawned.clear()
+    answers = [bench.tasks.create_task(refused(log, value)) for value in values(3)]
+    async with asyncio.timeout(20):
+        await bench.spawned.wait()
+    bench.writers[-1].cancel()
+    assert [await answer for answer in answers] == [-1] * 3
+    with pytest.raises(Draining):
+        await log.append(P0, b"late")
+
+
+async def refused(log: EmbeddedLog, value: bytes) -> int:
+    try:
+        return await log.append(P0, value)
+    except (OutcomeUnknown, Draining):
+        return -1
+
+
+async def test_a_second_process_is_kept_out_until_the_first_is_closed(bench: Bench) -> None:
+    log = await bench.open()
+    second = bench.make()
+    with pytest.raises(StorageUnavailable, match="another process"):
+        await second.open(create=True)
+    await log.close()
+    assert (await second.open(create=False)).partition_count == 3
+
+
+async def test_another_clusters_log_and_a_lost_identity_are_refused(bench: Bench) -> None:
+    log = await bench.open()
+    await log.append(P0, b"here")
+    await log.close()
+    with pytest.raises(LogCorrupt, match="cluster"):
+        await bench.make(cluster_id="elsewhere").open(create=True)
+    (bench.directory / "identity.json").unlink()
+    with pytest.raises(LogMissing):
+        await bench.make().open(create=False)
+    with pytest.raises(LogCorrupt, match="without an identity"):
+        await bench.make().open(create=True)
+
+
+async def test_two_new_logs_have_different_topic_ids(bench: Bench) -> None:
+    log = await bench.open()
+    first = log.identity
+    await log.close()
+    bench.directory = bench.directory.with_name("other")
+    second = (await bench.open()).identity
+    assert first is not None
+    assert second is not None
+    assert first.topic_id != second.topic_id != TopicId(bytes(16))
+
+
+async def test_too_large_a_record_is_refused(bench: Bench) -> None:
+    log = await bench.open()
+    with pytest.raises(InvalidArgument):
+        await log.append(P0, bytes(LARGE.record_bytes_max + 1))
+    whole = bytes(LARGE.record_bytes_max)
+    assert await log.append(P0, whole) == 0
+    assert await read(log, P0, 0, 1) == [(0, whole)]
+
+
+async def test_a_state_that_went_back_never_reuses_a_generation(bench: Bench) -> None:
+    log = await bench.open()
+    old = (bench.directory / "state.json").read_bytes()
+    await log.close()
+    for begin in (0, 2):
+        log = await bench.open()
+        await fill(log, values(2, begin))
+        await log.close()
+    latest = (await (log := await bench.open()).epoch_end(P0, 1_000_000)).epoch
+    await log.close()
+    (bench.directory / "state.json").write_bytes(old)
+    log = await bench.open()
+    await log.append(P0, b"new")
+    assert (await log.epoch_end(P0, 1_000_000)).epoch > latest
+
+
+def batch_position(file: Path, index: int) -> int:
+    data, position = file.read_bytes(), 0
+    for _ in range(index):
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    return position
+
+
+def spoil(file: Path, index: int) -> None:
+    """Flip a bit in a record of the file's batch number `index`."""
+    data = bytearray(file.read_bytes())
+    data[batch_position(file, index) + 70] ^= 1
+    file.write_bytes(data)
