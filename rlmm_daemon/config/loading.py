@@ -135,7 +135,7 @@ def _check_value(value: Any, field: msgspec.structs.FieldInfo, path: str) -> lis
         return _check_table(value, tables[0], path)
     by_kind = {str(each.__struct_config__.tag): each for each in tables}
     kind = value.get("kind")
-    if kind in by_kind:
+    if isinstance(kind, str) and kind in by_kind:
         return _check_table(value, by_kind[kind], path)
     choices = " or ".join(f'"{name}"' for name in by_kind)
     if kind is None:

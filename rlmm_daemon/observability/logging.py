@@ -1,0 +1,160 @@
+"""One stream of log lines: JSON for machines, colours for people, nothing secret, nothing forged.
+
+Modules take their logger with `structlog.get_logger(__name__)` and bind fields; lines of libraries
+that use the standard library's `logging` pass through the same processors.
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from rlmm_daemon.domain.secret import HIDDEN, Secret, looks_secret
+from rlmm_daemon.observability.escape import escape, escape_lines
+
+#: Libraries whose INFO is for their own developers.
+_CHATTY: Final = ("aiohttp.access", "aiokafka", "asyncio", "botocore", "urllib3")
+#: `password=hunter2`, `secret_key: 'x'`, `"token": "y"` inside a sentence or an error text.
+_SECRET_IN_TEXT: Final = re.compile(
+    r"""(?P<name>[\w.-]*(?:secret|password|passwd|passphrase|token|credential|access_?key)[\w.-]*)
+        (?P<between>["']?\s*[=:]\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,;&"'})\]]+)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+#: Fields whose text has line breaks of our own.
+_MULTI_LINE: Final = frozenset({"exception", "stack"})
+#: Values nested deeper are shown by their type only.
+_DEPTH_MAX: Final = 6
+#: syslog's numbers; journald reads them from the start of a line (sd-daemon(3)).
+_PRIORITIES: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+
+
+def configure(
+    *,
+    level: str,
+    style: str = "auto",
+    stream: TextIO | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Send every log line of the process to `stream` (default: standard error).
+
+    `style` is "auto", "json" or "console"; auto is JSON unless the stream is a terminal and systemd
+    is not reading it. Calling it again replaces what was set before.
+    """
+    stream = stream or sys.stderr
+    journal = _is_journal(stream, environ)
+    as_json = style == "json" or (style == "auto" and (journal or not stream.isatty()))
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        structlog.processors.StackInfoRenderer(),
+        redact,
+        escape_values,
+    ]
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.PositionalArgumentsFormatter(), *shared],
+            processors=_renderers(as_json=as_json, journal=journal),
+        )
+    )
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
+    set_level(level)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,  # or a second `configure` would not reach old loggers
+    )
+
+
+def set_level(level: str) -> None:
+    """Change from which level on lines are written; takes effect at once (SIGHUP)."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.getLogger().setLevel(number)
+    quiet = number if number == logging.DEBUG else max(number, logging.WARNING)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(quiet)
+
+
+def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Hide values under secret-looking names, however deep, and `name=value` inside texts."""
+    return {
+        name: value if name.startswith("_") else _redacted(name, value, 0)  # structlog's own
+        for name, value in event.items()
+    }
+
+
+def escape_values(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escape every string; tracebacks keep their line breaks."""
+    return {
+        name: escape_lines(value)
+        if name in _MULTI_LINE and isinstance(value, str)
+        else _escaped(value)
+        for name, value in event.items()
+    }
+
+
+def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Return whether systemd's journal reads this very stream (systemd.exec(5))."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # a stream without a descriptor, or a closed one
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def _renderers(*, as_json: bool, journal: bool) -> Sequence[Processor]:
+    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    if not as_json:
+        plain = structlog.dev.plain_traceback  # rich's shows local variables, secrets among them
+        return [remove, structlog.dev.ConsoleRenderer(exception_formatter=plain)]
+    render = structlog.processors.JSONRenderer(sort_keys=False)
+    return [remove, render, *([_Prefixed()] if journal else [])]
+
+
+class _Prefixed:
+    """Put the priority before a rendered line; journald takes it off again."""
+
+    def __call__(self, _logger: WrappedLogger, method: str, event: EventDict) -> str:
+        return f"<{_PRIORITIES.get(method, 6)}>{event}"
+
+
+def _redacted(name: str, value: Any, depth: int) -> Any:
+    if isinstance(value, Secret) or (looks_secret(name) and value is not None):
+        return HIDDEN
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return _redacted_container(value, depth) if depth < _DEPTH_MAX else type(value).__name__
+    if isinstance(value, bool | int | float | None):
+        return value
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return _SECRET_IN_TEXT.sub(rf"\g<name>\g<between>{HIDDEN}", text)
+
+
+def _redacted_container(value: Mapping[Any, Any] | Collection[Any], depth: int) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _redacted(str(key), each, depth + 1) for key, each in value.items()}
+    return [_redacted("", each, depth + 1) for each in value]
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return escape(value)
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_escaped(each) for each in value]
+    return value

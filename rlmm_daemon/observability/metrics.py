@@ -1,0 +1,279 @@
+"""Every metric, declared here once; a `Metrics` is made by the wiring and passed down.
+
+Units are suffixes, counters end in `_total`, labels have few values (a metadata partition's number
+is the widest). How the names map to Kafka's MBeans:
+
+========================  =======================================================
+here                      Kafka (BrokerTopicMetrics unless said)
+========================  =======================================================
+rlmm_copies_total         RemoteCopyRequestsPerSec, RemoteCopyErrorsPerSec
+rlmm_copy_bytes_total     RemoteCopyBytesPerSec
+rlmm_copies_waiting       RemoteCopyLagSegments (those handed over)
+rlmm_fetches_total        RemoteFetchRequestsPerSec, RemoteFetchErrorsPerSec
+rlmm_fetch_bytes_total    RemoteFetchBytesPerSec
+rlmm_deletes_total        RemoteDeleteRequestsPerSec, RemoteDeleteErrorsPerSec
+rlmm_segments             RemoteLogMetadataCount
+rlmm_segments_bytes       RemoteLogSizeBytes
+rlmm_log_lag_events       consumer lag of __remote_log_metadata
+========================  =======================================================
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+#: 100 us to 10 s: a durable append, a look-up that was held, a pause of the loop.
+FAST_SECONDS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10,
+)  # fmt: skip
+#: 10 ms to 20 min: copies, fetches, snapshots, replays.
+SLOW_SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1200)
+#: Records that shared one sync.
+GROUP_RECORDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
+
+
+class Tally(Collector):
+    """A counter with labels for the hottest path: one dictionary increment, no lock.
+
+    Only the event loop's thread may count.
+    """
+
+    def __init__(
+        self, name: str, text: str, labels: tuple[str, ...], into: CollectorRegistry
+    ) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._counts: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        into.register(self)
+
+    def count(self, *labels: str, by: int = 1) -> None:
+        """Count under these label values, in the declared order."""
+        self._counts[labels] += by
+
+    def value(self, *labels: str) -> int:
+        """Return the count so far."""
+        return self._counts.get(labels, 0)
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        """Yield the family without samples, so that registering reads nothing."""
+        yield CounterMetricFamily(self._name, self._text, labels=self._labels)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield the family as it stands."""
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, count in self._counts.items():
+            family.add_metric(labels, count)
+        yield family
+
+
+class FoldMetrics:
+    """Followers, the cache and what may be answered from it."""
+
+    def __init__(self, into: CollectorRegistry) -> None:
+        #: States as `rlmm partitions` names them.
+        self.partitions = Gauge(
+            "rlmm_metadata_partitions", "Followed metadata partitions.", ["state"], registry=into
+        )
+        #: outcome: applied, repeated, rejected, unreadable, misplaced.
+        self.events = Counter(
+            "rlmm_events_total", "Events read from the log.", ["outcome"], registry=into
+        )
+        self.lag = Gauge(
+            "rlmm_log_lag_events",
+            "Events between the log's end as last seen and the fold.",
+            ["metadata_partition"],
+            registry=into,
+        )
+        self.next_offset = Gauge(
+            "rlmm_log_next_offset", "The fold's position.", ["metadata_partition"], registry=into
+        )
+        self.replay = Histogram(
+            "rlmm_replay_duration_seconds",
+            "From starting to ready, per metadata partition.",
+            buckets=SLOW_SECONDS,
+            registry=into,
+        )
+        #: role: leader, follower.
+        self.announced = Gauge(
+            "rlmm_user_partitions_announced", "As the broker said.", ["role"], registry=into
+        )
+        #: state: Kafka's names of segment states.
+        self.segments = Gauge("rlmm_segments", "Segments in the cache.", ["state"], registry=into)
+        self.segments_bytes = Gauge(
+            "rlmm_segments_bytes", "Size of all COPY_SEGMENT_FINISHED segments.", registry=into
+        )
+
+
+class LogMetrics:
+    """Writes to the event log."""
+
+    def __init__(self, into: CollectorRegistry) -> None:
+        #: outcome: ok, refused, unavailable, unknown, corrupt.
+        self.appends = Counter(
+            "rlmm_appends_total", "Appends to the event log.", ["outcome"], registry=into
+        )
+        self.append = Histogram(
+            "rlmm_append_duration_seconds",
+            "From handing a record to the log until it was durable.",
+            buckets=FAST_SECONDS,
+            registry=into,
+        )
+        self.apply_wait = Histogram(
+            "rlmm_apply_wait_duration_seconds",
+            "From a durable record to its apply here.",
+            buckets=FAST_SECONDS,
+            registry=into,
+        )
+        self.sync = Histogram(
+            "rlmm_log_sync_duration_seconds", "One fdatasync.", buckets=FAST_SECONDS, registry=into
+        )
+        self.group = Histogram(
+            "rlmm_log_sync_records",
+            "Records that shared one fdatasync.",
+            buckets=GROUP_RECORDS,
+            registry=into,
+        )
+        self.waiters = Gauge(
+            "rlmm_apply_waiters", "Writes that wait for their own apply.", registry=into
+        )
+        self.writable = Gauge(
+            "rlmm_log_writable", "0 while the log is known to take no writes.", registry=into
+        )
+
+
+class SnapshotMetrics:
+    """Snapshots. Age in PromQL: `time() - rlmm_snapshot_timestamp_seconds`."""
+
+    def __init__(self, into: CollectorRegistry) -> None:
+        #: outcome: written, failed, loaded, rejected.
+        self.outcomes = Counter("rlmm_snapshots_total", "Snapshots.", ["outcome"], registry=into)
+        self.created = Gauge(
+            "rlmm_snapshot_timestamp_seconds",
+            "When the newest snapshot was written.",
+            ["metadata_partition"],
+            registry=into,
+        )
+        self.size = Gauge("rlmm_snapshot_bytes", "Its size.", ["metadata_partition"], registry=into)
+        self.write = Histogram(
+            "rlmm_snapshot_write_duration_seconds",
+            "From the first table to the directory's fsync.",
+            buckets=SLOW_SECONDS,
+            registry=into,
+        )
+
+
+class SocketMetrics:
+    """The socket: requests, connections and each limit."""
+
+    def __init__(self, into: CollectorRegistry) -> None:
+        #: outcome: ok, or the error's wire name.
+        self.requests = Tally("rlmm_requests", "Requests answered.", ("method", "outcome"), into)
+        self.in_flight = Gauge(
+            "rlmm_requests_in_flight", "Requests not yet answered.", registry=into
+        )
+        self.held_reads = Gauge(
+            "rlmm_reads_held", "Reads held until their partition is ready.", registry=into
+        )
+        #: outcome: answered, refused.
+        self.held = Counter(
+            "rlmm_held_reads_total", "Reads that were held.", ["outcome"], registry=into
+        )
+        #: role: broker, operator, bulk, or new before its hello.
+        self.connections = Gauge(
+            "rlmm_connections_open", "Open connections.", ["role"], registry=into
+        )
+        self.accepted = Counter(
+            "rlmm_connections_accepted_total", "Since the start.", registry=into
+        )
+        #: limit: the configuration key.
+        self.limits = Counter(
+            "rlmm_limit_reached_total", "How often a limit refused or paused.", ["limit"],
+            registry=into,
+        )  # fmt: skip
+        self.malformed = Counter(
+            "rlmm_frames_malformed_total", "Frames that closed a connection.", registry=into
+        )
+        self.buffered = Gauge(
+            "rlmm_buffered_bytes", "Answers kept for slow readers.", registry=into
+        )
+
+
+class StorageMetrics:
+    """Copies, deletes and fetches of segments."""
+
+    def __init__(self, into: CollectorRegistry) -> None:
+        #: outcome: ok, or the error's wire name, or cancelled.
+        self.copies = Counter("rlmm_copies_total", "Copies ended.", ["outcome"], registry=into)
+        self.copy_bytes = Counter("rlmm_copy_bytes_total", "Bytes copied.", registry=into)
+        self.copy = Histogram(
+            "rlmm_copy_duration_seconds", "A whole copy.", buckets=SLOW_SECONDS, registry=into
+        )
+        self.copy_phase = Histogram(
+            "rlmm_copy_phase_duration_seconds",
+            "One phase of a copy.",
+            ["phase"],
+            buckets=SLOW_SECONDS,
+            registry=into,
+        )
+        self.copying = Gauge("rlmm_copies_in_flight", "Copies running.", registry=into)
+        self.copies_waiting = Gauge("rlmm_copies_waiting", "Copies in the queue.", registry=into)
+        self.deletes = Counter("rlmm_deletes_total", "Deletes ended.", ["outcome"], registry=into)
+        self.deleting = Gauge("rlmm_deletes_in_flight", "Deletes running.", registry=into)
+        #: kind: log, or the index's name.
+        self.fetches = Counter(
+            "rlmm_fetches_total", "Fetches ended.", ["kind", "outcome"], registry=into
+        )
+        self.fetch_bytes = Counter("rlmm_fetch_bytes_total", "Bytes sent.", ["kind"], registry=into)
+        self.fetch = Histogram(
+            "rlmm_fetch_duration_seconds", "A whole fetch.", buckets=SLOW_SECONDS, registry=into
+        )
+        #: error: the wire name.
+        self.errors = Counter(
+            "rlmm_storage_errors_total", "What the storage answered.", ["error"], registry=into
+        )
+
+
+class ProcessMetrics:
+    """The process itself."""
+
+    def __init__(self, into: CollectorRegistry) -> None:
+        self.build = Gauge("rlmm_build_info", "Always 1.", ["version"], registry=into)
+        self.ready = Gauge("rlmm_ready", "What /readyz answered last.", registry=into)
+        #: task: the name without a trailing partition number.
+        self.tasks = Gauge("rlmm_tasks", "Tasks running.", ["task"], registry=into)
+        self.loop_lag = Histogram(
+            "rlmm_event_loop_lag_seconds",
+            "How late the loop ran a timer.",
+            buckets=FAST_SECONDS,
+            registry=into,
+        )
+        self.loop_lag_max = Gauge(
+            "rlmm_event_loop_lag_max_seconds", "The worst of the last minute.", registry=into
+        )
+        self.crash_looped = Gauge(
+            "rlmm_crash_loop_partitions", "Partitions held back after crashes.", registry=into
+        )
+        #: outcome: ok, failed.
+        self.reloads = Counter("rlmm_reloads_total", "SIGHUPs handled.", ["outcome"], registry=into)
+
+
+class Metrics:
+    """All metrics of one daemon, in a registry of their own: two daemons share nothing."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.fold = FoldMetrics(self.registry)
+        self.log = LogMetrics(self.registry)
+        self.snapshots = SnapshotMetrics(self.registry)
+        self.socket = SocketMetrics(self.registry)
+        self.storage = StorageMetrics(self.registry)
+        self.process = ProcessMetrics(self.registry)
+        ProcessCollector(registry=self.registry)
+
+    def text(self) -> bytes:
+        """Return the Prometheus text form."""
+        return generate_latest(self.registry)

@@ -1,0 +1,224 @@
+"""A configuration is refused with every mistake named, or in force as printed."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlmm_daemon.config import Config, LocalStorage, differences, effective_toml, load, parse
+from rlmm_daemon.domain.errors import ConfigError
+
+DEMO = Path(__file__).parents[3] / "config" / "rlmm.toml"
+SMALLEST = """
+[daemon]
+broker_id = 1
+cluster_id = "c"
+[event_log]
+kind = "embedded"
+single_broker = true
+"""
+LOCAL = """
+[storage]
+kind = "local"
+directory = "/srv/remote"
+"""
+
+
+def problems(text: str, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as refusal:
+        parse(text, overrides)
+    found: list[str] = refusal.value.fields["problems"]
+    return found
+
+
+def test_the_smallest_configuration_takes_every_default():
+    config = parse(SMALLEST)
+    assert config.event_log.partition_count == 50
+    assert config.event_log_directory == "/var/lib/rlmm/log"
+    assert config.readiness.stale_after_seconds == 60
+    assert config.admin.listen == "127.0.0.1:9405"
+
+
+def test_the_demo_configuration_is_in_force_as_printed():
+    config = load(DEMO)
+    assert isinstance(config.storage, LocalStorage)
+    assert parse(effective_toml(config)) == config
+
+
+def test_the_demo_file_explains_every_key_with_its_default():
+    text = DEMO.read_text()
+    commented = re.sub(r"^# (?=(\w+ = |\[))", "", text, flags=re.MULTILINE)
+    told = tomllib.loads(commented)
+    known = msgspec.to_builtins(load(DEMO))
+
+    def shape(table):
+        return {
+            key: shape(value) if isinstance(value, dict) else None for key, value in table.items()
+        }
+
+    assert shape(told) == shape(known)
+    active = tomllib.loads(text)
+    defaults = tomllib.loads(effective_toml(parse(SMALLEST + LOCAL, ['daemon.log_dirs=["/k"]'])))
+    for section, table in told.items():
+        for key, value in table.items():
+            if key not in active.get(section, {}) and key != "directory":
+                assert value == defaults[section][key], f"{section}.{key}"
+
+
+def test_every_mistake_is_named_at_once_with_its_path_and_the_nearest_key():
+    text = """
+[daemon]
+broker = 1
+cluster_id = "c"
+[event_log]
+kind = "embedded"
+single_broker = true
+partition_count = 0
+[readines]
+[copy]
+parallelism = "many"
+[log]
+level = "loud"
+"""
+    levels = '"debug" or "info" or "warning" or "error"'
+    assert problems(text) == [
+        "readines is not a key; did you mean readiness?",
+        "daemon.broker is not a key; did you mean daemon.broker_id?",
+        "daemon.broker_id is missing and has no default",
+        "event_log.partition_count = 0: expected int >= 1; the default is 50",
+        'copy.parallelism = "many": expected int, got str; the default is 4',
+        f'log.level = "loud": expected {levels}; the default is "info"',
+    ]
+
+
+def test_a_key_unlike_any_other_is_answered_with_the_list():
+    assert problems(SMALLEST + "[admin]\nxyz = 1") == ["admin.xyz is not a key; [admin] has listen"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('kind = "embedded"\n', "", 'event_log.kind is missing: set it to "embedded"'),
+        ('"embedded"', '"kafka"', 'event_log.kind = "kafka": this version knows "embedded"'),
+        ('"embedded"', "[1]", 'event_log.kind = [1]: this version knows "embedded"'),
+        ('cluster_id = "c"\n', "", "daemon.cluster_id is missing: an embedded log can't"),
+        ("= true", "= false", "event_log.single_broker = false: an embedded log is this"),
+        ("broker_id = 1", "broker_id = -1", "daemon.broker_id = -1: expected int >= 0"),
+        ("broker_id = 1", "broker_id = true", "daemon.broker_id = true: expected int, got bool"),
+    ],
+)
+def test_what_the_embedded_log_needs_is_asked_for(old: str, new: str, problem: str):
+    assert any(each.startswith(problem) for each in problems(SMALLEST.replace(old, new)))
+
+
+def test_a_missing_table_is_named_with_what_it_has_to_hold():
+    assert problems("") == [
+        "the table [daemon] is missing",
+        "daemon.broker_id is missing and has no default",
+        "the table [event_log] is missing",
+        'event_log.kind is missing: set it to "embedded"',
+    ]
+
+
+def test_a_value_in_place_of_a_table_is_refused():
+    assert problems("copy = 1\n" + SMALLEST) == ["copy is 1: expected a table, written [copy]"]
+
+
+@pytest.mark.parametrize("directory", ["/var/lib/rlmm", "/var/lib/rlmm/remote", "/var", "/kafka/x"])
+def test_remote_storage_needs_a_directory_of_its_own(directory: str):
+    text = SMALLEST + LOCAL.replace("/srv/remote", directory)
+    assert any(
+        "lie in one another" in each for each in problems(text, 'daemon.log_dirs=["/kafka"]')
+    )
+
+
+def test_a_storage_without_log_dirs_could_copy_nothing():
+    assert problems(SMALLEST + LOCAL)[0].startswith("daemon.log_dirs is empty")
+
+
+def test_a_socket_path_the_kernel_cannot_take_is_refused_with_its_length():
+    assert len(parse(SMALLEST, [f"socket.path=/{'a' * 106}"]).socket.path) == 107
+    assert (
+        "108 bytes long and the kernel takes 107"
+        in problems(SMALLEST, f"socket.path=/{'a' * 107}")[0]
+    )
+
+
+@pytest.mark.parametrize(
+    "listen", ["9405", "localhost:", "localhost:70000", "a b:1", "::1:9405", ":9405"]
+)
+def test_an_address_that_is_not_host_and_port_is_refused(listen: str):
+    assert problems(SMALLEST, f"admin.listen={listen}")[0].startswith("admin.listen = ")
+
+
+@pytest.mark.parametrize("listen", ["", "localhost:0", "[::1]:9405"])
+def test_host_and_port_or_nothing_is_taken(listen: str):
+    assert parse(SMALLEST, [f'admin.listen="{listen}"']).admin.listen == listen
+
+
+def test_relative_paths_are_taken_from_the_working_directory(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = parse(SMALLEST, ["daemon.state_dir=state", 'daemon.log_dirs=["a", "/b"]'])
+    assert config.daemon.state_dir == f"{tmp_path}/state"
+    assert config.daemon.log_dirs == (f"{tmp_path}/a", "/b")
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("copy.parallelism=7", "copy.parallelism", 7),
+        ("copy.check_segment = false", "copy.check_segment", False),
+        ("log.level=debug", "log.level", "debug"),
+        ('daemon.cluster_id="7"', "daemon.cluster_id", "7"),
+        ("socket.rights.read.gids=[5, 6]", "socket.rights.read.gids", (5, 6)),
+    ],
+)
+def test_an_override_is_a_toml_value_or_else_text(override: str, key: str, value: object):
+    found: object = parse(SMALLEST, [override])
+    for part in key.split("."):
+        found = getattr(found, part)
+    assert found == value
+
+
+@pytest.mark.parametrize("override", ["", "copy", "=1", "a b=1", "daemon.broker_id.x=1"])
+def test_an_override_that_names_no_key_is_refused(override: str):
+    assert problems(SMALLEST, override)[0].startswith("--set ")
+
+
+@pytest.mark.parametrize("key", ["storage.secret_access_key", "a.sasl_password", "token"])
+def test_an_override_never_takes_a_secret_and_never_repeats_it(key: str):
+    found = problems(SMALLEST, f"{key}=hunter2")
+    assert f"{key}_file" in found[0]
+    assert "hunter2" not in "".join(found)
+
+
+def test_a_secret_put_into_the_file_is_not_repeated():
+    assert "hunter2" not in "".join(problems(SMALLEST + '[storage]\npassword = "hunter2"'))
+
+
+def test_a_file_that_is_absent_or_not_toml_is_named(tmp_path: Path):
+    path = tmp_path / "x.toml"
+    with pytest.raises(ConfigError, match=r"x\.toml: can't be read: No such file"):
+        load(path)
+    path.write_text("[daemon")
+    with pytest.raises(ConfigError, match=r"x\.toml: is not TOML: .*at end of document"):
+        load(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"x\.toml: can't be read: it is not UTF-8"):
+        load(path)
+
+
+def test_differences_are_named_by_dotted_key():
+    old: Config = parse(SMALLEST)
+    new = parse(SMALLEST + LOCAL, ["log.level=debug", 'daemon.log_dirs=["/k"]'])
+    assert differences(old, old) == []
+    assert differences(old, new) == [
+        "daemon.log_dirs",
+        "log.level",
+        "storage.directory",
+        "storage.kind",
+        "storage.prefix",
+        "storage.shared",
+    ]

@@ -1,0 +1,44 @@
+import aiohttp
+import pytest
+
+from rlmm_daemon.daemon.admin import AdminServer, Ready
+from rlmm_daemon.domain.errors import UnavailableError
+from rlmm_daemon.observability.metrics import Metrics
+
+
+async def get(server: AdminServer, path: str) -> tuple[int, str, str]:
+    assert server.address is not None
+    host, port = server.address
+    async with aiohttp.ClientSession() as http, http.get(f"http://{host}:{port}{path}") as answer:
+        return answer.status, answer.content_type, await answer.text()
+
+
+async def test_the_three_pages_say_what_they_should():
+    metrics = Metrics()
+    metrics.socket.requests.count("is_ready", "ok", by=3)
+    facts = Ready(ready=False, facts={"partitions": {"replaying": 2}})
+    async with AdminServer("127.0.0.1:0", metrics, lambda: facts) as server:
+        assert await get(server, "/healthz") == (200, "text/plain", "ok\n")
+        status, kind, body = await get(server, "/readyz")
+        assert (status, kind) == (503, "application/json")
+        assert body == '{"ready":false,"partitions":{"replaying":2}}'
+        facts = Ready(ready=True)
+        assert (await get(server, "/readyz"))[0] == 200
+        status, kind, body = await get(server, "/metrics")
+        assert (status, kind) == (200, "text/plain")
+        assert 'rlmm_requests_total{method="is_ready",outcome="ok"} 3.0' in body
+        assert (await get(server, "/other"))[0] == 404
+
+
+async def test_a_port_in_use_is_our_error_and_names_the_key():
+    metrics = Metrics()
+    async with AdminServer("127.0.0.1:0", metrics, lambda: Ready(ready=True)) as server:
+        assert server.address is not None
+        second = AdminServer(f"127.0.0.1:{server.address[1]}", metrics, lambda: Ready(ready=True))
+        with pytest.raises(UnavailableError, match=r"admin\.listen"):
+            await second.__aenter__()
+
+
+async def test_an_empty_address_listens_nowhere():
+    async with AdminServer("", Metrics(), lambda: Ready(ready=True)) as server:
+        assert server.address is None
