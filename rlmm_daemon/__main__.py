@@ -1,0 +1,5 @@
+"""`python -m rlmm_daemon` is `rlmm`."""
+
+from rlmm_daemon.cli import main
+
+main(prog_name="rlmm")

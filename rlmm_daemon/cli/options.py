@@ -1,0 +1,81 @@
+"""The options that every command shares: where the daemon is, how to answer, how long to wait."""
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+SOCKET_DEFAULT: Final = "/run/rlmm/rlmm.sock"
+#: `sun_path` holds 108 bytes, the last of them a zero.
+SOCKET_PATH_BYTES_MAX: Final = 107
+TIMEOUT_SECONDS_DEFAULT: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Whom to ask and how to answer."""
+
+    socket: str
+    json: bool
+    timeout_seconds: float
+
+
+def find_socket(option: str | None, environ: Mapping[str, str]) -> str:
+    """Return the socket's path: the option, else RLMM_SOCKET, else the packaged default.
+
+    Raises:
+        click.UsageError: the kernel could not take the path.
+    """
+    path = option or environ.get("RLMM_SOCKET") or SOCKET_DEFAULT
+    length = len(os.fsencode(path))
+    if length > SOCKET_PATH_BYTES_MAX:
+        raise click.UsageError(
+            f"the socket's path is {length} bytes long and the kernel takes at most "
+            f"{SOCKET_PATH_BYTES_MAX}: {path}"
+        )
+    return path
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json`, which also turns errors into JSON; passed on as `as_json`."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        callback=_remember_json,
+        is_eager=True,
+        help="JSON for machines, errors included.",
+    )(command)
+
+
+def daemon_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--socket`, `--json` and `--timeout`, passed on together as `target: Target`."""
+
+    @json_option
+    @click.option("--socket", metavar="PATH", help=f"RLMM_SOCKET, else {SOCKET_DEFAULT}.")
+    @click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=TIMEOUT_SECONDS_DEFAULT,
+        show_default=True,
+        metavar="SECONDS",
+        help="Give up after so long.",
+    )
+    @functools.wraps(command)
+    def with_target(
+        *args: Any, socket: str | None, as_json: bool, timeout: float, **kwargs: Any
+    ) -> Any:
+        target = Target(
+            socket=find_socket(socket, os.environ), json=as_json, timeout_seconds=timeout
+        )
+        return command(*args, target=target, **kwargs)
+
+    return with_target
+
+
+def _remember_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature
+    ctx.meta["rlmm.json"] = value
+    return value

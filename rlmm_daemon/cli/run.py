@@ -1,0 +1,33 @@
+"""`rlmm run`: the daemon itself."""
+
+import sys
+
+import click
+
+from rlmm_daemon.config import Config, load
+from rlmm_daemon.observability import logging
+
+
+@click.command("run")
+@click.option(
+    "--config", "file", required=True, metavar="FILE", help="The TOML file; see check-config."
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key, e.g. --set log.level=debug; repeatable; never for secrets.",
+)
+def command(file: str, overrides: tuple[str, ...]) -> None:
+    """Run the daemon in the foreground until SIGTERM or Ctrl-C, which drain it."""
+
+    def read() -> Config:
+        return load(file, overrides)
+
+    config = read()
+    logging.configure(level=config.log.level, style=config.log.format)
+    # Imported late: a wrong configuration is told before everything is loaded.
+    from rlmm_daemon import wiring  # noqa: PLC0415
+
+    sys.exit(wiring.run(config, reload=read))
