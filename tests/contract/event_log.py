@@ -192,6 +192,18 @@ class EventLogContract:
             await harness.log.append(P0, b"late")
 
     @final
+    async def test_what_is_asked_while_the_log_closes_is_unavailable(
+        self, harness: LogHarness
+    ) -> None:
+        await self.fill(harness.log, 1)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(harness.log.close())
+            await asyncio.sleep(0)
+            with pytest.raises(UnavailableError):
+                await harness.log.append(P0, b"late")
+            assert await harness.log.end_offsets([P0]) == {}
+
+    @final
     async def test_close_ends_followers_as_unavailable(self, harness: LogHarness) -> None:
         async with aclosing(harness.log.follow(P0, 0)) as batches:
             await first(batches)
