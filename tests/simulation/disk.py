@@ -91,6 +91,8 @@ class SimDisk:
         #: What no correct caller does; the world fails the run over it.
         self.misuse: list[str] = []
         self.injected: dict[str, int] = {}
+        #: Told of each fault: where a crash close by is most likely to hurt.
+        self.on_fault: Callable[[], None] = lambda: None
         self._rng = rng
         self._full_until = 0.0
         self._temporary = 0
@@ -222,7 +224,7 @@ class SimDisk:
 
         def tried() -> T:
             if luck.fault < error:
-                self.inject(f"{kind} EIO", path)
+                self.inject(f"{kind.split(maxsplit=1)[0]} EIO", path)
                 raise _error(errno.EIO, path)
             return effect()
 
@@ -265,6 +267,7 @@ class SimDisk:
         """Count a fault and leave a line in the trace."""
         self.injected[what] = self.injected.get(what, 0) + 1
         self.loop.note(f"disk fault: {what} on {path}")
+        self.on_fault()
 
     # -- effects that several calls share --
 

@@ -281,7 +281,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # not a leak here
                 _close(task.get_coro())
                 # Dead tasks in reference cycles would slow every later `all_tasks`.
-                asyncio.tasks._unregister_task(task)  # type: ignore[attr-defined]  # as CPython does
+                asyncio.tasks._unregister_task(task)
             del tasks
             self._ready.clear()
             self._scheduled.clear()

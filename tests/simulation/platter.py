@@ -86,6 +86,8 @@ class Inode:
     seq: int = 0
 
     def write(self, offset: int, data: bytes) -> None:
+        if not data:
+            return
         self.seq += 1
         self._change(Write(seq=self.seq, offset=offset, data=data))
         self.allocated = max(self.allocated, offset + len(data))

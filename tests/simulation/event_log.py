@@ -1,0 +1,223 @@
+"""The event log as a scenario: clients append, followers read, the process dies, and again.
+
+The product's log runs unmodified on the simulated disk. The oracle is told only what reaches a
+client or a follower while the process lives: what comes after the crash reached nobody.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, UnavailableError
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.event_log import EventLog
+from tests.simulation.oracle import LogOracle
+from tests.simulation.swarm import Swarm
+from tests.simulation.world import Life, Violation
+
+#: Starts a named task in the life's task group.
+Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
+Build = Callable[[Life, Spawn], EventLog]
+
+#: Virtual seconds: a healthy disk that stalls for five of them now and then is far below.
+ANSWER_SECONDS_MAX: Final = 600.0
+CALM_SECONDS_MAX: Final = 30.0
+OPENS_MAX: Final = 4
+VALUE_BYTES: Final = (10, 30, 30, 90, 300, 700)
+
+
+class _Stopping(Exception):  # an order, not an error
+    """The life is over as planned."""
+
+
+@dataclass(slots=True)
+class EventLogScenario:
+    """Appends, follows, cancels, closes; `build` makes the log under test."""
+
+    seed: int
+    swarm: Swarm
+    build: Build
+    oracle: LogOracle
+    serial: int = 0
+
+    @classmethod
+    def of(cls, build: Build) -> Callable[[int, Swarm], "EventLogScenario"]:
+        """Return the scenario for one kind of log."""
+        return lambda seed, swarm: cls(seed, swarm, build, LogOracle(swarm.partitions))
+
+    def verify(self) -> None:
+        """Nothing to do after each step: the oracle judges every answer as it comes."""
+
+    def summary(self) -> dict[str, int]:
+        oracle = self.oracle
+        return {
+            "acknowledged": oracle.acknowledged,
+            "unknown": oracle.unknown,
+            "refused": oracle.refused,
+        }
+
+    async def live(self, life: Life) -> None:
+        self.oracle.new_life()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                log = self.build(life, lambda work, name: tasks.create_task(work, name=name))
+                await self._open(life, log)
+                await (self._judge(life, log) if life.last else self._load(life, log))
+                raise _Stopping
+        except* _Stopping:
+            pass
+
+    async def _open(self, life: Life, log: EventLog) -> None:
+        for _ in range(OPENS_MAX):
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                    self.oracle.opened(await log.open(create=not self.oracle.exists))
+            except (OSError, UnavailableError) as error:
+                life.loop.note(f"open failed: {error!r}")
+                if life.last or isinstance(error, TimeoutError):
+                    raise Violation(f"a healthy disk, yet no open: {error!r}") from error
+                continue
+            return
+        raise _Stopping  # a process that can't open its log ends, and is started again
+
+    # -- a life under load --
+
+    async def _load(self, life: Life, log: EventLog) -> None:
+        stop_early = life.rng("stop").random() < 0.3
+        async with asyncio.TaskGroup() as readers:
+            reading = [
+                readers.create_task(self._follow(life, log, number), name=f"follower-{number}")
+                for number in range(self.swarm.partitions + 1)
+            ]
+            async with asyncio.TaskGroup() as writers:
+                clients = [
+                    writers.create_task(self._client(life, log, number), name=f"client-{number}")
+                    for number in range(self.swarm.clients)
+                ]
+                if stop_early:
+                    await asyncio.wait(clients, return_when=asyncio.FIRST_COMPLETED)
+                    await self._close(log)
+            await self._close(log)
+            for task in reading:
+                task.cancel()
+
+    async def _close(self, log: EventLog) -> None:
+        async with asyncio.timeout(ANSWER_SECONDS_MAX):
+            with contextlib.suppress(OSError):
+                await log.close()
+
+    async def _client(self, life: Life, log: EventLog, number: int) -> None:
+        rng = life.rng(f"client-{number}")
+        for _ in range(self.swarm.requests):
+            burst = rng.choice([1, 1, 1, 4])
+            async with asyncio.TaskGroup() as requests:
+                for _ in range(burst):
+                    requests.create_task(self._append(life, log, rng, f"client-{number}"))
+            if rng.random() < 0.5:
+                await asyncio.sleep(rng.expovariate(1 / (life.swarm.disk.latency_seconds * 10)))
+
+    async def _append(self, life: Life, log: EventLog, rng: random.Random, name: str) -> None:
+        partition = rng.randrange(self.swarm.partitions)
+        self.serial += 1
+        value = f"{name}/{life.number}/{self.serial}/".encode().ljust(rng.choice(VALUE_BYTES), b".")
+        patience = ANSWER_SECONDS_MAX
+        if rng.random() < self.swarm.impatience:
+            patience = rng.expovariate(1 / (life.swarm.disk.latency_seconds * 3))
+        self.oracle.sending(partition, value)
+        try:
+            async with asyncio.timeout(patience):
+                offset = await log.append(MetadataPartition(partition), value)
+        except TimeoutError:
+            if patience == ANSWER_SECONDS_MAX:
+                raise Violation(f"an append was not answered:\n{life.loop.waiting()}") from None
+            self.oracle.lose_track()
+        except OutcomeUnknown:
+            self.oracle.lose_track()
+        except UnavailableError as error:
+            life.loop.note(f"refused {value[:20]!r}: {error}")
+            if life.alive:
+                self.oracle.refuse(partition, value)
+        else:
+            if life.alive:
+                life.loop.note(f"acknowledged {value[:20]!r} at {partition}/{offset}")
+                self.oracle.acknowledge(partition, value, offset)
+
+    async def _follow(self, life: Life, log: EventLog, number: int) -> None:
+        """Read on and on, with pauses, now and then starting over; only "not now" is an answer."""
+        rng = life.rng(f"follower-{number}")
+        partition = MetadataPartition(number % self.swarm.partitions)
+        position = 0
+        while True:
+            if rng.random() < 0.3:
+                position = rng.randint(0, self.oracle.end(partition))
+            try:
+                await self._confirm(life, log, partition, rng)
+                position = await self._read(life, log, partition, position, rng.randint(1, 8))
+            except (OSError, UnavailableError) as error:
+                life.loop.note(f"follower-{number} told: {error!r}")
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(rng.expovariate(0.1 / life.swarm.disk.latency_seconds))
+
+    async def _read(
+        self, life: Life, log: EventLog, partition: MetadataPartition, position: int, batches: int
+    ) -> int:
+        async with contextlib.aclosing(log.follow(partition, position)) as stream:
+            async for batch in stream:
+                if life.alive:
+                    position = self.oracle.delivered(partition, position, batch)
+                batches -= 1
+                if not batches:
+                    break
+        ranges = await log.end_offsets([partition])
+        if life.alive and partition in ranges:
+            self.oracle.ranged(partition, ranges[partition])
+        return position
+
+    async def _confirm(
+        self, life: Life, log: EventLog, partition: MetadataPartition, rng: random.Random
+    ) -> None:
+        positions = self.oracle.positions(partition)
+        if positions:
+            position, epoch = rng.choice(positions)
+            answer = await log.epoch_end(partition, epoch)
+            if life.alive:
+                self.oracle.confirmed(partition, position, epoch, answer)
+
+    # -- the calm last life --
+
+    async def _judge(self, life: Life, log: EventLog) -> None:
+        """Read everything back, append once more, see that too: within a bounded time."""
+        try:
+            async with asyncio.timeout(CALM_SECONDS_MAX * self.swarm.partitions):
+                for number in range(self.swarm.partitions):
+                    await self._judge_partition(life, log, MetadataPartition(number))
+                await log.close()
+        except TimeoutError:
+            raise Violation(f"calm, yet not done:\n{life.loop.waiting()}") from None
+        except (RlmmError, OSError) as error:
+            raise Violation(f"calm, yet refused: {error!r}") from error
+
+    async def _judge_partition(
+        self, life: Life, log: EventLog, partition: MetadataPartition
+    ) -> None:
+        position = await self._read_to_end(log, partition)
+        self.oracle.complete(partition, position)
+        for stood, epoch in self.oracle.positions(partition):
+            answer = await log.epoch_end(partition, epoch)
+            self.oracle.confirmed(partition, stood, epoch, answer)
+        value = f"last/{partition}/{life.number}".encode()
+        self.oracle.sending(partition, value)
+        self.oracle.acknowledge(partition, value, await log.append(partition, value))
+        self.oracle.complete(partition, await self._read_to_end(log, partition))
+
+    async def _read_to_end(self, log: EventLog, partition: MetadataPartition) -> int:
+        position = 0
+        async with contextlib.aclosing(log.follow(partition, 0)) as stream:
+            async for batch in stream:
+                position = self.oracle.delivered(partition, position, batch)
+                if position >= batch.range.end:
+                    break
+        return position
