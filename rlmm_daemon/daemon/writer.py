@@ -49,6 +49,7 @@ class _Append:
     the record still blocks other writes about the same subject.
     """
 
+    subject: Subject
     value: bytes
     #: Where the fold stood; an apply before it cannot be this record.
     position: int
@@ -59,12 +60,6 @@ class _Append:
     seen: dict[int, Outcome] = field(default_factory=dict)
     #: The log will not name an offset any more: the first apply of equal bytes is ours.
     answer_lost: bool = False
-
-    def conclude(self, outcome: Outcome | RlmmError) -> None:
-        """The fate is known."""
-        self.tell(outcome)
-        if not self.fate.done():
-            self.fate.set_result(None)
 
     def tell(self, outcome: Outcome | RlmmError) -> None:
         """Answer the caller, once; the fate may stay open."""
@@ -142,10 +137,10 @@ class Writer:
             return
         for append in list(self._appends.values()):
             if append.offset == offset:
-                append.conclude(outcome if append.value == value else _other_bytes(offset))
+                self._conclude(append, outcome if append.value == value else _other_bytes(offset))
             elif append.offset is None and append.value == value and offset >= append.position:
                 if append.answer_lost:
-                    append.conclude(outcome)
+                    self._conclude(append, outcome)
                     return
                 append.seen[offset] = outcome
 
@@ -153,21 +148,23 @@ class Writer:
         """The fold stands at `position` now: an offset before it that never came is unknown."""
         self._position = position
         self._progress.ring()
-        for append in self._appends.values():
-            if append.offset is not None and append.offset < position and not append.fate.done():
-                append.conclude(_other_bytes(append.offset))
+        for append in list(self._appends.values()):
+            if append.offset is not None and append.offset < position:
+                self._conclude(append, _other_bytes(append.offset))
 
     def dropped(self) -> None:
         """The fold is being dropped: nobody can say any more what became of the appends."""
-        for append in self._appends.values():
-            append.conclude(OutcomeUnknown("the fold was dropped while the record was on its way"))
+        for append in list(self._appends.values()):
+            self._conclude(
+                append, OutcomeUnknown("the fold was dropped while the record was on its way")
+            )
         self._position = 0
 
     def _hand_on(self, subject: Subject, value: bytes, position: int) -> _Append:
         loop = asyncio.get_running_loop()
-        append = _Append(value, position, loop.create_future(), loop.create_future())
+        append = _Append(subject, value, position, loop.create_future(), loop.create_future())
         self._appends[subject] = append
-        self._spawn(self._deliver(subject, append), f"append-{self.partition}")
+        self._spawn(self._deliver(append), f"append-{self.partition}")
         return append
 
     async def _completed(self, future: asyncio.Future[Any], deadline: float) -> bool:
@@ -176,7 +173,7 @@ class Writer:
             await asyncio.wait({future}, timeout=max(0.0, deadline - self._clock.monotonic()))
         return future.done()
 
-    async def _deliver(self, subject: Subject, append: _Append) -> None:
+    async def _deliver(self, append: _Append) -> None:
         """Hand a record to the log, and see to it that both its futures complete."""
         give_up = self._clock.monotonic() + self._delivery_timeout_seconds
         try:
@@ -185,28 +182,35 @@ class Writer:
             except OutcomeUnknown as unknown:
                 await self._seek(append, unknown, give_up)
             except RlmmError as error:
-                append.conclude(error)
+                self._conclude(append, error)
             else:
                 self._answered(append, offset)
             await self._completed(append.fate, give_up)
         finally:
-            append.conclude(OutcomeUnknown("the record did not come back from the log in time"))
-            if self._appends.get(subject) is append:
-                del self._appends[subject]
+            self._conclude(
+                append, OutcomeUnknown("the record did not come back from the log in time")
+            )
+
+    def _conclude(self, append: _Append, outcome: Outcome | RlmmError) -> None:
+        """The fate is known: tell the caller, and let the next write about the subject go on."""
+        append.tell(outcome)
+        if not append.fate.done():
+            append.fate.set_result(None)
+            del self._appends[append.subject]
 
     def _answered(self, append: _Append, offset: int) -> None:
         """The log named the offset, perhaps after the follower had passed it."""
         append.offset = offset
         if offset in append.seen:
-            append.conclude(append.seen[offset])
+            self._conclude(append, append.seen[offset])
         elif offset < self._position:
-            append.conclude(_other_bytes(offset))
+            self._conclude(append, _other_bytes(offset))
 
     async def _seek(self, append: _Append, unknown: OutcomeUnknown, give_up: float) -> None:
         """The answer was lost: read on to where the log ends now; the record may show up there."""
         append.answer_lost = True
         if append.seen:
-            append.conclude(append.seen[min(append.seen)])
+            self._conclude(append, append.seen[min(append.seen)])
             return
         end = await self._end(give_up)
         try:

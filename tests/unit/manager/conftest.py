@@ -1,0 +1,47 @@
+"""A manager on a memory log and a real directory, and the events to feed it with."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
+from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.domain.ids import TopicId
+
+
+class Rig:
+    """Builds managers over one shared log, one state directory each."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.store = MemoryLogStore(topic_id=TopicId(bytes(range(16))), partition_count=3)
+        self.disk = LocalDisk()
+
+    @asynccontextmanager
+    async def manager(self, name: str = "a", **options) -> AsyncGenerator[Manager, None]:
+        manager = Manager(
+            log=MemoryEventLog(self.store, heartbeat_seconds=0.05),
+            disk=self.disk,
+            clock=SystemClock(),
+            rng=random.Random(1),
+            options=ManagerOptions(state_dir=f"{self.directory}/{name}", **options),
+        )
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(manager.run(), name="manager")
+            try:
+                yield manager
+            finally:
+                task.cancel()
+                await asyncio.wait({task})
+
+
+@pytest.fixture
+async def rig(tmp_path) -> AsyncGenerator[Rig, None]:
+    rig = Rig(str(tmp_path))
+    yield rig
+    rig.disk.close()

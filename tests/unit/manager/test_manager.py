@@ -1,0 +1,348 @@
+"""The manager against a log that does what a log's bad day does."""
+
+import asyncio
+
+import pytest
+
+from rlmm_daemon.adapters.event_log.memory import AppendFault
+from rlmm_daemon.codec import records
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.fleet import FleetOptions
+from rlmm_daemon.domain.errors import (
+    HistoryLost,
+    IllegalTransition,
+    InvalidArgument,
+    NotAssigned,
+    NotLeader,
+    NotReady,
+    OutcomeUnknown,
+    SegmentNotFound,
+)
+from rlmm_daemon.domain.segment import SegmentState
+from tests.unit.manager.events import (
+    NEIGHBOUR,
+    TP,
+    of,
+    segment_id,
+    started,
+    until,
+    updated,
+)
+
+BROKER, OPERATOR = Caller.BROKER, Caller.OPERATOR
+DELETE_STARTED = SegmentState.DELETE_SEGMENT_STARTED
+
+
+async def copied(manager, number: int, start: int, end: int) -> None:
+    await manager.add(started(number, start, end), BROKER)
+    await manager.update(updated(number), BROKER)
+
+
+async def ready(manager, tp=TP) -> None:
+    await until(lambda: manager.is_ready(tp))
+
+
+def found(manager, offset: int, tp=TP, caller=BROKER):
+    record = manager.remote_log_segment_metadata(tp, 0, offset, caller)
+    return None if record is None else records.decode(record).segment_id
+
+
+async def test_a_finished_copy_is_found_and_an_unfinished_one_is_not(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await manager.add(started(1, 0, 9), BROKER)
+        assert found(manager, 5) is None
+        await manager.update(updated(1), BROKER)
+        assert found(manager, 5) == segment_id(1)
+        assert manager.highest_offset_for_epoch(TP, 0, BROKER) == 9
+        assert len(manager.list_remote_log_segments(TP, None, BROKER)) == 1
+        assert manager.remote_log_size(TP, 0, BROKER) == 100
+
+
+async def test_before_the_first_announcement_every_read_is_not_ready(rig):
+    async with rig.manager() as manager:
+        with pytest.raises(NotReady, match=r"not announced|not open"):
+            manager.remote_log_segment_metadata(TP, 0, 0, BROKER)
+        await until(lambda: manager.fleet.follow_set is not None)
+        with pytest.raises(NotReady, match="not announced"):
+            manager.list_remote_log_segments(TP, None, BROKER)
+        assert not manager.is_ready(TP)
+
+
+async def test_an_empty_announcement_opens_the_gate_and_names_nothing(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([], [])
+        with pytest.raises(NotAssigned):
+            manager.list_remote_log_segments(TP, None, BROKER)
+        with pytest.raises(NotAssigned):
+            await manager.add(started(1, 0, 9), BROKER)
+
+
+async def test_a_follower_may_not_start_a_copy_but_may_end_one(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await manager.add(started(1, 0, 9), BROKER)
+        manager.on_partition_leadership_changes([], [TP])
+        with pytest.raises(NotLeader):
+            await manager.add(started(2, 10, 19), BROKER)
+        await manager.update(updated(1), BROKER)
+        assert found(manager, 5) == segment_id(1)
+
+
+async def test_an_update_after_stop_is_accepted_while_a_neighbour_keeps_the_fold(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP, NEIGHBOUR], [])
+        await ready(manager)
+        await manager.add(started(1, 0, 9), BROKER)
+        manager.on_stop_partitions([TP])
+        await manager.update(updated(1), BROKER)
+        manager.on_partition_leadership_changes([TP], [])
+        await ready(manager)
+        assert found(manager, 5) == segment_id(1)
+
+
+async def test_repeats_succeed_and_append_nothing(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await manager.add(started(1, 0, 9), BROKER)
+        await manager.add(started(1, 0, 9), BROKER)
+        await manager.update(updated(1), BROKER)
+        await manager.update(updated(1), BROKER)
+        assert manager.fleet.followers[of(TP)].fold.position == 2
+
+
+async def test_an_illegal_step_is_refused_before_it_is_published(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await manager.add(started(1, 0, 9), BROKER)
+        with pytest.raises(IllegalTransition):
+            await manager.add(started(1, 0, 10), BROKER)
+        with pytest.raises(SegmentNotFound):
+            await manager.update(updated(2), BROKER)
+        with pytest.raises(InvalidArgument):
+            await manager.add(updated(1), BROKER)
+        assert manager.fleet.followers[of(TP)].fold.position == 1
+
+
+async def test_a_write_whose_answer_is_lost_is_found_where_it_landed(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        rig.store.fail_next_append(of(TP), AppendFault.UNKNOWN_LANDED)
+        await manager.add(started(1, 0, 9), BROKER)
+        assert manager.fleet.followers[of(TP)].fold.position == 1
+
+
+async def test_a_write_that_never_landed_is_unknown_and_blocks_its_segment_only(rig):
+    options = FleetOptions(delivery_timeout_seconds=0.3)
+    async with rig.manager(fleet=options) as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        rig.store.fail_next_append(of(TP), AppendFault.UNKNOWN_LOST)
+        with pytest.raises(OutcomeUnknown):
+            await manager.add(started(1, 0, 9), BROKER)
+        with pytest.raises(OutcomeUnknown, match="still in flight"):
+            await manager.add(started(1, 0, 9), BROKER, 0.05)
+        await manager.add(started(2, 10, 19), BROKER)
+        await manager.add(started(1, 0, 9), BROKER)
+        assert manager.fleet.followers[of(TP)].fold.position == 2
+
+
+async def test_a_restart_takes_up_the_snapshot_and_the_tail(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+        manager.draining = False
+        await copied(manager, 2, 10, 19)
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        follower = manager.fleet.followers[of(TP)]
+        assert follower.snapshot_at_ms is not None
+        assert (found(manager, 5), found(manager, 15)) == (segment_id(1), segment_id(2))
+
+
+async def test_while_the_log_is_silent_only_hits_are_answered(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        rig.store.pause()
+        manager.fleet.followers[of(TP)]._answered_at -= 61
+        assert found(manager, 5) == segment_id(1)
+        with pytest.raises(NotReady, match="stale"):
+            found(manager, 50)
+        with pytest.raises(NotReady):
+            manager.highest_offset_for_epoch(TP, 0, BROKER)
+        assert not manager.is_ready(TP)
+        rig.store.resume()
+        await ready(manager)
+
+
+async def test_stop_all_then_announce_again_is_not_ready_until_caught_up(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        manager.replace_assignment([], [])
+        await until(lambda: not manager.fleet.followers)
+        rig.store.put(of(TP), started(2, 10, 19))
+        rig.store.put(of(TP), updated(2))
+        manager.replace_assignment([TP], [])
+        with pytest.raises(NotReady):
+            found(manager, 15)
+        await ready(manager)
+        assert found(manager, 15) == segment_id(2)
+
+
+async def test_a_new_neighbour_answers_hits_at_once(rig):
+    async with rig.manager() as manager:
+        rig.store.put(of(TP), started(1, 0, 9, NEIGHBOUR))
+        rig.store.put(of(TP), updated(1, tp=NEIGHBOUR))
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        manager.on_partition_leadership_changes([NEIGHBOUR], [])
+        assert found(manager, 5, NEIGHBOUR) == segment_id(1)
+        with pytest.raises(NotReady):
+            found(manager, 50, NEIGHBOUR)
+        await ready(manager, NEIGHBOUR)
+        assert found(manager, 50, NEIGHBOUR) is None
+
+
+async def test_a_truncated_tail_is_history_lost_until_it_is_accepted(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await copied(manager, 2, 10, 19)
+        rig.store.truncate(of(TP), 2)
+        await until(lambda: manager.fleet.followers[of(TP)].failure is not None)
+        with pytest.raises(HistoryLost, match="1 finished segment"):
+            found(manager, 5)
+        assert not manager.is_ready(TP)
+        await manager.fleet.followers[of(TP)].accept_loss()
+        await ready(manager)
+        assert (found(manager, 5), found(manager, 15)) == (segment_id(1), None)
+
+
+async def test_a_truncated_tail_that_comes_back_ends_the_failure(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        rig.store.truncate(of(TP), 0)
+        await until(lambda: manager.fleet.followers[of(TP)].failure is not None)
+        rig.store.put(of(TP), started(1, 0, 9))
+        rig.store.put(of(TP), updated(1))
+        await ready(manager)
+        assert found(manager, 5) == segment_id(1)
+
+
+async def test_a_loss_is_still_known_after_a_restart(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+    rig.store.truncate(of(TP), 0)
+    for _ in range(2):
+        async with rig.manager() as manager:
+            manager.replace_assignment([TP], [])
+            await until(lambda m=manager: m.fleet.followers.get(of(TP)) is not None)
+            follower = manager.fleet.followers[of(TP)]
+            await until(lambda f=follower: f.failure is not None)
+            with pytest.raises(HistoryLost):
+                found(manager, 5)
+
+
+async def test_a_trimmed_head_is_history_lost(rig):
+    rig.store.put(of(TP), started(1, 0, 9))
+    rig.store.put(of(TP), updated(1))
+    rig.store.trim(of(TP), 1)
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: bool(manager.fleet.followers))
+        follower = manager.fleet.followers[of(TP)]
+        await until(lambda: follower.failure is not None)
+        with pytest.raises(HistoryLost, match="starts at 1"):
+            found(manager, 5)
+
+
+async def test_an_operator_follows_on_demand_and_waits(rig):
+    rig.store.put(of(TP), started(1, 0, 9))
+    rig.store.put(of(TP), updated(1))
+    async with rig.manager() as manager:
+        with pytest.raises(NotReady):
+            found(manager, 5, caller=OPERATOR)
+        await manager.until_readable(TP, OPERATOR, 5.0)
+        assert found(manager, 5, caller=OPERATOR) == segment_id(1)
+        with pytest.raises(NotReady):
+            found(manager, 5)
+
+
+async def test_a_poison_record_is_passed_over(rig):
+    rig.store.put(of(TP), None)
+    rig.store.put(of(TP), b"garbage")
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        assert found(manager, 5) == segment_id(1)
+
+
+async def test_delete_started_is_told_to_whoever_asked(rig):
+    async with rig.manager() as manager:
+        told = []
+        manager.hooks.delete_started.append(lambda tp, sid: told.append((tp, sid)))
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.update(updated(1, DELETE_STARTED), BROKER)
+        assert told == [(TP, segment_id(1))]
+
+
+async def test_until_state_waits_for_the_apply(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(
+                manager.until_state(
+                    TP, segment_id(1), frozenset({SegmentState.COPY_SEGMENT_STARTED})
+                )
+            )
+            await manager.add(started(1, 0, 9), BROKER)
+        state, _ = waiting.result()
+        assert state is SegmentState.COPY_SEGMENT_STARTED
+
+
+async def test_sixty_four_writers_all_get_their_own_answer(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        async with asyncio.TaskGroup() as group:
+            for number in range(64):
+                group.create_task(
+                    manager.add(started(number, number * 10, number * 10 + 9), BROKER)
+                )
+        assert len(manager.list_remote_log_segments(TP, None, BROKER)) == 64
+
+
+async def test_a_cancelled_write_is_not_taken_back(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        rig.store.pause()
+        async with asyncio.TaskGroup() as group:
+            write = group.create_task(manager.add(started(1, 0, 9), BROKER))
+            writer = manager.fleet._writers[of(TP)] if manager.fleet._writers else None
+            await until(lambda: writer is not None and writer.in_flight == 1)
+            write.cancel()
+        rig.store.resume()
+        await until(lambda: manager.fleet.followers[of(TP)].fold.position == 1)
