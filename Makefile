@@ -1,0 +1,68 @@
+# `make demo` shows what the daemon does; `make test` tests it. Both set everything up themselves.
+SHELL := /bin/bash
+BIN := .venv/bin
+STAMP := .venv/.installed
+SEEDS ?= 200
+PYTEST_ARGS ?=
+.DEFAULT_GOAL := help
+
+.PHONY: help preflight install run demo test lint format types imports sim sim-mutants bench dist lock clean
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+preflight: ## Name each missing tool with its install command
+	@deploy/dev/preflight.sh >/dev/null
+
+install: $(STAMP) ## Create .venv from the lock file, hashes checked
+
+$(STAMP): requirements-dev.lock pyproject.toml deploy/dev/preflight.sh
+	@python=$$(deploy/dev/preflight.sh) && $$python -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+run: install ## Run the daemon in the foreground with config/rlmm.toml
+	@mkdir -p var
+	$(BIN)/rlmm run --config config/rlmm.toml
+
+demo: install ## The main job end to end on real Kafka segments
+	$(BIN)/python deploy/dev/demo.py
+
+test: install ## All tests
+	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+lint: install ## Rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: install ## Format the code
+	$(BIN)/ruff format .
+
+types: install ## Types, strict
+	$(BIN)/mypy
+
+imports: install ## The direction of dependence
+	$(BIN)/lint-imports
+
+sim: install ## The simulation: make sim SEEDS=1000
+	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
+
+sim-mutants: install ## Planted bugs that the simulation must find
+	$(BIN)/python -m tests.simulation.mutants
+
+bench: install ## Benchmarks against their peers
+	$(BIN)/python -m tests.benchmarks.run
+
+dist: install ## Wheel and sdist in dist/, the wheel tried in a bare venv
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	deploy/dev/try-wheel.sh $(BIN)/python dist/*.whl
+
+lock: ## Resolve the dependencies anew (needs uv)
+	uv pip compile --quiet --upgrade --generate-hashes --no-header pyproject.toml -o requirements.lock
+	uv pip compile --quiet --upgrade --generate-hashes --no-header --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+clean: ## Remove everything that was made
+	rm -rf .venv dist build var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,188 @@
+"""What is shipped: the wheel, the unit, the lock files, the Makefile's promises."""
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.config import Daemon
+from rlmm_daemon.domain.ids import BrokerId
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "deploy" / "systemd" / "rlmm-daemon.service"
+systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Return the wheel built from a copy, without the network."""
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, source)
+    for name in ("rlmm_daemon", "tests/unit/process"):
+        shutil.copytree(ROOT / name, source / name)
+    run = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "out"],
+        cwd=source,
+        env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    [path] = (source / "out").glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_holds_the_package_its_licence_and_its_command(wheel: zipfile.ZipFile):
+    names = wheel.namelist()
+    modules = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "rlmm_daemon").rglob("*.py")
+        if "/." not in str(path.relative_to(ROOT))
+    }
+    assert len(modules) > 10
+    assert {name for name in names if name.endswith(".py")} <= modules
+    assert {"rlmm_daemon/cli/group.py", "rlmm_daemon/daemon/runtime.py"} <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    [entry_points] = [name for name in names if name.endswith("entry_points.txt")]
+    assert "rlmm = rlmm_daemon.cli:main" in wheel.read(entry_points).decode()
+
+
+def test_the_base_wheel_brings_no_spark(wheel: zipfile.ZipFile):
+    [metadata] = [name for name in wheel.namelist() if name.endswith("METADATA")]
+    required = re.findall(r"^Requires-Dist: (.*)$", wheel.read(metadata).decode(), re.MULTILINE)
+    spark = [line for line in required if re.match(r"(pyspark|pyarrow|obstore)\b", line)]
+    assert len(spark) == 3
+    assert all("extra == 'spark'" in line for line in spark)
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_each_locked_requirement_has_hashes_and_no_registry_is_named(name: str):
+    text = (ROOT / name).read_text()
+    requirements = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+    assert len(requirements) > 20
+    for requirement in requirements:
+        assert re.match(r"[a-z0-9._-]+==\S+", requirement)
+        assert "--hash=sha256:" in requirement, requirement
+    assert "://" not in text
+    assert "pyspark" not in text
+
+
+def test_every_direct_dependency_is_locked():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = project["project"]["dependencies"]
+    base = (ROOT / "requirements.lock").read_text()
+    dev = (ROOT / "requirements-dev.lock").read_text()
+    for requirement in wanted:
+        name = re.match(r"[a-z0-9-]+", requirement)
+        assert name is not None
+        assert re.search(rf"^{name[0]}==", base, re.MULTILINE), requirement
+    for requirement in [*wanted, *project["dependency-groups"]["dev"]]:
+        name = re.match(r"[a-z0-9-]+", requirement)
+        assert name is not None
+        assert re.search(rf"^{name[0]}==", dev, re.MULTILINE), requirement
+
+
+def settings() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in UNIT.read_text().splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("Type", "notify"),
+        ("Before", "kafka.service"),
+        ("Restart", "always"),
+        ("RestartSec", "500ms"),
+        ("StartLimitIntervalSec", "0"),
+        ("RestartPreventExitStatus", "78"),
+        ("RuntimeDirectory", "rlmm"),
+        ("StateDirectory", "rlmm"),
+    ],
+)
+def test_the_unit_keeps_what_operators_rely_on(key: str, value: str):
+    assert settings()[key] == [value]
+
+
+def test_the_unit_neither_goes_down_with_the_broker_nor_hides_who_calls():
+    assert not {"PartOf", "BindsTo", "Requires", "PrivateUsers"} & settings().keys()
+
+
+def test_the_brokers_drop_in_wants_the_daemon_and_no_more():
+    drop_in = configparser.ConfigParser()
+    drop_in.read(ROOT / "deploy" / "systemd" / "kafka.service.d" / "rlmm.conf")
+    assert drop_in["Unit"]["Wants"] == "rlmm-daemon.service"
+    assert "Requires" not in drop_in["Unit"]
+
+
+def runnable_unit(directory: Path) -> Path:
+    """Return a copy whose program exists here: that is all `verify` asks of it."""
+    program = re.compile(r"^ExecStart=\S+", re.MULTILINE)
+    text, count = program.subn("ExecStart=/bin/true", UNIT.read_text())
+    assert count == 1
+    copy = directory / UNIT.name
+    copy.write_text(text)
+    return copy
+
+
+@systemd
+def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path: Path):
+    copy = runnable_unit(tmp_path)
+    command = ["systemd-analyze", "verify", str(copy)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    copy.write_text(copy.read_text() + "Nonsense=1\n")
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Nonsense" in run.stderr
+
+
+@systemd
+def test_systemd_calls_the_unit_well_hardened(tmp_path: Path):
+    command = ["systemd-analyze", "security", "--offline=true", str(runnable_unit(tmp_path))]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.search(r"Overall exposure level for \S+: [01]\.\d OK", run.stdout), run.stdout[-200:]
+
+
+def test_the_stop_timeout_leaves_room_for_the_drain():
+    drain_ms = Daemon(broker_id=BrokerId(1)).drain_deadline_ms
+    [timeout] = settings()["TimeoutStopSec"]
+    assert int(timeout.removesuffix("s")) * 1000 > drain_ms + 10_000
+
+
+def test_preflight_names_each_missing_tool_with_its_install_command(tmp_path: Path):
+    for tool in ("bash", "uname"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or "")
+    (tmp_path / "apt-get").symlink_to("/bin/true")
+    run = subprocess.run(
+        ["bash", str(ROOT / "deploy" / "dev" / "preflight.sh")],
+        env={"PATH": str(tmp_path)},
+        executable=str(tmp_path / "bash"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "missing: Python 3.11 or newer\n  install it with: sudo apt-get install" in run.stderr
+    assert "missing: make\n  install it with: sudo apt-get install make" in run.stderr
+
+
+def test_ci_runs_only_targets_that_the_makefile_has():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    stages = re.findall(r"^stage \S+ make (\S+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert {"install", "lint", "types", "imports", "test", "sim", "demo"} <= set(stages)
+    assert set(stages) <= targets
