@@ -164,7 +164,7 @@ class BulkReader(io.RawIOBase):
             raise self._cut_short()
         self._left -= size
         if self.crc32c is not None:
-            self._sum = google_crc32c.extend(self._sum, target[:size])
+            self._sum = google_crc32c.extend(self._sum, bytes(target[:size]))
             if not self._left and self._sum != self.crc32c:
                 raise ChecksumMismatch(expected=self.crc32c, actual=self._sum)
         return size

@@ -1,0 +1,331 @@
+"""A daemon of dicts behind the real server, for tests that care about the socket alone."""
+
+# ruff: noqa: ARG002, ARG005 - fakes keep the signatures of what they stand for
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rlmm_daemon.codec import api, records
+from rlmm_daemon.daemon.limits import ServerOptions
+from rlmm_daemon.daemon.server import Server
+from rlmm_daemon.daemon.services import Services
+from rlmm_daemon.domain.errors import NotReady, OutcomeUnknown, SegmentNotFound
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    SegmentId,
+    TopicId,
+    TopicIdPartition,
+)
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
+
+CLUSTER = "cluster-of-the-test"
+BROKER = BrokerId(1)
+ORDERS = TopicIdPartition(TopicId(bytes(range(16))), "orders", 0)
+
+
+def segment(number: int = 1, size: int = 1000) -> SegmentMetadata:
+    return SegmentMetadata(
+        partition=ORDERS,
+        segment_id=SegmentId(number.to_bytes(16, "big")),
+        start_offset=Offset(number * 100),
+        end_offset=Offset(number * 100 + 99),
+        broker_id=BROKER,
+        max_timestamp_ms=1,
+        event_timestamp_ms=2,
+        segment_leader_epochs={LeaderEpoch(5): Offset(number * 100)},
+        segment_size_bytes=size,
+        state=SegmentState.COPY_SEGMENT_FINISHED,
+    )
+
+
+@dataclass
+class FakeManager:
+    records: list[bytes] = field(default_factory=list)
+    ready: bool = True
+    becomes_ready: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: Counter[str] = field(default_factory=Counter)
+    incarnations: list[int] = field(default_factory=list)
+    announced: list[Any] = field(default_factory=list)
+    callers: list[Any] = field(default_factory=list)
+    #: Writes wait for it; "unknown" turns a cancelled one into OutcomeUnknown.
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled_becomes_unknown: bool = False
+    entered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    cancelled: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    bug: bool = False
+
+    def _look(self, caller: Any) -> None:
+        self.callers.append(caller)
+        if self.bug:
+            raise ZeroDivisionError("a bug")
+        if not self.ready:
+            raise NotReady(state="replaying", lag=7)
+
+    def remote_log_segment_metadata(self, tp, epoch, offset, caller):
+        self._look(caller)
+        for record in self.records:
+            found = records.decode(record)
+            assert isinstance(found, SegmentMetadata)
+            if (tp, epoch) == (ORDERS, 5) and found.start_offset <= offset <= found.end_offset:
+                return record
+        return None
+
+    def highest_offset_for_epoch(self, tp, epoch, caller):
+        self._look(caller)
+        return 199 if (tp, epoch) == (ORDERS, 5) else None
+
+    def list_remote_log_segments(self, tp, epoch, caller):
+        self._look(caller)
+        return list(self.records)
+
+    def remote_log_size(self, tp, epoch, caller):
+        self._look(caller)
+        return 12345
+
+    def next_segment_with_txn_index(self, tp, epoch, offset, caller):
+        self._look(caller)
+        return self.records[0] if self.records else None
+
+    def is_ready(self, tp):
+        return self.ready
+
+    async def until_readable(self, tp, caller, timeout_seconds):
+        self.calls["until_readable"] += 1
+        self.entered.release()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self.becomes_ready.wait()
+        except TimeoutError:
+            pass
+
+    async def _write(self) -> None:
+        self.entered.release()
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled.release()
+            if self.cancelled_becomes_unknown:
+                raise OutcomeUnknown from None
+            raise
+
+    async def add(self, record, caller):
+        await self._write()
+        self.records.append(record)
+
+    async def update(self, record, caller):
+        raise SegmentNotFound(segment_id="x")
+
+    async def put_partition_delete(self, record, caller):
+        if self.bug:
+            raise ZeroDivisionError("a bug")
+
+    def on_partition_leadership_changes(self, leaders, followers):
+        self.announced.append(("changes", list(leaders), list(followers)))
+
+    def on_stop_partitions(self, partitions):
+        self.announced.append(("stop", list(partitions)))
+
+    def replace_assignment(self, leaders, followers):
+        self.announced.append(("replace", list(leaders), list(followers)))
+
+    def hello_from_broker(self, incarnation_ms):
+        self.incarnations.append(incarnation_ms)
+
+
+class FakeOperator:
+    def __init__(self, manager: FakeManager) -> None:
+        self.manager = manager
+        self.drained = False
+
+    async def resolve(self, selector):
+        return [ORDERS]
+
+    async def status(self):
+        return {"state": "fine"}
+
+    async def partitions(self):
+        return [{"partition": 1}]
+
+    async def segments(self, selector, epoch):
+        for record in self.manager.records:
+            yield record
+
+    async def explain(self, selector):
+        return {"verdict": "ok", "selector": selector}
+
+    async def tail(self, metadata_partition, from_offset, *, follow):
+        for offset in range(3):
+            yield api.TailEvent(1, offset, b"value", "applied")
+        if follow:
+            self.manager.entered.release()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.manager.cancelled.release()
+
+    async def export(self, selector):
+        for record in self.manager.records:
+            yield record
+
+    async def snapshot_now(self, metadata_partition):
+        return [{"metadata_partition": metadata_partition}]
+
+    async def drain(self):
+        self.drained = True
+
+    async def partition_retry(self, metadata_partition):
+        return {"done": metadata_partition}
+
+    async def partition_rebuild(self, metadata_partition):
+        return {"done": metadata_partition}
+
+    async def partition_accept_loss(self, metadata_partition, *, everything):
+        return {"everything": everything}
+
+    async def log_repair(self, metadata_partition):
+        return {"done": metadata_partition}
+
+
+class FakeBulk:
+    """Bytes of a file or from chunks, announced with any length."""
+
+    def __init__(self, *, length, crc32c=None, file=None, chunks=()):
+        self.length, self.crc32c, self.file, self._chunks = length, crc32c, file, chunks
+        self.closed = False
+
+    async def chunks(self):
+        for chunk in self._chunks:
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk
+
+    async def aclose(self):
+        self.closed = True
+        if self.file is not None:
+            os.close(self.file[0])
+            self.file = None
+
+
+class FakeFetcher:
+    def __init__(self) -> None:
+        self.make = lambda start, end: FakeBulk(length=0)
+        self.last: FakeBulk | None = None
+
+    async def fetch_log_segment(self, record, start, end_inclusive):
+        self.last = self.make(start, end_inclusive)
+        return self.last
+
+    async def fetch_index(self, record, index):
+        self.last = self.make(0, None)
+        return self.last
+
+
+class FakeCopier:
+    async def copy_log_segment_data(self, record, files):
+        return b"custom"
+
+    async def copy_segment(self, record, files):
+        started = records.decode(record)
+        assert isinstance(started, SegmentMetadata)
+        return records.encode(replace(started, state=SegmentState.COPY_SEGMENT_FINISHED))
+
+    async def delete_log_segment_data(self, record):
+        pass
+
+    async def delete_segment(self, tp, segment_id):
+        pass
+
+
+@dataclass
+class Daemon:
+    server: Server
+    manager: FakeManager
+    operator: FakeOperator
+    fetcher: FakeFetcher
+    path: str
+    serving: asyncio.Task[None]
+
+
+@asynccontextmanager
+async def daemon(
+    path: str, *, cluster_id: str | None = CLUSTER, storage: bool = True, **options: Any
+) -> AsyncGenerator[Daemon, None]:
+    """Serve fakes on a real socket until the block ends."""
+    manager, fetcher = FakeManager(), FakeFetcher()
+    operator = FakeOperator(manager)
+    services = Services(
+        manager=manager,
+        operator=operator,
+        copier=FakeCopier() if storage else None,
+        fetcher=fetcher if storage else None,
+    )
+    server = Server(
+        ServerOptions(path=path, **options),
+        services,
+        broker_id=BROKER,
+        cluster_id=cluster_id,
+        version="0",
+    )
+    server.listen()
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(server.run())
+        try:
+            yield Daemon(server, manager, operator, fetcher, path, serving)
+        finally:
+            server.stop()
+
+
+async def until(condition, seconds: float = 10) -> None:
+    """Return when a condition holds; let everything else run meanwhile."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0.001)
+
+
+class Raw:
+    """A peer that says whatever the test wants, frame by frame."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def connect(cls, path: str, role: str | None = "operator") -> "Raw":
+        raw = cls(*await asyncio.open_unix_connection(path, limit=2**20))
+        if role is not None:
+            raw.send_hello(role)
+            _, error, _ = await raw.answer()
+            assert error is None, error
+        return raw
+
+    def send_hello(self, role="operator", **ids) -> None:
+        from rlmm_daemon.codec import frames  # noqa: PLC0415 - keeps the fakes' imports short
+
+        params = api.HelloParams(ids.pop("protocol", 1), "test", role, ids.pop("part", ""), **ids)
+        self.writer.write(frames.request_frame(1, "hello", params))
+
+    async def answer(self) -> tuple[int, Any, Any]:
+        import msgspec  # noqa: PLC0415 - as above
+
+        async with asyncio.timeout(10):
+            size = int.from_bytes(await self.reader.readexactly(4), "big")
+            body = msgspec.msgpack.decode(await self.reader.readexactly(size))
+        assert body[0] == 1
+        return body[1], body[2], body[3]
+
+    async def ended(self) -> bool:
+        """Whether the daemon closes without another word."""
+        async with asyncio.timeout(10):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+    def close(self) -> None:
+        self.writer.close()
