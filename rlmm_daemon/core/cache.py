@@ -1,0 +1,383 @@
+"""What one user partition's log implies: its segments, their epochs, and the answers from them.
+
+Listings are Kafka's, set and order. Look-ups answer any live finished segment that covers the
+offset, of several the one that finished last. Source: RemoteLogMetadataCache; the deliberate
+differences have a test each in `test_deviations.py`.
+
+    state                   look-up   listed by epoch       listed in all
+    COPY_SEGMENT_STARTED    no        yes                   yes
+    COPY_SEGMENT_FINISHED   yes       yes, or third set     yes
+    DELETE_SEGMENT_STARTED  no        yes                   yes
+    DELETE_SEGMENT_FINISHED the segment is gone
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import partial
+
+from rlmm_daemon.codec import tail as tails
+from rlmm_daemon.codec.tail import merged, spans, state_of
+from rlmm_daemon.core.cover import Piece
+from rlmm_daemon.core.epoch_index import EpochIndex
+from rlmm_daemon.core.lifecycle import LEGAL_BY_NUMBER, legal_partition_delete
+from rlmm_daemon.core.segment_table import SegmentTable
+from rlmm_daemon.domain.errors import IllegalTransition, InvalidArgument, SegmentNotFound
+from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
+
+STATES = tuple(SegmentState)
+_STARTED, _FINISHED, _DELETE_STARTED, _DELETE_FINISHED = range(4)
+
+
+class PartitionCache:
+    """One user partition. Answers are whole records: key 0, version 0, the present state."""
+
+    __slots__ = (
+        "_highest",
+        "_kept",
+        "_strays",
+        "bytes_by_state",
+        "changes",
+        "delete_state",
+        "epochs",
+        "late_writers",
+        "partition",
+        "prefix",
+        "segments",
+        "segments_by_state",
+        "writer",
+    )
+
+    def __init__(self, partition: TopicIdPartition) -> None:
+        self.partition = partition
+        #: The TopicIdPartitionEntry of its records.
+        self.prefix = tails.prefix_of(partition)
+        self.delete_state: PartitionDeleteState | None = None
+        #: Events that changed something; a repeat leaves it alone.
+        self.changes = 0
+        #: Finished copies whose broker is not the one that began the latest copy: two writers.
+        self.late_writers: dict[int, int] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self.segments = SegmentTable(self.prefix)
+        self.epochs: dict[int, EpochIndex] = {}
+        self._highest: dict[int, int] = {}
+        #: The last non-null custom metadata of segments whose record has lost it.
+        self._kept: dict[SegmentId, bytes] = {}
+        #: Epochs of an earlier COPY_SEGMENT_STARTED of the same id, in which it is still listed.
+        self._strays: dict[SegmentId, set[int]] = {}
+        #: Who began the latest copy.
+        self.writer: int | None = None
+        self.segments_by_state = [0, 0, 0, 0]
+        self.bytes_by_state = [0, 0, 0, 0]
+
+    # Answers
+
+    def lookup(self, epoch: LeaderEpoch, offset: Offset) -> bytes | None:
+        """Return the finished segment that holds `offset` in `epoch`. One bisect.
+
+        Source: RemoteLogMetadataCache.remoteLogSegmentMetadata, which knows the floor entry only.
+        """
+        index = self.epochs.get(epoch)
+        if index is None:
+            return None
+        cover = index.cover
+        at = bisect_right(cover.starts, offset) - 1
+        if at < 0 or offset > cover.ends[at]:
+            return None
+        return self.segments.record(cover.ids[at])
+
+    def next_with_txn_index(self, epoch: LeaderEpoch, offset: Offset) -> bytes | None:
+        """Return the first segment with a non-empty transaction index, from `offset` on in `epoch`.
+
+        None too if the walk meets an offset that no segment holds (KIP-1058).
+        """
+        index = self.epochs.get(epoch)
+        found = None if index is None else index.cover.next_with_txn_index(offset, self._facts)
+        return None if found is None else self.segments.record(found)
+
+    def highest_offset(self, epoch: LeaderEpoch) -> int | None:
+        """Return the highest offset that ever finished in `epoch`; it never decreases."""
+        return self._highest.get(epoch)
+
+    def list_all(self) -> list[bytes]:
+        """Return every live segment by start offset, then id (Kafka promises no order)."""
+        return [self.segments.record(segment_id) for segment_id in self.segments.ordered()]
+
+    def list_epoch(self, epoch: LeaderEpoch) -> list[bytes]:
+        """Return Kafka's listing of an epoch, in Kafka's order, so without the third set.
+
+        Ties of start offset: referenced before unreferenced, these as they came.
+        """
+        return [self.segments.record(segment_id) for segment_id in self.listed_ids(epoch)]
+
+    def listed_ids(self, epoch: LeaderEpoch) -> list[SegmentId]:
+        """Return the ids of `list_epoch`."""
+        index = self.epochs.get(epoch)
+        if index is None:
+            return []
+        referenced = index.referenced_ids()
+        if not index.unreferenced:
+            return referenced[:]
+        stored = self.segments
+        # Kafka sorts by the segment's own start, and only if there is something to merge in.
+        return sorted((*referenced, *index.unreferenced), key=lambda i: tails.start_of(stored[i]))
+
+    def size(self, epoch: LeaderEpoch) -> int:
+        """Return the bytes of all that `list_epoch` holds, in whatever state (`remoteLogSize`)."""
+        return sum(tails.size_of(self.segments[i]) for i in self.listed_ids(epoch))
+
+    def third_set(self, epoch: LeaderEpoch) -> list[SegmentId]:
+        """Return the finished segments of `epoch` that are in neither of Kafka's sets."""
+        index = self.epochs.get(epoch)
+        return [] if index is None else list(index.third)
+
+    def get(self, segment_id: SegmentId) -> bytes | None:
+        """Return a live segment, whatever its state."""
+        return self.segments.record(segment_id) if segment_id in self.segments else None
+
+    def state(self, segment_id: SegmentId) -> SegmentState | None:
+        """Return a segment's state; None if it was never seen or is gone."""
+        tail = self.segments.get(segment_id)
+        return None if tail is None else STATES[state_of(tail)]
+
+    def last_custom_metadata(self, segment_id: SegmentId) -> CustomMetadata | None:
+        """Return the last non-null custom metadata: an update may have erased it in the record."""
+        tail = self.segments.get(segment_id)
+        custom = None if tail is None else tails.custom_of(tail)
+        custom = self._kept.get(segment_id) if custom is None else custom
+        return None if custom is None else CustomMetadata(custom)
+
+    def live_finished(self) -> Iterator[SegmentId]:
+        """Yield the ids of all COPY_SEGMENT_FINISHED segments."""
+        return (i for i in self.segments if state_of(self.segments[i]) == _FINISHED)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no segment is left; highest offsets may be."""
+        return not len(self.segments)
+
+    @property
+    def highest_offsets(self) -> dict[int, int]:
+        """Highest offset by epoch; not to be changed."""
+        return self._highest
+
+    @property
+    def kept_custom_metadata(self) -> dict[SegmentId, bytes]:
+        """What `last_custom_metadata` answers where the record has null; not to be changed."""
+        return self._kept
+
+    # Events
+
+    def start(self, segment_id: SegmentId, tail: bytes) -> SegmentState | None:
+        """Apply COPY_SEGMENT_STARTED and return the state before it.
+
+        Raises:
+            InvalidArgument: the record is in another state.
+            IllegalTransition: the segment is past COPY_SEGMENT_STARTED.
+        """
+        if state_of(tail) != _STARTED:
+            raise InvalidArgument("a new segment's state must be COPY_SEGMENT_STARTED")
+        stored = self.segments
+        old = stored.get(segment_id)
+        if old is not None:
+            if state_of(old) != _STARTED:
+                raise illegal(segment_id, STATES[state_of(old)], SegmentState.COPY_SEGMENT_STARTED)
+            if old == tail:
+                return SegmentState.COPY_SEGMENT_STARTED
+            self._restart(segment_id, old, tail)
+        if self.delete_state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
+            self.delete_state = None
+        for epoch, _, _ in spans(tail):
+            index = self.epochs.get(epoch)
+            if index is None:
+                index = self.epochs[epoch] = EpochIndex()
+            index.unreferenced[segment_id] = None
+        stored.put(segment_id, tail)
+        self.writer = tails.broker_of(tail)
+        self.segments_by_state[_STARTED] += 1
+        self.bytes_by_state[_STARTED] += tails.size_of(tail)
+        self.changes += 1
+        return None if old is None else SegmentState.COPY_SEGMENT_STARTED
+
+    def _restart(self, segment_id: SegmentId, old: bytes, tail: bytes) -> None:
+        """Prepare for another COPY_SEGMENT_STARTED of one id that says something else.
+
+        Kafka lists it in its former epochs too, and forgets to take it out there at its end.
+        """
+        self.segments_by_state[_STARTED] -= 1
+        self.bytes_by_state[_STARTED] -= tails.size_of(old)
+        now = {epoch for epoch, _, _ in spans(tail)}
+        before = {epoch for epoch, _, _ in spans(old)} | self._strays.pop(segment_id, set())
+        if before - now:
+            self._strays[segment_id] = before - now
+        self._keep_custom(segment_id, old, tail)
+
+    def update(
+        self, segment_id: SegmentId, written: bytes, custom: bytes, state: int
+    ) -> SegmentState:
+        """Apply an update and return the state before it.
+
+        `written` is broker id and event timestamp, `custom` the custom metadata, both as on the
+        wire (`codec.tail.merged`).
+
+        Raises:
+            SegmentNotFound: never seen, or gone.
+            IllegalTransition: the life cycle does not allow it.
+            InvalidArgument: COPY_SEGMENT_STARTED, which no update may say.
+        """
+        stored = self.segments
+        old = stored.get(segment_id)
+        if old is None:
+            raise SegmentNotFound(segment_id=uuid_text(segment_id))
+        before = state_of(old)
+        if not LEGAL_BY_NUMBER[before][state]:
+            raise illegal(segment_id, STATES[before], STATES[state])
+        if state == _STARTED:
+            raise InvalidArgument("an update cannot say COPY_SEGMENT_STARTED")
+        if state == _DELETE_FINISHED:
+            self._remove(segment_id, old)
+            return SegmentState.DELETE_SEGMENT_STARTED
+        new = merged(old, written, custom, state)
+        stored.put(segment_id, new)
+        if custom != tails.NULL_CUSTOM or tails.has_custom(old):
+            self._keep_custom(segment_id, old, new)
+        moved = self._move(segment_id, new, before, state)
+        if moved or new != old:
+            self.changes += 1
+        return STATES[before]
+
+    def _move(self, segment_id: SegmentId, tail: bytes, before: int, after: int) -> bool:
+        """Move a segment between the sets of its epochs; False if it was there already."""
+        if after == _FINISHED:
+            moved = self._finish(segment_id, tail)
+            if before == _FINISHED:
+                return moved
+            self._note_writer(tail)
+        elif before == after:
+            return False
+        else:
+            for epoch, start, end in spans(tail):
+                part_of = partial(self._part, epoch)
+                self.epochs[epoch].start_delete((start, end, segment_id), part_of, self._facts)
+        size = tails.size_of(tail)
+        self.segments_by_state[before] -= 1
+        self.segments_by_state[after] += 1
+        self.bytes_by_state[before] -= size
+        self.bytes_by_state[after] += size
+        return True
+
+    def mark_delete(self, state: PartitionDeleteState) -> PartitionDeleteState | None:
+        """Apply a partition delete event and return the state before it.
+
+        DELETE_PARTITION_FINISHED drops every segment and highest offset, as Kafka drops its cache.
+
+        Raises:
+            IllegalTransition: out of order; Kafka enforces nothing here.
+        """
+        before = self.delete_state
+        if not legal_partition_delete(before, state):
+            raise illegal_partition_delete(before, state)
+        if before is not state:
+            self.delete_state = state
+            self.changes += 1
+            if state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
+                self._reset()
+        return before
+
+    def _finish(self, segment_id: SegmentId, tail: bytes) -> bool:
+        highest = self._highest
+        moved = False
+        for epoch, start, end in spans(tail):
+            top = highest.get(epoch)
+            if self.epochs[epoch].finish((start, end, segment_id), top, self._facts):
+                moved = True
+            if top is None or end > top:
+                highest[epoch] = end
+        return moved
+
+    def _remove(self, segment_id: SegmentId, tail: bytes) -> None:
+        for epoch in {epoch for epoch, _, _ in spans(tail)} | self._strays.pop(segment_id, set()):
+            index = self.epochs[epoch]
+            index.unreferenced.pop(segment_id, None)
+            if index.is_empty:
+                del self.epochs[epoch]
+        self.segments.remove(segment_id)
+        self._kept.pop(segment_id, None)
+        self.segments_by_state[_DELETE_STARTED] -= 1
+        self.bytes_by_state[_DELETE_STARTED] -= tails.size_of(tail)
+        self.changes += 1
+
+    def _keep_custom(self, segment_id: SegmentId, old: bytes, new: bytes) -> None:
+        if tails.custom_of(new) is not None:
+            self._kept.pop(segment_id, None)
+        elif (custom := tails.custom_of(old)) is not None:
+            self._kept[segment_id] = custom
+
+    def _note_writer(self, tail: bytes) -> None:
+        broker = tails.broker_of(tail)
+        if broker != self.writer:
+            self.late_writers[broker] = self.late_writers.get(broker, 0) + 1
+
+    def _facts(self, segment_id: SegmentId) -> tuple[int, bool]:
+        tail = self.segments[segment_id]
+        return tails.end_of(tail), tails.has_txn_index(tail)
+
+    def _part(self, epoch: int, segment_id: SegmentId) -> Piece | None:
+        """Return a finished segment's part in an epoch."""
+        tail = self.segments[segment_id]
+        if state_of(tail) != _FINISHED:
+            return None
+        for own, start, end in spans(tail):
+            if own == epoch:
+                return start, end, segment_id
+        return None
+
+    # Snapshots
+
+    def restore(
+        self,
+        *,
+        highest: dict[int, int],
+        kept: dict[SegmentId, bytes],
+        writer: int | None,
+        delete_state: PartitionDeleteState | None,
+    ) -> None:
+        """Take over what a snapshot says beside segments and epochs, and count anew.
+
+        `segments` and `epochs` were filled before.
+        """
+        self._highest, self._kept = highest, kept
+        self.writer, self.delete_state = writer, delete_state
+        for segment_id in self.segments:
+            tail = self.segments[segment_id]
+            self.segments_by_state[state_of(tail)] += 1
+            self.bytes_by_state[state_of(tail)] += tails.size_of(tail)
+        for epoch, index in self.epochs.items():
+            for segment_id in index.unreferenced:
+                if all(own != epoch for own, _, _ in spans(self.segments[segment_id])):
+                    self._strays.setdefault(segment_id, set()).add(epoch)
+
+
+def illegal(segment_id: SegmentId, before: SegmentState, after: SegmentState) -> IllegalTransition:
+    """Return the error for a step that the life cycle does not have."""
+    return IllegalTransition(
+        f"segment {uuid_text(segment_id)} is {before.name}; {after.name} cannot follow",
+        segment_id=uuid_text(segment_id),
+        before=before.name,
+        after=after.name,
+    )
+
+
+def illegal_partition_delete(
+    before: PartitionDeleteState | None, after: PartitionDeleteState
+) -> IllegalTransition:
+    """Return the error for a step that the partition delete machine does not have."""
+    now = "not marked for deletion" if before is None else before.name
+    return IllegalTransition(
+        f"the partition is {now}; {after.name} cannot follow",
+        before=None if before is None else before.name,
+        after=after.name,
+    )

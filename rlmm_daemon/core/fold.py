@@ -1,0 +1,287 @@
+"""What one metadata partition's log implies, for every user partition in it.
+
+The log is the truth and this is its fold: state changes only by `apply`, in log order. A record
+that says nothing here (a tombstone, garbage, another partition's event) and an event that the life
+cycles refuse change nothing but counters, and the position passes them: Kafka's own consumer dies
+of most of them (ConsumerTask). Every user partition is folded, announced or not.
+
+The common shapes of a record are split here by hand, without decoding; all else is read by
+`codec.records`, which is the authority, and goes on in normal form. A test holds both ways equal.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.codec import tail as tails
+from rlmm_daemon.codec.record_writing import Record
+from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.outcome import (
+    Applied,
+    Outcome,
+    Rejected,
+    Repeated,
+    State,
+    Unreadable,
+    Verdict,
+)
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.validation import validate
+from rlmm_daemon.domain.errors import InvalidArgument, Malformed, RefusedError, SegmentNotFound
+from rlmm_daemon.domain.event import Event
+from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, SegmentId, TopicId
+from rlmm_daemon.domain.ids import TopicIdPartition as Partition
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentSnapshot, SegmentState, SegmentUpdate
+
+#: How many troubles `rlmm partitions` can show; counters know them all.
+TROUBLES_MAX: Final = 64
+HEAD_BYTES: Final = 32
+
+_ENVELOPE_BYTES: Final = 3
+_ADD: Final = b"\x01\x00\x00"
+_UPDATE: Final = b"\x01\x01\x00"
+#: Of a TopicIdPartitionEntry behind its name: topic id, partition, no tags.
+_BEHIND_NAME_BYTES: Final = UUID_BYTES + 5
+_VARINT_TOP: Final = 0x80
+# Places in an update, counted from behind its prefix.
+_ID_END: Final = UUID_BYTES
+_WRITTEN_AT: Final = UUID_BYTES + 1
+_CUSTOM_AT: Final = _WRITTEN_AT + 12
+_UPDATE_BYTES_MIN: Final = _CUSTOM_AT + 3
+_DELETE_FINISHED: Final = int(SegmentState.DELETE_SEGMENT_FINISHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A record that changed nothing: where, why, and how it begins."""
+
+    offset: int
+    #: `tombstone`, `malformed`, ..., or the wire name of the error that rejected an event.
+    reason: str
+    head_hex: str
+
+
+class Fold:
+    """All user partitions of one metadata partition, and how far its log was read."""
+
+    def __init__(self, partition: MetadataPartition, partition_count: int) -> None:
+        self.partition = partition
+        self.partition_count = partition_count
+        #: The offset to read next.
+        self.position = 0
+        #: Of the last batch fetched; -1 before the first.
+        self.leader_epoch = -1
+        self.partitions: dict[Partition, PartitionCache] = {}
+        #: Passed-over records by reason, rejected events by error name, since this fold was made.
+        self.unreadable: dict[str, int] = {}
+        self.rejected: dict[str, int] = {}
+        self.unreadable_recent: deque[Trouble] = deque(maxlen=TROUBLES_MAX)
+        self.rejected_recent: deque[Trouble] = deque(maxlen=TROUBLES_MAX)
+        self.applied = 0
+        self.repeated = 0
+        self._by_prefix: dict[bytes, PartitionCache] = {}
+
+    # Events
+
+    def apply(self, offset: int, value: bytes | None) -> Outcome:
+        """Fold one record in and say what became of it; bad input never raises.
+
+        `offset` may not lie before the position; the position is behind it afterwards.
+        """
+        assert offset >= self.position, (offset, self.position)
+        self.position = offset + 1
+        if value is None:
+            return self._pass_over(offset, "tombstone", b"")
+        if len(value) > _ENVELOPE_BYTES:
+            at = value[_ENVELOPE_BYTES] + _ENVELOPE_BYTES + _BEHIND_NAME_BYTES
+            cache = self._by_prefix.get(value[_ENVELOPE_BYTES:at])
+            if cache is not None:
+                kind = value[:_ENVELOPE_BYTES]
+                if kind == _UPDATE:
+                    end = _update_state_at(value, at)
+                    if end:
+                        return self._update(offset, value, cache, at, end)
+                elif kind == _ADD:
+                    segment_end = at + UUID_BYTES
+                    if tails.is_common_start(value[segment_end:]):
+                        return self._add(offset, value, cache, at)
+        return self._apply_decoded(offset, value)
+
+    def advance(self, next_offset: int, leader_epoch: int) -> None:
+        """Note how far the log was read: past gaps and control records too."""
+        assert next_offset >= self.position, (next_offset, self.position)
+        self.position = next_offset
+        self.leader_epoch = leader_epoch
+
+    def _apply_decoded(self, offset: int, value: bytes) -> Outcome:
+        try:
+            record, normal = records.decode_normal(value)
+        except Malformed:
+            return self._pass_over(offset, _malformed_reason(value), value)
+        if isinstance(record, SegmentSnapshot):
+            return self._pass_over(offset, "snapshot_record", value)
+        cache = self.partitions.get(record.partition)
+        if cache is None:
+            if not self.owns(record.partition):
+                return self._pass_over(offset, "wrong_partition", value)
+            cache = PartitionCache(record.partition)
+        outcome = self._dispatch(offset, record, normal, cache)
+        # An event that was refused leaves no trace, or garbage could fill the memory.
+        if isinstance(outcome, Applied):
+            self._register(cache)
+        return outcome
+
+    def _dispatch(
+        self, offset: int, record: Record, normal: bytes, cache: PartitionCache
+    ) -> Outcome:
+        at = _ENVELOPE_BYTES + len(cache.prefix)
+        match record:
+            case SegmentMetadata():
+                return self._add(offset, normal, cache, at)
+            case SegmentUpdate():
+                return self._update(offset, normal, cache, at, len(normal) - 2)
+            case PartitionDelete(state=state):
+                return self._mark_delete(offset, normal, cache, state)
+            case SegmentSnapshot():
+                raise AssertionError(record)
+            case _:
+                assert_never(record)
+
+    def _add(self, offset: int, value: bytes, cache: PartitionCache, at: int) -> Outcome:
+        changes = cache.changes
+        behind = at + UUID_BYTES
+        try:
+            before = cache.start(SegmentId(value[at:behind]), value[behind:])
+        except RefusedError as error:
+            return self._reject(offset, value, cache, error)
+        return self._done(value, cache, before, changed=cache.changes != changes)
+
+    def _update(
+        self, offset: int, value: bytes, cache: PartitionCache, at: int, state_at: int
+    ) -> Outcome:
+        segment_id = SegmentId(value[at : at + _ID_END])
+        state = value[state_at]
+        written = value[at + _WRITTEN_AT : at + _CUSTOM_AT]
+        changes = cache.changes
+        try:
+            before = cache.update(segment_id, written, value[at + _CUSTOM_AT : state_at], state)
+        except SegmentNotFound as error:
+            finished = cache.delete_state is PartitionDeleteState.DELETE_PARTITION_FINISHED
+            if state == _DELETE_FINISHED and not finished:
+                return self._done(value, cache, None, changed=False)
+            return self._reject(offset, value, cache, error)
+        except RefusedError as error:
+            return self._reject(offset, value, cache, error)
+        return self._done(value, cache, before, changed=cache.changes != changes)
+
+    def _mark_delete(
+        self, offset: int, value: bytes, cache: PartitionCache, state: PartitionDeleteState
+    ) -> Outcome:
+        changes = cache.changes
+        try:
+            before = cache.mark_delete(state)
+        except RefusedError as error:
+            return self._reject(offset, value, cache, error)
+        return self._done(value, cache, before, changed=cache.changes != changes)
+
+    def _done(
+        self, value: bytes, cache: PartitionCache, before: State | None, *, changed: bool
+    ) -> Outcome:
+        if changed:
+            self.applied += 1
+            return Applied(value, cache.partition, before)
+        self.repeated += 1
+        return Repeated(value, cache.partition)
+
+    def _reject(
+        self, offset: int, value: bytes, cache: PartitionCache, error: RefusedError
+    ) -> Rejected:
+        reason = error.wire_name()
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+        self.rejected_recent.append(Trouble(offset, reason, value[:HEAD_BYTES].hex()))
+        return Rejected(value, cache.partition, error)
+
+    def _pass_over(self, offset: int, reason: str, value: bytes) -> Unreadable:
+        head_hex = value[:HEAD_BYTES].hex()
+        self.unreadable[reason] = self.unreadable.get(reason, 0) + 1
+        self.unreadable_recent.append(Trouble(offset, reason, head_hex))
+        return Unreadable(reason, head_hex)
+
+    # Answers
+
+    def validate(self, event: Event) -> Verdict:
+        """Return whether to append an event, or that it is a repeat; see `core.validation`.
+
+        Raises:
+            InvalidArgument, IllegalTransition, SegmentNotFound: it would be dropped.
+        """
+        if not self.owns(event.partition):
+            raise InvalidArgument(
+                f"{event.partition} does not belong to metadata partition {self.partition}"
+            )
+        return validate(self.partitions.get(event.partition), event)
+
+    def owns(self, partition: Partition) -> bool:
+        """Return whether Kafka's partitioner sends this user partition's events here."""
+        if partition in self.partitions:
+            return True
+        mine = metadata_partition(partition.topic_id, partition.partition, self.partition_count)
+        return mine == self.partition
+
+    def cache(self, partition: Partition) -> PartitionCache | None:
+        """Return what is known of a user partition; None if no event of it was ever applied."""
+        return self.partitions.get(partition)
+
+    def find(self, topic: str | TopicId, partition: int) -> list[PartitionCache]:
+        """Return the user partitions that an operator may mean, by topic name or id.
+
+        A name may stand for several topics: those deleted and created anew.
+        """
+        return [
+            cache
+            for at, cache in self.partitions.items()
+            if at.partition == partition and topic in (at.topic, at.topic_id)
+        ]
+
+    def live_finished(self) -> Iterator[tuple[Partition, SegmentId]]:
+        """Yield every live COPY_SEGMENT_FINISHED segment, for the comparison of histories."""
+        for partition, cache in self.partitions.items():
+            for segment_id in cache.live_finished():
+                yield partition, segment_id
+
+    # Snapshots
+
+    def _register(self, cache: PartitionCache) -> None:
+        self.partitions[cache.partition] = cache
+        self._by_prefix[cache.prefix] = cache
+
+    def restore(self, caches: list[PartitionCache], position: int, leader_epoch: int) -> None:
+        """Take over what a snapshot holds; only for a fold that was just made."""
+        assert not self.partitions
+        assert self.position == 0
+        self.position, self.leader_epoch = position, leader_epoch
+        for cache in caches:
+            self._register(cache)
+
+
+def _update_state_at(value: bytes, at: int) -> int:
+    """Return where a common key 1 record has its state; 0 if it takes the long way."""
+    if len(value) < at + _UPDATE_BYTES_MIN or value[at + _ID_END]:
+        return 0
+    custom = value[at + _CUSTOM_AT]
+    if custom >= _VARINT_TOP:
+        return 0
+    state_at = at + _CUSTOM_AT + (custom or 1)
+    if len(value) != state_at + 2 or value[state_at + 1] or value[state_at] > _DELETE_FINISHED:
+        return 0
+    return state_at
+
+
+def _malformed_reason(value: bytes) -> str:
+    """Return `unknown_key` if the envelope is fine but for its api key, else `malformed`."""
+    head = value[:_ENVELOPE_BYTES]
+    unknown = len(head) > 1 and head[0] == 1 and head[1] > max(records.ApiKey)
+    return "unknown_key" if unknown else "malformed"

@@ -1,0 +1,187 @@
+"""One metadata partition: what is passed over, what is found, and the two ways to read a record."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.core.fold import TROUBLES_MAX, Fold
+from rlmm_daemon.core.outcome import Applied, Rejected, Repeated, Unreadable
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    LeaderEpoch,
+    MetadataPartition,
+    Offset,
+    TopicId,
+    TopicIdPartition,
+)
+from rlmm_daemon.domain.segment import SegmentSnapshot
+from tests.unit.core.world import (
+    DELETE_STARTED,
+    FINISHED,
+    FOO,
+    STARTED,
+    TOPIC_ID,
+    World,
+    add,
+    seg,
+    update,
+)
+
+
+def fold_of(partition, count):
+    return Fold(MetadataPartition(partition), count)
+
+
+GOOD = records.encode(add(1, 0, 100))
+KEY_3 = records.encode(
+    SegmentSnapshot(
+        segment_id=seg(1),
+        start_offset=Offset(0),
+        end_offset=Offset(9),
+        broker_id=BrokerId(1),
+        max_timestamp_ms=1,
+        event_timestamp_ms=1,
+        segment_leader_epochs={LeaderEpoch(0): Offset(0)},
+        segment_size_bytes=1,
+        state=STARTED,
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "tombstone"),
+        (b"", "malformed"),
+        (b"\x01", "malformed"),
+        (b"garbage", "malformed"),
+        (b"\x02" + GOOD[1:], "malformed"),
+        (b"\x01\x04" + GOOD[2:], "unknown_key"),
+        (b"\x01\x00\x02" + GOOD[3:], "malformed"),
+        (GOOD[:-1], "malformed"),
+        (GOOD + b"\x00", "malformed"),
+        (KEY_3, "snapshot_record"),
+    ],
+)
+def test_what_is_no_event_is_passed_over_counted_and_shown(value, reason):
+    fold = fold_of(0, 1)
+    fold.apply(0, GOOD)
+    outcome = fold.apply(7, value)
+    assert outcome == Unreadable(reason, (value or b"")[:32].hex())
+    assert (fold.position, fold.unreadable) == (8, {reason: 1})
+    assert [(t.offset, t.reason, t.head_hex) for t in fold.unreadable_recent] == [
+        (7, reason, outcome.head_hex)
+    ]
+
+
+def test_an_event_that_belongs_to_another_metadata_partition_is_passed_over():
+    home = metadata_partition(TOPIC_ID, 0, 50)
+    stranger = fold_of((home + 1) % 50, 50)
+    assert stranger.apply(0, GOOD).reason == "wrong_partition"
+    assert stranger.partitions == {}
+    assert isinstance(fold_of(home, 50).apply(0, GOOD), Applied)
+
+
+def test_the_ring_of_troubles_is_bounded_and_the_counters_are_not():
+    fold = fold_of(0, 1)
+    for offset in range(3 * TROUBLES_MAX):
+        fold.apply(offset, None)
+    assert fold.unreadable == {"tombstone": 3 * TROUBLES_MAX}
+    assert len(fold.unreadable_recent) == TROUBLES_MAX
+
+
+def test_refused_events_of_unknown_partitions_take_no_memory():
+    fold = fold_of(0, 1)
+    for number in range(100):
+        other = TopicIdPartition(TOPIC_ID, "foo", number)
+        fold.apply(number, records.encode(update(1, FINISHED, partition=other)))
+    assert fold.partitions == {}
+
+
+def test_the_position_moves_past_gaps():
+    fold = fold_of(0, 1)
+    fold.apply(3, GOOD)
+    fold.advance(10, 4)
+    assert (fold.position, fold.leader_epoch) == (10, 4)
+    with pytest.raises(AssertionError):
+        fold.apply(9, GOOD)
+
+
+def test_operators_find_partitions_by_name_or_topic_id():
+    world = World()
+    again = TopicIdPartition(TopicId(bytes(16)), "foo", 0)
+    world.put(add(1, 0, 100), add(2, 0, 100, partition=again))
+    assert [c.partition for c in world.fold.find("foo", 0)] == [FOO, again]
+    assert [c.partition for c in world.fold.find(TOPIC_ID, 0)] == [FOO]
+    assert world.fold.find("foo", 1) == []
+
+
+def test_live_finished_names_exactly_the_finished_segments():
+    world = World()
+    world.upload(1, 0, 100)
+    world.put(add(2, 101, 200), add(3, 201, 300), update(3, DELETE_STARTED))
+    assert list(world.fold.live_finished()) == [(FOO, seg(1))]
+
+
+def test_counts_by_state_follow_every_step():
+    world = World()
+    world.upload(1, 0, 100)
+    world.put(add(2, 101, 200), update(1, DELETE_STARTED), add(2, 101, 200, segment_size_bytes=7))
+    assert world.cache.segments_by_state == [1, 0, 1, 0]
+    assert world.cache.bytes_by_state == [7, 0, 10, 0]
+
+
+events = st.one_of(
+    st.builds(
+        add,
+        st.integers(1, 4),
+        st.integers(0, 50),
+        st.integers(50, 90),
+        st.dictionaries(st.integers(0, 200), st.integers(0, 90), min_size=1, max_size=4),
+        txn_index_empty=st.booleans(),
+        custom_metadata=st.sampled_from([None, b"", b"x", bytes(200)]),
+    ),
+    st.builds(
+        update,
+        st.integers(1, 4),
+        st.sampled_from([STARTED, FINISHED, DELETE_STARTED]),
+        st.sampled_from([None, b"", b"x", bytes(200)]),
+    ),
+)
+mutations = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2)
+
+
+def told(outcome):
+    match outcome:
+        case Applied() | Repeated():
+            return type(outcome), outcome.partition, outcome.event
+        case Rejected(error=error):
+            return type(outcome), outcome.partition, error.wire_name()
+        case _:
+            return outcome
+
+
+@given(st.lists(st.tuples(events, mutations), max_size=30))
+def test_the_short_way_through_apply_equals_the_long_way(steps):
+    short, long = fold_of(0, 1), fold_of(0, 1)
+    for offset, (event, changes) in enumerate(steps):
+        value = bytearray(records.encode(event))
+        for at, byte in changes:
+            value[at % len(value)] = byte
+        long._by_prefix.clear()  # so that nothing is known by its prefix
+        a, b = short.apply(offset, bytes(value)), long.apply(offset, bytes(value))
+        assert told(a) == told(b)
+    assert short.unreadable == long.unreadable
+    for partition, cache in short.partitions.items():
+        assert cache.list_all() == long.partitions[partition].list_all()
+
+
+@given(st.binary(max_size=200))
+def test_apply_never_raises(value):
+    fold = fold_of(0, 1)
+    fold.apply(0, GOOD)
+    fold.apply(1, value)
+    fold.apply(2, GOOD[:45] + value)
+    assert fold.position == 3
