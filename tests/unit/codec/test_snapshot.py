@@ -1,0 +1,163 @@
+"""The snapshot file: its sample stays loadable, and no damage goes unseen."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.codec import snapshot
+from rlmm_daemon.core import sealing
+from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, UnsupportedProtocol
+from rlmm_daemon.domain.ids import LeaderEpoch, TopicId, TopicIdPartition
+from tests.unit.core.world import (
+    DELETE_STARTED,
+    FINISHED,
+    MARKED,
+    TOPIC_ID,
+    World,
+    add,
+    delete,
+    update,
+)
+
+EPOCHS = [LeaderEpoch(epoch) for epoch in range(6)]
+SAMPLE = Path(__file__).parents[2] / "data" / "formats" / "1"
+BAR = TopicIdPartition(TOPIC_ID, "bar", 3)
+
+
+def sample_world() -> World:
+    """Return a fold with every column in use: overlaps, a third set, a stray, kept metadata."""
+    world = World()
+    world.upload(1, 0, 100, {0: 0, 1: 50}, txn_index_empty=True)
+    world.upload(2, 50, 200, {1: 50})
+    world.put(update(1, FINISHED))
+    world.upload(3, 300, 400, {1: 300})
+    world.put(add(4, 401, 500, {2: 401}), add(4, 401, 500, {3: 401}))
+    world.put(add(5, 501, 600, {4: 501}, custom_metadata=b"kept"), update(5, DELETE_STARTED))
+    world.upload(6, 601, 700, {5: 601})
+    world.remove(6)
+    world.put(add(1, 0, 9, partition=BAR), update(1, FINISHED, b"custom", partition=BAR))
+    world.put(delete(MARKED, partition=BAR))
+    world.fold.advance(world.fold.position + 3, 7)
+    return world
+
+
+def file_of(world: World) -> bytes:
+    topic_id = TopicId(bytes(range(16, 32)))
+    header = sealing.header_of(
+        world.fold, cluster_id="cluster", topic_id=topic_id, created_at_ms=1_700_000_000_000
+    )
+    return b"".join(sealing.write_chunks(world.fold, header))
+
+
+def looked(cache, epoch, offset):
+    found = cache.lookup(epoch, offset)
+    return None if found is None else found[len(cache.segments.head) :][:16].hex()
+
+
+def story(buffer):
+    """Return what a file says, as plain JSON."""
+    header, fold = sealing.load(buffer)
+    return {
+        "header": {**{f: getattr(header, f) for f in header.__struct_fields__},
+                   "topic_id": header.topic_id.hex()},
+        "partitions": [
+            {
+                "partition": str(partition),
+                "delete_state": cache.delete_state,
+                "writer": cache.writer,
+                "segments": [record.hex() for record in cache.list_all()],
+                "kept": {i.hex(): c.hex() for i, c in cache.kept_custom_metadata.items()},
+                "highest": {str(e): o for e, o in sorted(cache.highest_offsets.items())},
+                "listed": {str(e): [i.hex() for i in cache.listed_ids(e)] for e in EPOCHS},
+                "third": {str(e): [i.hex() for i in cache.third_set(e)] for e in EPOCHS},
+                "looks": {f"{e}:{o}": looked(cache, e, o) for e in EPOCHS
+                          for o in range(0, 700, 50)},
+            }
+            for partition, cache in fold.partitions.items()
+        ],
+    }  # fmt: skip
+
+
+def test_the_sample_of_format_1_says_what_it_said():
+    expected = json.loads((SAMPLE / "snapshot.json").read_text())
+    assert story((SAMPLE / "snapshot.bin").read_bytes()) == expected
+
+
+def test_the_same_fold_still_writes_the_sample_byte_for_byte():
+    assert file_of(sample_world()) == (SAMPLE / "snapshot.bin").read_bytes()
+
+
+def test_any_changed_byte_is_refused():
+    buffer = file_of(sample_world())
+    for at in range(len(buffer)):
+        for flip in (0x01, 0x80):
+            changed = bytearray(buffer)
+            changed[at] ^= flip
+            with pytest.raises((ChecksumMismatch, Malformed, UnsupportedProtocol)):
+                sealing.load(bytes(changed))
+
+
+def test_any_shortened_or_lengthened_file_is_refused():
+    buffer = file_of(sample_world())
+    for size in range(len(buffer)):
+        with pytest.raises((ChecksumMismatch, Malformed)):
+            sealing.load(buffer[:size])
+    with pytest.raises(Malformed):
+        sealing.load(buffer + b"\x00")
+
+
+def test_an_unknown_newer_format_is_refused_as_such_even_if_all_else_is_unreadable():
+    buffer = bytearray(file_of(sample_world()))
+    buffer[8:12] = (snapshot.FORMAT + 1).to_bytes(4, "little")
+    with pytest.raises(UnsupportedProtocol) as refused:
+        sealing.load(bytes(buffer[:24]) + b"whatever")
+    assert refused.value.fields == {"format": snapshot.FORMAT + 1}
+
+
+def test_another_partitioner_is_refused():
+    world = sample_world()
+    header = sealing.header_of(
+        world.fold, cluster_id=None, topic_id=TopicId(bytes(16)), created_at_ms=0
+    )
+    other = snapshot.Header(
+        **{f: getattr(header, f) for f in header.__struct_fields__} | {"partitioner_id": 99}
+    )
+    with pytest.raises(UnsupportedProtocol):
+        sealing.load(b"".join(sealing.write_chunks(world.fold, other)))
+
+
+@pytest.mark.parametrize("column", ["third", "unreferenced", "states", "ids", "id_order", "heap"])
+def test_a_table_that_contradicts_itself_is_refused_though_its_checksum_holds(column):
+    table = sealing.seal(sample_world().cache)
+    if column in {"third", "unreferenced"}:
+        epoch = next(epoch for epoch in reversed(table.epochs) if getattr(epoch, column))
+        getattr(epoch, column).pop()
+    elif column == "id_order":
+        table.id_order.reverse()
+    elif column == "ids":
+        table.ids = table.ids[16:] + table.ids[:16]
+    else:
+        setattr(table, column, b"\x03" * len(getattr(table, column)))
+    with pytest.raises(Malformed):
+        sealing.unseal(snapshot.decode_table(snapshot.encode_table(table), table.partition))
+
+
+def test_columns_are_aligned_so_that_they_can_be_read_in_place():
+    buffer = file_of(sample_world())
+    _, behind = snapshot.decode_header(buffer)
+    assert behind % 8 == 0
+    for table in (sealing.seal(cache) for cache in sample_world().fold.partitions.values()):
+        assert len(snapshot.encode_table(table)) % 8 == 0
+
+
+def test_pieces_are_bounded_and_a_common_segment_costs_at_most_110_bytes():
+    world = World()
+    for n in range(5000):
+        world.upload(n, 10 * n, 10 * n + 9)
+    header = sealing.header_of(
+        world.fold, cluster_id="c", topic_id=TopicId(bytes(16)), created_at_ms=0
+    )
+    pieces = list(sealing.write_chunks(world.fold, header))
+    assert max(map(len, pieces)) <= snapshot.PIECE_BYTES_MAX
+    assert sum(map(len, pieces)) / 5000 <= 110
