@@ -64,7 +64,6 @@ class Fleet:
         marker_log: MarkerLog | None,
         quarantined: frozenset[int],
         on_applied: Callable[[MetadataPartition, Outcome], None],
-        on_bug: Callable[[MetadataPartition], None],
     ) -> None:
         self._log = log
         self._state = state
@@ -76,7 +75,6 @@ class Fleet:
         self._marker_log = marker_log
         self._quarantined = set(quarantined)
         self._on_applied = on_applied
-        self._on_bug = on_bug
         self.identity: LogIdentity | None = None
         #: Why no partition of this log can be served: it is absent, or another count.
         self.whole_failure: Failure | None = None
@@ -91,6 +89,7 @@ class Fleet:
         self._accept_missing = False
         #: Rung when the identity became known, or a follower came or went.
         self.changed = Bell()
+        self.target_wanted = Bell()
 
     # Opening.
 
@@ -243,8 +242,8 @@ class Fleet:
             rng=self._rng,
             freshness=self.options.freshness,
             partition_count=self.identity.partition_count,
+            target_wanted=self.target_wanted,
             on_applied=self._on_applied,
-            on_bug=self._on_bug,
         )
         recorded = self._recorded.get(partition)
         follower = Follower(
@@ -290,7 +289,7 @@ class Fleet:
         while True:
             asking = {p: f for p, f in self.followers.items() if f.wants_target}
             if not asking:
-                await self._until_asked()
+                await self.target_wanted.wait()
                 continue
             inserted = {p: set(f.confirmation.asking) for p, f in asking.items()}
             try:
@@ -304,13 +303,6 @@ class Fleet:
                     follower.target_known(known.end, inserted[partition])
             if len(ranges) < len(asking):
                 await asyncio.sleep(_RETRY_SECONDS_MIN * 2)
-
-    async def _until_asked(self) -> None:
-        try:
-            async with asyncio.timeout(1.0):
-                await self.changed.wait()
-        except TimeoutError:
-            pass
 
     async def keep_positions(self) -> None:
         """Record how far each partition was read, at most once a second."""

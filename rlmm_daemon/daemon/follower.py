@@ -26,6 +26,7 @@ from rlmm_daemon.core.readiness import (
     state_now,
 )
 from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.crash_guard import PartitionCrash
 from rlmm_daemon.daemon.history import History
 from rlmm_daemon.daemon.snapshots import SnapshotStore
 from rlmm_daemon.daemon.state_directory import StateDirectory
@@ -123,10 +124,10 @@ class FollowerContext:
     rng: random.Random
     freshness: Freshness
     partition_count: int
+    #: Rung when an end offset should be asked for.
+    target_wanted: Bell
     #: Called for each applied record, after the fold and before the writer hear of it.
     on_applied: Callable[[MetadataPartition, Outcome], None]
-    #: Called when a bug is about to end the process because of this partition.
-    on_bug: Callable[[MetadataPartition], None]
 
 
 class Follower:
@@ -233,9 +234,8 @@ class Follower:
                 self._fail(FailureReason.HISTORY_LOST, error.message)
             except (UnavailableError, OSError) as error:
                 self._troubled(error)
-            except Exception:
-                self._context.on_bug(self.partition)
-                raise
+            except Exception as bug:
+                raise PartitionCrash(self.partition) from bug
             if self.failure is not None:
                 await self._retry.wait()
                 wait = BACKOFF_SECONDS_MIN
@@ -281,6 +281,7 @@ class Follower:
                 )
         self._state = PartitionState.REPLAYING
         self.changed.ring()
+        self._context.target_wanted.ring()
 
     async def _load_snapshot(self) -> None:
         loaded = await self._context.snapshots.load(self.partition)

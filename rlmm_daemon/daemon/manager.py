@@ -71,14 +71,8 @@ class ManagerOptions:
 class ManagerHooks:
     """What the rest of the daemon wants to hear; each is called in the loop and returns at once."""
 
-    #: A segment's DELETE_SEGMENT_STARTED was applied.
-    delete_started: list[Callable[[TopicIdPartition, SegmentId], None]] = field(
-        default_factory=list
-    )
     applied: list[Callable[[MetadataPartition, Outcome], None]] = field(default_factory=list)
     snapshot_written: list[Callable[[WrittenSnapshot], None]] = field(default_factory=list)
-    #: A bug is about to end the process because of this metadata partition.
-    bug: list[Callable[[MetadataPartition], None]] = field(default_factory=list)
 
 
 class Manager:
@@ -98,6 +92,8 @@ class Manager:
         self.log = log
         self.clock = clock
         self.hooks = ManagerHooks()
+        #: Called in the loop when a DELETE_SEGMENT_STARTED was applied.
+        self.on_delete_started: list[Callable[[TopicIdPartition, SegmentId], None]] = []
         self.state = StateDirectory(disk, options.state_dir)
         self.snapshots = SnapshotStore(disk, self.state.snapshots, clock)
         self.snapshotter = Snapshotter(
@@ -114,7 +110,6 @@ class Manager:
             marker_log=marker_log,
             quarantined=quarantined,
             on_applied=self._applied,
-            on_bug=self._bug,
         )
         self.assignment = Assignment(self._announced_changed)
         self.draining = False
@@ -282,7 +277,7 @@ class Manager:
         follower = self._follower(partition)
         confirmation = follower.confirmation
         if partition not in confirmation.confirmed and confirmation.insert(partition):
-            self.fleet.changed.ring()
+            self.fleet.target_wanted.ring()
         allowed = permit(
             question,
             follower.state,
@@ -549,7 +544,7 @@ class Manager:
     def _applied(self, metadata_partition: MetadataPartition, outcome: Outcome) -> None:
         if (segment_id := _delete_started(outcome)) is not None:
             assert isinstance(outcome, Applied)
-            for delete_started in self.hooks.delete_started:
+            for delete_started in self.on_delete_started:
                 delete_started(outcome.partition, segment_id)
         for applied in self.hooks.applied:
             applied(metadata_partition, outcome)
@@ -557,10 +552,6 @@ class Manager:
     def _snapshot_written(self, written: WrittenSnapshot) -> None:
         for hook in self.hooks.snapshot_written:
             hook(written)
-
-    def _bug(self, metadata_partition: MetadataPartition) -> None:
-        for hook in self.hooks.bug:
-            hook(metadata_partition)
 
     # For operators.
 

@@ -299,7 +299,7 @@ async def test_a_poison_record_is_passed_over(rig):
 async def test_delete_started_is_told_to_whoever_asked(rig):
     async with rig.manager() as manager:
         told = []
-        manager.hooks.delete_started.append(lambda tp, sid: told.append((tp, sid)))
+        manager.on_delete_started.append(lambda tp, sid: told.append((tp, sid)))
         manager.replace_assignment([TP], [])
         await ready(manager)
         await copied(manager, 1, 0, 9)
