@@ -49,7 +49,7 @@ sim: install ## The simulation: make sim SEEDS=1000
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
 
 sim-mutants: install ## Planted bugs that the simulation must find
-	$(BIN)/python -m tests.simulation.mutants
+	$(BIN)/python -m tests.simulation.run --mutants
 
 bench: install ## Benchmarks against their peers
 	$(BIN)/python -m tests.benchmarks.run
