@@ -5,7 +5,6 @@ passed over, without a line of their own. A line that fails prints
 `{"error": name, "message": ...}` in its place and makes the exit code 1 at the end.
 """
 
-import os
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
@@ -79,22 +78,20 @@ def _is_base64(*, as_hex: bool, as_base64: bool) -> bool:
 
 
 def _stream(convert: Callable[[bytes], bytes]) -> None:
-    """Convert stdin to stdout by lines; a reader that goes away ends it quietly, with code 1."""
+    """Convert stdin to stdout line by line.
+
+    A reader that goes away ends it quietly, with code 1: click sees to that.
+    """
     source, target = sys.stdin.buffer, sys.stdout.buffer
     live = target.isatty()
     failed = False
-    try:
-        for line in _lines(source):
-            converted, good = _convert(convert, line)
-            failed |= not good
-            target.write(converted + b"\n")
-            if live:
-                target.flush()
-        target.flush()
-    except BrokenPipeError:
-        # Whatever is still buffered must not fail once more when the interpreter closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        failed = True
+    for line in _lines(source):
+        converted, good = _convert(convert, line)
+        failed |= not good
+        target.write(converted + b"\n")
+        if live:
+            target.flush()
+    target.flush()
     if failed:
         raise click.exceptions.Exit(_FAILED)
 

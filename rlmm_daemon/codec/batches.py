@@ -10,6 +10,7 @@ and leader epoch can be set without touching it. Source: DefaultRecordBatch, Def
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -39,6 +40,8 @@ _NO_HEADERS: Final = varint(0)
 _RECORD_HEAD: Final = b"\x00" + varint(0)
 #: Attributes, timestamp delta, offset delta, key, value and header count, one byte each.
 _RECORD_BYTES_MIN: Final = 6
+#: Group commits are rarely larger; more deltas are merely made again.
+_OWN_HEADS_MAX: Final = 1024
 _ZEROS: Final = bytes(64 * 1024)
 
 
@@ -153,10 +156,14 @@ def records_of(batch: Batch) -> list[tuple[int, bytes | None]]:
 
 
 def _record(delta: int, value: bytes) -> bytes:
-    body = b"".join(
-        (_RECORD_HEAD, varint(delta), _NULL, varint(len(value)), value, _NO_HEADERS)
-    )  # fmt: skip
+    body = b"".join((_own_head(delta), varint(len(value)), value, _NO_HEADERS))
     return varint(len(body)) + body
+
+
+@lru_cache(_OWN_HEADS_MAX)
+def _own_head(delta: int) -> bytes:
+    """Return what `build` writes before a value's length: nothing but the delta varies."""
+    return _RECORD_HEAD + varint(delta) + _NULL
 
 
 def _corrupt(reason: str, position: int) -> LogCorrupt:
@@ -223,7 +230,9 @@ def _records(batch: Batch) -> list[tuple[int, bytes | None]]:
         end = at + size
         if size < _RECORD_BYTES_MIN or end > len(payload):
             raise Malformed(f"a record claims {size} bytes, {len(payload) - at} are left")
-        delta, value = _read_record(payload, at, end)
+        delta, value = least, _own_value(payload, at, end, least)
+        if value is None:
+            delta, value = _read_record(payload, at, end)
         if not least <= delta <= batch.last_offset_delta:
             raise Malformed(f"offset delta {delta} is not in {least}..{batch.last_offset_delta}")
         found.append((batch.base_offset + delta, value))
@@ -231,6 +240,17 @@ def _records(batch: Batch) -> list[tuple[int, bytes | None]]:
     if at != len(payload):
         raise Malformed(f"{len(payload) - at} bytes behind the last record")
     return found
+
+
+def _own_value(payload: bytes, at: int, end: int, delta: int) -> bytes | None:
+    """Return the value if the record is exactly as `build` writes it for this delta, else None."""
+    head = _own_head(delta)
+    if not payload.startswith(head, at):
+        return None
+    size, at = read_varint(payload, at + len(head), what="value")
+    if size < 0 or at + size + 1 != end or payload[end - 1] != _NO_HEADERS[0]:
+        return None
+    return payload[at : end - 1]
 
 
 def _read_record(payload: bytes, at: int, end: int) -> tuple[int, bytes | None]:

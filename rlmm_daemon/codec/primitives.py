@@ -22,6 +22,7 @@ STRING_BYTES_MAX: Final = 0x7FFF
 #: Seven bits a byte: five bytes hold 32 bits, ten hold 64.
 _VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
+_VARINT_TOP: Final = 0x80
 _ONE_BYTE: Final = tuple(bytes((n,)) for n in range(0x80))
 
 #: `crc32c(crc so far, bytes) -> crc`. Takes `bytes` only: the C module refuses memoryviews.
@@ -53,6 +54,12 @@ def read_uvarint(
     Raises:
         Malformed: it has no end within `bytes_max` bytes or within the buffer.
     """
+    # Nearly every varint has one byte or two, so those two skip the loop.
+    head = buffer[position : position + 2]
+    if head and head[0] < _VARINT_TOP:
+        return head[0], position + 1
+    if len(head) > 1 and head[1] < _VARINT_TOP:
+        return head[0] & 0x7F | head[1] << 7, position + 2
     value = 0
     for index, byte in enumerate(buffer[position : position + bytes_max]):
         value |= (byte & 0x7F) << 7 * index

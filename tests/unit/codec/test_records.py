@@ -236,6 +236,7 @@ def test_version_1_tags_are_dropped_and_tag_0_of_an_update_is_not_txn_index_empt
         ("010400", "api key 4 is unknown (byte 1)", 1),
         ("01000003c328", "topic name is not UTF-8", 6),
         ("010000ffffffff7f", "topic name is 34359738367, more than 2147483647 (byte 3)", 3),
+        (G0_STEM[:162] + "ffffffff07", "leader epochs claims 2147483646 elements in 0 bytes", 86),
         (G1 + "00", "1 bytes of garbage behind the record (byte 60)", 60),
         (G1[:-4] + "0400", "state 4 is unknown (byte 58)", 58),
     ],
