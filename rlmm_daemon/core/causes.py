@@ -1,0 +1,376 @@
+"""The rows of `explain`: every cause, in the order in which they are tried."""
+
+import enum
+from collections.abc import Iterable
+from typing import Final
+
+from rlmm_daemon.core import evidence, phrases
+from rlmm_daemon.core.facts import Facts, Role
+from rlmm_daemon.core.offset_causes import OFFSET_CAUSES
+from rlmm_daemon.core.readiness import FAILURES, FailureReason, PartitionState
+from rlmm_daemon.core.verdict import Cause, Verdict
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from rlmm_daemon.domain.segment import SegmentState
+
+S, P, D, R = SegmentState, PartitionState, PartitionDeleteState, FailureReason
+
+
+def _failed(reason: FailureReason, sentence: str) -> Cause:
+    def command(f: Facts) -> str:
+        if f.metadata_partition is None:
+            return FAILURES[reason].command.format(partition="N")
+        return FAILURES[reason].command.format(partition=MetadataPartition(f.metadata_partition))
+
+    def applies(f: Facts) -> bool:
+        failure = evidence.failure(f)
+        return failure is not None and failure.reason is reason
+
+    return Cause(
+        name=reason.value,
+        verdict=Verdict.FAILED,
+        applies=applies,
+        sentence=lambda _: sentence,
+        evidence=evidence.why_failed,
+        command=command,
+        covers=frozenset[enum.Enum]({reason, P.FAILED}),
+    )
+
+
+def _in(state: PartitionState, f: Facts) -> bool:
+    return not f.offline and f.state is state
+
+
+# Files only.
+
+
+def _recorded(f: Facts) -> Iterable[str]:
+    if f.recorded_position is not None:
+        yield f"positions.json: read up to offset {f.recorded_position}"
+    if f.log_end is not None:
+        yield f"the log's files end at offset {f.log_end}"
+    yield from evidence.snapshot(f)
+
+
+_OFFLINE: Final = (
+    Cause(
+        name="offline_unbound",
+        verdict=Verdict.UNKNOWN,
+        applies=lambda f: f.offline and not f.bound,
+        sentence=lambda _: "This state directory was never bound to an event log.",
+        command=lambda _: "rlmm run --config FILE",
+    ),
+    Cause(
+        name="offline_log_corrupt",
+        verdict=Verdict.FAILED,
+        applies=lambda f: f.offline and f.damage is not None,
+        sentence=lambda _: "The event log's files are damaged behind a place that was durable.",
+        evidence=lambda f: (f.damage or "", *_recorded(f)),
+        command=lambda f: f"rlmm log repair {evidence.number(f)}",
+    ),
+    Cause(
+        name="offline_history_lost",
+        verdict=Verdict.FAILED,
+        applies=lambda f: f.offline and (f.missing > 0 or _cut_short(f)),
+        sentence=lambda _: (
+            "Events that had been acknowledged are missing from the event log: the daemon will "
+            "refuse to answer about this partition."
+        ),
+        evidence=lambda f: (*evidence.missing(f), *_recorded(f)),
+        command=lambda f: f"rlmm log repair {evidence.number(f)}",
+    ),
+)
+
+
+def _cut_short(f: Facts) -> bool:
+    return (
+        f.recorded_position is not None
+        and f.log_end is not None
+        and f.log_end < f.recorded_position
+    )
+
+
+_DAEMON: Final = (
+    _failed(R.LOG_MISSING, "The event log that this daemon knew is gone, so nothing can be said."),
+    _failed(
+        R.PARTITION_COUNT_CHANGED,
+        "The event log has another number of partitions than at first contact, so a partition's "
+        "events can't be found by its hash any more.",
+    ),
+    _failed(
+        R.HISTORY_LOST,
+        "Events that had been acknowledged are missing from the event log. Nothing is answered "
+        "about this partition, since an empty answer would make brokers delete data.",
+    ),
+    _failed(
+        R.LOG_CORRUPT,
+        "The event log holds an invalid batch that no crash explains, so what stands behind it "
+        "can't be trusted.",
+    ),
+    _failed(
+        R.CRASH_LOOP,
+        "The daemon crashed three times within a minute on this metadata partition; it is set "
+        "aside so that the others serve.",
+    ),
+    Cause(
+        name="marker_unread",
+        verdict=Verdict.WAITING,
+        applies=lambda f: not f.offline and not f.log_open and f.marker_trouble is not None,
+        sentence=lambda _: (
+            "The remote storage's marker, which names the event log that belongs to it, was not "
+            "read yet; until then nothing is answered."
+        ),
+        evidence=lambda f: (
+            f.marker_trouble or "",
+            *evidence.last_error(f.storage_error, f.now_ms),
+        ),
+        command=lambda _: "rlmm status",
+    ),
+    Cause(
+        name="log_not_open",
+        verdict=Verdict.WAITING,
+        applies=lambda f: not f.offline and not f.log_open,
+        sentence=lambda _: "The event log is not open yet; it is tried again and again.",
+        evidence=lambda f: [] if f.log_trouble is None else [f.log_trouble],
+        command=lambda _: "rlmm status",
+    ),
+    Cause(
+        name="unknown_partition",
+        verdict=Verdict.UNKNOWN,
+        applies=lambda f: f.partition is None,
+        sentence=lambda _: "No event of the log names this partition, and nobody announced it.",
+        evidence=lambda f: [f"asked for: {f.selector}"],
+        command=lambda _: "rlmm partitions",
+    ),
+    Cause(
+        name="draining",
+        verdict=Verdict.WAITING,
+        applies=lambda f: f.draining,
+        sentence=lambda _: "The daemon is shutting down and takes no new work.",
+        command=lambda _: "systemctl status rlmm-daemon",
+    ),
+)
+
+_ASSIGNMENT: Final = (
+    Cause(
+        name="gate_closed",
+        verdict=Verdict.WAITING,
+        applies=lambda f: not f.offline and f.gate_open is False,
+        sentence=lambda _: (
+            "The broker has not announced its partitions since it, or this daemon, started. Until "
+            "it does, its reads hear not_ready; operators are answered."
+        ),
+        evidence=evidence.where,
+        command=lambda _: "rlmm status",
+    ),
+    Cause(
+        name="not_announced",
+        verdict=Verdict.REFUSED,
+        applies=lambda f: not f.offline and f.role is Role.NONE,
+        sentence=lambda _: (
+            "The broker did not announce this partition, so it hears not_assigned; operators are "
+            "answered. Another broker may lead it."
+        ),
+        evidence=evidence.where,
+        command=lambda f: (
+            f"kafka-topics.sh --bootstrap-server HOST:PORT --describe --topic {evidence.topic(f)}"
+        ),
+    ),
+)
+
+_STATES: Final = (
+    Cause(
+        name="not_followed",
+        verdict=Verdict.WAITING,
+        applies=lambda f: _in(P.UNASSIGNED, f),
+        sentence=lambda f: f"Metadata partition {evidence.number(f)} is about to be followed.",
+        evidence=evidence.role,
+        command=lambda f: f"rlmm explain {evidence.argument(f)}",
+        covers=frozenset({P.UNASSIGNED}),
+    ),
+    Cause(
+        name="log_unreachable",
+        verdict=Verdict.WAITING,
+        applies=lambda f: (_in(P.STARTING, f) or _in(P.REPLAYING, f)) and f.trouble is not None,
+        sentence=lambda f: (
+            f"Metadata partition {evidence.number(f)} can't be read at the moment; it is tried "
+            "again and again."
+        ),
+        evidence=lambda f: (*evidence.silence(f), *evidence.where(f)),
+        command=lambda _: "rlmm status",
+        covers=frozenset({P.STARTING, P.REPLAYING}),
+    ),
+    Cause(
+        name="starting",
+        verdict=Verdict.WAITING,
+        applies=lambda f: _in(P.STARTING, f),
+        sentence=lambda f: (
+            f"Metadata partition {evidence.number(f)} is starting: its snapshot and what had been "
+            "read before are held against the log."
+        ),
+        evidence=lambda f: (*evidence.where(f), *evidence.snapshot(f)),
+        command=lambda f: f"rlmm explain {evidence.argument(f)}",
+        covers=frozenset({P.STARTING}),
+    ),
+    Cause(
+        name="end_unknown",
+        verdict=Verdict.WAITING,
+        applies=lambda f: _in(P.REPLAYING, f) and f.target is None,
+        sentence=lambda f: (
+            f"Metadata partition {evidence.number(f)} is being replayed, and the log has not said "
+            "where it ends, so nobody can tell whether that is all."
+        ),
+        evidence=lambda f: (*evidence.where(f), *evidence.silence(f)),
+        command=lambda _: "rlmm status",
+        covers=frozenset({P.REPLAYING}),
+    ),
+    Cause(
+        name="replaying",
+        verdict=Verdict.WAITING,
+        applies=lambda f: _in(P.REPLAYING, f),
+        sentence=lambda f: (
+            f"Metadata partition {evidence.number(f)} is being replayed: "
+            f"{phrases.number(f.lag or 0, 'event')} to go."
+        ),
+        evidence=lambda f: (*evidence.where(f), *evidence.snapshot(f)),
+        command=lambda f: f"rlmm explain {evidence.argument(f)}",
+        covers=frozenset({P.REPLAYING}),
+    ),
+    Cause(
+        name="stale",
+        verdict=Verdict.STALE,
+        applies=lambda f: _in(P.STALE, f),
+        sentence=lambda f: (
+            f"The event log has not answered for {phrases.duration(f.silent_seconds)}. A segment "
+            "that is there is still found; every other answer is not_ready."
+        ),
+        evidence=lambda f: (*evidence.last_error(f.trouble, f.now_ms), *evidence.where(f)),
+        command=lambda _: "rlmm status",
+        covers=frozenset({P.STALE}),
+    ),
+    Cause(
+        name="quiet",
+        verdict=Verdict.STALE,
+        applies=lambda f: _in(P.READY, f) and f.silent_seconds > f.freshness.strict_after_seconds,
+        sentence=lambda f: (
+            f"The event log has not answered for {phrases.duration(f.silent_seconds)}. Highest "
+            "offsets and is_ready wait for it; look-ups and listings are answered."
+        ),
+        evidence=lambda f: (*evidence.last_error(f.trouble, f.now_ms), *evidence.where(f)),
+        command=lambda _: "rlmm status",
+        covers=frozenset({P.READY}),
+    ),
+    Cause(
+        name="unconfirmed",
+        verdict=Verdict.WAITING,
+        applies=lambda f: _in(P.READY, f) and not f.confirmed,
+        sentence=lambda _: (
+            "The partition was announced a moment ago: a segment that is there is found; every "
+            "other answer waits until the log's end, asked for since then, is reached."
+        ),
+        evidence=lambda f: (*evidence.role(f), *evidence.where(f)),
+        command=lambda f: f"rlmm explain {evidence.argument(f)}",
+        covers=frozenset({P.READY}),
+    ),
+)
+
+_PARTITION_DELETES: Final = (
+    Cause(
+        name="delete_marked",
+        verdict=Verdict.WAITING,
+        applies=lambda f: f.delete_state is D.DELETE_PARTITION_MARKED,
+        sentence=lambda _: "The partition is marked for removal; nothing was deleted yet.",
+        evidence=lambda f: (*_live(f), *evidence.where(f)),
+        command=lambda f: f"rlmm segments {evidence.argument(f)}",
+        covers=frozenset({D.DELETE_PARTITION_MARKED}),
+    ),
+    Cause(
+        name="delete_started",
+        verdict=Verdict.WAITING,
+        applies=lambda f: f.delete_state is D.DELETE_PARTITION_STARTED,
+        sentence=lambda _: "The partition's removal is under way: its segments are being deleted.",
+        evidence=lambda f: (*_live(f), *evidence.where(f)),
+        command=lambda f: f"rlmm segments {evidence.argument(f)}",
+        covers=frozenset({D.DELETE_PARTITION_STARTED}),
+    ),
+    Cause(
+        name="delete_finished",
+        verdict=Verdict.READY,
+        applies=lambda f: f.delete_state is D.DELETE_PARTITION_FINISHED,
+        sentence=lambda _: "The partition was removed: every segment and highest offset is gone.",
+        evidence=evidence.where,
+        command=lambda f: f"rlmm segments {evidence.argument(f)}",
+        covers=frozenset({D.DELETE_PARTITION_FINISHED}),
+    ),
+)
+
+
+def _live(f: Facts) -> Iterable[str]:
+    words = {
+        S.COPY_SEGMENT_FINISHED: "finished",
+        S.COPY_SEGMENT_STARTED: "being copied",
+        S.DELETE_SEGMENT_STARTED: "being deleted",
+    }
+    counted = [(f.count(state), word) for state, word in words.items()]
+    parts = [
+        f"{at.count:,} {word} ({phrases.size(at.size_bytes)})" for at, word in counted if at.count
+    ]
+    if parts:
+        yield f"segments: {', '.join(parts)}"
+
+
+_READY: Final = (
+    Cause(
+        name="offline",
+        verdict=Verdict.UNKNOWN,
+        applies=lambda f: f.offline,
+        sentence=lambda f: (
+            f"The files show nothing wrong with metadata partition {evidence.number(f)}. Whether "
+            "it is ready only a running daemon can say."
+        ),
+        evidence=lambda f: (*_recorded(f), *_live(f), *evidence.last_event(f)),
+        command=lambda _: "systemctl status rlmm-daemon",
+    ),
+    Cause(
+        name="ready_empty",
+        verdict=Verdict.READY,
+        applies=lambda f: not any(at.count for at in f.segments.values()),
+        sentence=lambda f: (
+            "Every question is answered. All segments that were ever copied are deleted."
+            if f.known
+            else "Every question is answered. No segment was ever copied."
+        ),
+        evidence=lambda f: (*evidence.role(f), *evidence.where(f), *evidence.snapshot(f)),
+        command=lambda f: f"rlmm segments {evidence.argument(f)}",
+        covers=frozenset({P.READY, S.DELETE_SEGMENT_FINISHED}),
+    ),
+    Cause(
+        name="ready",
+        verdict=Verdict.READY,
+        applies=lambda _: True,
+        sentence=lambda f: (
+            "Every question is answered. "
+            f"{phrases.number(f.count(S.COPY_SEGMENT_FINISHED).count, 'segment')} can be read."
+        ),
+        evidence=lambda f: (
+            *_live(f),
+            *evidence.last_event(f),
+            *evidence.role(f),
+            *evidence.where(f),
+            *evidence.snapshot(f),
+        ),
+        command=lambda f: f"rlmm segments {evidence.argument(f)}",
+        covers=frozenset({P.READY, S.COPY_SEGMENT_FINISHED}),
+    ),
+)
+
+#: Tried from the top; the last one always applies.
+CAUSES: Final = (
+    *_OFFLINE,
+    *_DAEMON,
+    *_ASSIGNMENT,
+    *_STATES,
+    *OFFSET_CAUSES,
+    *_PARTITION_DELETES,
+    *_READY,
+)

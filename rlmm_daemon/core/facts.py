@@ -1,0 +1,200 @@
+"""What `explain` judges by: plain values, gathered from a running daemon or from its files.
+
+None means "not known" wherever a field may be None. Times are milliseconds since 1970.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rlmm_daemon.core.readiness import Failure, Freshness, PartitionState
+from rlmm_daemon.domain.ids import TopicIdPartition
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from rlmm_daemon.domain.segment import SegmentState
+
+
+class Role(enum.Enum):
+    """What the broker's last announcement made of a user partition."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    #: Announced by nobody.
+    NONE = "none"
+
+
+class CopyPhase(enum.Enum):
+    """Where a copy stands; the value is what the copier calls it."""
+
+    QUEUED = "queued"
+    OPEN = "open"
+    APPLY = "apply"
+    UPLOAD = "upload"
+    CHECK = "check"
+    FINISH = "finish"
+    ROLL_BACK = "roll back"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastError:
+    """Something that failed and is tried again."""
+
+    message: str
+    at_ms: int
+    consecutive: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRecord:
+    """A record that changed nothing."""
+
+    offset: int
+    #: For example `tombstone`, or the wire name of the error that rejected an event.
+    reason: str
+    head_hex: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyInFlight:
+    """A copy that this daemon is working on."""
+
+    segment_id: str
+    phase: CopyPhase
+    bytes_done: int = 0
+    bytes_total: int = 0
+    parts_done: int = 0
+    #: The storage's own words for what it is doing.
+    call: str = ""
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFailure:
+    """The last copy of this partition that ended badly; a later success takes it away."""
+
+    segment_id: str
+    phase: str
+    message: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFact:
+    """One segment's part in one epoch."""
+
+    segment_id: str
+    state: SegmentState
+    epoch: int
+    #: In that epoch, both inclusive.
+    start_offset: int
+    end_offset: int
+    broker_id: int
+    event_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFacts:
+    """What is known about one offset: the question "why is there no segment for it?"."""
+
+    offset: int
+    #: None asks in every epoch.
+    epoch: int | None
+    #: The segment that a look-up answers.
+    found: SegmentFact | None = None
+    #: Hold the offset in the epoch asked for, but are not readable.
+    unreadable: tuple[SegmentFact, ...] = ()
+    #: Finished, and hold the offset in another epoch.
+    elsewhere: tuple[SegmentFact, ...] = ()
+    #: The nearest readable segments of the epoch asked for.
+    before: SegmentFact | None = None
+    after: SegmentFact | None = None
+    #: Every epoch in which any segment has a part.
+    epochs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentCount:
+    """How many segments are in one state."""
+
+    count: int = 0
+    size_bytes: int = 0
+    #: The segment whose last event is the oldest, and when that was; "" if there is none.
+    oldest_id: str = ""
+    oldest_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that `explain` may look at, about one user partition."""
+
+    #: What the asker typed.
+    selector: str
+    #: None if the selector names nothing that is known.
+    partition: TopicIdPartition | None
+    now_ms: int
+
+    # Files instead of a daemon.
+    offline: bool = False
+    #: When the newest of the files was written.
+    facts_at_ms: int | None = None
+    #: Whether the state directory was ever bound to a log.
+    bound: bool = True
+    #: What a check of the event log's files found.
+    damage: str | None = None
+    #: How far it was read before, as recorded.
+    recorded_position: int | None = None
+
+    # The daemon.
+    draining: bool = False
+    log_open: bool = True
+    log_trouble: str | None = None
+    marker_trouble: str | None = None
+    whole_failure: Failure | None = None
+    #: `none`, `local`, ...
+    storage_kind: str = "none"
+    storage_error: LastError | None = None
+    copy_deadline_seconds: float = 600.0
+    freshness: Freshness = field(default_factory=Freshness)
+
+    # The broker's word; None if it is not known.
+    gate_open: bool | None = True
+    role: Role | None = Role.LEADER
+
+    # The metadata partition.
+    metadata_partition: int | None = None
+    state: PartitionState = PartitionState.UNASSIGNED
+    failure: Failure | None = None
+    trouble: LastError | None = None
+    position: int = 0
+    target: int | None = None
+    lag: int | None = None
+    log_start: int | None = None
+    log_end: int | None = None
+    silent_seconds: float = 0.0
+    confirmed: bool = False
+    snapshot_at_ms: int | None = None
+    snapshot_next_offset: int | None = None
+    unreadable: Mapping[str, int] = field(default_factory=dict)
+    last_unreadable: BadRecord | None = None
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    last_rejected: BadRecord | None = None
+    #: Finished segments that were known and that the log has not shown again.
+    missing: int = 0
+    missing_reasons: tuple[str, ...] = ()
+
+    # The user partition.
+    #: Whether any event of it was ever applied.
+    known: bool = False
+    segments: Mapping[SegmentState, SegmentCount] = field(default_factory=dict)
+    third_set: int = 0
+    delete_state: PartitionDeleteState | None = None
+    last_event_at_ms: int | None = None
+    #: Broker -> copies it finished although another broker had begun a later one.
+    late_writers: Mapping[int, int] = field(default_factory=dict)
+    copies: tuple[CopyInFlight, ...] = ()
+    copy_failure: CopyFailure | None = None
+    question: OffsetFacts | None = None
+
+    def count(self, state: SegmentState) -> SegmentCount:
+        """Return the segments in a state."""
+        return self.segments.get(state, SegmentCount())

@@ -1,0 +1,80 @@
+"""The words that `explain` answers with, and the shape of its rows."""
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rlmm_daemon.core.facts import Facts
+
+
+class Verdict(enum.StrEnum):
+    """The answer in a word."""
+
+    #: Every question is answered.
+    READY = "ready"
+    #: Nothing is wrong, or nothing that does not pass by itself.
+    WAITING = "waiting"
+    #: Only what cannot be wrong is answered.
+    STALE = "stale"
+    #: Somebody has to act.
+    FAILED = "failed"
+    #: The request is refused on purpose.
+    REFUSED = "refused"
+    #: There is nothing to judge by.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something to know besides the answer."""
+
+    cause: str
+    sentence: str
+    #: None if there is nothing to do.
+    next_command: str | None
+    #: Whether it should not be so.
+    trouble: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What `rlmm explain` says."""
+
+    verdict: Verdict
+    #: A stable name, for scripts.
+    cause: str
+    sentence: str
+    evidence: tuple[str, ...]
+    next_command: str
+    also: tuple[Notice, ...] = ()
+
+    @property
+    def trouble(self) -> bool:
+        """Whether anything is not as it should be."""
+        return self.verdict is not Verdict.READY or any(notice.trouble for notice in self.also)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One row of the table."""
+
+    name: str
+    verdict: Verdict
+    applies: Callable[[Facts], bool]
+    sentence: Callable[[Facts], str]
+    command: Callable[[Facts], str]
+    evidence: Callable[[Facts], Iterable[str]] = lambda _: ()
+    #: The states that this row speaks for.
+    covers: frozenset[enum.Enum] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeRow:
+    """One row of the second table: said besides the cause."""
+
+    name: str
+    applies: Callable[[Facts], bool]
+    sentence: Callable[[Facts], str]
+    command: Callable[[Facts], str | None] = lambda _: None
+    trouble: bool = True
+    covers: frozenset[enum.Enum] = frozenset()
