@@ -1,0 +1,213 @@
+"""Remote storage on a file system: atomic, verified and durable, one broker or a shared mount.
+
+Objects are plain files named by their keys, so `sendfile` serves them. Temporary files and locks
+lie in `.rlmm` below the same root: a rename never crosses file systems, a listing never shows them.
+"""
+
+import asyncio
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, ParamSpec, TypeVar
+
+from rlmm_daemon.adapters.storage.local.copying import Attempt, Stopped
+from rlmm_daemon.adapters.storage.local.root import Root
+from rlmm_daemon.adapters.storage.local.tree import Tree
+from rlmm_daemon.domain.errors import ObjectMissing, RlmmError, StorageUnavailable
+from rlmm_daemon.ports.storage import (
+    ControlObject,
+    ObjectInfo,
+    ObjectKind,
+    ProbeResult,
+    Progress,
+    Source,
+    StoredObject,
+    UploadInfo,
+)
+
+READ_BYTES: Final = 1024 * 1024
+THREADS_MAX: Final = 4
+LOCK_TRIES: Final = 200
+LOCK_PAUSE_SECONDS: Final = 0.01
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class LocalStorage:
+    """`ports.storage.RemoteStorage` below a directory that exists. `owner` names this daemon."""
+
+    def __init__(self, root: str, *, owner: str, threads_max: int = THREADS_MAX) -> None:
+        self._root = Root(root)
+        # What looks like a path would leave the temporary area.
+        self._root.file(owner)
+        self._tree = Tree(self._root, owner)
+        self._owner = owner
+        self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="storage.copy")
+        #: Short calls: a queue of long copies must not hold them up.
+        self._calls = ThreadPoolExecutor(threads_max, thread_name_prefix="storage.call")
+
+    async def open(self) -> None:
+        """Check the root and sweep what an earlier run of this owner left."""
+        await self._call(self._tree.open)
+
+    async def put_segment(
+        self, objects: Sequence[tuple[ObjectKind, str, Source]], *, progress: Progress
+    ) -> Sequence[StoredObject]:
+        """Copy in one worker thread; see `copying`. A cancel waits for the block in hand."""
+        assert objects, "a segment has objects"
+        for _, key, _ in objects:
+            self._root.file(key)
+        attempt = Attempt(
+            root=self._root,
+            directory=f"{self._tree.own_attempts}/{os.urandom(8).hex()}",
+            stop=threading.Event(),
+            progress=progress,
+        )
+        work = functools.partial(self._attempt, attempt, objects)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            attempt.stop.set()
+            await _ended(future)
+            raise
+
+    async def fetch(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """Yield the range in pieces of at most 1 MiB, each read in a thread."""
+        descriptor = await self._call(self._open_object, key)
+        try:
+            while start < end:
+                size = min(READ_BYTES, end - start)
+                piece = await self._call(self._read, descriptor, size, start)
+                if not piece:
+                    return
+                yield piece
+                start += len(piece)
+        finally:
+            os.close(descriptor)
+
+    async def size(self, key: str) -> int | None:
+        """Return an object's size, or None if it is certainly absent."""
+        return await self._call(self._tree.size, key)
+
+    def local_path(self, key: str) -> str | None:
+        """Return the object's path, whether or not it is there."""
+        return self._root.file(key)
+
+    async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
+        """Delete files; durable when this returns."""
+        return await self._call(self._tree.delete, keys)
+
+    async def list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        """Yield pages of at most 1,000 keys, in the file system's order."""
+        pages = self._tree.objects(prefix)
+        while page := await self._call(_next, pages):
+            yield page
+
+    async def list_uploads(self, prefix: str) -> AsyncGenerator[Sequence[UploadInfo], None]:
+        """Yield the temporary files of every owner, one page per attempt."""
+        pages = self._tree.uploads(prefix)
+        while page := await self._call(_next, pages):
+            yield page
+
+    async def abort_upload(self, upload: UploadInfo) -> None:
+        """Remove the temporary files of that attempt, those of its other objects too."""
+        await self._call(self._tree.abort, upload)
+
+    async def get_control(self, key: str) -> ControlObject | None:
+        """Return a small object whole."""
+        return await self._call(self._tree.get_control, key)
+
+    async def put_control(self, key: str, data: bytes, *, if_etag: str | None) -> str:
+        """Compare and set; a lock file serialises the daemons of a shared mount."""
+        for _ in range(LOCK_TRIES):
+            etag = await self._call(self._tree.try_put_control, key, data, if_etag)
+            if etag is not None:
+                return etag
+            await asyncio.sleep(LOCK_PAUSE_SECONDS)
+        raise StorageUnavailable(f"another process holds the lock of {key}")
+
+    async def overwrite_control(self, key: str, data: bytes) -> None:
+        """Replace a small object, durably."""
+        await self._call(self._tree.overwrite_control, key, data)
+
+    async def probe(self) -> ProbeResult:
+        """Write, read, list and delete a canary of this owner."""
+        key = f"_rlmm/probe/{self._owner}"
+
+        async def read() -> None:
+            if await self.get_control(key) is None:
+                raise StorageUnavailable("the canary that was written is not there")
+
+        async def list_canary() -> None:
+            async with contextlib.aclosing(self.list(key)) as pages:
+                async for _ in pages:
+                    return
+
+        async def delete() -> None:
+            for error in (await self.delete([key])).values():
+                if error is not None:
+                    raise error
+
+        results: dict[str, RlmmError | None] = {}
+        for name, step in (
+            ("write", functools.partial(self.overwrite_control, key, b"canary\n")),
+            ("read", read),
+            ("list", list_canary),
+            ("delete", delete),
+        ):
+            try:
+                await step()
+                results[name] = None
+            except RlmmError as error:
+                results[name] = error
+        return ProbeResult(results=results)
+
+    async def close(self) -> None:
+        """Let running calls end and free the threads."""
+        for pool in (self._threads, self._calls):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _attempt(
+        self, attempt: Attempt, objects: Sequence[tuple[ObjectKind, str, Source]]
+    ) -> Sequence[StoredObject]:
+        self._root.check()
+        try:
+            with self._root.told("copy"):
+                return attempt.run(objects)
+        except FileNotFoundError as error:
+            raise StorageUnavailable("the temporary area of the storage is gone") from error
+
+    def _open_object(self, key: str) -> int:
+        try:
+            with self._root.told(f"open of {key}"):
+                return os.open(self._root.file(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"{key} is not in the storage", key=key) from error
+
+    def _read(self, descriptor: int, size: int, start: int) -> bytes:
+        with self._root.told("read"):
+            return os.pread(descriptor, size, start)
+
+    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a short blocking call. A cancel leaves it to end by itself."""
+        call = functools.partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._calls, call)
+
+
+def _next(pages: Iterator[list[T]]) -> list[T] | None:
+    return next(pages, None)
+
+
+async def _ended(future: asyncio.Future[Sequence[StoredObject]]) -> None:
+    """Wait until a thread is done with the files, however often the caller is cancelled."""
+    while not future.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
+    # Retrieved, so that nobody complains: whatever it came to, the caller no longer asks.
+    error = future.exception()
+    assert error is None or isinstance(error, (Stopped, RlmmError, OSError)), error

@@ -1,0 +1,114 @@
+"""The directory that a local storage lives in: which path a key has, and whether it is there."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rlmm_daemon.domain.errors import (
+    InvalidArgument,
+    RlmmError,
+    StorageFull,
+    StorageUnavailable,
+)
+
+#: Ours below the root, invisible to listings: temporary files and lock files.
+PRIVATE: Final = ".rlmm"
+_NAME_BYTES_MAX: Final = 255
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Root:
+    """A root that must exist already: one that vanished is unmounted, not empty."""
+
+    def __init__(self, path: str) -> None:
+        self.path = str(Path(path).absolute())
+        self._identity: tuple[int, int] | None = None
+
+    def take(self) -> None:
+        """Remember which directory this is.
+
+        Raises:
+            StorageUnavailable: it is not there, or not a directory.
+        """
+        self._identity = self._look()
+
+    def check(self) -> None:
+        """Make sure that this is still the directory that was taken.
+
+        An unmounted file system leaves an empty directory behind, in which everything is absent.
+
+        Raises:
+            StorageUnavailable: it is another one now, or none.
+        """
+        if self._look() != self._identity:
+            raise StorageUnavailable(f"storage root {self.path} is another directory than before")
+
+    def file(self, key: str) -> str:
+        """Return the path of a key.
+
+        Raises:
+            InvalidArgument: the key would leave the root, or names something private of ours.
+        """
+        parts = key.split("/")
+        if (
+            parts[0] == PRIVATE
+            or {"", ".", ".."} & set(parts)
+            or "\0" in key
+            or max(len(os.fsencode(part)) for part in parts) > _NAME_BYTES_MAX
+        ):
+            raise InvalidArgument(f"{key!r} is not a key of this storage")
+        return f"{self.path}/{key}"
+
+    @contextlib.contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Turn the system's errors into ours; FileNotFoundError passes if the root is there.
+
+        Raises:
+            StorageFull: no space or quota is left.
+            StorageUnavailable: the root is gone, or any other fault of the file system.
+        """
+        try:
+            yield
+        except FileNotFoundError:
+            self.check()
+            raise
+        except OSError as error:
+            raise translated(error, what) from error
+
+    def _look(self) -> tuple[int, int]:
+        try:
+            status = Path(f"{self.path}/.").stat()
+        except OSError as error:
+            raise StorageUnavailable(
+                f"storage root {self.path} is not there: {error.strerror}"
+            ) from error
+        return status.st_dev, status.st_ino
+
+
+def translated(error: OSError, what: str) -> RlmmError:
+    """Return our error for the system's."""
+    kind = StorageFull if error.errno in _NO_SPACE else StorageUnavailable
+    return kind(f"{what}: {error.strerror}", errno=errno.errorcode.get(error.errno or 0, "?"))
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directories(path: str, *, below: str) -> None:
+    """Create what is missing of `path` below an existing directory, durably."""
+    if path == below or Path(path).is_dir():
+        return
+    parent = path.rpartition("/")[0]
+    make_directories(parent, below=below)
+    with contextlib.suppress(FileExistsError):
+        Path(path).mkdir()
+    sync_directory(parent)

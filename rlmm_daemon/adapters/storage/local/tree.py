@@ -1,0 +1,201 @@
+"""What blocks below a local storage's root, apart from copying: list, delete, control objects."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+from rlmm_daemon.adapters.storage.local.root import (
+    PRIVATE,
+    Root,
+    make_directories,
+    sync_directory,
+)
+from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.ports.storage import Conflict, ControlObject, ObjectInfo, UploadInfo
+
+PAGE_KEYS: Final = 1000
+CONTROL_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class Tree:
+    """The files of one root, as seen by one owner (a broker id) among several."""
+
+    def __init__(self, root: Root, owner: str) -> None:
+        self.root = root
+        self._attempts = f"{root.path}/{PRIVATE}/attempts"
+        self._locks = f"{root.path}/{PRIVATE}/locks"
+        self.own_attempts = f"{self._attempts}/{owner}"
+
+    def open(self) -> None:
+        """Take the root, make the private area, sweep what a crash of this owner left there."""
+        self.root.take()
+        with self.root.told("open"):
+            make_directories(self.own_attempts, below=self.root.path)
+            make_directories(self._locks, below=self.root.path)
+            with os.scandir(self.own_attempts) as entries:
+                for entry in entries:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+    def size(self, key: str) -> int | None:
+        """Return the size of a regular file, None if it is certainly absent."""
+        with self.root.told(f"size of {key}"):
+            try:
+                status = Path(self.root.file(key)).lstat()
+            except (FileNotFoundError, NotADirectoryError):
+                self.root.check()
+                return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def delete(self, keys: Collection[str]) -> dict[str, RlmmError | None]:
+        """Unlink each, then sync each directory once."""
+        results: dict[str, RlmmError | None] = {}
+        touched: dict[str, list[str]] = {}
+        for key in keys:
+            try:
+                with self.root.told(f"delete {key}"), contextlib.suppress(NotADirectoryError):
+                    path = self.root.file(key)
+                    with contextlib.suppress(FileNotFoundError):
+                        Path(path).unlink()
+                        touched.setdefault(path.rpartition("/")[0], []).append(key)
+                self.root.check()
+                results[key] = None
+            except RlmmError as error:
+                results[key] = error
+        for directory, gone in touched.items():
+            try:
+                with self.root.told("sync of a delete"), contextlib.suppress(FileNotFoundError):
+                    sync_directory(directory)
+            except RlmmError as error:
+                results.update(dict.fromkeys(gone, error))
+        return results
+
+    def objects(self, prefix: str) -> Iterator[list[ObjectInfo]]:
+        """Yield pages of at most PAGE_KEYS; directories are read as they are reached."""
+        page: list[ObjectInfo] = []
+        with self.root.told("list"):
+            self.root.check()
+            for entry in self._walk(prefix):
+                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                    page.append(self._info(entry))
+                if len(page) == PAGE_KEYS:
+                    yield page
+                    page = []
+            self.root.check()
+        if page:
+            yield page
+
+    def uploads(self, prefix: str) -> Iterator[list[UploadInfo]]:
+        """Yield one page per attempt, of every owner."""
+        with self.root.told("list of uploads"), contextlib.suppress(FileNotFoundError):
+            for owner in Path(self._attempts).iterdir():
+                for attempt in owner.iterdir():
+                    rows = self._attempt(attempt, prefix)
+                    if rows:
+                        yield rows
+
+    def abort(self, upload: UploadInfo) -> None:
+        """Remove an attempt's directory with all its files."""
+        owner, _, attempt = upload.upload_id.partition("/")
+        # Refuses what would leave the area: the id came from outside.
+        self.root.file(f"{owner}/{attempt}")
+        with self.root.told("abort"), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(f"{self._attempts}/{owner}/{attempt}")
+
+    def get_control(self, key: str) -> ControlObject | None:
+        """Return a small file whole."""
+        with self.root.told(f"read of {key}"):
+            try:
+                with Path(self.root.file(key)).open("rb") as file:
+                    data = file.read(CONTROL_BYTES_MAX)
+            except FileNotFoundError:
+                self.root.check()
+                return None
+        return ControlObject(data=data, etag=etag_of(data))
+
+    def try_put_control(self, key: str, data: bytes, if_etag: str | None) -> str | None:
+        """Compare and set under a lock file; None while another process holds the lock."""
+        path = self.root.file(key)
+        name = hashlib.sha256(key.encode()).hexdigest()
+        self.root.check()
+        with self.root.told(f"write of {key}"), Path(f"{self._locks}/{name}").open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            present = self.get_control(key)
+            if (present.etag if present else None) != if_etag:
+                raise Conflict(key)
+            self._replace(path, data)
+        return etag_of(data)
+
+    def overwrite_control(self, key: str, data: bytes) -> None:
+        """Write a small file by renaming, durably."""
+        path = self.root.file(key)
+        self.root.check()
+        with self.root.told(f"write of {key}"):
+            self._replace(path, data)
+
+    def _replace(self, path: str, data: bytes) -> None:
+        directory = path.rpartition("/")[0]
+        make_directories(directory, below=self.root.path)
+        temporary = f"{self.own_attempts}/control-{os.urandom(8).hex()}"
+        Path(temporary).mkdir()
+        try:
+            with Path(f"{temporary}/0").open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fdatasync(file.fileno())
+            Path(f"{temporary}/0").rename(path)
+            sync_directory(directory)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _walk(self, prefix: str) -> Iterator[os.DirEntry[str]]:
+        """Yield regular files whose key begins with `prefix`, symlinks never followed."""
+        inside = prefix.rpartition("/")[0]
+        start = self.root.file(inside) if inside else self.root.path
+        stack = [start]
+        while stack:
+            directory = stack.pop()
+            try:
+                entries = os.scandir(directory)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            with entries:
+                for entry in entries:
+                    key = entry.path[len(self.root.path) + 1 :]
+                    if entry.is_dir(follow_symlinks=False):
+                        if key != PRIVATE and (key.startswith(prefix) or prefix.startswith(key)):
+                            stack.append(entry.path)
+                    elif key.startswith(prefix) and entry.is_file(follow_symlinks=False):
+                        yield entry
+
+    def _info(self, entry: os.DirEntry[str]) -> ObjectInfo:
+        status = entry.stat(follow_symlinks=False)
+        return ObjectInfo(
+            key=entry.path[len(self.root.path) + 1 :],
+            size=status.st_size,
+            modified_ms=status.st_mtime_ns // 1_000_000,
+            etag=f"{status.st_mtime_ns:x}-{status.st_size:x}",
+        )
+
+    def _attempt(self, directory: Path, prefix: str) -> list[UploadInfo]:
+        upload_id = f"{directory.parent.name}/{directory.name}"
+        rows: list[UploadInfo] = []
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for note in directory.glob("*.key"):
+                key, begun_ms = note.read_text("utf-8"), note.stat().st_mtime_ns // 1_000_000
+                if key.startswith(prefix):
+                    rows.append(UploadInfo(key=key, upload_id=upload_id, initiated_ms=begun_ms))
+        return rows
+
+
+def etag_of(data: bytes) -> str:
+    """Return the tag of a control object: equal content is the same version."""
+    return hashlib.sha256(data).hexdigest()[:32]

@@ -1,0 +1,110 @@
+"""What a finished segment's custom metadata says: where its objects lie and what they must be.
+
+    offset  bytes  field                                  all big-endian, 32 bytes in all
+    0       1      magic 0xB7
+    1       1      format version (1)
+    2       1      flags, all zero in version 1
+    3       1      objects: bit i = the i-th of SIZED exists; the .log always does
+    4       2      layout number in the bucket marker's table
+    6       4      CRC-32C of the .log
+    10      20     sizes of the five small objects in the order of SIZED, unsigned
+    30      2      check: low half of the CRC-32C of bytes 0..29
+
+The .log's size is the metadata's own `segment_size_bytes`. Magic, length and check together tell
+our bytes from another plugin's, which are passed on untouched and never interpreted.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import google_crc32c
+
+from rlmm_daemon.domain.errors import InvalidArgument, Malformed
+from rlmm_daemon.domain.segment import CustomMetadata
+
+CUSTOM_METADATA_BYTES: Final = 32
+FORMAT_VERSION: Final = 1
+#: The order of bits and sizes. Appending is not possible within version 1.
+SIZED: Final = (".index", ".timeindex", ".txnindex", ".snapshot", ".leader_epoch_checkpoint")
+#: Spare: no flag has a meaning in this version, so none is understood.
+FLAGS_KNOWN: Final = 0x00
+
+_MAGIC: Final = 0xB7
+_BODY: Final = struct.Struct(">BBBBHI5I")
+_CHECK: Final = struct.Struct(">H")
+_U32_MAX: Final = 0xFFFF_FFFF
+_U16_MAX: Final = 0xFFFF
+_LOW_HALF: Final = 0xFFFF
+assert _BODY.size + _CHECK.size == CUSTOM_METADATA_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFacts:
+    """What was stored for one segment."""
+
+    #: 1 or more: the number of a row in the bucket marker.
+    layout_number: int
+    log_crc32c: int
+    #: Suffix -> bytes, for each of SIZED that exists.
+    sizes: Mapping[str, int]
+    flags: int = field(default=0)
+
+
+def encode(facts: StoredFacts) -> CustomMetadata:
+    """Return the 32 bytes.
+
+    Raises:
+        InvalidArgument: a number or size that has no room.
+    """
+    if not 0 < facts.layout_number <= _U16_MAX:
+        raise InvalidArgument(f"layout number {facts.layout_number} is not within 1..{_U16_MAX}")
+    if facts.sizes.keys() - set(SIZED) or max(facts.sizes.values(), default=0) > _U32_MAX:
+        raise InvalidArgument(f"object sizes {dict(facts.sizes)} cannot be recorded")
+    mask = sum(1 << bit for bit, suffix in enumerate(SIZED) if suffix in facts.sizes)
+    sizes = (facts.sizes.get(suffix, 0) for suffix in SIZED)
+    body = _BODY.pack(
+        _MAGIC,
+        FORMAT_VERSION,
+        facts.flags,
+        mask,
+        facts.layout_number,
+        facts.log_crc32c,
+        *sizes,
+    )
+    return CustomMetadata(body + _check(body))
+
+
+def decode(custom: bytes | None) -> StoredFacts | None:
+    """Return the facts, or None if there are none or they are another plugin's.
+
+    Raises:
+        Malformed: ours, but of a version or with a flag that this program does not know: guessing
+            would look for objects in the wrong place.
+    """
+    if custom is None or not _ours(custom):
+        return None
+    _, version, flags, mask, layout_number, log_crc32c, *sizes = _BODY.unpack_from(custom)
+    if version != FORMAT_VERSION or flags & ~FLAGS_KNOWN:
+        raise Malformed(
+            f"custom metadata of version {version} with flags {flags:#04x} is newer than this "
+            f"program (version {FORMAT_VERSION})"
+        )
+    return StoredFacts(
+        layout_number=layout_number,
+        log_crc32c=log_crc32c,
+        sizes={
+            s: size for i, (s, size) in enumerate(zip(SIZED, sizes, strict=True)) if mask >> i & 1
+        },
+        flags=flags,
+    )
+
+
+def _ours(custom: bytes) -> bool:
+    body, check = custom[: _BODY.size], custom[_BODY.size :]
+    return len(custom) == CUSTOM_METADATA_BYTES and body[0] == _MAGIC and check == _check(body)
+
+
+def _check(body: bytes) -> bytes:
+    return _CHECK.pack(google_crc32c.value(body) & _LOW_HALF)

@@ -1,0 +1,129 @@
+"""The two small JSON objects of ours in the bucket: the marker and each daemon's presence file.
+
+Both carry a format version, and a reader refuses a newer one untouched. The marker is rewritten by
+several daemons, so it refuses unknown fields too: rewriting would drop them.
+"""
+
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from rlmm_daemon.domain.errors import Malformed
+
+MARKER_KEY: Final = "_rlmm/marker.json"
+MARKER_FORMAT: Final = 1
+PRESENCE_PREFIX: Final = "_rlmm/daemons/"
+PRESENCE_FORMAT: Final = 1
+#: A control object beyond this is nobody's; far above a table of 65,535 layouts' usual size.
+CONTROL_BYTES_MAX: Final = 1024 * 1024
+
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+class LayoutRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One layout that some copy has used. Rows are appended, never changed or removed."""
+
+    #: 1, 2, 3, ...; custom metadata names it.
+    number: int
+    kind: str
+    prefix: str
+
+
+class AcceptedLoss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An operator's word that events of a metadata partition are gone for good."""
+
+    #: None: the whole log.
+    metadata_partition: int | None
+    #: Kafka's uuid text of the metadata topic that was given up.
+    topic_id: str
+    accepted_at_ms: int
+    broker_id: int
+
+
+class BucketMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Whose bucket this is and where in it segments were ever stored."""
+
+    format: int = MARKER_FORMAT
+    cluster_id: str
+    #: Of the metadata topic; fixed at first contact.
+    partition_count: int
+    #: Kafka's uuid text of the metadata topic.
+    metadata_topic_id: str
+    layouts: tuple[LayoutRow, ...] = ()
+    accepted_losses: tuple[AcceptedLoss, ...] = ()
+
+
+class PresencePartition(msgspec.Struct, frozen=True, kw_only=True):
+    """One followed metadata partition as its daemon sees it."""
+
+    state: str
+    #: Kafka's uuid text of the metadata topic.
+    topic_id: str
+    leader_epoch: int
+    next_offset: int
+
+
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """What one daemon says of itself; rewritten on change and every 60 s."""
+
+    format: int = PRESENCE_FORMAT
+    cluster_id: str
+    broker_id: int
+    #: The broker JVM's start in ms since 1970; None until it said hello.
+    incarnation: int | None
+    started_at_ms: int
+    written_at_ms: int
+    #: No copy of this daemon lives longer, so what is older and unfinished is abandoned.
+    copy_deadline_seconds: float
+    #: Until when this daemon holds the cleaning lease; None: it does not.
+    lease_end_ms: int | None
+    #: Whose metadata manager the broker runs.
+    metadata_manager: Literal["rlmm", "foreign"]
+    #: Metadata partition -> its state.
+    partitions: dict[int, PresencePartition]
+
+
+def presence_key(broker_id: int) -> str:
+    """Return where a broker's daemon writes its presence."""
+    return f"{PRESENCE_PREFIX}{broker_id}.json"
+
+
+def encode(control: BucketMarker | Presence) -> bytes:
+    """Return indented JSON with a newline at its end: people read these files too."""
+    return msgspec.json.format(msgspec.json.encode(control), indent=2) + b"\n"
+
+
+def decode_marker(raw: bytes) -> BucketMarker:
+    """Return the marker.
+
+    Raises:
+        Malformed: not a marker, or of a newer format.
+    """
+    marker = _decode(raw, BucketMarker, "bucket marker", MARKER_FORMAT)
+    if [row.number for row in marker.layouts] != list(range(1, len(marker.layouts) + 1)):
+        raise Malformed("bucket marker: its layouts are not numbered 1, 2, 3, ...")
+    return marker
+
+
+def decode_presence(raw: bytes) -> Presence:
+    """Return a presence file's content.
+
+    Raises:
+        Malformed: not a presence file, or of a newer format.
+    """
+    return _decode(raw, Presence, "presence file", PRESENCE_FORMAT)
+
+
+class _Versioned(msgspec.Struct):
+    format: int
+
+
+def _decode(raw: bytes, kind: type[_S], what: str, newest: int) -> _S:
+    try:
+        # The version first: a newer file's fields would be refused with a misleading reason.
+        version = msgspec.json.decode(raw, type=_Versioned).format
+        if version != newest:
+            raise Malformed(f"{what}: format {version} is not known to this version ({newest})")
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Malformed(f"{what}: {error}") from error

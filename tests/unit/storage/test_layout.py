@@ -1,0 +1,66 @@
+import pytest
+
+from rlmm_daemon.core.layout import SUFFIXES, Layout, object_key, parse_key
+from rlmm_daemon.domain.errors import InvalidArgument
+from rlmm_daemon.domain.ids import Offset, SegmentId, TopicId, TopicIdPartition
+from rlmm_daemon.ports.storage import ObjectKind
+
+PLAIN = Layout()
+ORDERS = TopicIdPartition(TopicId((1).to_bytes(16, "big")), "orders", 7)
+
+
+def key(start: int, segment_id: int, suffix: str, layout: Layout = PLAIN) -> str:
+    segment = SegmentId(segment_id.to_bytes(16, "big"))
+    return object_key(layout, ORDERS, Offset(start), segment, suffix)
+
+
+def test_keys_are_those_of_kafkas_local_tiered_storage():
+    directory = "orders-7-AAAAAAAAAAAAAAAAAAAAAQ/"
+    assert key(11, 0xFE, ".snapshot") == (
+        directory + "00000000000000000011-AAAAAAAAAAAAAAAAAAAA_g.snapshot"
+    )
+    assert key(0, 30, ".log") == directory + "00000000000000000000-AAAAAAAAAAAAAAAAAAAAHg.log"
+
+
+def test_a_prefix_stands_before_the_directory():
+    assert key(0, 1, ".log", Layout("a/b")).startswith("a/b/orders-7-")
+
+
+def test_the_suffixes_are_the_ports_kinds_in_upload_order():
+    assert tuple(kind.value for kind in ObjectKind) == SUFFIXES
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout("a/b-1")])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_key_parses_back(layout, suffix):
+    parsed = parse_key(layout, key(11, 0xFE, suffix, layout))
+    assert parsed is not None
+    assert (parsed.partition, parsed.start_offset, parsed.suffix) == (ORDERS, 11, suffix)
+    assert parsed.segment_id == (0xFE).to_bytes(16, "big")
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "_rlmm/marker.json",
+        key(1, 1, ".log").replace("-7-", "-07-"),
+        key(1, 1, ".log").replace(".log", ".tmp"),
+        key(1, 1, ".log").replace("AQ.log", "AR.log"),
+        "x/" + key(1, 1, ".log"),
+    ],
+)
+def test_what_no_segment_could_be_named_is_not_parsed(foreign):
+    assert parse_key(Layout(), foreign) is None
+
+
+@pytest.mark.parametrize("prefix", ["..", "a/../b", "/a", "a/", "a//b", "a b", "."])
+def test_a_prefix_that_could_leave_the_root_is_refused(prefix):
+    with pytest.raises(InvalidArgument):
+        Layout(prefix)
+
+
+@pytest.mark.parametrize("topic", ["..", "a/b", "", "a\0", "x" * 250])
+def test_a_topic_that_kafka_forbids_has_no_key(topic):
+    partition = TopicIdPartition(ORDERS.topic_id, topic + ("/" if topic == ".." else ""), 0)
+    with pytest.raises(InvalidArgument):
+        object_key(Layout(), partition, Offset(0), SegmentId(bytes(16)), ".log")

@@ -1,0 +1,187 @@
+import asyncio
+import errno
+import fcntl
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rlmm_daemon.adapters.storage.local import LocalStorage
+from rlmm_daemon.adapters.storage.local.copying import BLOCK_BYTES
+from rlmm_daemon.daemon.sources import FileSource
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    InvalidArgument,
+    StorageFull,
+    StorageUnavailable,
+)
+from rlmm_daemon.ports.storage import ObjectKind, Progress
+from tests.contract.storage import Buffer, body, keys, read, segment, uploads
+
+
+@pytest.fixture
+async def storage(tmp_path):
+    (tmp_path / "remote").mkdir()
+    storage = LocalStorage(str(tmp_path / "remote"), owner="1")
+    await storage.open()
+    yield storage
+    await storage.close()
+
+
+def source(tmp_path, content: bytes) -> FileSource:
+    path = tmp_path / "source"
+    path.write_bytes(content)
+    return FileSource(os.open(path, os.O_RDONLY), str(path))
+
+
+async def put(storage, one, key="d/a.log"):
+    try:
+        return await storage.put_segment([(ObjectKind.LOG, key, one)], progress=Progress())
+    finally:
+        one.close()
+
+
+async def test_a_file_is_copied_in_blocks(storage, tmp_path):
+    content = os.urandom(BLOCK_BYTES + 4321)
+    await put(storage, source(tmp_path, content))
+    assert await read(storage, "d/a.log") == content
+
+
+async def test_a_file_system_that_cannot_copy_in_the_kernel_is_read_and_written(
+    storage, tmp_path, monkeypatch
+):
+    def refuse(*_):
+        raise OSError(errno.EXDEV, "other file system")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    content = os.urandom(1_000_000)
+    await put(storage, source(tmp_path, content))
+    assert await read(storage, "d/a.log") == content
+
+
+@pytest.mark.parametrize("change", ["grow", "cut", "rewrite"])
+async def test_a_file_changed_in_the_middle_of_its_copy_never_becomes_visible(
+    storage, tmp_path, monkeypatch, change
+):
+    real = os.copy_file_range
+    path = tmp_path / "source"
+
+    def copy_and_change(*args):
+        copied = real(*args)
+        with path.open("r+b") as file:
+            if change == "rewrite":
+                file.write(b"changed")
+            else:
+                file.truncate(3 * BLOCK_BYTES if change == "grow" else BLOCK_BYTES // 2)
+        return copied
+
+    monkeypatch.setattr(os, "copy_file_range", copy_and_change)
+    with pytest.raises(ChecksumMismatch):
+        await put(storage, source(tmp_path, bytes(2 * BLOCK_BYTES)))
+    assert await keys(storage) == set()
+    assert await uploads(storage) == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [(errno.ENOSPC, StorageFull), (errno.EDQUOT, StorageFull), (errno.EIO, StorageUnavailable)],
+)
+@pytest.mark.parametrize("call", ["copy_file_range", "fdatasync"])
+async def test_a_fault_of_the_disk_is_told_and_leaves_nothing(
+    storage, tmp_path, monkeypatch, fault, call
+):
+    code, expected = fault
+
+    def fail(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(expected) as caught:
+        await put(storage, source(tmp_path, b"x" * 100))
+    assert caught.value.fields["errno"] == errno.errorcode[code]
+    assert await keys(storage) == set()
+    assert await uploads(storage) == []
+
+
+async def test_a_failed_attempt_leaves_an_earlier_one_whole(storage, monkeypatch):
+    await storage.put_segment(segment(), progress=Progress())
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=1))
+    with pytest.raises(StorageFull):
+        await storage.put_segment(segment(Buffer(b"other")), progress=Progress())
+    rows = list(segment())
+    assert await keys(storage) == {key for _, key, _ in rows}
+    assert await read(storage, rows[-1][1]) == body(ObjectKind.LOG)
+
+
+async def test_the_log_gets_its_name_last_and_after_a_directory_sync(storage, monkeypatch):
+    steps: list[str] = []
+    rename, fsync = Path.rename, os.fsync
+
+    def seen_rename(self, target):
+        steps.append(Path(target).suffix)
+        return rename(self, target)
+
+    def seen_fsync(descriptor):
+        steps.append("sync")
+        return fsync(descriptor)
+
+    monkeypatch.setattr(Path, "rename", seen_rename)
+    monkeypatch.setattr(os, "fsync", seen_fsync)
+    await storage.put_segment(segment(), progress=Progress())
+    assert steps[-3:] == ["sync", ".log", "sync"]
+    assert steps[-4] == ".leader_epoch_checkpoint"
+
+
+async def test_leftovers_of_a_crash_are_swept_by_their_owner_alone(tmp_path, storage):
+    for owner in ("1", "2"):
+        attempt = tmp_path / "remote/.rlmm/attempts" / owner / "dead"
+        attempt.mkdir(parents=True)
+        (attempt / "0").write_bytes(b"half")
+        (attempt / "0.key").write_text(f"d/{owner}.log")
+    assert {row.key for row in await uploads(storage)} == {"d/1.log", "d/2.log"}
+    again = LocalStorage(str(tmp_path / "remote"), owner="1")
+    await again.open()
+    left = await uploads(again)
+    assert [row.key for row in left] == ["d/2.log"]
+    for _ in range(2):
+        await again.abort_upload(left[0])
+    assert await uploads(again) == []
+    await again.close()
+
+
+@pytest.mark.parametrize(
+    "key", ["../x", "a/../../x", "/etc/passwd", "a//b", ".", "a\0b", ".rlmm/x", "x" * 256, ""]
+)
+async def test_a_key_that_would_leave_the_root_is_refused(storage, key):
+    with pytest.raises(InvalidArgument):
+        await storage.size(key)
+    with pytest.raises(InvalidArgument):
+        await storage.overwrite_control(key, b"x")
+    with pytest.raises(InvalidArgument):
+        await storage.put_segment([(ObjectKind.LOG, key, Buffer(b""))], progress=Progress())
+    assert isinstance((await storage.delete([key]))[key], InvalidArgument)
+
+
+async def test_another_directory_under_the_same_name_is_not_an_empty_storage(storage, tmp_path):
+    await put_nothing(storage)
+    (tmp_path / "remote").rename(tmp_path / "away")
+    (tmp_path / "remote").mkdir()
+    with pytest.raises(StorageUnavailable):
+        await storage.size("d/a.log")
+
+
+async def test_a_held_lock_makes_a_conditional_write_wait(storage, tmp_path):
+    await storage.put_control("_rlmm/m", b"1", if_etag=None)
+    lock = next((tmp_path / "remote/.rlmm/locks").iterdir())
+    with lock.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        async with asyncio.TaskGroup() as group:
+            write = group.create_task(storage.put_control("_rlmm/m", b"2", if_etag="other"))
+            await asyncio.wait([write], timeout=0.05)
+            assert not write.done()
+            write.cancel()
+
+
+async def put_nothing(storage) -> None:
+    await storage.put_segment([(ObjectKind.LOG, "d/a.log", Buffer(b""))], progress=Progress())
