@@ -1,0 +1,186 @@
+"""Whose bucket this is, where new copies go, and where the objects of a segment lie."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import structlog
+
+from rlmm_daemon.codec import custom_metadata, marker
+from rlmm_daemon.codec.marker import MARKER_KEY, BucketMarker, LayoutRow
+from rlmm_daemon.core.layout import Layout, object_key
+from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable, UnavailableError
+from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.ports.storage import Conflict, ObjectKind, RemoteStorage
+
+#: Each lost race means that another daemon wrote its row, and there are few daemons.
+RACES_MAX: Final = 50
+BACK_OFF_SECONDS: Final = 0.2
+BACK_OFF_SECONDS_MAX: Final = 10.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketIdentity:
+    """What a fresh marker is made of; known once the event log is open."""
+
+    cluster_id: str
+    partition_count: int
+    #: Kafka's uuid text of the metadata topic.
+    metadata_topic_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPlace:
+    """Where one set of a segment's objects lies, or may lie."""
+
+    layout_number: int
+    #: Every kind, whether or not it was stored.
+    keys: dict[ObjectKind, str]
+
+
+class Bucket:
+    """The marker of one storage, and this daemon's layout in it."""
+
+    def __init__(self, storage: RemoteStorage, *, layout: Layout, rng: random.Random) -> None:
+        self.storage = storage
+        self._layout = layout
+        self._rng = rng
+        self._marker: BucketMarker | None = None
+        self._number: int | None = None
+        self._refusal: ConfigError | None = None
+
+    @property
+    def marker(self) -> BucketMarker | None:
+        """The marker as last read; None until `open` returned."""
+        return self._marker
+
+    async def open(self, identity: BucketIdentity) -> BucketMarker:
+        """Open the storage and return its marker with our layout in it; waits for the storage.
+
+        Retries for ever with back-off: a daemon without its bucket is not ready, not dead. The
+        partition count and topic id of an existing marker are returned, not judged.
+
+        Raises:
+            ConfigError: the bucket belongs to another cluster; copies and reads stay refused.
+            Malformed: the marker is damaged or newer than this program.
+        """
+        pause = BACK_OFF_SECONDS
+        while True:
+            try:
+                await self.storage.open()
+                return await self._settle(identity)
+            except ConfigError as error:
+                self._refusal = error
+                raise
+            except UnavailableError as error:
+                log.warning("bucket not reached", error=str(error), retry_seconds=round(pause, 1))
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            pause = min(2 * pause, BACK_OFF_SECONDS_MAX)
+
+    def place_for_new(self, metadata: SegmentMetadata) -> SegmentPlace:
+        """Return where a new copy goes.
+
+        Raises:
+            StorageUnavailable: the marker was not read yet, or is another cluster's.
+        """
+        self._require()
+        assert self._number is not None, "settled together with the marker"
+        return _place(self._number, self._layout, metadata)
+
+    async def places(
+        self, metadata: SegmentMetadata, kept_custom_metadata: bytes | None = None
+    ) -> list[SegmentPlace]:
+        """Return where the objects are: one place if it was recorded, else every listed layout.
+
+        Raises:
+            StorageUnavailable: the marker cannot be read, or lacks the recorded layout.
+            Malformed: the custom metadata is ours but newer than this program.
+        """
+        found = self._require()
+        facts = custom_metadata.decode(metadata.custom_metadata)
+        facts = facts or custom_metadata.decode(kept_custom_metadata)
+        if facts is None or facts.layout_number > len(found.layouts):
+            # Another daemon may have added a row since.
+            found = await self._refresh()
+        rows = [row for row in found.layouts if facts is None or row.number == facts.layout_number]
+        if not rows:
+            raise StorageUnavailable("the bucket marker lacks the layout that was recorded")
+        return [_place(row.number, Layout(row.prefix, row.kind), metadata) for row in rows]
+
+    def _require(self) -> BucketMarker:
+        if self._refusal is not None:
+            raise StorageUnavailable(self._refusal.message, reason="foreign_marker")
+        if self._marker is None:
+            raise StorageUnavailable("the bucket marker was not read yet", reason="no_marker")
+        return self._marker
+
+    async def _refresh(self) -> BucketMarker:
+        control = await self.storage.get_control(MARKER_KEY)
+        if control is None:
+            raise StorageUnavailable("the bucket marker is gone", reason="no_marker")
+        fresh = marker.decode_marker(control.data)
+        if self._marker is not None and fresh.cluster_id != self._marker.cluster_id:
+            raise StorageUnavailable("the bucket marker is another cluster's now")
+        self._marker = fresh
+        return fresh
+
+    async def _settle(self, identity: BucketIdentity) -> BucketMarker:
+        """Read the marker, and write it where it lacks us; a lost race reads again."""
+        for _ in range(RACES_MAX):
+            control = await self.storage.get_control(MARKER_KEY)
+            present = (
+                BucketMarker(
+                    cluster_id=identity.cluster_id,
+                    partition_count=identity.partition_count,
+                    metadata_topic_id=identity.metadata_topic_id,
+                )
+                if control is None
+                else marker.decode_marker(control.data)
+            )
+            _require_ours(present, identity)
+            wanted, number = _with_layout(present, self._layout)
+            try:
+                if control is None or wanted is not present:
+                    await self.storage.put_control(
+                        MARKER_KEY,
+                        marker.encode(wanted),
+                        if_etag=control.etag if control else None,
+                    )
+            except Conflict:
+                continue
+            self._marker, self._number = wanted, number
+            return wanted
+        raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
+
+
+def _require_ours(present: BucketMarker, identity: BucketIdentity) -> None:
+    if present.cluster_id != identity.cluster_id:
+        raise ConfigError(
+            f"the remote storage belongs to cluster {present.cluster_id!r}, this is "
+            f"{identity.cluster_id!r}; give this cluster a bucket or directory of its own",
+            theirs=present.cluster_id,
+            ours=identity.cluster_id,
+        )
+
+
+def _with_layout(present: BucketMarker, layout: Layout) -> tuple[BucketMarker, int]:
+    for row in present.layouts:
+        if (row.prefix, row.kind) == (layout.prefix, layout.kind):
+            return present, row.number
+    number = len(present.layouts) + 1
+    row = LayoutRow(number=number, kind=layout.kind, prefix=layout.prefix)
+    return msgspec.structs.replace(present, layouts=(*present.layouts, row)), number
+
+
+def _place(number: int, layout: Layout, metadata: SegmentMetadata) -> SegmentPlace:
+    keys = {
+        kind: object_key(
+            layout, metadata.partition, metadata.start_offset, metadata.segment_id, kind.value
+        )
+        for kind in ObjectKind
+    }
+    return SegmentPlace(layout_number=number, keys=keys)

@@ -1,0 +1,98 @@
+"""What copier and fetcher need of the manager: a segment's state, and the three events of a job."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Protocol
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.domain.errors import InvalidArgument
+from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition
+from rlmm_daemon.domain.segment import (
+    CustomMetadata,
+    SegmentMetadata,
+    SegmentState,
+    SegmentUpdate,
+)
+
+DeleteStarted = Callable[[TopicIdPartition, SegmentId], None]
+
+
+class SegmentLog(Protocol):
+    """The manager's face towards storage. Waits are bounded by the caller's deadline."""
+
+    on_delete_started: list[DeleteStarted]
+
+    async def add(self, record: bytes, caller: Caller) -> None:
+        """Append COPY_SEGMENT_STARTED and return after its apply; a repeat succeeds."""
+        ...
+
+    async def update(self, record: bytes, caller: Caller) -> None:
+        """Append an update and return after its apply; a repeat succeeds."""
+        ...
+
+    def keep_followed(self, tp: TopicIdPartition) -> AbstractContextManager[None]:
+        """Keep the metadata partition followed meanwhile."""
+        ...
+
+    async def segment(
+        self, tp: TopicIdPartition, segment_id: SegmentId
+    ) -> tuple[SegmentState, bytes] | None:
+        """Wait until the fold is ready; None: it holds no such segment."""
+        ...
+
+    async def until_state(
+        self, tp: TopicIdPartition, segment_id: SegmentId, states: frozenset[SegmentState]
+    ) -> tuple[SegmentState, bytes] | None:
+        """Wait for one of the states, or one beyond them; None: the segment is gone."""
+        ...
+
+    def kept_custom_metadata(self, tp: TopicIdPartition, segment_id: SegmentId) -> bytes | None:
+        """Return the last custom metadata that was not null."""
+        ...
+
+
+def decode_segment(record: bytes) -> SegmentMetadata:
+    """Return the segment of an api key 0 record.
+
+    Raises:
+        Malformed: not a record.
+        InvalidArgument: a record that describes no segment.
+    """
+    decoded = records.decode(record)
+    if not isinstance(decoded, SegmentMetadata):
+        raise InvalidArgument(f"a segment's metadata is wanted, not a {type(decoded).__name__}")
+    return decoded
+
+
+def update_record(
+    metadata: SegmentMetadata,
+    state: SegmentState,
+    custom_metadata: CustomMetadata | None,
+    *,
+    broker_id: BrokerId,
+    now_ms: int,
+) -> bytes:
+    """Return the record that moves a segment to `state`."""
+    return records.encode(
+        SegmentUpdate(
+            partition=metadata.partition,
+            segment_id=metadata.segment_id,
+            broker_id=broker_id,
+            event_timestamp_ms=now_ms,
+            custom_metadata=custom_metadata,
+            state=state,
+        )
+    )
+
+
+def same_segment(one: SegmentMetadata, other: SegmentMetadata) -> bool:
+    """Return whether two records describe one copy: equal but for what later events change."""
+    return one == replace(
+        other,
+        broker_id=one.broker_id,
+        event_timestamp_ms=one.event_timestamp_ms,
+        custom_metadata=one.custom_metadata,
+        state=one.state,
+    )

@@ -1,0 +1,219 @@
+"""Which files a copy may read: those of the partition's own directory, opened so that they stay it.
+
+The paths come over the socket, so they are wishes. Each component below a configured log directory
+is opened with O_NOFOLLOW from its parent's descriptor, only regular files pass, and from then on
+only the descriptor is read: what the name becomes later does not matter. All of this blocks.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rlmm_daemon.codec.api import SegmentFiles
+from rlmm_daemon.domain.errors import ChecksumMismatch, InvalidArgument, PathNotAllowed
+from rlmm_daemon.domain.ids import TopicIdPartition
+from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.ports.storage import ObjectKind, Source
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+#: O_NONBLOCK: opening a FIFO must not wait for its writer.
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class FileSource:
+    """`ports.storage.Source` over an open file."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._descriptor = descriptor
+        self.name = name
+        self._opened = _version(descriptor)
+
+    @property
+    def size(self) -> int:
+        """Bytes when it was opened."""
+        return self._opened[0]
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._descriptor
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Return exactly these bytes."""
+        pieces: list[bytes] = []
+        end = offset + length
+        while offset < end:
+            piece = os.pread(self._descriptor, end - offset, offset)
+            if not piece:
+                raise ChecksumMismatch(f"{self.name} became shorter while it was read")
+            pieces.append(piece)
+            offset += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def check_unchanged(self) -> None:
+        """Make sure that nobody wrote to the file since it was opened.
+
+        Raises:
+            ChecksumMismatch: its length or its time of change is another one.
+        """
+        if _version(self._descriptor) != self._opened:
+            raise ChecksumMismatch(f"{self.name} changed while it was copied", file=self.name)
+
+    def close(self) -> None:
+        """Give the descriptor back; idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class BufferSource:
+    """`ports.storage.Source` over bytes."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self._body)
+
+    def fileno(self) -> None:
+        """Return None: no descriptor."""
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Return these bytes."""
+        return self._body[offset : offset + length]
+
+
+class SegmentSources:
+    """What is to be stored of one segment, in upload order."""
+
+    def __init__(self, objects: Sequence[tuple[ObjectKind, FileSource | BufferSource]]) -> None:
+        self.objects = objects
+
+    @property
+    def log(self) -> Source:
+        """The `.log`, which is the last."""
+        return self.objects[-1][1]
+
+    def check_unchanged(self) -> None:
+        """Make sure that no file was written to since it was opened.
+
+        Raises:
+            ChecksumMismatch: one was.
+        """
+        for _, source in self.objects:
+            if isinstance(source, FileSource):
+                source.check_unchanged()
+
+    def close(self) -> None:
+        """Close all files; idempotent."""
+        for _, source in self.objects:
+            if isinstance(source, FileSource):
+                source.close()
+
+
+def open_sources(
+    metadata: SegmentMetadata, files: SegmentFiles, log_dirs: Sequence[str]
+) -> SegmentSources:
+    """Open a segment's files under the path rule. The transaction index is what was recorded.
+
+    Raises:
+        PathNotAllowed: a path outside the partition's directory, a symbolic link, no regular file.
+        InvalidArgument: a file that is not there, a length or a transaction index that
+            contradicts the metadata.
+    """
+    wanted = {
+        ObjectKind.OFFSET: files.offset_index,
+        ObjectKind.TIMESTAMP: files.time_index,
+        ObjectKind.TRANSACTION: files.transaction_index,
+        ObjectKind.PRODUCER_SNAPSHOT: files.producer_snapshot,
+        ObjectKind.LOG: files.log,
+    }
+    opened: list[tuple[ObjectKind, FileSource | BufferSource]] = []
+    sources = SegmentSources(opened)
+    try:
+        for kind in ObjectKind:
+            if kind is ObjectKind.LEADER_EPOCH:
+                opened.append((kind, BufferSource(files.leader_epoch_checkpoint)))
+            elif (path := wanted[kind]) is not None:
+                opened.append((kind, open_source(metadata.partition, path, log_dirs)))
+        _settle_transaction_index(metadata, opened)
+        if sources.log.size != metadata.segment_size_bytes:
+            raise InvalidArgument(
+                f"{files.log} has {sources.log.size} bytes, its metadata says "
+                f"{metadata.segment_size_bytes}"
+            )
+    except BaseException:
+        sources.close()
+        raise
+    return sources
+
+
+def open_source(partition: TopicIdPartition, path: str, log_dirs: Sequence[str]) -> FileSource:
+    """Open one file of `<log_dir>/<topic>-<partition>/`.
+
+    Raises:
+        PathNotAllowed: as `open_sources`.
+        InvalidArgument: no such file.
+    """
+    directory = f"{partition.topic}-{partition.partition}"
+    for log_dir in log_dirs:
+        root = "/" + log_dir.strip("/")
+        parts = path.removeprefix(f"{root}/").split("/")
+        if path.startswith(f"{root}/") and len(parts) == len((directory, "name")):
+            if parts[0] != directory or parts[1] in {"", ".", ".."}:
+                break
+            with _told(path):
+                return FileSource(_open_below(root, directory, parts[1]), path)
+    raise PathNotAllowed(f"{path} does not lie in {directory}/ under a log directory", path=path)
+
+
+def _open_below(root: str, directory: str, name: str) -> int:
+    with contextlib.ExitStack() as held:
+        top = os.open(root, _DIRECTORY)
+        held.callback(os.close, top)
+        middle = os.open(directory, _DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+        held.callback(os.close, middle)
+        # Looked at before it is opened too: opening a device may do something.
+        if not stat.S_ISREG(os.stat(name, dir_fd=middle, follow_symlinks=False).st_mode):
+            raise PathNotAllowed(f"{name} is not a regular file", path=name)
+        descriptor = os.open(name, _FILE, dir_fd=middle)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise PathNotAllowed(f"{name} is not a regular file", path=name)
+        return descriptor
+
+
+def _settle_transaction_index(
+    metadata: SegmentMetadata, opened: list[tuple[ObjectKind, FileSource | BufferSource]]
+) -> None:
+    """Keep the transaction index only if one was recorded; a contradiction is refused.
+
+    An index lost here would later read as "no aborted transactions".
+    """
+    given = next((row for row in opened if row[0] is ObjectKind.TRANSACTION), None)
+    if metadata.txn_index_empty and given is not None:
+        if given[1].size:
+            raise InvalidArgument("the transaction index is recorded as empty and is not")
+        opened.remove(given)
+        if isinstance(given[1], FileSource):
+            given[1].close()
+    if not metadata.txn_index_empty and given is None:
+        raise InvalidArgument("the metadata records a transaction index and none was given")
+
+
+@contextlib.contextmanager
+def _told(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InvalidArgument(f"{path}: no such file", path=path) from error
+    except OSError as error:
+        raise PathNotAllowed(f"{path}: {error.strerror}", path=path) from error
+
+
+def _version(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_size, status.st_mtime_ns

@@ -1,0 +1,144 @@
+import asyncio
+import contextlib
+import random
+
+import pytest
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
+from rlmm_daemon.codec import custom_metadata, marker
+from rlmm_daemon.codec.custom_metadata import StoredFacts
+from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.daemon import bucket as bucket_module
+from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
+from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
+from rlmm_daemon.ports.storage import ObjectKind
+from tests.unit.daemon.segments import IDENTITY, metadata
+
+
+@pytest.fixture
+def shared():
+    return MemoryBucket()
+
+
+def bucket(shared: MemoryBucket, prefix: str = "") -> Bucket:
+    storage = MemoryStorage(shared, clock=SystemClock())
+    return Bucket(storage, layout=Layout(prefix), rng=random.Random(1))
+
+
+def recorded(number: int) -> bytes:
+    return custom_metadata.encode(StoredFacts(layout_number=number, log_crc32c=0, sizes={}))
+
+
+async def test_a_fresh_bucket_gets_a_marker_and_a_known_one_stays_as_it_is(shared):
+    first = await bucket(shared).open(IDENTITY)
+    raw = shared.objects[marker.MARKER_KEY]
+    assert [(row.number, row.prefix) for row in first.layouts] == [(1, "")]
+    assert await bucket(shared).open(IDENTITY) == first
+    assert shared.objects[marker.MARKER_KEY] is raw
+
+
+async def test_racing_daemons_append_their_layouts_and_lose_none(shared):
+    buckets = [bucket(shared, f"p{n % 3}") for n in range(9)]
+    async with asyncio.TaskGroup() as group:
+        for one in buckets:
+            group.create_task(one.open(IDENTITY))
+    rows = marker.decode_marker(shared.objects[marker.MARKER_KEY].body).layouts
+    assert sorted(row.prefix for row in rows) == ["p0", "p1", "p2"]
+    for one, n in zip(buckets, range(9), strict=True):
+        place = one.place_for_new(metadata())
+        assert rows[place.layout_number - 1].prefix == f"p{n % 3}"
+
+
+async def test_another_clusters_bucket_is_refused_and_stays_untouched(shared):
+    await bucket(shared).open(IDENTITY)
+    raw = shared.objects[marker.MARKER_KEY]
+    other = bucket(shared, "mine")
+    foreign = BucketIdentity(cluster_id="c2", partition_count=5, metadata_topic_id="t")
+    with pytest.raises(ConfigError, match=r"c1.*c2"):
+        await other.open(foreign)
+    with pytest.raises(StorageUnavailable):
+        other.place_for_new(metadata())
+    with pytest.raises(StorageUnavailable):
+        await other.places(metadata())
+    assert shared.objects[marker.MARKER_KEY] is raw
+
+
+async def test_a_newer_marker_is_refused_and_stays_untouched(shared):
+    await bucket(shared).open(IDENTITY)
+    storage = MemoryStorage(shared, clock=SystemClock())
+    newer = shared.objects[marker.MARKER_KEY].body.replace(b'"format": 1', b'"format": 2')
+    await storage.overwrite_control(marker.MARKER_KEY, newer)
+    with pytest.raises(Malformed):
+        await bucket(shared).open(IDENTITY)
+    assert shared.objects[marker.MARKER_KEY].body == newer
+
+
+async def test_a_storage_that_is_away_is_waited_for(shared, monkeypatch):
+    monkeypatch.setattr(bucket_module, "BACK_OFF_SECONDS", 0.001)
+    shared.available = False
+    one = bucket(shared)
+    async with asyncio.TaskGroup() as group:
+        opening = group.create_task(one.open(IDENTITY))
+        await asyncio.wait([opening], timeout=0.02)
+        assert not opening.done()
+        with pytest.raises(StorageUnavailable):
+            one.place_for_new(metadata())
+        shared.available = True
+    assert one.marker is not None
+
+
+async def test_a_recorded_layout_gives_one_place_and_none_gives_all(shared):
+    await bucket(shared, "old").open(IDENTITY)
+    one = bucket(shared, "new")
+    await one.open(IDENTITY)
+    place = (await one.places(metadata(custom_metadata=recorded(1))))[0]
+    assert place.keys[ObjectKind.LOG].startswith("old/orders-7-")
+    assert len(await one.places(metadata(custom_metadata=recorded(2)))) == 1
+    for nothing in (None, b"", b"another plugin's"):
+        places = await one.places(metadata(custom_metadata=nothing))
+        assert [p.layout_number for p in places] == [1, 2]
+    assert len(await one.places(metadata(), recorded(2))) == 1
+
+
+async def test_a_layout_that_another_daemon_added_later_is_found(shared):
+    one = bucket(shared, "old")
+    await one.open(IDENTITY)
+    await bucket(shared, "new").open(IDENTITY)
+    assert (await one.places(metadata(custom_metadata=recorded(2))))[0].layout_number == 2
+    with pytest.raises(StorageUnavailable):
+        await one.places(metadata(custom_metadata=recorded(3)))
+
+
+async def test_the_presence_file_is_written_at_once_and_on_change(shared, monkeypatch):
+    monkeypatch.setattr("rlmm_daemon.daemon.presence.SETTLE_SECONDS", 0.0)
+    written = asyncio.Event()
+    row = marker.PresencePartition(state="ready", topic_id="t", leader_epoch=0, next_offset=4)
+
+    class Told(MemoryStorage):
+        async def overwrite_control(self, key: str, data: bytes) -> None:
+            await super().overwrite_control(key, data)
+            written.set()
+
+    presence = PresenceFile(
+        Told(shared, clock=SystemClock()),
+        SystemClock(),
+        cluster_id="c1",
+        broker_id=4,
+        copy_deadline_seconds=600.0,
+        facts=lambda: PresenceFacts(
+            incarnation=1, lease_end_ms=None, metadata_manager="rlmm", partitions={0: row}
+        ),
+    )
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(presence.run())
+        await written.wait()
+        written.clear()
+        presence.changed()
+        await written.wait()
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    stored = marker.decode_presence(shared.objects["_rlmm/daemons/4.json"].body)
+    assert (stored.broker_id, stored.partitions) == (4, {0: row})
