@@ -37,6 +37,7 @@ PAGE_BYTES: Final = 256 * 1024
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _pack_length: Final = LENGTH.pack
+_unpack_length: Final = LENGTH.unpack_from
 
 
 class ErrorBody(msgspec.Struct, array_like=True, frozen=True):
@@ -184,7 +185,7 @@ class Splitter:
     __slots__ = ("_at", "_buffer", "frame_bytes_max")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self._buffer = bytearray()
+        self._buffer: bytes | bytearray = bytearray()
         self._at = 0
         self.frame_bytes_max = frame_bytes_max
 
@@ -194,10 +195,18 @@ class Splitter:
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
         """Append what came in."""
-        if self._at:
-            del self._buffer[: self._at]
-            self._at = 0
-        self._buffer += chunk
+        buffer = self._buffer
+        if isinstance(buffer, bytes):  # what `start` brought: keep only the rest of it
+            self._buffer = buffer = bytearray(memoryview(buffer)[self._at :])
+        elif self._at:
+            del buffer[: self._at]
+        self._at = 0
+        buffer += chunk
+
+    def start(self, chunk: bytes) -> None:
+        """Take what came in without a copy; only when everything before it was cut."""
+        self._buffer = chunk
+        self._at = 0
 
     def next(self) -> bytes | None:
         """Return the next body, or None when it is not all here yet.
@@ -205,24 +214,26 @@ class Splitter:
         Raises:
             Malformed: the frame claims more than `frame_bytes_max`; nothing is set aside for it.
         """
+        buffer = self._buffer
         start = self._at + HEADER_BYTES
-        if len(self._buffer) < start:
+        if len(buffer) < start:
             return None
-        (length,) = LENGTH.unpack_from(self._buffer, self._at)
+        (length,) = _unpack_length(buffer, self._at)
         if length > self.frame_bytes_max:
             raise Malformed(
                 f"a frame of {length} bytes exceeds the limit of {self.frame_bytes_max}",
                 length=length,
                 limit=self.frame_bytes_max,
             )
-        if len(self._buffer) < start + length:
+        end: int = start + length
+        if len(buffer) < end:
             return None
-        self._at = start + length
-        return bytes(memoryview(self._buffer)[start : self._at])
+        self._at = end
+        return buffer[start:end] if type(buffer) is bytes else bytes(buffer[start:end])
 
     def take_rest(self) -> bytes:
         """Return what was not cut and forget it: the bytes after the last frame."""
         rest = bytes(memoryview(self._buffer)[self._at :])
-        self._buffer.clear()
+        self._buffer = bytearray()
         self._at = 0
         return rest

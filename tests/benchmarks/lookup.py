@@ -166,12 +166,14 @@ def _start_ours(path: str, log: str) -> subprocess.Popen[bytes]:
 async def _serve(path: str, log: str) -> None:
     from tests.unit.socket.fakes import FakeBulk, daemon  # noqa: PLC0415 - the serving side only
 
-    values = {(ORDERS, 5, number): VALUE for number in range(KEYS)}
+    values = {(5, number): VALUE for number in range(KEYS)}
+    by_partition = {ORDERS: values}
     async with daemon(path) as it:
         manager = it.manager
-        look = lambda tp, epoch, offset, _: values.get(  # noqa: E731
-            (tp, epoch, offset)
-        )
+
+        def look(tp, epoch, offset, _caller):
+            return by_partition[tp].get((epoch, offset))
+
         manager.remote_log_segment_metadata = look  # type: ignore[method-assign]  # a plain dict
         it.fetcher.make = lambda start, end: FakeBulk(
             length=end + 1 - start, file=(os.open(log, os.O_RDONLY), start)
