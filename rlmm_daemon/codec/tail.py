@@ -32,6 +32,9 @@ _NO_TAGS: Final = 0
 
 _PARTITION: Final = struct.Struct(">16siB")
 _ONE_SPAN: Final = struct.Struct(">iq")
+#: A tail of one epoch: end offset, broker, epoch, its first offset, size.
+_COMMON: Final = struct.Struct(">9xqi17xiqxi")
+_COMMON_CUSTOM_AT: Final = EPOCHS_AT + 5 + EPOCH_BYTES
 _EPOCH: Final = struct.Struct(">iqB")
 #: (epoch, its first offset in the segment, its last one); last < first when it holds nothing.
 Span = tuple[int, int, int]
@@ -89,28 +92,38 @@ def spans(tail: bytes) -> tuple[Span, ...]:
     return tuple((epoch, start, last) for (epoch, start), last in zip(firsts, ends, strict=True))
 
 
+def outline(tail: bytes) -> tuple[int, int, int, tuple[Span, ...]]:
+    """Return end offset, broker, size in bytes and spans: what a fold wants to know, in one go."""
+    if tail[EPOCHS_AT] == _ONE_EPOCH:
+        end, broker, epoch, start, size = _COMMON.unpack_from(tail)
+        return end, broker, size, ((epoch, start, end),)
+    return end_of(tail), broker_of(tail), size_of(tail), spans(tail)
+
+
 def size_of(tail: bytes) -> int:
     """Return the segment's size in bytes."""
     behind = _epoch_bounds(tail)[1]
     return int.from_bytes(tail[behind : behind + 4], "big", signed=True)
 
 
-def has_custom(tail: bytes) -> bool:
-    """Return whether the custom metadata is not null."""
-    return tail[_custom_at(tail)] != 0
-
-
 def custom_of(tail: bytes) -> bytes | None:
     """Return the custom metadata: None for null, b"" for present but empty."""
-    size, at = read_uvarint(tail, _custom_at(tail), what="custom metadata")
+    size, at = read_uvarint(tail, custom_at(tail), what="custom metadata")
     return tail[at : at + size - 1] if size else None
 
 
-def merged(tail: bytes, written: bytes, custom: bytes, state: int) -> bytes:
+def custom_at(tail: bytes) -> int:
+    """Return where the custom metadata's length stands; a zero there means null."""
+    if tail[EPOCHS_AT] == _ONE_EPOCH:
+        return _COMMON_CUSTOM_AT
+    return _epoch_bounds(tail)[1] + 4
+
+
+def merged(tail: bytes, at: int, written: bytes, custom: bytes, state: int) -> bytes:
     """Return the tail after an update, as `codec.records.merge` would: custom metadata replaced.
 
-    `written` is the update's broker id and event timestamp (12 bytes), `custom` its custom metadata
-    with the length before it, so that null is one zero byte.
+    `at` is the tail's `custom_at`, `written` the update's broker id and event timestamp (12 bytes),
+    `custom` its custom metadata with the length before it, so that null is one zero byte.
     """
     tags = b"\x00" if tail[-1] == _NO_TAGS else TXN_INDEX_EMPTY
     return b"".join((
@@ -118,7 +131,7 @@ def merged(tail: bytes, written: bytes, custom: bytes, state: int) -> bytes:
         written[:4],
         tail[MAX_TIMESTAMP_AT:EVENT_TIMESTAMP_AT],
         written[4:],
-        tail[EPOCHS_AT : _custom_at(tail)],
+        tail[EPOCHS_AT:at],
         custom,
         _STATES[state],
         tags,
@@ -181,13 +194,6 @@ def _epoch_bounds(tail: bytes) -> tuple[int, int]:
     if count >= _VARINT_TOP:
         count, at = read_uvarint(tail, EPOCHS_AT, what="leader epochs")
     return at, at + EPOCH_BYTES * (count - 1)
-
-
-def _custom_at(tail: bytes) -> int:
-    count = tail[EPOCHS_AT]
-    if count < _VARINT_TOP:
-        return EPOCHS_AT + 5 + EPOCH_BYTES * (count - 1)
-    return _epoch_bounds(tail)[1] + 4
 
 
 assert _PARTITION.size == UUID_BYTES + 5

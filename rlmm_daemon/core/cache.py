@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.codec.tail import merged, spans, state_of
+from rlmm_daemon.codec.tail import Span, merged, spans, state_of
 from rlmm_daemon.core.cover import Piece
 from rlmm_daemon.core.epoch_index import EpochIndex
 from rlmm_daemon.core.lifecycle import LEGAL_BY_NUMBER, legal_partition_delete
@@ -190,15 +190,15 @@ class PartitionCache:
             self._restart(segment_id, old, tail)
         if self.delete_state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
             self.delete_state = None
-        for epoch, _, _ in spans(tail):
+        _, self.writer, size, parts = tails.outline(tail)
+        for epoch, _, _ in parts:
             index = self.epochs.get(epoch)
             if index is None:
                 index = self.epochs[epoch] = EpochIndex()
             index.unreferenced[segment_id] = None
         stored.put(segment_id, tail)
-        self.writer = tails.broker_of(tail)
         self.segments_by_state[_STARTED] += 1
-        self.bytes_by_state[_STARTED] += tails.size_of(tail)
+        self.bytes_by_state[_STARTED] += size
         self.changes += 1
         return None if old is None else SegmentState.COPY_SEGMENT_STARTED
 
@@ -240,9 +240,10 @@ class PartitionCache:
         if state == _DELETE_FINISHED:
             self._remove(segment_id, old)
             return SegmentState.DELETE_SEGMENT_STARTED
-        new = merged(old, written, custom, state)
+        custom_at = tails.custom_at(old)
+        new = merged(old, custom_at, written, custom, state)
         stored.put(segment_id, new)
-        if custom != tails.NULL_CUSTOM or tails.has_custom(old):
+        if old[custom_at] or custom != tails.NULL_CUSTOM:
             self._keep_custom(segment_id, old, new)
         moved = self._move(segment_id, new, before, state)
         if moved or new != old:
@@ -251,18 +252,19 @@ class PartitionCache:
 
     def _move(self, segment_id: SegmentId, tail: bytes, before: int, after: int) -> bool:
         """Move a segment between the sets of its epochs; False if it was there already."""
+        segment_end, broker, size, parts = tails.outline(tail)
         if after == _FINISHED:
-            moved = self._finish(segment_id, tail)
+            moved = self._finish(segment_id, parts, (segment_end, tails.has_txn_index(tail)))
             if before == _FINISHED:
                 return moved
-            self._note_writer(tail)
+            if broker != self.writer:
+                self.late_writers[broker] = self.late_writers.get(broker, 0) + 1
         elif before == after:
             return False
         else:
-            for epoch, start, end in spans(tail):
+            for epoch, start, end in parts:
                 part_of = partial(self._part, epoch)
                 self.epochs[epoch].start_delete((start, end, segment_id), part_of, self._facts)
-        size = tails.size_of(tail)
         self.segments_by_state[before] -= 1
         self.segments_by_state[after] += 1
         self.bytes_by_state[before] -= size
@@ -287,12 +289,14 @@ class PartitionCache:
                 self._reset()
         return before
 
-    def _finish(self, segment_id: SegmentId, tail: bytes) -> bool:
+    def _finish(
+        self, segment_id: SegmentId, parts: tuple[Span, ...], own: tuple[int, bool]
+    ) -> bool:
         highest = self._highest
         moved = False
-        for epoch, start, end in spans(tail):
+        for epoch, start, end in parts:
             top = highest.get(epoch)
-            if self.epochs[epoch].finish((start, end, segment_id), top, self._facts):
+            if self.epochs[epoch].finish((start, end, segment_id), top, own, self._facts):
                 moved = True
             if top is None or end > top:
                 highest[epoch] = end
@@ -315,11 +319,6 @@ class PartitionCache:
             self._kept.pop(segment_id, None)
         elif (custom := tails.custom_of(old)) is not None:
             self._kept[segment_id] = custom
-
-    def _note_writer(self, tail: bytes) -> None:
-        broker = tails.broker_of(tail)
-        if broker != self.writer:
-            self.late_writers[broker] = self.late_writers.get(broker, 0) + 1
 
     def _facts(self, segment_id: SegmentId) -> tuple[int, bool]:
         tail = self.segments[segment_id]

@@ -60,17 +60,18 @@ class EpochIndex:
         """Set Kafka's referenced set apart from the cover, as a snapshot stored it."""
         self._keys, self._owners = keys, owners
 
-    def finish(self, piece: Piece, highest: int | None, facts: Facts) -> bool:
+    def finish(
+        self, piece: Piece, highest: int | None, own: tuple[int, bool], facts: Facts
+    ) -> bool:
         """Apply COPY_SEGMENT_FINISHED; False if everything was so already.
 
-        `highest` is the epoch's highest offset before this event.
+        `highest` is the epoch's highest offset before this event, `own` the segment's own facts.
         """
         start, end, segment_id = piece
         cover = self.cover
         if self._keys is None and start <= end:
             if not cover.starts or cover.ends[-1] < start:
-                segment_end, has_txn_index = facts(segment_id)
-                cover.append(piece, segment_end, has_txn_index=has_txn_index)
+                cover.append(piece, own[0], has_txn_index=own[1])
                 self.unreferenced.pop(segment_id, None)
                 return True
             done = self._finish_among(piece, highest, facts)

@@ -105,9 +105,9 @@ class Fold:
                     if end:
                         return self._update(offset, value, cache, at, end)
                 elif kind == _ADD:
-                    segment_end = at + UUID_BYTES
-                    if tails.is_common_start(value[segment_end:]):
-                        return self._add(offset, value, cache, at)
+                    tail = value[at + UUID_BYTES :]
+                    if tails.is_common_start(tail):
+                        return self._add(offset, value, cache, tail)
         return self._apply_decoded(offset, value)
 
     def advance(self, next_offset: int, leader_epoch: int) -> None:
@@ -140,7 +140,7 @@ class Fold:
         at = _ENVELOPE_BYTES + len(cache.prefix)
         match record:
             case SegmentMetadata():
-                return self._add(offset, normal, cache, at)
+                return self._add(offset, normal, cache, normal[at + UUID_BYTES :])
             case SegmentUpdate():
                 return self._update(offset, normal, cache, at, len(normal) - 2)
             case PartitionDelete(state=state):
@@ -150,11 +150,11 @@ class Fold:
             case _:
                 assert_never(record)
 
-    def _add(self, offset: int, value: bytes, cache: PartitionCache, at: int) -> Outcome:
+    def _add(self, offset: int, value: bytes, cache: PartitionCache, tail: bytes) -> Outcome:
         changes = cache.changes
-        behind = at + UUID_BYTES
+        behind = len(value) - len(tail)
         try:
-            before = cache.start(SegmentId(value[at:behind]), value[behind:])
+            before = cache.start(SegmentId(value[behind - UUID_BYTES : behind]), tail)
         except RefusedError as error:
             return self._reject(offset, value, cache, error)
         return self._done(value, cache, before, changed=cache.changes != changes)

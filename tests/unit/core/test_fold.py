@@ -1,10 +1,13 @@
 """One metadata partition: what is passed over, what is found, and the two ways to read a record."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.core.fold import TROUBLES_MAX, Fold
 from rlmm_daemon.core.outcome import Applied, Rejected, Repeated, Unreadable
 from rlmm_daemon.core.partitioner import metadata_partition
@@ -16,7 +19,7 @@ from rlmm_daemon.domain.ids import (
     TopicId,
     TopicIdPartition,
 )
-from rlmm_daemon.domain.segment import SegmentSnapshot
+from rlmm_daemon.domain.segment import SegmentSnapshot, SegmentState, SegmentUpdate
 from tests.unit.core.world import (
     DELETE_STARTED,
     FINISHED,
@@ -185,3 +188,49 @@ def test_apply_never_raises(value):
     fold.apply(1, value)
     fold.apply(2, GOOD[:45] + value)
     assert fold.position == 3
+
+
+@given(events, st.lists(st.tuples(st.integers(0, 3), st.sampled_from([None, b"", bytes(200)]))))
+def test_a_spliced_tail_equals_the_codecs_merge(event, updates):
+    if isinstance(event, SegmentUpdate):
+        return
+    prefix = 3 + len(tails.prefix_of(FOO)) + 16
+    record = records.encode(event)
+    for state, custom in updates:
+        change = dataclasses.replace(
+            update(1, SegmentState(state), custom, broker_id=9), segment_id=event.segment_id
+        )
+        value = records.encode(change)
+        at = prefix + 1
+        tail = tails.merged(
+            record[prefix:], tails.custom_at(record[prefix:]), value[at : at + 12],
+            value[at + 12 : -2], state,
+        )  # fmt: skip
+        record = records.merge(record, change)
+        assert record[prefix:] == tail
+        tails.check(tail)
+        assert tails.custom_of(tail) == custom
+        assert tails.state_of(tail) == state
+        assert tails.size_of(tail) == 10
+        assert tails.has_txn_index(tail) != event.txn_index_empty
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        add(2, 0, 100, txn_index_empty=True),
+        add(2, 0, 100, {0: 0, 1: 50}),
+        update(1, FINISHED),
+        update(1, FINISHED, b"xy"),
+    ],
+)
+def test_each_changed_byte_is_judged_alike_on_the_short_and_the_long_way(event):
+    good = records.encode(event)
+    for at in range(len(good)):
+        for byte in {0, 1, 2, 3, 4, 127, 128, 255} - {good[at]}:
+            value = good[:at] + bytes((byte,)) + good[at + 1 :]
+            short, long = fold_of(0, 1), fold_of(0, 1)
+            short.apply(0, GOOD)
+            long.apply(0, GOOD)
+            long._by_prefix.clear()
+            assert told(short.apply(1, value)) == told(long.apply(1, value)), (at, byte)
