@@ -228,11 +228,16 @@ class AsyncClient(AsyncCaller):
                     yield segment_of(record)
 
     async def explain(
-        self, selector: str, *, timeout_seconds: float | None = None
+        self,
+        selector: str,
+        epoch: int | None = None,
+        offset: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
-        """Return verdict, cause, evidence and next step."""
+        """Return verdict, cause, evidence and next step; for one offset too, if one is given."""
         seconds, ms = self._deadline(timeout_seconds)
-        params = api.SelectorParams(selector, None, ms)
+        params = api.ExplainParams(selector, epoch, offset, ms)
         result: dict[str, Any] = await self.call("explain", params, seconds)
         return result
 

@@ -227,10 +227,17 @@ class Client(Caller):
                 for record in page.records:
                     yield segment_of(record)
 
-    def explain(self, selector: str, *, timeout_seconds: float | None = None) -> dict[str, Any]:
-        """Return verdict, cause, evidence and next step."""
+    def explain(
+        self,
+        selector: str,
+        epoch: int | None = None,
+        offset: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> dict[str, Any]:
+        """Return verdict, cause, evidence and next step; for one offset too, if one is given."""
         seconds, ms = self._deadline(timeout_seconds)
-        params = api.SelectorParams(selector, None, ms)
+        params = api.ExplainParams(selector, epoch, offset, ms)
         result: dict[str, Any] = self.call("explain", params, seconds)
         return result
 

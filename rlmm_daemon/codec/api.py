@@ -172,6 +172,16 @@ class SelectorParams(_Array, frozen=True):
     timeout_ms: int | None = None
 
 
+class ExplainParams(_Array, frozen=True):
+    """What a person typed, and perhaps one offset of it that is looked for."""
+
+    selector: str
+    #: None asks in every epoch.
+    epoch: Int32 | None = None
+    offset: Int64 | None = None
+    timeout_ms: int | None = None
+
+
 class MetadataPartitionParams(_Array, frozen=True):
     """A partition of the metadata topic; None means all."""
 
@@ -297,7 +307,7 @@ _ROWS: Final = (
     Method("status", NoParams, dict[str, Any], R),
     Method("partitions", NoParams, list[dict[str, Any]], R),
     Method("segments", SelectorParams, RecordPage, R, Shape.STREAM),
-    Method("explain", SelectorParams, dict[str, Any], R),
+    Method("explain", ExplainParams, dict[str, Any], R),
     Method("tail", TailParams, TailPage, R, Shape.STREAM),
     Method("export", ExportParams, RecordPage, R, Shape.STREAM),
     Method("snapshot_now", MetadataPartitionParams, list[dict[str, Any]], A),

@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from rlmm_daemon.core.facts import Facts
 
@@ -52,6 +53,27 @@ class Explanation:
     def trouble(self) -> bool:
         """Whether anything is not as it should be."""
         return self.verdict is not Verdict.READY or any(notice.trouble for notice in self.also)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stable shape that `rlmm explain --json` prints."""
+        also = [
+            {
+                "cause": notice.cause,
+                "sentence": notice.sentence,
+                "next_command": notice.next_command,
+                "trouble": notice.trouble,
+            }
+            for notice in self.also
+        ]
+        return {
+            "verdict": self.verdict.value,
+            "cause": self.cause,
+            "sentence": self.sentence,
+            "evidence": list(self.evidence),
+            "next_command": self.next_command,
+            "also": also,
+            "trouble": self.trouble,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,6 +165,7 @@ class Follower:
         self._state = PartitionState.STARTING
         self._answered_at = context.clock.monotonic()
         self._retry = Bell()
+        self._rebuild = False
 
     # What others ask.
 
@@ -214,6 +215,11 @@ class Follower:
         self._recorded = []
         self.retry()
 
+    def rebuild(self) -> None:
+        """Drop the fold and replay the log from its start, held against what had been known."""
+        self._rebuild = True
+        self.retry()
+
     # The task.
 
     async def run(self) -> None:
@@ -248,6 +254,7 @@ class Follower:
     async def _live(self) -> None:
         if self.failure is not None and self.failure.reason is FailureReason.CRASH_LOOP:
             return
+        self._check_rebuild()
         if self._state is PartitionState.STARTING:
             await self._start()
         batches = self._context.log.follow(self.partition, self.fold.position)
@@ -255,12 +262,18 @@ class Follower:
             async for batch in batches:
                 self._answered_at = self._context.clock.monotonic()
                 self.trouble = None
+                self._check_rebuild()
                 self.range = batch.range
                 async with self.steady:
                     await self._apply(batch)
                 await self._judge()
         finally:
             await batches.aclose()
+
+    def _check_rebuild(self) -> None:
+        if self._rebuild:
+            self._rebuild = False
+            raise LogMoved("an operator ordered a rebuild")
 
     async def _start(self) -> None:
         """Take up the snapshot if the log confirms it, and check how far we had read before."""

@@ -95,7 +95,9 @@ REQUESTS: Final[dict[str, Request]] = {
     "resolve": _resolve,
     "status": lambda services, _params, _caller: services.operator.status(),
     "partitions": lambda services, _params, _caller: services.operator.partitions(),
-    "explain": lambda services, params, _caller: services.operator.explain(params.selector),
+    "explain": lambda services, params, _caller: services.operator.explain(
+        params.selector, params.epoch, params.offset
+    ),
     "snapshot_now": lambda services, params, _caller: services.operator.snapshot_now(
         params.metadata_partition
     ),
