@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -165,16 +166,37 @@ class BulkSession:
                 warm_until = min(at + WINDOW_BYTES, end)
                 if not _is_cached(file, at, warm_until):
                     await asyncio.to_thread(_read_through, file, at, warm_until)
-            try:
-                sent = os.sendfile(self._socket.fileno(), file, at, warm_until - at)
-            except BlockingIOError:
-                await self._until_writable()
-                continue
-            if not sent:
-                break
+            sent = await self._pour(file, at, warm_until)
             at += sent
             self._shared.stats.bulk_bytes += sent
+            if at < warm_until:
+                break
         return at - start
+
+    async def _pour(self, file: int, at: int, end: int) -> int:
+        """Send [at, end) of a file as the socket takes it; returns fewer bytes at the file's end.
+
+        One writer callback does it all: a future and a timer for each bit that fits into the
+        socket would cost more than the sending.
+        """
+        pouring = _Pouring(self._loop.create_future(), self._socket.fileno(), file, at, end)
+        pouring.step()
+        if not pouring.done.done():
+            self._loop.add_writer(self._socket.fileno(), pouring.step)
+            try:
+                await self._until_poured(pouring)
+            finally:
+                self._loop.remove_writer(self._socket.fileno())
+        pouring.done.result()
+        return pouring.at - at
+
+    async def _until_poured(self, pouring: "_Pouring") -> None:
+        before = -1
+        while not pouring.done.done():
+            if pouring.at == before:
+                raise _Stalled
+            before = pouring.at
+            await asyncio.wait([pouring.done], timeout=self._patience)
 
     async def _send(self, chunk: bytes) -> None:
         """Send all of it.
@@ -200,6 +222,34 @@ class BulkSession:
             raise _Stalled from error
         finally:
             self._loop.remove_writer(descriptor)
+
+
+@dataclass(slots=True)
+class _Pouring:
+    """A piece of a file on its way into a socket."""
+
+    done: asyncio.Future[None]
+    socket: int
+    file: int
+    at: int
+    end: int
+
+    def step(self) -> None:
+        """Send what fits."""
+        if self.done.done():
+            return
+        try:
+            while self.at < self.end:
+                sent = os.sendfile(self.socket, self.file, self.at, self.end - self.at)
+                if not sent:
+                    break
+                self.at += sent
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.done.set_exception(error)
+            return
+        self.done.set_result(None)
 
 
 def _set(ready: asyncio.Future[None]) -> None:

@@ -85,6 +85,7 @@ async def test_every_method_answers_through_the_async_client(path):
         assert [each async for each in client.segments("orders-0")] == [started]
         assert [each async for each in client.export()] == [started]
         assert (await client.explain("orders-0"))["selector"] == "orders-0"
+        assert (await client.explain("orders-0", 5, 150))["asked"] == [5, 150]
         assert [event.offset async for event in client.tail()] == [0, 1, 2]
         assert await client.snapshot_now(3) == [{"metadata_partition": 3}]
         assert await client.partition_retry(1) == {"done": 1}

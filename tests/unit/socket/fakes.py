@@ -157,8 +157,8 @@ class FakeOperator:
         for record in self.manager.records:
             yield record
 
-    async def explain(self, selector):
-        return {"verdict": "ok", "selector": selector}
+    async def explain(self, selector, epoch=None, offset=None):
+        return {"verdict": "ok", "selector": selector, "asked": (epoch, offset)}
 
     async def tail(self, metadata_partition, from_offset, *, follow):
         for offset in range(3):
