@@ -1,0 +1,432 @@
+"""What people ask of a daemon: the operator methods of the socket over manager, copier and runtime.
+
+Nothing here is bound by the broker's announcements: what is asked about is followed on demand.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from rlmm_daemon import __version__
+from rlmm_daemon.codec import api, records
+from rlmm_daemon.core.explain import explain
+from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
+from rlmm_daemon.daemon import selector as selectors
+from rlmm_daemon.daemon import tailing
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.facts import CopyView, StorageView, collect
+from rlmm_daemon.daemon.follow_set import FollowSet
+from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.runtime import TaskFacts
+from rlmm_daemon.domain.errors import (
+    InvalidArgument,
+    NotReady,
+    OutcomeUnknown,
+    SegmentNotFound,
+)
+from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+
+#: How long a question waits for metadata partitions that nobody followed yet.
+ON_DEMAND_SECONDS: Final = 10.0
+#: `explain` answers in whatever state things are; it only gives a follower time to begin.
+EXPLAIN_SECONDS: Final = 1.0
+
+#: Mends one partition of the log with the records given; returns what it did.
+LogRepair = Callable[[MetadataPartition, Collection[bytes]], Awaitable[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorParts:
+    """What the operator's answers are made of besides the manager; each may be absent."""
+
+    broker_id: int | None = None
+    copies: CopyView = CopyView()  # noqa: RUF009 - frozen, so sharing one is safe
+    storage: Callable[[], StorageView] = StorageView
+    tasks: Callable[[], Sequence[TaskFacts]] = list
+    #: Orders the process to stop; None where there is no process of ours.
+    stop: Callable[[], None] | None = None
+    #: The event log's own repair; None for logs that have none.
+    repair: LogRepair | None = None
+
+
+class Operator:
+    """`daemon.services.Operator` over a running manager."""
+
+    def __init__(self, manager: Manager, parts: OperatorParts) -> None:
+        self._manager = manager
+        self._parts = parts
+        self._started_at = manager.clock.monotonic()
+
+    # Which partitions.
+
+    async def resolve(self, selector: str) -> list[TopicIdPartition]:
+        """Return the user partitions that a selector means; all of a topic for its id alone.
+
+        Raises:
+            InvalidArgument: no form of a selector, or a name that two topic ids bear.
+            SegmentNotFound: nothing of that name is known.
+            NotReady: the log is not open yet.
+        """
+        found = await self._find(selector)
+        if not found:
+            raise SegmentNotFound(
+                f"no event of the log names {selector}, and nobody announced it", selector=selector
+            )
+        if len({partition.topic_id for partition in found}) > 1:
+            selectors.only(selector, found)
+        return found
+
+    async def _find(self, selector: str) -> list[TopicIdPartition]:
+        found = selectors.matching(selector, self._known())
+        if not found:
+            await self._manager.follow_all(ON_DEMAND_SECONDS)
+            found = selectors.matching(selector, self._known())
+        return found
+
+    def _known(self) -> set[TopicIdPartition]:
+        known = set(self._manager.assignment.announced)
+        for follower in self._manager.followed():
+            known.update(follower.fold.partitions)
+        return known
+
+    # What is there.
+
+    async def status(self) -> dict[str, Any]:
+        """Return what the daemon is and how it stands, in one screen."""
+        manager, fleet = self._manager, self._manager.fleet
+        identity, announced = fleet.identity, manager.assignment.announced
+        states = [follower.state for follower in manager.followed()]
+        folds = [follower.fold for follower in manager.followed()]
+        caches = [cache for fold in folds for cache in fold.partitions.values()]
+        storage = self._parts.storage()
+        return {
+            "version": __version__,
+            "broker_id": self._parts.broker_id,
+            "cluster_id": identity and identity.cluster_id,
+            "uptime_seconds": round(manager.clock.monotonic() - self._started_at, 3),
+            "draining": manager.draining,
+            "log": {
+                "open": identity is not None,
+                "topic_id": identity and uuid_text(identity.topic_id),
+                "partition_count": identity and identity.partition_count,
+                "trouble": fleet.trouble,
+                "failure": _failure(fleet.whole_failure, None),
+            },
+            "broker": {
+                "announced": manager.assignment.gate_open,
+                "leads": sum(announced.values()),
+                "follows": len(announced) - sum(announced.values()),
+            },
+            "metadata_partitions": {
+                state.value: states.count(state) for state in PartitionState if state in states
+            },
+            "user_partitions": len(caches),
+            "segments": {
+                state.name: sum(cache.segments_by_state[state] for cache in caches)
+                for state in SegmentState
+                if state is not SegmentState.DELETE_SEGMENT_FINISHED
+            },
+            "segment_bytes": sum(
+                cache.bytes_by_state[SegmentState.COPY_SEGMENT_FINISHED] for cache in caches
+            ),
+            "storage": {
+                "kind": storage.kind,
+                "error": storage.error and storage.error.message,
+            },
+            "snapshots": {
+                "rejected": manager.snapshots.rejected,
+                "failures": manager.snapshotter.failures,
+            },
+            "copies": [asdict(job) for job in self._parts.copies.jobs()],
+            "tasks": [asdict(task) for task in self._parts.tasks()],
+        }
+
+    async def partitions(self) -> list[dict[str, Any]]:
+        """Return a row for each followed metadata partition."""
+        return [self._row(follower) for follower in self._manager.followed()]
+
+    def _row(self, follower: Follower) -> dict[str, Any]:
+        fold, history, fleet = follower.fold, follower.history, self._manager.fleet
+        follow_set = self._follow_set()
+        announced = [
+            p for p in self._manager.assignment.announced if follow_set.of(p) == follower.partition
+        ]
+        failure = fleet.whole_failure or follower.failure
+        caches = fold.partitions.values()
+        return {
+            "metadata_partition": follower.partition,
+            "state": PartitionState.FAILED.value if failure else follower.state.value,
+            "failure": _failure(failure, follower.partition),
+            "position": fold.position,
+            "target": follower.confirmation.target,
+            "lag": follower.lag,
+            "log_start": follower.range.start if follower.range else None,
+            "log_end": follower.range.end if follower.range else None,
+            "leader_epoch": fold.leader_epoch,
+            "silent_seconds": round(follower.silent_seconds, 3),
+            "trouble": follower.trouble and follower.trouble.message,
+            "announced": len(announced),
+            "user_partitions": len(caches),
+            "segments": sum(sum(cache.segments_by_state) for cache in caches),
+            "writes_in_flight": follower.writer.in_flight,
+            "snapshot_at_ms": follower.snapshot_at_ms,
+            "events_since_snapshot": follower.applied_since_snapshot,
+            "missing": len(history.missing),
+            "unreadable": dict(fold.unreadable),
+            "rejected": dict(fold.rejected),
+            "recent": [
+                {"kind": kind, "offset": each.offset, "reason": each.reason, "head": each.head_hex}
+                for kind, ring in (
+                    ("unreadable", fold.unreadable_recent),
+                    ("rejected", fold.rejected_recent),
+                )
+                for each in ring
+            ],
+        }
+
+    async def segments(self, selector: str, epoch: int | None) -> AsyncGenerator[bytes, None]:
+        """Yield the records of a selector's partitions, in Kafka's order within each."""
+        for partition in await self.resolve(selector):
+            for record in await self._listed(partition, epoch):
+                yield record
+
+    async def _listed(self, partition: TopicIdPartition, epoch: int | None) -> list[bytes]:
+        manager = self._manager
+        try:
+            return manager.list_remote_log_segments(partition, epoch, Caller.OPERATOR)
+        except NotReady:
+            await manager.until_readable(partition, Caller.OPERATOR, ON_DEMAND_SECONDS)
+        return manager.list_remote_log_segments(partition, epoch, Caller.OPERATOR)
+
+    async def explain(
+        self, selector: str, epoch: int | None = None, offset: int | None = None
+    ) -> dict[str, Any]:
+        """Return why a partition answers as it does; answers whatever the state is.
+
+        Raises:
+            InvalidArgument: no form of a selector, or it names several partitions.
+        """
+        manager, partition = self._manager, None
+        if manager.fleet.follow_set is None:
+            selectors.matching(selector, ())
+        else:
+            partition = selectors.only(selector, await self._find(selector))
+        if partition is not None:
+            await manager.until_readable(partition, Caller.OPERATOR, EXPLAIN_SECONDS)
+        facts = await collect(
+            manager,
+            selector,
+            partition,
+            epoch=epoch,
+            offset=offset,
+            storage=self._parts.storage(),
+            copies=self._parts.copies,
+        )
+        return {
+            "partition": None if partition is None else str(partition),
+            "metadata_partition": facts.metadata_partition,
+            "as_of_ms": facts.now_ms,
+            **explain(facts).to_dict(),
+        }
+
+    async def tail(
+        self, metadata_partition: int | None, from_offset: int | None, *, follow: bool
+    ) -> AsyncGenerator[api.TailEvent, None]:
+        """Yield the last events of one metadata partition or all, then those that come."""
+        followers = await self._chosen(metadata_partition)
+        wanted = frozenset(follower.partition for follower in followers)
+        events = tailing.tail(self._manager, self._follow_set(), wanted, from_offset, follow=follow)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def export(self, selector: str | None) -> AsyncGenerator[bytes, None]:
+        """Yield every live segment as a record: of a selector's partitions, or of the whole log.
+
+        Raises:
+            NotReady, PartitionFailed and kin: a part of it could not be told whole.
+        """
+        if selector is not None:
+            async with aclosing(self.segments(selector, None)) as found:
+                async for record in found:
+                    yield record
+            return
+        for follower in await self._chosen(None):
+            for partition in sorted(follower.fold.partitions):
+                for record in await self._listed(partition, None):
+                    yield record
+
+    # What they order.
+
+    async def snapshot_now(self, metadata_partition: int | None) -> list[dict[str, Any]]:
+        """Write a snapshot of one followed metadata partition, or of all that are."""
+        rows = []
+        for follower in await self._chosen(metadata_partition, all_of_them=False):
+            try:
+                written = await self._manager.snapshotter.write(follower)
+            except OSError as error:
+                raise InvalidArgument(f"the snapshot could not be written: {error}") from error
+            rows.append(
+                {
+                    "metadata_partition": follower.partition,
+                    "state": follower.state.value,
+                    "written": written is not None,
+                    "path": written and written.path,
+                    "next_offset": written and written.next_offset,
+                    "bytes": written and written.bytes,
+                    "seconds": written and round(written.seconds, 6),
+                }
+            )
+        return rows
+
+    async def drain(self) -> None:
+        """Begin to stop, and return at once."""
+        if self._parts.stop is None:
+            self._manager.draining = True
+        else:
+            self._parts.stop()
+
+    async def partition_retry(self, metadata_partition: int | None) -> dict[str, Any]:
+        """Start failed metadata partitions over, since what failed them may be gone."""
+        followers = await self._chosen(metadata_partition, all_of_them=False)
+        failed = [follower for follower in followers if follower.failure is not None]
+        for follower in failed:
+            self._manager.fleet.released(follower.partition)
+            follower.retry()
+        return {"retried": [follower.partition for follower in failed]}
+
+    async def partition_rebuild(self, metadata_partition: int | None) -> dict[str, Any]:
+        """Drop a fold and replay it from the log's start, held against what had been known."""
+        if metadata_partition is None:
+            raise InvalidArgument("say which metadata partition is to be rebuilt")
+        (follower,) = await self._chosen(metadata_partition)
+        follower.rebuild()
+        return {"rebuilding": [follower.partition]}
+
+    async def partition_accept_loss(
+        self, metadata_partition: int | None, *, everything: bool
+    ) -> dict[str, Any]:
+        """Go on without what is missing; nothing brings it back afterwards."""
+        if everything == (metadata_partition is not None):
+            raise InvalidArgument("say either one metadata partition or all of them")
+        if metadata_partition is None:
+            missing = sum(len(f.history.missing) for f in self._manager.followed())
+            await self._manager.fleet.accept_all()
+            return {"accepted": "all", "missing": missing}
+        (follower,) = await self._chosen(metadata_partition)
+        missing = len(follower.history.missing)
+        await follower.accept_loss()
+        self._manager.fleet.forget_position(follower.partition)
+        return {"accepted": [follower.partition], "missing": missing}
+
+    async def log_repair(self, metadata_partition: int | None) -> dict[str, Any]:
+        """Mend the log's files, append the finished segments that it lost, and start over."""
+        rows = []
+        for follower in await self._chosen(metadata_partition, all_of_them=False):
+            if follower.failure is not None:
+                rows.append(await self._repair(follower))
+        return {"repaired": rows}
+
+    async def _repair(self, follower: Follower) -> dict[str, Any]:
+        assert follower.failure is not None, "only failed ones are repaired"
+        row: dict[str, Any] = {
+            "metadata_partition": follower.partition,
+            "reason": follower.failure.reason.value,
+        }
+        if follower.failure.reason is FailureReason.LOG_CORRUPT:
+            if self._parts.repair is None:
+                raise InvalidArgument("this event log has no repair of its own")
+            row |= dict(await self._parts.repair(follower.partition, _events(_finished(follower))))
+        appended = 0
+        for record in _events(follower.history.missing):
+            try:
+                await self._manager.log.append(follower.partition, record)
+            except OutcomeUnknown as error:
+                # Appended twice it is a repeat, so the operator may simply ask again.
+                row["error"] = error.message
+                break
+            appended += 1
+        follower.retry()
+        return {**row, "appended": appended}
+
+    # Which followers.
+
+    def _follow_set(self) -> FollowSet:
+        fleet = self._manager.fleet
+        if fleet.follow_set is None:
+            if fleet.whole_failure is not None:
+                raise fleet.whole_failure.error(MetadataPartition(0))
+            raise NotReady(f"the event log is not open: {fleet.trouble}", state="starting")
+        return fleet.follow_set
+
+    async def _chosen(
+        self, metadata_partition: int | None, *, all_of_them: bool = True
+    ) -> list[Follower]:
+        """Return followers by metadata partition, followed on demand.
+
+        None means every metadata partition, or those followed anyway unless `all_of_them`.
+        """
+        manager, follow_set = self._manager, self._follow_set()
+        if metadata_partition is None:
+            if all_of_them:
+                await manager.follow_all(ON_DEMAND_SECONDS)
+            return list(manager.followed())
+        if not 0 <= metadata_partition < follow_set.partition_count:
+            raise InvalidArgument(
+                f"there are {follow_set.partition_count} metadata partitions, from 0 on"
+            )
+        number = MetadataPartition(metadata_partition)
+        follow_set.demand([number])
+        try:
+            async with asyncio.timeout(ON_DEMAND_SECONDS):
+                while number not in manager.fleet.followers:
+                    await manager.fleet.changed.wait()
+        except TimeoutError as error:
+            raise NotReady(f"metadata partition {number} is not followed yet") from error
+        return [manager.fleet.followers[number]]
+
+
+def _failure(failure: Failure | None, partition: MetadataPartition | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    return {
+        "reason": failure.reason.value,
+        "evidence": failure.evidence,
+        "at_ms": failure.at_ms,
+        "command": failure.command(MetadataPartition(0) if partition is None else partition),
+    }
+
+
+def _finished(follower: Follower) -> list[bytes]:
+    """Return the finished segments that a fold holds."""
+    caches = follower.fold.partitions.values()
+    found = [cache.get(i) for cache in caches for i in cache.live_finished()]
+    return [record for record in found if record is not None]
+
+
+def _events(finished: Collection[bytes]) -> list[bytes]:
+    """Return the events that make finished segments, given as records of their present state."""
+    events = list[bytes]()
+    for record in finished:
+        segment = records.decode(record)
+        assert isinstance(segment, SegmentMetadata), "only segments are kept"
+        started = segment.with_update(_update(segment, SegmentState.COPY_SEGMENT_STARTED))
+        finish = _update(segment, SegmentState.COPY_SEGMENT_FINISHED)
+        events.extend((records.encode(started), records.encode(finish)))
+    return events
+
+
+def _update(segment: SegmentMetadata, state: SegmentState) -> SegmentUpdate:
+    started = state is SegmentState.COPY_SEGMENT_STARTED
+    return SegmentUpdate(
+        partition=segment.partition,
+        segment_id=segment.segment_id,
+        broker_id=segment.broker_id,
+        event_timestamp_ms=segment.event_timestamp_ms,
+        custom_metadata=None if started else segment.custom_metadata,
+        state=state,
+    )
