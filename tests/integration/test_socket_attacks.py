@@ -241,6 +241,11 @@ async def test_ten_thousand_pipelined_writes_are_bounded_and_each_is_answered(pa
         raw.close()
 
 
+async def send_until_closed(peer, stream) -> None:
+    with suppress(ConnectionError):
+        await asyncio.get_running_loop().sock_sendall(peer, stream)
+
+
 async def test_a_reader_that_does_not_read_is_not_read_either_and_memory_stays(path):
     async with daemon(path, buffered_bytes_max=1_000_000, slow_reader_seconds=0.5) as it:
         it.manager.records = [b"x" * 200_000]
@@ -253,13 +258,20 @@ async def test_a_reader_that_does_not_read_is_not_read_either_and_memory_stays(p
         await loop.sock_sendall(peer, frames.request_frame(1, "hello", hello))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         asked = b"".join(
-            frames.request_frame(n, "next_segment_with_txn_index", params) for n in range(2, 20_002)
-        )  # 4 GB of answers
-        with suppress(ConnectionError):
-            async with asyncio.timeout(10):
-                await loop.sock_sendall(peer, asked)
+            frames.request_frame(n, "next_segment_with_txn_index", params)
+            for n in range(2, 100_002)
+        )  # 20 GB of answers
+        held = [0]
+
+        def closed() -> bool:
+            held.append(it.server.stats.unfinished_bytes_now)
+            return it.server.stats.slow_readers_closed == 1
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(send_until_closed(peer, asked))
+            await until(closed)
         assert it.server.stats.slow_reader_pauses >= 1
-        await until(lambda: it.server.stats.slow_readers_closed == 1)
+        assert max(held) < 1_000_000 < len(asked)
         assert len(it.manager.callers) < 200
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         assert after - before < 100_000  # KiB
