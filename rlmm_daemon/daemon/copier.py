@@ -1,0 +1,227 @@
+"""Copies and deletes of segments: the SPI's two steps, the two whole jobs, one copy per segment."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rlmm_daemon.codec.api import SegmentFiles
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.copy_job import CopyFacts, CopyJob, CopyOptions, CopyTools, Kind
+from rlmm_daemon.daemon.removal import Removal
+from rlmm_daemon.daemon.segment_log import SegmentLog, decode_segment, same_segment
+from rlmm_daemon.daemon.upload import NewCheck, kafka_segment_check
+from rlmm_daemon.domain.errors import (
+    Draining,
+    IllegalTransition,
+    InvalidArgument,
+    OutcomeUnknown,
+    Overloaded,
+    RlmmError,
+    StorageNotConfigured,
+    TimedOut,
+)
+from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
+
+#: Of the time to drain, this part waits for copies to finish; the rest is for roll-backs.
+DRAIN_PATIENCE: Final = 0.6
+
+
+class Copier:
+    """One attempt per segment id at a time; a repeated request joins it."""
+
+    def __init__(
+        self,
+        bucket: Bucket | None,
+        log: SegmentLog,
+        tasks: asyncio.TaskGroup,
+        *,
+        options: CopyOptions,
+        log_dirs: Sequence[str],
+        broker_id: BrokerId,
+        now_ms: Callable[[], int],
+        new_check: NewCheck | None = kafka_segment_check,
+    ) -> None:
+        """Without a bucket (`kind = "none"`) every method is StorageNotConfigured."""
+        self._log, self._tasks, self._options = log, tasks, options
+        self._jobs: dict[SegmentId, CopyJob] = {}
+        self._draining = False
+        self._tools = (
+            None
+            if bucket is None
+            else CopyTools(
+                bucket=bucket,
+                log=log,
+                removal=Removal(bucket, log, broker_id=broker_id, now_ms=now_ms),
+                options=options,
+                log_dirs=tuple(log_dirs),
+                broker_id=broker_id,
+                now_ms=now_ms,
+                turns=asyncio.Semaphore(options.parallel_max),
+                new_check=new_check,
+            )
+        )
+        log.on_delete_started.append(self._delete_started)
+
+    async def copy_log_segment_data(self, record: bytes, files: SegmentFiles) -> bytes | None:
+        """Store a segment whose COPY_SEGMENT_STARTED the broker appended; return custom metadata.
+
+        Writes no metadata and removes no object, whatever happens: the broker's delete sequence
+        does. Every error carries `write_begun`.
+
+        Raises:
+            IllegalTransition: the segment is in another state than COPY_SEGMENT_STARTED.
+            ChecksumMismatch, PathNotAllowed, InvalidArgument: the files are not what they must be.
+            StorageUnavailable, StorageFull, TimedOut, Overloaded, Draining: as they say.
+
+        Source: RemoteStorageManager.copyLogSegmentData.
+        """
+        return await self._joined(Kind.DATA, record, files)
+
+    async def copy_segment(self, record: bytes, files: SegmentFiles) -> bytes:
+        """Append COPY_SEGMENT_STARTED, store, append COPY_SEGMENT_FINISHED; return that record.
+
+        A failure before the last step is rolled back through the log; `rolled_back` says whether
+        that succeeded. A repeat of a finished copy returns its record at once.
+
+        Raises:
+            OutcomeUnknown: COPY_SEGMENT_FINISHED, or a caller that left, came to nobody knows what.
+            RlmmError: as `copy_log_segment_data`, and as the manager's writes.
+        """
+        return await self._joined(Kind.WHOLE, record, files)
+
+    async def delete_log_segment_data(self, record: bytes) -> None:
+        """Delete the objects of a segment that is DELETE_SEGMENT_STARTED; absent is success.
+
+        Raises:
+            IllegalTransition: it is in another state, and stayed there for `apply_wait_seconds`.
+            StorageUnavailable: at least one object may still be there.
+
+        Source: RemoteStorageManager.deleteLogSegmentData.
+        """
+        removal = self._require_tools().removal
+        given = decode_segment(record)
+        with self._log.keep_followed(given.partition):
+            found = await self._until_delete_started(given.partition, given.segment_id)
+            if found is None:
+                return
+            await self._end_copy(given.segment_id)
+            await removal.objects(found)
+
+    async def delete_segment(self, tp: TopicIdPartition, segment_id: SegmentId) -> None:
+        """Append DELETE_SEGMENT_STARTED, delete the objects, append DELETE_SEGMENT_FINISHED.
+
+        A segment that is gone from a ready fold is success.
+        """
+        removal = self._require_tools().removal
+        with self._log.keep_followed(tp):
+            await self._end_copy(segment_id)
+            found = await self._log.segment(tp, segment_id)
+            if found is not None:
+                await removal.whole(decode_segment(found[1]))
+
+    def jobs(self) -> list[CopyFacts]:
+        """Return the copies that are running or waiting, in the order of their requests."""
+        return [job.facts() for job in self._jobs.values()]
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Take no more; let whole jobs finish or roll back, end broker-driven ones at once."""
+        self._draining = True
+        until = asyncio.get_running_loop().time() + timeout_seconds
+        for job in tuple(self._jobs.values()):
+            if job.kind is Kind.DATA:
+                job.stop(Draining())
+        await self._until_idle(timeout_seconds * DRAIN_PATIENCE)
+        for job in tuple(self._jobs.values()):
+            job.stop(Draining())
+        await self._until_idle(until - asyncio.get_running_loop().time())
+
+    async def _joined(self, kind: Kind, record: bytes, files: SegmentFiles) -> bytes:
+        try:
+            job = self._job(kind, record, files)
+        except RlmmError as error:
+            error.fields["write_begun"] = False
+            raise
+        job.waiters += 1
+        try:
+            return await asyncio.shield(job.outcome)
+        except asyncio.CancelledError:
+            if job.waiters == 1:
+                job.stop(TimedOut("every caller of this copy has left"))
+            if job.begun and not job.outcome.cancelled():
+                # A deadline must not say `timed_out` of what may still take effect.
+                raise OutcomeUnknown(
+                    "the copy goes on, or is being rolled back",
+                    write_begun=job.progress.write_begun,
+                ) from None
+            raise
+        finally:
+            job.waiters -= 1
+
+    def _job(self, kind: Kind, record: bytes, files: SegmentFiles) -> CopyJob:
+        tools = self._require_tools()
+        given = decode_segment(record)
+        job = self._jobs.get(given.segment_id)
+        if job is not None:
+            _require_joinable(job, kind, given)
+            return job
+        if self._draining:
+            raise Draining
+        if len(self._jobs) >= self._options.parallel_max + self._options.waiting_max:
+            raise Overloaded("too many copies are waiting")
+        job = CopyJob(kind, record, files, tools)
+        self._jobs[given.segment_id] = job
+        job.outcome.add_done_callback(lambda _: self._jobs.pop(given.segment_id, None))
+        self._tasks.create_task(job.run(), name=f"copy {given.partition}")
+        return job
+
+    def _require_tools(self) -> CopyTools:
+        if self._tools is None:
+            raise StorageNotConfigured
+        return self._tools
+
+    async def _until_delete_started(
+        self, tp: TopicIdPartition, segment_id: SegmentId
+    ) -> SegmentMetadata | None:
+        found = await self._log.segment(tp, segment_id)
+        if found is None:
+            return None
+        state, record = found
+        if state is not SegmentState.DELETE_SEGMENT_STARTED:
+            wanted = frozenset({SegmentState.DELETE_SEGMENT_STARTED})
+            try:
+                async with asyncio.timeout(self._options.apply_wait_seconds):
+                    found = await self._log.until_state(tp, segment_id, wanted)
+                    if found is None:
+                        return None
+                    state, record = found
+            except TimeoutError as error:
+                raise IllegalTransition(
+                    f"only a segment in DELETE_SEGMENT_STARTED is deleted; this is {state.name}",
+                    state=state.name,
+                ) from error
+        return decode_segment(record)
+
+    async def _end_copy(self, segment_id: SegmentId) -> None:
+        job = self._jobs.get(segment_id)
+        if job is not None:
+            job.stop(IllegalTransition("the segment is being deleted"))
+            await asyncio.wait([job.outcome])
+
+    def _delete_started(self, tp: TopicIdPartition, segment_id: SegmentId) -> None:
+        del tp
+        job = self._jobs.get(segment_id)
+        if job is not None:
+            job.stop(IllegalTransition("the segment is being deleted"))
+
+    async def _until_idle(self, timeout_seconds: float) -> None:
+        outcomes = [job.outcome for job in self._jobs.values()]
+        if outcomes and timeout_seconds > 0:
+            await asyncio.wait(outcomes, timeout=timeout_seconds)
+
+
+def _require_joinable(job: CopyJob, kind: Kind, given: SegmentMetadata) -> None:
+    if not same_segment(job.metadata, given):
+        raise InvalidArgument("another copy is running under this segment id")
+    if job.kind is not kind:
+        raise Overloaded(f"a {job.kind.value} of this segment is running")

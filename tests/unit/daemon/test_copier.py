@@ -1,0 +1,511 @@
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pytest
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.storage.local import LocalStorage
+from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
+from rlmm_daemon.codec import custom_metadata, records
+from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.copier import Copier
+from rlmm_daemon.daemon.copy_job import CopyOptions
+from rlmm_daemon.daemon.upload import kafka_segment_check
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    Draining,
+    IllegalTransition,
+    InvalidArgument,
+    OutcomeUnknown,
+    Overloaded,
+    PathNotAllowed,
+    RlmmError,
+    SegmentNotFound,
+    StorageNotConfigured,
+    StorageUnavailable,
+    TimedOut,
+)
+from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
+from rlmm_daemon.domain.segment import SegmentState
+from tests.unit.daemon.segments import (
+    IDENTITY,
+    LOG_BYTES,
+    PARTITION,
+    FakeLog,
+    files_in,
+    metadata,
+)
+
+S = SegmentState
+REAL = Path(__file__).parents[2] / "data" / "segments"
+RECORD = records.encode(metadata())
+OPTIONS = CopyOptions(apply_wait_seconds=0.05)
+
+
+class SlowStorage(MemoryStorage):
+    """Stops in the middle of a copy until it is let go; may fail then, or when deleting."""
+
+    def __init__(self, bucket: MemoryBucket) -> None:
+        super().__init__(bucket, clock=SystemClock())
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.begun = asyncio.Event()
+        self.puts = 0
+        self.put_fault: RlmmError | None = None
+        self.delete_fault: RlmmError | None = None
+
+    async def put_segment(self, objects, *, progress):
+        self.puts += 1
+        progress.phase, progress.write_begun = "upload", True
+        self.begun.set()
+        await self.gate.wait()
+        if self.put_fault is not None:
+            raise self.put_fault
+        return await super().put_segment(objects, progress=progress)
+
+    async def delete(self, keys):
+        if self.delete_fault is not None:
+            return dict.fromkeys(keys, self.delete_fault)
+        return await super().delete(keys)
+
+
+class World:
+    def __init__(self, home, group: asyncio.TaskGroup, storage: Any) -> None:
+        self.home, self.group = home, group
+        self.storage = storage
+        self.log = FakeLog()
+        self.files = files_in(home)
+        self.bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
+        self.copier = self.new_copier()
+
+    def new_copier(self, options: CopyOptions = OPTIONS, new_check: Any = None) -> Copier:
+        return Copier(
+            self.bucket,
+            self.log,
+            self.group,
+            options=options,
+            log_dirs=[str(self.home.parent)],
+            broker_id=BrokerId(1),
+            now_ms=lambda: 7,
+            new_check=new_check,
+        )
+
+    @property
+    def stored(self) -> set[str]:
+        return {key for key in self.storage.bucket.objects if not key.startswith("_rlmm")}
+
+    @property
+    def state(self) -> SegmentState | None:
+        found = self.log.fold.get(metadata().segment_id)
+        return None if found is None else found.state
+
+
+@pytest.fixture
+async def world(tmp_path):
+    home = tmp_path / "logs" / "orders-7"
+    home.mkdir(parents=True)
+    async with asyncio.TaskGroup() as group:
+        world = World(home, group, SlowStorage(MemoryBucket()))
+        await world.bucket.open(IDENTITY)
+        yield world
+    assert world.log.followed == 0
+
+
+# ---- whole jobs ---------------------------------------------------------------------------------
+
+
+async def test_a_whole_copy_ends_finished_with_what_was_stored(world):
+    record = await world.copier.copy_segment(RECORD, world.files)
+    assert world.log.written == ["ADD", "COPY_SEGMENT_FINISHED"]
+    finished = records.decode(record)
+    assert finished.state is S.COPY_SEGMENT_FINISHED
+    facts = custom_metadata.decode(finished.custom_metadata)
+    assert facts is not None
+    assert facts.log_crc32c == google_crc32c.value(b"A" * LOG_BYTES)
+    assert facts.sizes[".txnindex"] == 3
+    assert len(world.stored) == 6
+    assert world.copier.jobs() == []
+
+
+async def test_a_repeat_after_the_end_answers_the_record_and_copies_nothing(world):
+    first = await world.copier.copy_segment(RECORD, world.files)
+    assert await world.copier.copy_segment(RECORD, world.files) == first
+    assert world.storage.puts == 1
+
+
+async def test_a_repeat_meanwhile_joins(world):
+    world.storage.gate.clear()
+    tasks = [
+        world.group.create_task(_outcome(world.copier.copy_segment(RECORD, world.files)))
+        for _ in range(3)
+    ]
+    await world.storage.begun.wait()
+    assert [facts.waiters for facts in world.copier.jobs()] == [3]
+    tasks[0].cancel()  # one who leaves does not end it for the others
+    world.storage.gate.set()
+    assert await tasks[1] == await tasks[2]
+    assert isinstance(await tasks[0], OutcomeUnknown)
+    assert world.storage.puts == 1
+    assert world.state is S.COPY_SEGMENT_FINISHED
+
+
+async def test_another_segment_under_a_running_id_is_refused(world):
+    world.storage.gate.clear()
+    task = world.group.create_task(world.copier.copy_segment(RECORD, world.files))
+    await world.storage.begun.wait()
+    other = records.encode(metadata(end_offset=Offset(100)))
+    with pytest.raises(InvalidArgument):
+        await world.copier.copy_segment(other, world.files)
+    with pytest.raises(Overloaded) as caught:
+        await world.copier.copy_log_segment_data(RECORD, world.files)
+    assert caught.value.fields["write_begun"] is False
+    world.storage.gate.set()
+    await task
+
+
+async def test_what_cannot_be_opened_writes_nothing_to_the_log(world, tmp_path):
+    outside = tmp_path / "x.log"
+    outside.write_bytes(b"A" * LOG_BYTES)
+    files = type(world.files)(
+        *[str(outside), *[getattr(world.files, n) for n in world.files.__struct_fields__[1:]]]
+    )
+    with pytest.raises(PathNotAllowed) as caught:
+        await world.copier.copy_segment(RECORD, files)
+    assert caught.value.fields["write_begun"] is False
+    assert world.log.written == []
+
+
+ADDED, STARTED, FINISHED = "ADD", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"
+AWAY = StorageUnavailable("away")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        # before COPY_SEGMENT_STARTED is surely there, nothing is rolled back
+        ({"ADD": IllegalTransition("no")}, None, None, IllegalTransition, [], None),
+        ({"ADD": OutcomeUnknown("?")}, None, None, OutcomeUnknown, [], None),
+        # from then on until COPY_SEGMENT_FINISHED is handed on, through the log
+        ({}, AWAY, None, StorageUnavailable, [ADDED, STARTED, FINISHED], True),
+        ({STARTED: OutcomeUnknown("?")}, AWAY, None, StorageUnavailable, [ADDED], False),
+        ({STARTED: IllegalTransition("no")}, AWAY, None, StorageUnavailable, [ADDED], False),
+        ({}, AWAY, AWAY, StorageUnavailable, [ADDED, STARTED], False),
+        ({FINISHED: OutcomeUnknown("?")}, AWAY, None, StorageUnavailable, [ADDED, STARTED], False),
+        # afterwards only if its own apply was a rejection
+        (
+            {"COPY_SEGMENT_FINISHED": IllegalTransition("no")},
+            None,
+            None,
+            IllegalTransition,
+            [ADDED, STARTED, FINISHED],
+            True,
+        ),
+        ({"COPY_SEGMENT_FINISHED": OutcomeUnknown("?")}, None, None, OutcomeUnknown, [ADDED], None),
+        (
+            {"COPY_SEGMENT_FINISHED": ChecksumMismatch("?")},
+            None,
+            None,
+            ChecksumMismatch,
+            [ADDED],
+            None,
+        ),
+    ],
+)
+async def test_the_roll_back_table(world, row):
+    faults, put, delete, error, written, rolled_back = row
+    world.log.faults = {step: type(fault)(fault.message) for step, fault in faults.items()}
+    world.storage.put_fault = put and type(put)(put.message)
+    world.storage.delete_fault = delete and type(delete)(delete.message)
+    with pytest.raises(error) as caught:
+        await world.copier.copy_segment(RECORD, world.files)
+    assert world.log.written == written
+    assert caught.value.fields.get("rolled_back") is rolled_back
+    kept = {"COPY_SEGMENT_FINISHED"} & faults.keys() and rolled_back is None
+    assert len(world.stored) == (6 if kept else 0)
+
+
+async def test_a_finish_that_was_certainly_not_written_is_asked_again_and_keeps_the_objects(world):
+    options = replace(OPTIONS, deadline_seconds=0.3)
+    world.log.faults = {"COPY_SEGMENT_FINISHED": Overloaded("not now")}
+    with pytest.raises(Overloaded):
+        await world.new_copier(options).copy_segment(RECORD, world.files)
+    assert world.log.written == ["ADD"]
+    assert len(world.stored) == 6
+    world.log.faults = {}
+    await world.copier.copy_segment(RECORD, world.files)
+    assert world.state is S.COPY_SEGMENT_FINISHED
+
+
+@pytest.mark.parametrize("why", ["deadline", "floor", "caller", "delete", "drain"])
+async def test_whatever_ends_a_copy_in_the_middle_rolls_it_back(world, why):
+    options = {
+        "deadline": replace(OPTIONS, deadline_seconds=0.05),
+        "floor": replace(OPTIONS, progress_window_seconds=0.02),
+    }.get(why, OPTIONS)
+    copier = world.new_copier(options)
+    world.storage.gate.clear()
+    task = world.group.create_task(_outcome(copier.copy_segment(RECORD, world.files)))
+    await world.storage.begun.wait()
+    if why == "caller":
+        task.cancel()
+    elif why == "delete":
+        held = world.log.fold[metadata().segment_id]
+        await world.log.put(replace(held, state=S.DELETE_SEGMENT_STARTED))
+    elif why == "drain":
+        await copier.drain(0.1)
+    outcome = await task
+    await until(lambda: not copier.jobs())
+    expected = {
+        "deadline": TimedOut,
+        "floor": StorageUnavailable,
+        "caller": OutcomeUnknown,
+        "delete": IllegalTransition,
+        "drain": Draining,
+    }[why]
+    assert isinstance(outcome, expected)
+    assert outcome.fields["write_begun"] is True
+    assert world.state is None
+    assert world.log.written[-1] == "DELETE_SEGMENT_FINISHED"
+    assert world.stored == set()
+
+
+# ---- the broker's own copies --------------------------------------------------------------------
+
+
+async def test_a_broker_driven_copy_writes_no_metadata(world):
+    await world.log.put(metadata())
+    custom = await world.copier.copy_log_segment_data(RECORD, world.files)
+    assert custom_metadata.decode(custom) is not None
+    assert world.log.written == []
+    assert len(world.stored) == 6
+
+
+async def test_a_broker_driven_copy_waits_for_the_apply_of_started(world):
+    copier = world.new_copier(replace(OPTIONS, apply_wait_seconds=10.0))
+    task = world.group.create_task(copier.copy_log_segment_data(RECORD, world.files))
+    await until_phases(copier, ["apply"])
+    assert world.storage.puts == 0
+    await world.log.put(metadata())
+    assert await task is not None
+
+
+@pytest.mark.parametrize(
+    "state", [S.COPY_SEGMENT_FINISHED, S.DELETE_SEGMENT_STARTED], ids=lambda state: state.name
+)
+async def test_a_broker_driven_copy_in_another_state_is_refused(world, state):
+    await world.log.put(metadata(state=state))
+    with pytest.raises(IllegalTransition) as caught:
+        await world.copier.copy_log_segment_data(RECORD, world.files)
+    assert caught.value.fields["write_begun"] is False
+
+
+async def test_a_segment_that_never_starts_times_out_with_nothing_begun(world):
+    with pytest.raises(TimedOut) as caught:
+        await world.copier.copy_log_segment_data(RECORD, world.files)
+    assert caught.value.fields["write_begun"] is False
+
+
+async def test_a_failed_broker_driven_copy_removes_nothing_and_says_that_it_began(world):
+    await world.log.put(metadata())
+    world.storage.put_fault = StorageUnavailable("away")
+    world.storage.delete_fault = AssertionError("nobody may delete")
+    with pytest.raises(StorageUnavailable) as caught:
+        await world.copier.copy_log_segment_data(RECORD, world.files)
+    assert caught.value.fields["write_begun"] is True
+    assert world.state is S.COPY_SEGMENT_STARTED
+
+
+async def test_a_deleted_segments_broker_driven_copy_is_ended(world):
+    await world.log.put(metadata())
+    world.storage.gate.clear()
+    task = world.group.create_task(
+        _outcome(world.copier.copy_log_segment_data(RECORD, world.files))
+    )
+    await world.storage.begun.wait()
+    await world.log.put(metadata(state=S.DELETE_SEGMENT_STARTED))
+    await world.copier.delete_log_segment_data(RECORD)
+    assert isinstance(await task, IllegalTransition)
+    assert world.stored == set()
+
+
+async def test_a_check_that_finds_fault_fails_the_copy(world):
+    class Strict:
+        def __init__(self, segment) -> None:
+            del segment
+
+        def feed(self, chunk: bytes) -> None:
+            assert chunk
+
+        def finish(self) -> None:
+            raise ChecksumMismatch("batch at 17", offset=12, position=17)
+
+    copier = world.new_copier(new_check=Strict)
+    with pytest.raises(ChecksumMismatch) as caught:
+        await copier.copy_segment(RECORD, world.files)
+    assert caught.value.fields["position"] == 17
+    assert world.state is None
+    lax = world.new_copier(replace(OPTIONS, check_segments=False), Strict)
+    await lax.copy_segment(RECORD, world.files)
+
+
+async def test_a_storage_that_holds_other_bytes_fails_the_copy(world):
+    class Lying(SlowStorage):
+        async def put_segment(self, objects, *, progress):
+            stored = await super().put_segment(objects, progress=progress)
+            return [replace(row, crc32c=row.crc32c ^ 1) for row in stored]
+
+    lying = World(world.home, world.group, Lying(MemoryBucket()))
+    await lying.bucket.open(IDENTITY)
+    with pytest.raises(ChecksumMismatch):
+        await lying.copier.copy_segment(RECORD, lying.files)
+    assert lying.log.written[-1] == "DELETE_SEGMENT_FINISHED"
+
+
+@pytest.mark.parametrize("damage", [False, True])
+async def test_a_real_segment_passes_the_check_and_a_damaged_one_is_rolled_back(world, damage):
+    row = json.loads((REAL / "manifest.json").read_bytes())["partitions"][0]["segments"][0]
+    segment = metadata(
+        start_offset=Offset(row["startOffset"]),
+        end_offset=Offset(row["endOffset"]),
+        segment_leader_epochs={0: row["startOffset"]},
+        segment_size_bytes=row["segmentSizeInBytes"],
+        txn_index_empty=row["txnIndexEmpty"],
+    )
+    content = bytearray((REAL / "orders-0/00000000000000000000.log").read_bytes())
+    content[20_000] ^= damage
+    files = files_in(world.home, transactions=None)
+    (world.home / "11.log").write_bytes(content)
+    copier = world.new_copier(new_check=kafka_segment_check)
+    outcome = await _outcome(copier.copy_segment(records.encode(segment), files))
+    assert isinstance(outcome, RlmmError) is damage
+    assert world.state is (None if damage else S.COPY_SEGMENT_FINISHED)
+
+
+async def test_copies_run_in_turns_and_too_many_are_refused(world):
+    copier = world.new_copier(replace(OPTIONS, parallel_max=1, waiting_max=1))
+    world.storage.gate.clear()
+    tasks = []
+    for n in (1, 2):
+        record = records.encode(metadata(segment_id=SegmentId(bytes([n]) * 16)))
+        tasks.append(world.group.create_task(copier.copy_segment(record, world.files)))
+        await until_phases(copier, ["upload", "queued"][:n])
+    with pytest.raises(Overloaded):
+        await copier.copy_segment(RECORD, world.files)
+    assert world.storage.puts == 1
+    world.storage.gate.set()
+    for task in tasks:
+        await task
+
+
+async def test_a_draining_copier_takes_no_more(world):
+    await world.copier.drain(0.1)
+    with pytest.raises(Draining):
+        await world.copier.copy_segment(RECORD, world.files)
+
+
+# ---- deletes ------------------------------------------------------------------------------------
+
+
+async def test_a_whole_delete_goes_through_the_log(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    await world.copier.delete_segment(PARTITION, metadata().segment_id)
+    assert world.log.written[2:] == ["DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"]
+    assert world.stored == set()
+    await world.copier.delete_segment(PARTITION, metadata().segment_id)
+
+
+async def test_a_segment_that_is_gone_is_deleted_already(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    world.log.fold.clear()
+    await world.copier.delete_log_segment_data(RECORD)
+    assert len(world.stored) == 6
+
+
+@pytest.mark.parametrize("state", [S.COPY_SEGMENT_STARTED, S.COPY_SEGMENT_FINISHED])
+async def test_data_of_a_segment_in_another_state_is_not_deleted(world, state):
+    await world.copier.copy_segment(RECORD, world.files)
+    await world.log.put(metadata(state=state))
+    with pytest.raises(IllegalTransition):
+        await world.copier.delete_log_segment_data(RECORD)
+    assert len(world.stored) == 6
+
+
+async def test_a_delete_finds_the_objects_by_erased_custom_metadata_too(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    await world.log.put(metadata(state=S.DELETE_SEGMENT_STARTED, custom_metadata=None))
+    await world.copier.delete_log_segment_data(RECORD)
+    assert world.stored == set()
+
+
+async def test_a_failed_delete_of_objects_leaves_the_segment_started(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    world.storage.delete_fault = StorageUnavailable("away")
+    with pytest.raises(StorageUnavailable):
+        await world.copier.delete_segment(PARTITION, metadata().segment_id)
+    assert world.state is S.DELETE_SEGMENT_STARTED
+
+
+async def test_without_storage_every_method_says_so(world):
+    copier = Copier(
+        None,
+        world.log,
+        world.group,
+        options=OPTIONS,
+        log_dirs=[],
+        broker_id=BrokerId(1),
+        now_ms=lambda: 7,
+    )
+    for call in (
+        copier.copy_segment(RECORD, world.files),
+        copier.copy_log_segment_data(RECORD, world.files),
+        copier.delete_log_segment_data(RECORD),
+        copier.delete_segment(PARTITION, metadata().segment_id),
+    ):
+        with pytest.raises(StorageNotConfigured):
+            await call
+
+
+async def test_a_copy_to_a_real_directory_ends_finished(tmp_path, world):
+    (tmp_path / "remote").mkdir()
+    local = World(world.home, world.group, LocalStorage(str(tmp_path / "remote"), owner="1"))
+    await local.bucket.open(IDENTITY)
+    await local.copier.copy_segment(RECORD, local.files)
+    found = sorted(path.name for path in (tmp_path / "remote").glob("orders-7-*/*"))
+    assert len(found) == 6
+    await local.storage.close()
+
+
+async def test_a_segment_gone_before_its_copy_is_not_found(world, monkeypatch):
+    async def gone(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(world.log, "until_state", gone)
+    with pytest.raises(SegmentNotFound):
+        await world.copier.copy_log_segment_data(RECORD, world.files)
+
+
+async def until_phases(copier: Copier, wanted: list[str]) -> None:
+    await until(lambda: [facts.phase for facts in copier.jobs()] == wanted)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until it holds; pytest's own timeout is the bound."""
+    for _ in range(1_000_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    pytest.fail("it never came")
+
+
+async def _outcome(call: Any) -> Any:
+    try:
+        return await call
+    except RlmmError as error:
+        return error

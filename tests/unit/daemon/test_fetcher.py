@@ -1,0 +1,226 @@
+import asyncio
+import contextlib
+import os
+import random
+
+import google_crc32c
+import pytest
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.storage.local import LocalStorage
+from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
+from rlmm_daemon.codec import records
+from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.daemon import fetcher as fetcher_module
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.copier import Copier
+from rlmm_daemon.daemon.copy_job import CopyOptions
+from rlmm_daemon.daemon.fetcher import Fetcher
+from rlmm_daemon.domain.errors import (
+    IndexNotFound,
+    InvalidArgument,
+    ObjectMissing,
+    SegmentNotFound,
+    StorageNotConfigured,
+    StorageUnavailable,
+)
+from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.segment import SegmentState
+from tests.unit.daemon.segments import IDENTITY, LOG_BYTES, FakeLog, files_in, metadata
+
+S = SegmentState
+RECORD = records.encode(metadata())
+
+
+class World:
+    def __init__(self, storage) -> None:
+        self.storage = storage
+        self.log = FakeLog()
+        self.bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
+        self.fetcher = Fetcher(self.bucket, self.log, rng=random.Random(1))
+
+    async def stored(self, home, **changes):
+        """Copy a segment, then read it as recorded."""
+        segment = metadata(**changes)
+        transactions = None if segment.txn_index_empty else b"txn"
+        async with asyncio.TaskGroup() as group:
+            copier = Copier(
+                self.bucket,
+                self.log,
+                group,
+                options=CopyOptions(),
+                log_dirs=[str(home.parent)],
+                broker_id=BrokerId(1),
+                now_ms=lambda: 7,
+                new_check=None,
+            )
+            files = files_in(home, transactions=transactions)
+            await copier.copy_segment(records.encode(segment), files)
+
+    @property
+    def segment(self):
+        return self.log.fold[metadata().segment_id]
+
+    async def lose(self, suffix: str) -> None:
+        place = (await self.bucket.places(self.segment))[0]
+        await self.storage.delete([k for k in place.keys.values() if k.endswith(suffix)])
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = tmp_path / "logs" / "orders-7"
+    home.mkdir(parents=True)
+    return home
+
+
+@pytest.fixture(params=["memory", "local"])
+async def world(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetcher_module, "BACK_OFF_SECONDS", 0.001)
+    (tmp_path / "remote").mkdir()
+    storage = (
+        MemoryStorage(MemoryBucket(), clock=SystemClock())
+        if request.param == "memory"
+        else LocalStorage(str(tmp_path / "remote"), owner="1")
+    )
+    world = World(storage)
+    await world.bucket.open(IDENTITY)
+    yield world
+    await storage.close()
+
+
+async def content(bulk) -> bytes:
+    try:
+        if bulk.file is not None:
+            return os.pread(bulk.file[0], bulk.length, bulk.file[1])
+        return b"".join([piece async for piece in bulk.chunks()])
+    finally:
+        await bulk.aclose()
+        await bulk.aclose()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "length"),
+    [(0, None, LOG_BYTES), (0, 0, 1), (7, 10**9, LOG_BYTES - 7), (LOG_BYTES - 1, None, 1)],
+)
+async def test_a_range_is_exact_and_its_end_is_clamped(world, home, start, end, length):
+    await world.stored(home)
+    bulk = await world.fetcher.fetch_log_segment(RECORD, start, end)
+    assert bulk.length == length
+    whole = length == LOG_BYTES
+    assert bulk.crc32c == (google_crc32c.value(b"A" * LOG_BYTES) if whole else None)
+    assert await content(bulk) == b"A" * length
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 5), (LOG_BYTES, None), (10**9, None), (5, 4)])
+async def test_a_range_that_cannot_be_is_refused(world, home, start, end):
+    await world.stored(home)
+    with pytest.raises(InvalidArgument):
+        await world.fetcher.fetch_log_segment(RECORD, start, end)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        ("OFFSET", b"i" * 8),
+        ("TIMESTAMP", b"t" * 12),
+        ("TRANSACTION", b"txn"),
+        ("PRODUCER_SNAPSHOT", b""),
+        ("LEADER_EPOCH", b"0\n1\n0 11\n"),
+    ],
+)
+async def test_every_index_is_read_back(world, home, index, expected):
+    await world.stored(home)
+    assert await content(await world.fetcher.fetch_index(RECORD, index)) == expected
+
+
+@pytest.mark.parametrize("index", ["LOG", "offset", "", "NAME"])
+async def test_what_is_no_index_is_refused(world, home, index):
+    await world.stored(home)
+    with pytest.raises(InvalidArgument):
+        await world.fetcher.fetch_index(RECORD, index)
+
+
+async def test_a_transaction_index_is_not_found_only_if_none_was_recorded(world, home):
+    await world.stored(home, txn_index_empty=True)
+    with pytest.raises(IndexNotFound):
+        await world.fetcher.fetch_index(RECORD, "TRANSACTION")
+
+
+@pytest.mark.parametrize("erased", [False, True])
+async def test_a_lost_index_is_missing_and_never_an_empty_answer(world, home, erased):
+    await world.stored(home)
+    if erased:
+        await world.log.put(metadata(state=S.COPY_SEGMENT_FINISHED))
+    for index, suffix in (("TRANSACTION", ".txnindex"), ("OFFSET", ".index")):
+        await world.lose(suffix)
+        with pytest.raises(ObjectMissing):
+            await world.fetcher.fetch_index(RECORD, index)
+    await world.lose(".log")
+    with pytest.raises(ObjectMissing):
+        await world.fetcher.fetch_log_segment(RECORD, 0, None)
+
+
+@pytest.mark.parametrize("state", [None, S.COPY_SEGMENT_STARTED, S.DELETE_SEGMENT_STARTED])
+async def test_a_segment_that_is_not_finished_is_an_error_at_once(world, home, state):
+    await world.stored(home)
+    if state is None:
+        world.log.fold.clear()
+    else:
+        await world.log.put(metadata(state=state))
+    with pytest.raises(SegmentNotFound):
+        await world.fetcher.fetch_log_segment(RECORD, 0, None)
+    with pytest.raises(SegmentNotFound):
+        await world.fetcher.fetch_index(RECORD, "OFFSET")
+
+
+async def test_without_custom_metadata_every_layout_is_searched(world, home):
+    await world.stored(home)
+    later = Bucket(world.storage, layout=Layout("newer"), rng=random.Random(1))
+    await later.open(IDENTITY)
+    world.log.kept.clear()
+    await world.log.put(metadata(state=S.COPY_SEGMENT_FINISHED))
+    fetcher = Fetcher(later, world.log, rng=random.Random(1))
+    assert await content(await fetcher.fetch_log_segment(RECORD, 0, 3)) == b"AAAA"
+
+
+async def test_a_passing_fault_is_retried_in_the_middle_of_a_range(home, monkeypatch):
+    monkeypatch.setattr(fetcher_module, "BACK_OFF_SECONDS", 0.001)
+
+    class Shaky(MemoryStorage):
+        faults = 0
+
+        async def fetch(self, key, start, end):
+            # Ends with a fault after each piece, and begins with one every second time.
+            self.faults += 1
+            if self.faults % 2:
+                raise StorageUnavailable("shaky")
+            async with contextlib.aclosing(super().fetch(key, start, end)) as pieces:
+                async for piece in pieces:
+                    yield piece
+                    raise StorageUnavailable("shaky")
+
+    world = World(Shaky(MemoryBucket(), clock=SystemClock()))
+    await world.bucket.open(IDENTITY)
+    await world.stored(home)
+    bulk = await world.fetcher.fetch_log_segment(RECORD, 1, None)
+    assert await content(bulk) == b"A" * (LOG_BYTES - 1)
+    assert world.storage.faults > 3
+
+
+async def test_a_storage_that_stays_away_is_retried_until_the_callers_deadline(home, monkeypatch):
+    monkeypatch.setattr(fetcher_module, "BACK_OFF_SECONDS", 0.001)
+    world = World(MemoryStorage(MemoryBucket(), clock=SystemClock()))
+    await world.bucket.open(IDENTITY)
+    await world.stored(home)
+    world.storage.bucket.available = False
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await world.fetcher.fetch_log_segment(RECORD, 0, None)
+
+
+async def test_without_storage_every_method_says_so():
+    fetcher = Fetcher(None, FakeLog(), rng=random.Random(1))
+    with pytest.raises(StorageNotConfigured):
+        await fetcher.fetch_log_segment(RECORD, 0, None)
+    with pytest.raises(StorageNotConfigured):
+        await fetcher.fetch_index(RECORD, "OFFSET")
