@@ -209,8 +209,12 @@ class Session(asyncio.Protocol):
         self._opened(self)
         self._transport.write(self._welcome)
         if self._rest:
-            self.data_received(self._rest)
+            # Not from in here: uvloop starts to read after this callback even if it paused reading.
+            self._splitter.feed(self._rest)
             self._rest = b""
+            self._unfinished_bytes = len(self._splitter)
+            self._stats.unfinished_bytes_now += self._unfinished_bytes
+            self._loop.call_soon(self._go_on)
 
     def refresh(self) -> None:
         """Open the fast path once the cluster is known and this peer may read."""
@@ -350,11 +354,13 @@ class Session(asyncio.Protocol):
         self._paused = False
         self._end_patience()
         self._writable.set()
-        if self._transport.is_closing():
-            return
-        self._pump()
+        self._go_on()
         if not self._paused and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def _go_on(self) -> None:
+        if not self._transport.is_closing():
+            self._pump()
 
     def _end_patience(self) -> None:
         if self._patience is not None:
