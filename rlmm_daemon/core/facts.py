@@ -73,7 +73,6 @@ class CopyFailure:
     """The last copy of this partition that ended badly; a later success takes it away."""
 
     segment_id: str
-    phase: str
     message: str
     at_ms: int
 

@@ -49,6 +49,15 @@ def _phase(phase: CopyPhase, words: str) -> NoticeRow:
     )
 
 
+def _copy_failed(f: Facts) -> str:
+    failed = f.copy_failure
+    assert failed is not None, "the row applies only then"
+    return (
+        f"The last copy, of segment {failed.segment_id}, failed, "
+        f"{phrases.ago(failed.at_ms, f.now_ms)}: {failed.message.rstrip('.')}."
+    )
+
+
 def _unfinished(f: Facts) -> bool:
     at = f.count(S.COPY_SEGMENT_STARTED)
     working = {copy.segment_id for copy in f.copies}
@@ -76,11 +85,7 @@ NOTICES: Final = (
     NoticeRow(
         name="copy_failed",
         applies=lambda f: f.copy_failure is not None,
-        sentence=lambda f: (
-            f"The last copy, of segment {f.copy_failure.segment_id}, failed in phase "  # type: ignore[union-attr] # as `applies` has it
-            f"{f.copy_failure.phase}, {phrases.ago(f.copy_failure.at_ms, f.now_ms)}: "  # type: ignore[union-attr] # as above
-            f"{f.copy_failure.message}."  # type: ignore[union-attr] # as above
-        ),
+        sentence=_copy_failed,
         command=lambda f: f"rlmm segments {evidence.argument(f)}",
     ),
     NoticeRow(

@@ -4,23 +4,26 @@ Nothing here is bound by the broker's announcements: what is asked about is foll
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from rlmm_daemon import __version__
 from rlmm_daemon.codec import api, records
+from rlmm_daemon.config import Config
 from rlmm_daemon.core.explain import explain
 from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
 from rlmm_daemon.daemon import selector as selectors
 from rlmm_daemon.daemon import tailing
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.copier import Copier
+from rlmm_daemon.daemon.crash_guard import CrashGuard
 from rlmm_daemon.daemon.facts import CopyView, StorageView, collect
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.daemon.runtime import TaskFacts
+from rlmm_daemon.daemon.runtime import Runtime
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     NotReady,
@@ -39,26 +42,30 @@ EXPLAIN_SECONDS: Final = 1.0
 LogRepair = Callable[[MetadataPartition, Collection[bytes]], Awaitable[Mapping[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorParts:
-    """What the operator's answers are made of besides the manager; each may be absent."""
-
-    broker_id: int | None = None
-    copies: CopyView = CopyView()  # noqa: RUF009 - frozen, so sharing one is safe
-    storage: Callable[[], StorageView] = StorageView
-    tasks: Callable[[], Sequence[TaskFacts]] = list
-    #: Orders the process to stop; None where there is no process of ours.
-    stop: Callable[[], None] | None = None
-    #: The event log's own repair; None for logs that have none.
-    repair: LogRepair | None = None
-
-
 class Operator:
-    """`daemon.services.Operator` over a running manager."""
+    """`daemon.services.Operator` over a running manager; what is absent is left out of answers."""
 
-    def __init__(self, manager: Manager, parts: OperatorParts) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        *,
+        copier: Copier | None = None,
+        config: Config | None = None,
+        runtime: Runtime | None = None,
+        guard: CrashGuard | None = None,
+        version: str = __version__,
+        storage: Callable[[], StorageView] | None = None,
+        repair: LogRepair | None = None,
+    ) -> None:
+        """Without `repair` the event log has none of its own."""
         self._manager = manager
-        self._parts = parts
+        self._copies = _copies(copier, config)
+        self._config = config
+        self._runtime = runtime
+        self._guard = guard
+        self._version = version
+        self._storage = storage or (lambda: StorageView(kind=_storage_kind(config)))
+        self._repair_log = repair
         self._started_at = manager.clock.monotonic()
 
     # Which partitions.
@@ -102,10 +109,10 @@ class Operator:
         states = [follower.state for follower in manager.followed()]
         folds = [follower.fold for follower in manager.followed()]
         caches = [cache for fold in folds for cache in fold.partitions.values()]
-        storage = self._parts.storage()
+        storage = self._storage()
         return {
-            "version": __version__,
-            "broker_id": self._parts.broker_id,
+            "version": self._version,
+            "broker_id": self._config and self._config.daemon.broker_id,
             "cluster_id": identity and identity.cluster_id,
             "uptime_seconds": round(manager.clock.monotonic() - self._started_at, 3),
             "draining": manager.draining,
@@ -141,8 +148,8 @@ class Operator:
                 "rejected": manager.snapshots.rejected,
                 "failures": manager.snapshotter.failures,
             },
-            "copies": [asdict(job) for job in self._parts.copies.jobs()],
-            "tasks": [asdict(task) for task in self._parts.tasks()],
+            "copies": [asdict(job) for job in self._copies.jobs()],
+            "tasks": [asdict(task) for task in self._runtime.tasks()] if self._runtime else [],
         }
 
     async def partitions(self) -> list[dict[str, Any]]:
@@ -223,8 +230,8 @@ class Operator:
             partition,
             epoch=epoch,
             offset=offset,
-            storage=self._parts.storage(),
-            copies=self._parts.copies,
+            storage=self._storage(),
+            copies=self._copies,
         )
         return {
             "partition": None if partition is None else str(partition),
@@ -285,10 +292,10 @@ class Operator:
 
     async def drain(self) -> None:
         """Begin to stop, and return at once."""
-        if self._parts.stop is None:
+        if self._runtime is None:
             self._manager.draining = True
         else:
-            self._parts.stop()
+            self._runtime.stop("an operator ordered it")
 
     async def partition_retry(self, metadata_partition: int | None) -> dict[str, Any]:
         """Start failed metadata partitions over, since what failed them may be gone."""
@@ -296,6 +303,8 @@ class Operator:
         failed = [follower for follower in followers if follower.failure is not None]
         for follower in failed:
             self._manager.fleet.released(follower.partition)
+            if self._guard is not None:
+                self._guard.forgive(follower.partition)
             follower.retry()
         return {"retried": [follower.partition for follower in failed]}
 
@@ -325,11 +334,9 @@ class Operator:
 
     async def log_repair(self, metadata_partition: int | None) -> dict[str, Any]:
         """Mend the log's files, append the finished segments that it lost, and start over."""
-        rows = []
-        for follower in await self._chosen(metadata_partition, all_of_them=False):
-            if follower.failure is not None:
-                rows.append(await self._repair(follower))
-        return {"repaired": rows}
+        chosen = await self._chosen(metadata_partition, all_of_them=False)
+        failed = [follower for follower in chosen if follower.failure is not None]
+        return {"repaired": [await self._repair(follower) for follower in failed]}
 
     async def _repair(self, follower: Follower) -> dict[str, Any]:
         assert follower.failure is not None, "only failed ones are repaired"
@@ -338,9 +345,9 @@ class Operator:
             "reason": follower.failure.reason.value,
         }
         if follower.failure.reason is FailureReason.LOG_CORRUPT:
-            if self._parts.repair is None:
+            if self._repair_log is None:
                 raise InvalidArgument("this event log has no repair of its own")
-            row |= dict(await self._parts.repair(follower.partition, _events(_finished(follower))))
+            row |= dict(await self._repair_log(follower.partition, _events(_finished(follower))))
         appended = 0
         for record in _events(follower.history.missing):
             try:
@@ -388,6 +395,22 @@ class Operator:
         except TimeoutError as error:
             raise NotReady(f"metadata partition {number} is not followed yet") from error
         return [manager.fleet.followers[number]]
+
+
+def _copies(copier: Copier | None, config: Config | None) -> CopyView:
+    if copier is None:
+        return CopyView()
+    if config is None:
+        return CopyView(jobs=copier.jobs, failures=copier.failures)
+    return CopyView(
+        jobs=copier.jobs,
+        failures=copier.failures,
+        deadline_seconds=config.copy.deadline_seconds,
+    )
+
+
+def _storage_kind(config: Config | None) -> str:
+    return "none" if config is None else str(config.storage.__struct_config__.tag)
 
 
 def _failure(failure: Failure | None, partition: MetadataPartition | None) -> dict[str, Any] | None:
