@@ -115,6 +115,10 @@ class LocalFile:
         """Write and return how many bytes the kernel took."""
         return await self._run(lambda fd: os.pwrite(fd, data, offset))
 
+    async def pwrite_synced(self, offset: int, data: bytes | memoryview) -> int:
+        """Write, then sync if the kernel took all; return how many bytes it took."""
+        return await self._run(lambda fd: _pwrite_synced(fd, offset, data))
+
     async def truncate(self, size: int) -> None:
         """Cut or extend to `size`."""
         await self._run(lambda fd: os.ftruncate(fd, size))
@@ -186,6 +190,13 @@ def _pread(descriptor: int, offset: int, length: int) -> bytes:
             break
         found += more
     return found
+
+
+def _pwrite_synced(descriptor: int, offset: int, data: bytes | memoryview) -> int:
+    taken = os.pwrite(descriptor, data, offset)
+    if taken == len(data):
+        os.fdatasync(descriptor)
+    return taken
 
 
 def _write_atomically(path: str, temporary: str, data: bytes) -> None:

@@ -18,6 +18,14 @@ class DiskFile(Protocol):
         """Write and return how many bytes were taken, which may be fewer than given."""
         ...
 
+    async def pwrite_synced(self, offset: int, data: bytes | memoryview) -> int:
+        """Write and, if all was taken, make it durable; return how many bytes were taken.
+
+        One call for what `pwrite` and `fdatasync` do in two: a small write then waits for a
+        thread once. Fewer bytes than given: nothing was synced, and the rest has to follow.
+        """
+        ...
+
     async def truncate(self, size: int) -> None:
         """Cut or extend to `size`; what is added reads as zeros."""
         ...

@@ -117,7 +117,9 @@ class SimDisk:
         # A task of the disk's own, as the real one is a thread: a cancelled caller stops nothing.
         self._temporary += 1
         work = self._replace(path, f"{path}.tmp{self._temporary}", data)
-        await asyncio.shield(self.loop.create_task(work, name=f"disk.replace {path}"))
+        task = self.loop.create_task(work, name=f"disk.replace {path}")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen by nobody?
+        await asyncio.shield(task)
 
     async def _replace(self, path: str, temporary: str, data: bytes) -> None:
         file = await self.open(temporary, write=True, create=True)
@@ -350,6 +352,24 @@ class SimFile:
 
     async def pwrite(self, offset: int, data: bytes | memoryview) -> int:
         self._check("pwrite", writing=True)
+        return await self._pwrite(offset, data)
+
+    async def pwrite_synced(self, offset: int, data: bytes | memoryview) -> int:
+        self._check("pwrite_synced", writing=True)
+        # Two steps, in a task of the disk's own: a cancelled caller comes between them no more
+        # than between two calls of one thread.
+        work = self._pwrite_synced(offset, data)
+        task = self._disk.loop.create_task(work, name=f"disk.synced {self._path}")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen by nobody?
+        return await asyncio.shield(task)
+
+    async def _pwrite_synced(self, offset: int, data: bytes | memoryview) -> int:
+        taken = await self._pwrite(offset, data)
+        if taken == len(data):
+            await self._fdatasync()
+        return taken
+
+    async def _pwrite(self, offset: int, data: bytes | memoryview) -> int:
         disk, luck, taken = self._disk, self._disk.draw(), bytes(data)
         return await disk.begin(
             f"pwrite {offset}+{len(taken)}",
@@ -369,6 +389,9 @@ class SimFile:
 
     async def fdatasync(self) -> None:
         self._check("fdatasync")
+        await self._fdatasync()
+
+    async def _fdatasync(self) -> None:
         disk, luck = self._disk, self._disk.draw()
         upto = self._inode.seq  # what was written before this call, and nothing later
 

@@ -14,13 +14,16 @@ from types import CodeType, ModuleType
 from typing import Final
 
 _LOG: Final = "rlmm_daemon.adapters.event_log.embedded"
-#: The writer's one sync per batch, and how its failure is met.
-_SYNC: Final = "            await file.fdatasync()\n"
+#: The writer's one write and sync per batch, and how its failure is met.
+_PLACE: Final = "(file, self._journal.position, batch)\n"
+_SYNC: Final = f"            await files.write_all_synced{_PLACE}"
+_WRITE_ONLY: Final = f"            await files.write_all{_PLACE}"
 _THEN: Final = """        except OSError as error:
             await self._after_failed_write(error)
             return
 """
 _ANSWER: Final = "        self._answer(values, len(batch))\n"
+_DAEMON: Final = "rlmm_daemon.daemon"
 #: How many times the recorded number of seeds a mutant may take.
 SEEDS_FACTOR: Final = 3
 
@@ -42,7 +45,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         name="acknowledge_before_sync",
         module=f"{_LOG}.writer",
         old=_SYNC + _THEN,
-        new=_THEN,
+        new=_WRITE_ONLY + _THEN,
         seeds=10,
     ),
     Mutant(
@@ -71,7 +74,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.writer",
         old=_SYNC + _THEN,
         new=(
-            "            try:\n                await file.fdatasync()\n"
+            f"            try:\n    {_SYNC}"
             "            except OSError:\n                await file.fdatasync()\n" + _THEN
         ),
         seeds=30,
@@ -108,7 +111,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         name="followers_see_unsynced_records",
         module=f"{_LOG}.writer",
         old=_SYNC + _THEN + _ANSWER,
-        new="    " + _ANSWER + _SYNC + _THEN,
+        new=_WRITE_ONLY + "    " + _ANSWER + "            await file.fdatasync()\n" + _THEN,
         seeds=10,
     ),
     Mutant(
@@ -159,6 +162,90 @@ MUTANTS: Final[Sequence[Mutant]] = (
         old="    return sorted(int(match[1]) for match in matches if match)",
         new="    return [int(match[1]) for match in matches if match]",
         seeds=10,
+    ),
+    Mutant(
+        name="snapshot_ahead_of_its_offset",
+        module="rlmm_daemon.core.sealing",
+        old="    fold.restore(caches, header.next_offset, header.leader_epoch)",
+        new="    fold.restore(caches, header.next_offset + 1, header.leader_epoch)",
+        seeds=10,
+        scenario="manager",
+    ),
+    Mutant(
+        name="snapshot_loses_highest_offsets",
+        module="rlmm_daemon.core.cache",
+        old="        self._highest, self._kept = highest, kept",
+        new="        self._highest, self._kept = {}, kept",
+        seeds=10,
+        scenario="manager",
+    ),
+    Mutant(
+        name="ready_one_record_early",
+        module=f"{_DAEMON}.follower",
+        old="        self.target = end if self.target is None else max(self.target, end)",
+        new="        self.target = max(0, end - 1)",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
+        name="not_ready_answers_as_if_empty",
+        module=f"{_DAEMON}.manager",
+        old="        if allowed is Permit.NONE or (",
+        new="        if allowed is None and (",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
+        name="gate_ignored_after_a_restart",
+        module=f"{_DAEMON}.manager",
+        old="        if not self.assignment.gate_open:",
+        new="        if self.assignment.gate_open is None:",
+        seeds=10,
+        scenario="manager",
+    ),
+    Mutant(
+        name="waiter_completed_by_another_record",
+        module=f"{_DAEMON}.writer",
+        old=(
+            "            if append.offset == offset:\n"
+            "                self._conclude("
+            "append, outcome if append.value == value else _other_bytes(offset))"
+        ),
+        new="            if offset >= 0:\n                self._conclude(append, outcome)",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
+        name="acknowledged_before_its_apply",
+        module=f"{_DAEMON}.writer",
+        old="        append.offset = offset\n",
+        new="        append.offset = offset\n        append.tell(Repeated(b'', None))\n",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
+        name="repeat_is_appended_again",
+        module=f"{_DAEMON}.writer",
+        old="        if isinstance(present.validate(event), Repeat):",
+        new="        if present.validate(event) is None:",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
+        name="write_in_flight_not_awaited",
+        module=f"{_DAEMON}.writer",
+        old="        while (earlier := self._appends.get(subject)) is not None:",
+        new="        while (earlier := None) is not None:",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
+        name="finished_segment_stays_in_both_sets",
+        module="rlmm_daemon.core.epoch_index",
+        old="self.unreferenced.pop(segment_id, None)\n                return True\n",
+        new="return True\n",
+        seeds=10,
+        scenario="manager",
     ),
 )
 BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}

@@ -148,6 +148,36 @@ def test_a_sync_covers_what_was_written_before_it_was_issued_and_no_more():
         assert contents(platter) == {b"first"}
 
 
+def test_a_synced_write_is_durable_in_the_end_even_if_its_caller_left():
+    async def work(disk: SimDisk) -> None:
+        file = await disk.open("/d/a", write=True, create=True)
+        await disk.fsync_directory("/d")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await file.pwrite_synced(0, X)
+        await file.close()
+        await asyncio.sleep(60)  # virtual seconds
+
+    for seed in range(20):
+        _, platter, disk = use(work, seed=seed)
+        lose_power(platter)
+        assert contents(platter) == {X}
+        assert disk.misuse == []
+
+
+def test_a_synced_write_fails_as_its_sync_does_and_syncs_nothing_when_it_was_short():
+    async def work(disk: SimDisk) -> None:
+        file = await disk.open("/d/a", write=True, create=True)
+        await disk.fsync_directory("/d")
+        disk.faults = DiskFaults(sync_error=1.0)
+        with pytest.raises(OSError, match="Input/output error"):
+            await file.pwrite_synced(0, X)
+        disk.faults = DiskFaults(short_write=1.0, sync_error=1.0)
+        assert await file.pwrite_synced(512, X) < 512
+
+    use(work)
+
+
 def test_after_a_failed_sync_the_pages_look_clean_and_the_next_sync_succeeds():
     async def work(disk: SimDisk) -> None:
         file = await disk.open("/d/a", write=True, create=True)

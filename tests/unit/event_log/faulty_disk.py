@@ -21,6 +21,9 @@ class FaultyDisk:
     def heal(self) -> None:
         self._faults.clear()
 
+    def fails_next(self, kind: str) -> bool:
+        return bool(self._faults.get(kind))
+
     def check(self, kind: str) -> None:
         self.calls.append(kind)
         faults = self._faults.get(kind)
@@ -45,6 +48,13 @@ class FaultyFile:
     def __init__(self, disk: FaultyDisk, file: DiskFile) -> None:
         self._disk = disk
         self._file = file
+
+    async def pwrite_synced(self, offset: int, data: bytes | memoryview) -> int:
+        self._disk.check("pwrite")
+        if self._disk.fails_next("fdatasync"):  # the bytes are there when the sync fails
+            await self._file.pwrite(offset, data)
+        self._disk.check("fdatasync")
+        return await self._file.pwrite_synced(offset, data)
 
     def __getattr__(self, name: str) -> Any:
         passed_on = getattr(self._file, name)

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded.files import write_all_synced
 
 
 @pytest.fixture
@@ -28,6 +30,38 @@ async def test_a_file_reads_what_was_written_and_short_at_its_end(
     await file.close()
     with pytest.raises(ValueError, match="closed"):
         await file.size()
+
+
+async def test_a_synced_write_is_one_write_and_then_one_sync(
+    disk: LocalDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    pwrite = os.pwrite
+
+    def short(descriptor: int, data: bytes | memoryview, offset: int) -> int:
+        steps.append(f"write {len(data)}")
+        return pwrite(descriptor, data[:4], offset)
+
+    monkeypatch.setattr(os, "pwrite", short)
+    monkeypatch.setattr(os, "fdatasync", lambda _: steps.append("sync"))
+    file = await disk.open(str(tmp_path / "file"), write=True, create=True)
+    await write_all_synced(file, 2, b"0123456789")
+    assert steps == ["write 10", "write 6", "write 2", "sync"]
+    assert await file.pread(0, 100) == b"\0\x000123456789"
+    await file.close()
+
+
+async def test_a_sync_that_fails_fails_the_synced_write(
+    disk: LocalDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "lost")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    file = await disk.open(str(tmp_path / "file"), write=True, create=True)
+    with pytest.raises(OSError, match="lost"):
+        await file.pwrite_synced(0, b"data")
+    await file.close()
 
 
 async def test_an_absent_file_is_not_found(disk: LocalDisk, tmp_path: Path) -> None:

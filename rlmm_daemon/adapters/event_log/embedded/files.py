@@ -2,6 +2,7 @@
 
 import errno
 import re
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -52,9 +53,20 @@ async def read_segment(disk: Disk, path: str) -> bytes:
 
 async def write_all(file: DiskFile, offset: int, data: bytes) -> None:
     """Write all of `data`, however little each call takes."""
+    await _all_of(data, offset, file.pwrite)
+
+
+async def write_all_synced(file: DiskFile, offset: int, data: bytes) -> None:
+    """Write all of `data` and make it durable with one sync, issued after its last byte."""
+    await _all_of(data, offset, file.pwrite_synced)
+
+
+async def _all_of(
+    data: bytes, offset: int, write: Callable[[int, memoryview], Awaitable[int]]
+) -> None:
     rest = memoryview(data)
     while rest:
-        written = await file.pwrite(offset, rest)
+        written = await write(offset, rest)
         if written <= 0:
             raise OSError(errno.EIO, "the disk took no bytes and named no reason")
         offset += written

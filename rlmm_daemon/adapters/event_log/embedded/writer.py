@@ -211,8 +211,7 @@ class Writer:
             return
         self._refused_until = None
         try:
-            await files.write_all(file, self._journal.position, batch)
-            await file.fdatasync()
+            await files.write_all_synced(file, self._journal.position, batch)
         except OSError as error:
             await self._after_failed_write(error)
             return
