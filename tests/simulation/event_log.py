@@ -42,6 +42,7 @@ class EventLogScenario:
     build: Build
     oracle: LogOracle
     serial: int = 0
+    crash_stretch: int = 1
 
     @classmethod
     def of(cls, build: Build) -> Callable[[int, Swarm], "EventLogScenario"]:

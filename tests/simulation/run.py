@@ -23,7 +23,10 @@ from typing import Any, Final
 from tests.simulation import mutants
 
 #: Scenario name -> the module that has it; imported late, so that a mutant can be planted first.
-SCENARIOS: Final = {"event_log": "tests.simulation.embedded_log"}
+SCENARIOS: Final = {
+    "event_log": "tests.simulation.embedded_log",
+    "manager": "tests.simulation.manager",
+}
 CHUNK_SEEDS: Final = 25
 FAILURES_SHOWN_MAX: Final = 3
 

@@ -1,6 +1,7 @@
 """The machinery as a whole finds what is planted, reports it, and repeats itself exactly."""
 
 import os
+import re
 import subprocess
 import sys
 import types
@@ -14,6 +15,7 @@ from tests.simulation import toy_log
 from tests.simulation.disk import DiskFaults
 from tests.simulation.event_log import EventLogScenario
 from tests.simulation.mutants import MUTANTS, Mutant, mutated
+from tests.simulation.run import SCENARIOS
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import Life, Outcome, helpful_switches, run_seed
 
@@ -104,13 +106,15 @@ def test_the_same_seed_repeats_itself():
 
 
 def test_two_processes_with_different_hash_seeds_print_the_same_trace():
-    def trace(hash_seed: str) -> str:
+    def trace(hash_seed: str) -> list[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "tests.simulation.run", "--seeds", "12", "--workers", "1"]
+        command = [sys.executable, "-m", "tests.simulation.run", "--seeds", "6", "--workers", "1"]
         output = subprocess.run(
             command, env=environment, text=True, cwd=ROOT, capture_output=True, check=True
         ).stdout
-        return output.rpartition("trace ")[2]
+        hashes = re.findall(r"trace ([0-9a-f]{16})", output)
+        assert len(hashes) == len(SCENARIOS)
+        return hashes
 
     assert trace("1") == trace("4711")
 
@@ -132,6 +136,8 @@ def test_life_streams_do_not_shift_each_other():
     seen: list[list[float]] = []
 
     class Probe:
+        crash_stretch = 1
+
         async def live(self, life: Life) -> None:
             seen.append([life.rng("a").random(), life.rng("b").random(), life.rng("a").random()])
 

@@ -57,6 +57,9 @@ class Life:
 class Scenario(Protocol):
     """The product's code under simulation, with the model that judges it."""
 
+    #: Lives are so many times longer than the draw's span: a bigger product takes longer to start.
+    crash_stretch: int
+
     async def live(self, life: Life) -> None:
         """Start the product, put load on it, stop it; the crash comes at any step of this."""
         ...
@@ -146,7 +149,7 @@ class World:
     def _begin(self, number: int) -> Life:
         swarm, last = self.swarm, number == self.swarm.lives - 1
         calm = self._rng.random() < swarm.calm_share
-        crash_at = self._rng.randint(1, swarm.crash_span)
+        crash_at = self._rng.randint(1, swarm.crash_span * self.scenario.crash_stretch)
         loop = SimLoop(
             rng=random.Random(f"{self.seed}/{number}/order"),
             order=swarm.order,
@@ -209,6 +212,8 @@ def _tail(life: Life) -> str:
 def _cause(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = min(error.exceptions, key=lambda each: not isinstance(each, Violation))
+    if isinstance(error.__cause__, Violation):
+        error = error.__cause__
     where = ""
     trace = error.__traceback__
     while trace is not None:

@@ -1,0 +1,519 @@
+"""The manager as a scenario: a broker announces, clients write and repeat, readers judge answers.
+
+Followers, writers, snapshotter, assignment and the embedded log run unmodified. Two oracles: what
+clients were told must show in every answer from then on, and each fold must equal the dumb model
+of the records that the log gave out.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.codec import records
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.fleet import FleetOptions
+from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.snapshotter import SnapshotOptions
+from rlmm_daemon.domain.errors import CorruptError, NotReady, RefusedError, UnavailableError
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    LeaderEpoch,
+    MetadataPartition,
+    Offset,
+    SegmentId,
+    TopicId,
+    TopicIdPartition,
+)
+from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogIdentity, LogRange
+from tests.simulation import embedded_log
+from tests.simulation.model import Model, spans
+from tests.simulation.swarm import Swarm
+from tests.simulation.world import Life, Violation
+
+STATE_DIRECTORY: Final = "/var/lib/rlmm/state"
+USER_PARTITIONS: Final = 4
+SEGMENT_OFFSETS: Final = 100
+#: Virtual seconds within which a daemon on a calm disk answers whatever is asked.
+CALM_SECONDS_MAX: Final = 120.0
+ATTEMPTS_MAX: Final = 6
+
+S = SegmentState
+STEPS: Final = (
+    S.COPY_SEGMENT_STARTED,
+    S.COPY_SEGMENT_FINISHED,
+    S.DELETE_SEGMENT_STARTED,
+    S.DELETE_SEGMENT_FINISHED,
+)
+
+
+class _Stopping(Exception):  # an order, not an error
+    """The life is over as planned."""
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """One segment's script, as the broker that owns it remembers it over the daemon's lives."""
+
+    first: SegmentMetadata
+    #: How many of `STEPS` were acknowledged, and how many ever asked for.
+    acknowledged: int = 0
+    asked: int = 0
+    #: Where the script ends: some segments are never deleted.
+    goal: int = 2
+    busy: bool = False
+
+    @property
+    def may_be(self) -> set[SegmentState | None]:
+        """The states that a true answer can show now; None is gone, or never there."""
+        states: set[SegmentState | None] = set()
+        for done in range(self.acknowledged, self.asked + 1):
+            states.add(None if done in (0, len(STEPS)) else STEPS[done - 1])
+        return states
+
+    def request(self, step: int, time_ms: int) -> bytes:
+        """Return the record of a step; asked again, it differs in nothing but its time."""
+        if step == 0:
+            return records.encode(self.first)
+        return records.encode(
+            SegmentUpdate(
+                partition=self.first.partition,
+                segment_id=self.first.segment_id,
+                broker_id=self.first.broker_id,
+                event_timestamp_ms=time_ms,
+                custom_metadata=CustomMetadata(b"where it is") if step == 1 else None,
+                state=STEPS[step],
+            )
+        )
+
+
+class TappedLog:
+    """The product's log; what it gives out to followers is written down for the model."""
+
+    def __init__(
+        self, log: EmbeddedLog, given: dict[int, list[bytes]], steps: set[tuple[bytes, int]]
+    ) -> None:
+        self._log = log
+        self._given = given
+        self._steps = steps
+
+    async def open(self, *, create: bool) -> LogIdentity:
+        return await self._log.open(create=create)
+
+    @property
+    def identity(self) -> LogIdentity | None:
+        return self._log.identity
+
+    async def append(self, partition: MetadataPartition, value: bytes) -> int:
+        return await self._log.append(partition, value)
+
+    async def end_offsets(
+        self, partitions: Collection[MetadataPartition]
+    ) -> Mapping[MetadataPartition, LogRange]:
+        return await self._log.end_offsets(partitions)
+
+    async def epoch_end(self, partition: MetadataPartition, epoch: int) -> EpochEnd:
+        return await self._log.epoch_end(partition, epoch)
+
+    async def follow(
+        self, partition: MetadataPartition, from_offset: int
+    ) -> AsyncGenerator[LogBatch, None]:
+        async with contextlib.aclosing(self._log.follow(partition, from_offset)) as batches:
+            async for batch in batches:
+                self._write_down(self._given.setdefault(partition, []), batch)
+                yield batch
+
+    def _write_down(self, given: list[bytes], batch: LogBatch) -> None:
+        for offset, value in batch.records:
+            assert value is not None
+            if offset < len(given) and given[offset] != value:
+                raise Violation(f"offset {offset} was another record before")
+            if offset > len(given):
+                raise Violation(f"offset {offset} came after {len(given)} records")
+            if offset == len(given):
+                self._once(value)
+                given.append(value)
+
+    def _once(self, value: bytes) -> None:
+        """A request sent twice ends as if sent once: each step is in the log at most once."""
+        event = records.decode(value)
+        assert isinstance(event, SegmentMetadata | SegmentUpdate)
+        step = (event.segment_id, int(event.state))
+        if step in self._steps:
+            raise Violation(f"{event.state.name} of {event.segment_id.hex()[-6:]} is in twice")
+        self._steps.add(step)
+
+    async def close(self) -> None:
+        await self._log.close()
+
+
+@dataclass(slots=True)
+class ManagerScenario:
+    """What outlives the daemon's lives: the broker's memory, and what the log gave out."""
+
+    seed: int
+    swarm: Swarm
+    segments: list[Segment] = field(default_factory=list)
+    given: dict[int, list[bytes]] = field(default_factory=dict)
+    models: dict[int, Model] = field(default_factory=dict)
+    announced: set[TopicIdPartition] = field(default_factory=set)
+    answers: int = 0
+    writes: int = 0
+    snapshots: int = 0
+    crash_stretch: int = 6
+    _manager: Manager | None = None
+    #: Metadata partition -> what was judged last: it is judged again when any of it changed.
+    _verified: dict[int, tuple[object, ...]] = field(default_factory=dict)
+    #: (segment, state) of what the log gave out: a repeated request appends nothing.
+    given_steps: set[tuple[bytes, int]] = field(default_factory=set)
+
+    @property
+    def partitions(self) -> list[TopicIdPartition]:
+        """The user partitions of the broker."""
+        return [
+            TopicIdPartition(TopicId(bytes([number + 1]) * 16), f"topic{number}", number)
+            for number in range(USER_PARTITIONS)
+        ]
+
+    def summary(self) -> dict[str, int]:
+        steps = sum(segment.acknowledged for segment in self.segments)
+        return {
+            "steps_acknowledged": steps,
+            "writes": self.writes,
+            "answers": self.answers,
+            "snapshots": self.snapshots,
+        }
+
+    # -- after each step --
+
+    def verify(self) -> None:
+        if self._manager is None:
+            return
+        for number, follower in self._manager.fleet.followers.items():
+            fold = follower.fold
+            facts = (id(fold), fold.position, follower.state, len(follower.confirmation.confirmed))
+            if self._verified.get(number) == facts:
+                continue
+            self._verified[number] = facts
+            model = self.models.setdefault(number, Model())
+            model.advance(self.given.get(number, []), fold.position)
+            model.verify(fold)
+            if follower.failure is not None:
+                raise Violation(f"a false alarm: {follower.failure}")
+            self._judge_all(self._manager)
+
+    def _judge_all(self, manager: Manager) -> None:
+        for partition in self.partitions:
+            with contextlib.suppress(UnavailableError, RefusedError):
+                self._judge_answers(manager, partition)
+
+    # -- one life --
+
+    async def live(self, life: Life) -> None:
+        self._verified.clear()
+        for segment in self.segments:
+            segment.busy = False
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                log = TappedLog(
+                    embedded_log.build(life, lambda w, name: tasks.create_task(w, name=name)),
+                    self.given,
+                    self.given_steps,
+                )
+                manager = self._manager = self._make(life, log)
+                running = tasks.create_task(self._run(life, manager), name="manager")
+                await self._work(life, manager)
+                if life.last or life.rng("drain").random() < 0.5:
+                    await self._drain(life, manager)
+                running.cancel()
+                await asyncio.wait([running])
+                await log.close()
+                raise _Stopping
+        except* _Stopping:
+            pass
+        finally:
+            self._manager = None
+
+    async def _drain(self, life: Life, manager: Manager) -> None:
+        try:
+            await manager.drain()
+        except OSError as error:
+            if life.last:
+                raise Violation(f"calm, yet no drain: {error!r}") from error
+
+    def _make(self, life: Life, log: TappedLog) -> Manager:
+        options = random.Random(f"{self.seed}/manager")
+        return Manager(
+            log=log,
+            disk=life.disk,
+            clock=life.clock,
+            rng=life.rng("manager"),
+            options=ManagerOptions(
+                state_dir=STATE_DIRECTORY,
+                fleet=FleetOptions(on_demand_linger_seconds=1.0),
+                snapshots=SnapshotOptions(
+                    after_events=options.choice([1, 4, 1000]),
+                    after_seconds=options.choice([2.0, 300.0]),
+                ),
+            ),
+        )
+
+    async def _run(self, life: Life, manager: Manager) -> None:
+        """Run the manager; an IO error at its start ends the process, as it may."""
+        try:
+            await manager.run()
+        except* OSError as errors:
+            if life.last:
+                raise Violation(f"calm, yet it ended: {errors.exceptions}") from errors
+            raise _Stopping from errors
+
+    async def _work(self, life: Life, manager: Manager) -> None:
+        rng = life.rng("broker")
+        await asyncio.sleep(rng.expovariate(1.0))
+        self._judge_gate(manager)
+        self._announce(life, manager, set(self.partitions))
+        if life.last:
+            await self._settle(life, manager)
+            return
+        async with asyncio.TaskGroup() as side:
+            others = [
+                side.create_task(self._broker(life, manager, rng), name="broker"),
+                side.create_task(self._operator(life, manager), name="operator"),
+                side.create_task(self._reader(life, manager), name="reader"),
+            ]
+            async with asyncio.TaskGroup() as clients:
+                for number in range(self.swarm.clients):
+                    clients.create_task(
+                        self._client(life, manager, number), name=f"client-{number}"
+                    )
+            for task in others:
+                task.cancel()
+
+    def _announce(
+        self, life: Life, manager: Manager, partitions: Collection[TopicIdPartition]
+    ) -> None:
+        manager.hello_from_broker(life.number)
+        manager.replace_assignment(sorted(partitions), [])
+        self.announced = set(partitions)
+
+    # -- the broker's doings --
+
+    async def _broker(self, life: Life, manager: Manager, rng: random.Random) -> None:
+        """Stop and announce partitions again, in every way that the SPI has."""
+        while True:
+            await asyncio.sleep(rng.expovariate(1 / 3))
+            chosen = sorted(rng.sample(self.partitions, rng.randint(1, USER_PARTITIONS)))
+            way = rng.randrange(3)
+            if way == 0:
+                manager.on_stop_partitions(chosen)
+                self.announced -= set(chosen)
+            elif way == 1:
+                manager.on_partition_leadership_changes(chosen, [])
+                self.announced |= set(chosen)
+            else:
+                self._announce(life, manager, chosen)
+            if rng.random() < 0.7:
+                await asyncio.sleep(rng.expovariate(10))
+                self._announce(life, manager, self.partitions)
+
+    async def _operator(self, life: Life, manager: Manager) -> None:
+        """Ask for snapshots at any moment."""
+        rng = life.rng("operator")
+        while True:
+            await asyncio.sleep(rng.expovariate(0.5))
+            for follower in manager.followed():
+                with contextlib.suppress(OSError):
+                    if await manager.snapshotter.write(follower) is not None:
+                        self.snapshots += 1
+
+    async def _client(self, life: Life, manager: Manager, number: int) -> None:
+        rng = life.rng(f"client-{number}")
+        for _ in range(self.swarm.requests):
+            segment = self._take_up(rng)
+            segment.busy = True
+            try:
+                await self._step(life, manager, segment, rng)
+            finally:
+                segment.busy = False
+            await asyncio.sleep(rng.expovariate(1 / (life.swarm.disk.latency_seconds * 10)))
+
+    def _take_up(self, rng: random.Random) -> Segment:
+        """Return a segment with steps left, or a new one."""
+        open_ones = [s for s in self.segments if not s.busy and s.acknowledged < s.goal]
+        if open_ones and rng.random() < 0.7:
+            return rng.choice(open_ones)
+        partition = rng.choice(self.partitions)
+        mine = [each for each in self.segments if each.first.partition == partition]
+        start, epoch = len(mine) * SEGMENT_OFFSETS, len(mine) // 2
+        epochs = {LeaderEpoch(epoch): Offset(start)}
+        if rng.random() < 0.3:
+            epochs[LeaderEpoch(epoch + 1)] = Offset(start + SEGMENT_OFFSETS // 2)
+        first = SegmentMetadata(
+            partition=partition,
+            segment_id=SegmentId(len(self.segments).to_bytes(16, "big")),
+            start_offset=Offset(start),
+            end_offset=Offset(start + SEGMENT_OFFSETS - 1),
+            broker_id=BrokerId(1),
+            max_timestamp_ms=1,
+            event_timestamp_ms=rng.randint(1, 10**12),
+            segment_leader_epochs=epochs,
+            segment_size_bytes=1000,
+        )
+        segment = Segment(first=first, goal=rng.choice([1, 2, 2, 3, 4, 4]))
+        self.segments.append(segment)
+        return segment
+
+    async def _step(
+        self, life: Life, manager: Manager, segment: Segment, rng: random.Random
+    ) -> None:
+        """Ask for the next step until it is acknowledged; now and then ask twice at once."""
+        step = segment.acknowledged
+        for _ in range(ATTEMPTS_MAX):
+            async with asyncio.TaskGroup() as repeats:
+                for _ in range(rng.choice([1, 1, 1, 2])):
+                    repeats.create_task(self._ask(life, manager, segment, step, rng))
+            if segment.acknowledged > step:
+                return
+            await asyncio.sleep(rng.expovariate(5))
+
+    async def _ask(
+        self, life: Life, manager: Manager, segment: Segment, step: int, rng: random.Random
+    ) -> None:
+        request = segment.request(step, rng.randint(1, 10**12))
+        patience = rng.choice([0.05, 1.0, 30.0])
+        method = manager.add if step == 0 else manager.update
+        cancelled = rng.random() < self.swarm.impatience
+        self.writes += 1
+        segment.asked = max(segment.asked, step + 1)
+        try:
+            async with asyncio.timeout(patience / 3 if cancelled else patience + 300.0):
+                await method(request, Caller.BROKER, patience)
+        except TimeoutError:
+            if not cancelled:
+                raise Violation(f"no answer to a write:\n{life.loop.waiting()}") from None
+        except UnavailableError as error:
+            life.loop.note(f"{STEPS[step].name}: {error!r}")
+        except RefusedError as error:
+            self._refused(segment, error)
+        else:
+            if life.alive:
+                life.loop.note(f"acknowledged {STEPS[step].name}")
+                segment.acknowledged = max(segment.acknowledged, step + 1)
+                self._must_be_given(segment)
+
+    def _refused(self, segment: Segment, error: RefusedError) -> None:
+        gone = segment.first.partition not in self.announced
+        if not (gone or type(error).__name__ in ("NotAssigned", "NotLeader")):
+            raise Violation(f"a legal step was refused: {error!r}")
+
+    def _must_be_given(self, segment: Segment) -> None:
+        """A success is this daemon's own apply: the log gave the record out before."""
+        wanted = STEPS[segment.acknowledged - 1]
+        given = [value for values in self.given.values() for value in values]
+        for event in map(records.decode, given):
+            if isinstance(event, SegmentMetadata | SegmentUpdate) and (
+                event.segment_id == segment.first.segment_id and event.state is wanted
+            ):
+                return
+        raise Violation(f"{wanted.name} was acknowledged and is not in the log")
+
+    # -- readers --
+
+    async def _reader(self, life: Life, manager: Manager) -> None:
+        rng = life.rng("reader")
+        while True:
+            await asyncio.sleep(rng.expovariate(4))
+            self._judge_all(manager)
+
+    def _judge_answers(self, manager: Manager, partition: TopicIdPartition) -> None:
+        """Ask everything about a partition; an answer that is given must hold all promises.
+
+        Look-ups come first: a stale or unconfirmed fold may still answer them with hits.
+        """
+        mine = [each for each in self.segments if each.first.partition == partition]
+        for segment in mine:
+            self._judge_lookup(manager, partition, segment)
+        records_listed = manager.list_remote_log_segments(partition, None, Caller.BROKER)
+        listed = {}
+        for event in map(records.decode, records_listed):
+            assert isinstance(event, SegmentMetadata)
+            listed[event.segment_id] = event.state
+        for segment in mine:
+            found = listed.pop(segment.first.segment_id, None)
+            if found not in segment.may_be:
+                raise Violation(f"{partition} shows {found!r}, true were {segment.may_be}")
+        if listed:
+            raise Violation(f"{partition} lists segments that nobody added: {listed}")
+        self._judge_highest(manager, partition, mine)
+        self.answers += 1
+
+    def _judge_gate(self, manager: Manager) -> None:
+        """Before the broker's full announcement every question is "not ready", and so no more."""
+        for partition in self.partitions:
+            try:
+                found = manager.list_remote_log_segments(partition, None, Caller.BROKER)
+            except NotReady:
+                continue
+            except RefusedError as error:
+                raise Violation(f"{partition} was refused before the gate opened") from error
+            raise Violation(f"{partition} was answered before the gate opened: {found}")
+
+    def _judge_lookup(
+        self, manager: Manager, partition: TopicIdPartition, segment: Segment
+    ) -> None:
+        for epoch, offsets in spans(segment.first):
+            found = manager.remote_log_segment_metadata(
+                partition, epoch, offsets[-1], Caller.BROKER
+            )
+            if found is None and segment.may_be == {S.COPY_SEGMENT_FINISHED}:
+                raise Violation(f"{partition} {epoch}/{offsets[-1]}: empty, though it is there")
+            if found is not None and S.COPY_SEGMENT_FINISHED not in segment.may_be:
+                raise Violation(f"{partition} {epoch}/{offsets[-1]}: found, though it is not")
+
+    def _judge_highest(
+        self, manager: Manager, partition: TopicIdPartition, mine: list[Segment]
+    ) -> None:
+        least: dict[LeaderEpoch, int] = {}
+        most: dict[LeaderEpoch, int] = {}
+        for segment in mine:
+            for epoch, offsets in spans(segment.first):
+                if segment.acknowledged >= 2:
+                    least[epoch] = max(least.get(epoch, -1), offsets[-1])
+                if segment.asked >= 2:
+                    most[epoch] = max(most.get(epoch, -1), offsets[-1])
+        for epoch in sorted({epoch for each in mine for epoch, _ in spans(each.first)}):
+            found = manager.highest_offset_for_epoch(partition, epoch, Caller.BROKER)
+            if not least.get(epoch, -1) <= (-1 if found is None else found) <= most.get(epoch, -1):
+                raise Violation(f"{partition} epoch {epoch}: highest is {found}, {least} to {most}")
+
+    # -- the calm last life --
+
+    async def _settle(self, life: Life, manager: Manager) -> None:
+        """Everything answers within a bounded time, and every script can be brought to its end."""
+        rng = life.rng("settle")
+        try:
+            async with asyncio.timeout(CALM_SECONDS_MAX):
+                await self._settle_partitions(manager)
+                for segment in self.segments:
+                    while segment.acknowledged < segment.goal:
+                        await self._step(life, manager, segment, rng)
+                await self._settle_partitions(manager)
+        except TimeoutError:
+            raise Violation(f"calm, yet not done:\n{life.loop.waiting()}") from None
+
+    async def _settle_partitions(self, manager: Manager) -> None:
+        for partition in self.partitions:
+            await manager.until_readable(partition, Caller.BROKER, CALM_SECONDS_MAX)
+            try:
+                self._judge_answers(manager, partition)
+            except (UnavailableError, RefusedError, CorruptError) as error:
+                raise Violation(f"calm, yet {partition} answers {error!r}") from error
+
+
+def scenario(seed: int, swarm: Swarm) -> ManagerScenario:
+    """Return the scenario of one seed."""
+    return ManagerScenario(seed, swarm)
