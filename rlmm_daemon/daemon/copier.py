@@ -1,10 +1,11 @@
 """Copies and deletes of segments: the SPI's two steps, the two whole jobs, one copy per segment."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rlmm_daemon.codec.api import SegmentFiles
+from rlmm_daemon.core.facts import CopyFailure
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.copy_job import CopyFacts, CopyJob, CopyOptions, CopyTools, Kind
 from rlmm_daemon.daemon.removal import Removal
@@ -20,11 +21,13 @@ from rlmm_daemon.domain.errors import (
     StorageNotConfigured,
     TimedOut,
 )
-from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition
+from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 
 #: Of the time to drain, this part waits for copies to finish; the rest is for roll-backs.
 DRAIN_PATIENCE: Final = 0.6
+#: Partitions whose last copy failed that are remembered for `explain`.
+FAILURES_MAX: Final = 1_000
 
 
 class Copier:
@@ -45,6 +48,8 @@ class Copier:
         """Without a bucket (`kind = "none"`) every method is StorageNotConfigured."""
         self._log, self._tasks, self._options = log, tasks, options
         self._jobs: dict[SegmentId, CopyJob] = {}
+        self._failures: dict[str, CopyFailure] = {}
+        self._now_ms = now_ms
         self._draining = False
         self._tools = (
             None
@@ -124,6 +129,10 @@ class Copier:
         """Return the copies that are running or waiting, in the order of their requests."""
         return [job.facts() for job in self._jobs.values()]
 
+    def failures(self) -> Mapping[str, CopyFailure]:
+        """Return what the last copy of a partition failed of, by the partition in Kafka's form."""
+        return self._failures
+
     async def drain(self, timeout_seconds: float) -> None:
         """Take no more; let whole jobs finish or roll back, end broker-driven ones at once."""
         self._draining = True
@@ -171,9 +180,23 @@ class Copier:
             raise Overloaded("too many copies are waiting")
         job = CopyJob(kind, record, files, tools)
         self._jobs[given.segment_id] = job
-        job.outcome.add_done_callback(lambda _: self._jobs.pop(given.segment_id, None))
+        job.outcome.add_done_callback(lambda outcome: self._ended(job, outcome))
         self._tasks.create_task(job.run(), name=f"copy {given.partition}")
         return job
+
+    def _ended(self, job: CopyJob, outcome: asyncio.Future[bytes]) -> None:
+        self._jobs.pop(job.metadata.segment_id, None)
+        partition = str(job.metadata.partition)
+        self._failures.pop(partition, None)
+        error = None if outcome.cancelled() else outcome.exception()
+        if error is not None:
+            self._failures[partition] = CopyFailure(
+                segment_id=uuid_text(job.metadata.segment_id),
+                message=str(error),
+                at_ms=self._now_ms(),
+            )
+            if len(self._failures) > FAILURES_MAX:
+                del self._failures[next(iter(self._failures))]
 
     def _require_tools(self) -> CopyTools:
         if self._tools is None:
