@@ -46,7 +46,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.writer",
         old=_SYNC + _THEN,
         new=_WRITE_ONLY + _THEN,
-        seeds=10,
+        seeds=15,
     ),
     Mutant(
         name="no_directory_sync_of_a_new_file",
@@ -60,7 +60,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.recovery",
         old="await files.write_all(file, last.position, buffer[last.position : walked.stop])",
         new="pass",
-        seeds=825,
+        seeds=1200,
     ),
     Mutant(
         name="recovery_syncs_nothing",
