@@ -29,6 +29,8 @@ class Row:
 
     module: str
     help: str
+    #: The command's name in its module; several small ones may share one.
+    attribute: str = "command"
 
 
 #: In the order of `rlmm --help`. A new command is one row here and one module with `command`.
@@ -37,6 +39,15 @@ COMMANDS: Final[Mapping[str, Row]] = MappingProxyType(
         "run": Row("rlmm_daemon.cli.run", "Run the daemon in the foreground."),
         "check-config": Row(
             "rlmm_daemon.cli.check_config", "Check a configuration and print what is in force."
+        ),
+        "decode": Row(
+            "rlmm_daemon.cli.codec", "Decode metadata records to JSON, a line each.", "decode"
+        ),
+        "encode": Row("rlmm_daemon.cli.codec", "Encode JSON to metadata records.", "encode"),
+        "partition-of": Row(
+            "rlmm_daemon.cli.codec",
+            "Print the metadata partition of a user partition.",
+            "partition_of",
         ),
     }
 )
@@ -67,7 +78,7 @@ class LazyGroup(click.Group):
         row = self.rows.get(cmd_name)
         if row is None:
             return None
-        command = importlib.import_module(row.module).command
+        command = getattr(importlib.import_module(row.module), row.attribute)
         assert isinstance(command, click.Command), row.module
         return command
 

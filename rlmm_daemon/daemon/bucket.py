@@ -81,6 +81,19 @@ class Bucket:
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
             pause = min(2 * pause, BACK_OFF_SECONDS_MAX)
 
+    async def peek(self) -> BucketMarker | None:
+        """Return the marker as it is, without making one; None if the storage has none yet.
+
+        Asked before the event log is opened: a log that the marker names is never made anew.
+
+        Raises:
+            StorageUnavailable: the storage does not answer, which says nothing about a marker.
+            Malformed: the marker is damaged or newer than this program.
+        """
+        await self.storage.open()
+        control = await self.storage.get_control(MARKER_KEY)
+        return None if control is None else marker.decode_marker(control.data)
+
     def place_for_new(self, metadata: SegmentMetadata) -> SegmentPlace:
         """Return where a new copy goes.
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -42,15 +42,15 @@ class Bulk:
         crc32c: int | None,
         *,
         file: tuple[int, int] | None = None,
-        chunks: Callable[[], AsyncIterator[bytes]] | None = None,
+        chunks: Callable[[], AsyncGenerator[bytes, None]] | None = None,
     ) -> None:
         self.length, self.crc32c = length, crc32c
         #: Descriptor and position of the first byte, good for `sendfile` until `aclose`.
         self.file = file
         self._chunks = chunks
-        self._iterators: list[AsyncIterator[bytes]] = []
+        self._iterators: list[AsyncGenerator[bytes, None]] = []
 
-    def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncGenerator[bytes, None]:
         """Return the bytes as an iterator; only where `file` is None."""
         assert self._chunks is not None, "there is a file"
         self._iterators.append(self._chunks())
@@ -62,9 +62,7 @@ class Bulk:
             os.close(self.file[0])
             self.file = None
         for iterator in self._iterators:
-            close = getattr(iterator, "aclose", None)
-            if close is not None:
-                await close()
+            await iterator.aclose()
         self._iterators.clear()
 
 
@@ -195,7 +193,7 @@ class Fetcher:
 
     async def _chunks(
         self, storage: RemoteStorage, key: str, start: int, end: int
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield a range; after a passing fault it goes on where it was."""
         retry = _Retry(self._rng)
         while start < end:

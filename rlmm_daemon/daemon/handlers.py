@@ -2,6 +2,7 @@
 
     LOOKUPS         plain calls, answered inside the read callback; `NotReady` may be held
     ANNOUNCEMENTS   plain calls too, so that they take effect in the order in which they were sent
+    WRITES          events of the log, from a task, with a deadline of their own
     REQUESTS        one answer from a task
     STREAMS         pages from a task
     BULKS           raw bytes, on connections of role bulk
@@ -29,6 +30,9 @@ from rlmm_daemon.domain.ids import TopicIdPartition
 #: (manager, partition, params, caller). The session turns the wire's partition into the domain's.
 Lookup = Callable[[MetadataManager, TopicIdPartition, Any, Caller], Any]
 Announcement = Callable[[MetadataManager, Any], None]
+#: (manager, params, caller, seconds). Keeps its own deadline: only the manager knows whether the
+#: record was handed on before it passed.
+Write = Callable[[MetadataManager, Any, Caller, float], Awaitable[None]]
 Request = Callable[[Services, Any, Caller], Awaitable[Any]]
 Stream = Callable[[Services, Any, Caller], AsyncGenerator[Any, None]]
 Bulk = Callable[[Services, Any], Awaitable[BulkAnswer]]
@@ -65,21 +69,25 @@ ANNOUNCEMENTS: Final[dict[str, Announcement]] = {
 }
 
 
+WRITES: Final[dict[str, Write]] = {
+    "add_remote_log_segment_metadata": lambda manager, params, caller, seconds: manager.add(
+        params.record, caller, seconds
+    ),
+    "update_remote_log_segment_metadata": lambda manager, params, caller, seconds: manager.update(
+        params.record, caller, seconds
+    ),
+    "put_remote_partition_delete_metadata": lambda manager, params, caller, seconds: (
+        manager.put_partition_delete(params.record, caller, seconds)
+    ),
+}
+
+
 async def _resolve(services: Services, params: Any, _caller: Caller) -> list[api.Partition]:
     found = await services.operator.resolve(params.selector)
     return [api.Partition.of(partition) for partition in found]
 
 
 REQUESTS: Final[dict[str, Request]] = {
-    "add_remote_log_segment_metadata": lambda services, params, caller: services.manager.add(
-        params.record, caller
-    ),
-    "update_remote_log_segment_metadata": lambda services, params, caller: services.manager.update(
-        params.record, caller
-    ),
-    "put_remote_partition_delete_metadata": lambda services, params, caller: (
-        services.manager.put_partition_delete(params.record, caller)
-    ),
     "copy_log_segment_data": lambda services, params, _caller: _copier(
         services
     ).copy_log_segment_data(params.record, params.files),
@@ -152,7 +160,7 @@ ABOUT_THE_DAEMON: Final = frozenset({"status", "partitions", "explain", "drain"}
 #: Still answered while the daemon drains: they begin nothing.
 WHILE_DRAINING: Final = ABOUT_THE_DAEMON | LOOKUPS.keys() | {"resolve", "segments"}
 
-_TABLES: Final = (LOOKUPS, ANNOUNCEMENTS, REQUESTS, STREAMS, BULKS)
+_TABLES: Final = (LOOKUPS, ANNOUNCEMENTS, WRITES, REQUESTS, STREAMS, BULKS)
 assert sorted(name for table in _TABLES for name in table) == sorted(api.METHODS), (
     "every method has one handler"
 )

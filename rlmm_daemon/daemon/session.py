@@ -471,6 +471,16 @@ class Session(asyncio.Protocol):
             announce(self._manager, params)
             return _result_frame(request_id, None)
         seconds = self._shared.seconds_for(method, params)
+        write = handlers.WRITES.get(method)
+        if write is not None:
+            assert seconds is not None, "only a tail has no end"
+            self._start(
+                request_id,
+                method,
+                lambda: self._written(request_id, write, params, seconds),
+                seconds + _GRACE_SECONDS,
+            )
+            return None
         if row.shape is api.Shape.STREAM:
             stream = handlers.STREAMS[method]
             self._start(
@@ -543,6 +553,12 @@ class Session(asyncio.Protocol):
             await self._writable.wait()
         if not self._transport.is_closing():
             self._transport.write(frame)
+
+    async def _written(
+        self, request_id: int, write: handlers.Write, params: Any, seconds: float
+    ) -> bytes:
+        await write(self._manager, params, self._caller, seconds)
+        return _result_frame(request_id, None)
 
     async def _send_one(self, request_id: int, method: str, params: Any) -> bytes:
         result = await handlers.REQUESTS[method](self._shared.services, params, self._caller)

@@ -4,7 +4,7 @@ import binascii
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 from rlmm_daemon.domain.errors import InvalidArgument
 
@@ -67,9 +67,11 @@ class TopicPartition:
         return cls(match["topic"], int(match["partition"]))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicIdPartition:
-    """One user partition. Equality covers id, name and partition, as in Kafka."""
+class TopicIdPartition(NamedTuple):
+    """One user partition. Equality covers id, name and partition, as in Kafka.
+
+    A tuple, since every look-up hashes and compares one: in C, that costs a tenth.
+    """
 
     topic_id: TopicId
     topic: str

@@ -71,7 +71,7 @@ class SegmentUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSnapshot:
-    """`RemoteLogSegmentMetadataSnapshotRecord` (api key 3): names no partition, so never applied."""
+    """`RemoteLogSegmentMetadataSnapshotRecord` (key 3): names no partition, so never applied."""
 
     segment_id: SegmentId
     start_offset: Offset

@@ -115,14 +115,14 @@ class FakeManager:
                 raise OutcomeUnknown from None
             raise
 
-    async def add(self, record, caller):
+    async def add(self, record, caller, _timeout_seconds):
         await self._write()
         self.records.append(record)
 
-    async def update(self, record, caller):
+    async def update(self, record, caller, _timeout_seconds):
         raise SegmentNotFound(segment_id="x")
 
-    async def put_partition_delete(self, record, caller):
+    async def put_partition_delete(self, record, caller, _timeout_seconds):
         if self.bug:
             raise ZeroDivisionError("a bug")
 

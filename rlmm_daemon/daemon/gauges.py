@@ -1,0 +1,100 @@
+"""Levels for the metrics, read from the rooms a few times a minute rather than at every event."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated, Unreadable
+from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.daemon.copier import Copier
+from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.limits import ServerStats
+from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.snapshots import WrittenSnapshot
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.observability.metrics import Metrics
+
+PERIOD_SECONDS: Final = 2.0
+_OUTCOMES: Final = {
+    Applied: "applied",
+    Repeated: "repeated",
+    Rejected: "rejected",
+    Unreadable: "unreadable",
+}
+
+
+class Gauges:
+    """Copies states, lags, counts and limits into the metrics."""
+
+    def __init__(
+        self, metrics: Metrics, manager: Manager, copier: Copier, stats: ServerStats
+    ) -> None:
+        self._metrics = metrics
+        self._manager = manager
+        self._copier = copier
+        self._stats = stats
+        self._limits: Counter[str] = Counter()
+        self._events: Counter[str] = Counter()
+        manager.hooks.applied.append(self._applied)
+        manager.hooks.snapshot_written.append(self._snapshot)
+
+    def _applied(self, _partition: MetadataPartition, outcome: Outcome) -> None:
+        self._events[_OUTCOMES[type(outcome)]] += 1
+
+    def _snapshot(self, written: WrittenSnapshot) -> None:
+        snapshots, partition = self._metrics.snapshots, str(written.metadata_partition)
+        snapshots.outcomes.labels("written").inc()
+        snapshots.created.labels(partition).set(self._manager.clock.now_ms() / 1000)
+        snapshots.size.labels(partition).set(written.bytes)
+        snapshots.write.observe(written.seconds)
+
+    async def run(self) -> None:
+        """Copy the levels, for ever."""
+        while True:
+            self.refresh()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    def refresh(self) -> None:
+        """Copy the levels once."""
+        followers = self._manager.followed()
+        self._fold(followers)
+        self._socket()
+        jobs = self._copier.jobs()
+        self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))
+        self._metrics.storage.copies_waiting.set(sum(job.phase == "queued" for job in jobs))
+
+    def _fold(self, followers: Sequence[Follower]) -> None:
+        fold = self._metrics.fold
+        states = Counter(follower.state for follower in followers)
+        for state in PartitionState:
+            fold.partitions.labels(state.value).set(states[state])
+        for outcome, count in self._events.items():
+            fold.events.labels(outcome).inc(count)
+        self._events.clear()
+        fold.lag.clear()
+        fold.next_offset.clear()
+        for follower in followers:
+            partition = str(follower.partition)
+            fold.next_offset.labels(partition).set(follower.fold.position)
+            if (lag := follower.lag) is not None:
+                fold.lag.labels(partition).set(lag)
+        roles = Counter(self._manager.assignment.announced.values())
+        fold.announced.labels("leader").set(roles[True])
+        fold.announced.labels("follower").set(roles[False])
+
+    def _socket(self) -> None:
+        socket, stats = self._metrics.socket, self._stats
+        socket.in_flight.set(stats.requests_now)
+        socket.held_reads.set(stats.held_reads_now)
+        reached = {
+            "connections_max": stats.connections_refused,
+            "requests_max": stats.requests_refused,
+            "hello_timeout_ms": stats.hello_timeouts,
+            "frame_bytes_max": stats.frames_too_long,
+            "held_reads_max": stats.held_reads_refused,
+            "buffered_bytes_max": stats.slow_reader_pauses,
+        }
+        for limit, count in reached.items():
+            socket.limits.labels(limit).inc(count - self._limits[limit])
+            self._limits[limit] = count

@@ -1,0 +1,343 @@
+"""Which adapter stands behind which port: the only module that names concrete ones."""
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, assert_never
+
+import structlog
+
+from rlmm_daemon import __version__
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.adapters.event_log.embedded.repair import repair
+from rlmm_daemon.adapters.storage.local import LocalStorage
+from rlmm_daemon.codec.marker import PresencePartition
+from rlmm_daemon.config import Config, NoStorage, differences
+from rlmm_daemon.config import LocalStorage as LocalStorageConfig
+from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.readiness import Freshness
+from rlmm_daemon.daemon.admin import AdminServer, Ready
+from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.copier import Copier
+from rlmm_daemon.daemon.copy_job import CopyOptions
+from rlmm_daemon.daemon.crash_guard import CrashGuard
+from rlmm_daemon.daemon.fetcher import Fetcher
+from rlmm_daemon.daemon.fleet import FleetOptions
+from rlmm_daemon.daemon.gauges import Gauges
+from rlmm_daemon.daemon.limits import ServerOptions
+from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
+from rlmm_daemon.daemon.rights import Grant, RightsTable
+from rlmm_daemon.daemon.runtime import Runtime, execute
+from rlmm_daemon.daemon.server import Server
+from rlmm_daemon.daemon.services import Services
+from rlmm_daemon.daemon.snapshotter import SnapshotOptions
+from rlmm_daemon.daemon.systemd import Notifier
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
+from rlmm_daemon.observability import logging
+from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.ports.storage import RemoteStorage
+
+logger = structlog.get_logger(__name__)
+
+#: Of the drain's time, for requests in flight; copies and snapshots have the rest.
+_FINISH_SHARE = 0.2
+_COPIES_SHARE = 0.6
+
+
+def run(config: Config, *, reload: Callable[[], Config]) -> int:
+    """Run the daemon until it is stopped; return the process's exit code."""
+    return execute(lambda: _serve(config, reload))
+
+
+async def _serve(config: Config, reload: Callable[[], Config]) -> None:
+    daemon = Daemon(config, reload)
+    try:
+        await daemon.serve()
+    finally:
+        daemon.disk.close()
+
+
+@dataclass(slots=True)
+class _Storage:
+    """What stands behind the storage methods."""
+
+    backend: RemoteStorage
+    bucket: Bucket
+
+
+class Daemon:
+    """All rooms of one process, put together from one configuration."""
+
+    def __init__(self, config: Config, reload: Callable[[], Config]) -> None:
+        self._config = config
+        self._reload = reload
+        self.disk = LocalDisk()
+        self._clock = SystemClock()
+        self._rng = random.Random(os.urandom(16))  # noqa: S311 - jitter and names, no secrets
+        self._metrics = Metrics()
+        self._metrics.process.build.labels(__version__).set(1)
+        self._guard = CrashGuard(f"{config.daemon.state_dir}/crashes.json", self._clock.now_ms)
+        self._runtime = Runtime(
+            metrics=self._metrics,
+            notifier=Notifier.from_environment(os.environ, os.getpid()),
+            drain_seconds=config.daemon.drain_deadline_ms / 1000,
+            watchdog_lag_seconds_max=config.daemon.watchdog_lag_ms_max / 1000,
+            guard=self._guard,
+        )
+        self._storage = storage_of(config, self._rng)
+
+    async def serve(self) -> None:
+        """Run until a stop was ordered and drained, or until something failed."""
+        async with asyncio.TaskGroup() as writes:
+            # The log's own tasks outlive every room, so that `close` can finish them.
+            log = event_log_of(
+                self._config,
+                self.disk,
+                self._clock,
+                self._rng,
+                lambda work, name: writes.create_task(work, name=name),
+            )
+            manager = self._manager(log)
+            try:
+                async with asyncio.TaskGroup() as jobs:
+                    await self._serve_rooms(manager, jobs)
+            finally:
+                await log.close()
+                if self._storage is not None:
+                    await self._storage.backend.close()
+
+    def _manager(self, log: EventLog) -> Manager:
+        readiness, snapshots = self._config.readiness, self._config.snapshots
+        return Manager(
+            log=log,
+            disk=self.disk,
+            clock=self._clock,
+            rng=self._rng,
+            options=ManagerOptions(
+                state_dir=self._config.daemon.state_dir,
+                fleet=FleetOptions(
+                    freshness=Freshness(
+                        stale_after_seconds=readiness.stale_after_seconds,
+                        strict_after_seconds=readiness.strict_stale_after_seconds,
+                    )
+                ),
+                snapshots=SnapshotOptions(
+                    after_events=snapshots.every_events, after_seconds=snapshots.every_seconds
+                ),
+            ),
+            marker_log=None if self._storage is None else self._marker_log,
+            quarantined=self._guard.quarantined(),
+        )
+
+    async def _marker_log(self) -> tuple[TopicId, int] | None:
+        assert self._storage is not None, "asked only where there is a storage"
+        marker = await self._storage.bucket.peek()
+        if marker is None:
+            return None
+        return TopicId(uuid_bytes(marker.metadata_topic_id)), marker.partition_count
+
+    async def _serve_rooms(self, manager: Manager, jobs: asyncio.TaskGroup) -> None:
+        config, runtime = self._config, self._runtime
+        bucket = self._storage.bucket if self._storage else None
+        copier = Copier(
+            bucket,
+            manager,
+            jobs,
+            options=copy_options_of(config),
+            log_dirs=config.daemon.log_dirs,
+            broker_id=config.daemon.broker_id,
+            now_ms=self._clock.now_ms,
+        )
+        operator = Operator(
+            manager,
+            copier=copier,
+            config=config,
+            runtime=runtime,
+            guard=self._guard,
+            version=__version__,
+            repair=lambda partition, records: _repair(manager.log, partition, records),
+        )
+        server = Server(
+            server_options_of(config),
+            Services(
+                manager=manager,
+                operator=operator,
+                copier=copier if bucket else None,
+                fetcher=Fetcher(bucket, manager, rng=self._rng) if bucket else None,
+            ),
+            broker_id=config.daemon.broker_id,
+            cluster_id=config.daemon.cluster_id,
+            version=__version__,
+        )
+        gauges = Gauges(self._metrics, manager, copier, server.stats)
+        server.listen()
+        self._on_drain(manager, copier, server)
+        runtime.on_reload("config", self._reloaded)
+        async with (
+            AdminServer(config.admin.listen, self._metrics, lambda: _readiness(manager)),
+            runtime.running(),
+        ):
+            runtime.spawn("manager", manager.run())
+            runtime.spawn("server", server.run(), may_end=True)
+            runtime.spawn("gauges", gauges.run())
+            if self._storage is not None:
+                runtime.spawn("storage", self._keep_storage(self._storage, manager))
+            runtime.ready("serving")
+
+    def _on_drain(self, manager: Manager, copier: Copier, server: Server) -> None:
+        seconds = self._config.daemon.drain_deadline_ms / 1000
+
+        async def close_the_door() -> None:
+            server.drain()
+
+        async def finish() -> None:
+            await server.finish(seconds * _FINISH_SHARE)
+
+        async def stop_server() -> None:
+            server.stop()
+
+        self._runtime.on_drain("server", close_the_door)
+        self._runtime.on_drain("copies", lambda: copier.drain(seconds * _COPIES_SHARE))
+        self._runtime.on_drain("requests", finish)
+        self._runtime.on_drain("snapshots", manager.drain)
+        self._runtime.on_drain("socket", stop_server)
+
+    async def _keep_storage(self, storage: _Storage, manager: Manager) -> None:
+        """Settle the marker once the log is known, then keep the presence file fresh."""
+        while (identity := manager.fleet.identity) is None:
+            await manager.fleet.changed.wait()
+        cluster_id = identity.cluster_id or self._config.daemon.cluster_id or ""
+        await storage.bucket.open(
+            BucketIdentity(
+                cluster_id=cluster_id,
+                partition_count=identity.partition_count,
+                metadata_topic_id=uuid_text(identity.topic_id),
+            )
+        )
+        await PresenceFile(
+            storage.backend,
+            self._clock,
+            cluster_id=cluster_id,
+            broker_id=self._config.daemon.broker_id,
+            copy_deadline_seconds=self._config.copy.deadline_seconds,
+            facts=lambda: presence_of(manager),
+        ).run()
+
+    async def _reloaded(self) -> None:
+        fresh = self._reload()
+        logging.set_level(fresh.log.level)
+        for key in differences(self._config, fresh):
+            if not key.startswith("log.level"):
+                logger.warning("this key changes at the next start only", key=key)
+
+
+async def _repair(
+    log: EventLog, partition: MetadataPartition, records: Collection[bytes]
+) -> Mapping[str, Any]:
+    assert isinstance(log, EmbeddedLog), "only this log has files to mend"
+    return asdict(await repair(log, partition, records))
+
+
+def event_log_of(
+    config: Config,
+    disk: LocalDisk,
+    clock: SystemClock,
+    rng: random.Random,
+    spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+) -> EventLog:
+    """Return the configured event log, closed."""
+    return EmbeddedLog(
+        disk=disk,
+        clock=clock,
+        spawn=spawn,
+        luck=rng,
+        directory=config.event_log_directory,
+        partition_count=config.event_log.partition_count,
+        cluster_id=config.daemon.cluster_id,
+        options=EmbeddedOptions(segment_bytes=config.event_log.segment_bytes),
+    )
+
+
+def storage_of(config: Config, rng: random.Random) -> _Storage | None:
+    """Return the configured storage, closed; None for metadata only."""
+    match config.storage:
+        case NoStorage():
+            return None
+        case LocalStorageConfig(directory=directory, prefix=prefix):
+            backend = LocalStorage(directory, owner=str(config.daemon.broker_id))
+            return _Storage(backend, Bucket(backend, layout=Layout(prefix), rng=rng))
+        case _:
+            assert_never(config.storage)
+
+
+def copy_options_of(config: Config) -> CopyOptions:
+    """Return the copier's limits."""
+    copy = config.copy
+    return CopyOptions(
+        parallel_max=copy.parallelism,
+        waiting_max=copy.waiting_max,
+        deadline_seconds=copy.deadline_seconds,
+        progress_floor_bytes_per_second=copy.progress_bytes_per_second_min,
+        progress_window_seconds=copy.progress_window_seconds,
+        check_segments=copy.check_segment,
+    )
+
+
+def server_options_of(config: Config) -> ServerOptions:
+    """Return the socket's limits and rights."""
+    socket, rights = config.socket, config.socket.rights
+
+    def grant(peers: Any) -> Grant:
+        return Grant(uids=frozenset(peers.uids), gids=frozenset(peers.gids))
+
+    return ServerOptions(
+        path=socket.path,
+        mode=int(socket.mode, 8),
+        rights=RightsTable(
+            read=grant(rights.read), write=grant(rights.write), admin=grant(rights.admin)
+        ),
+        connections_max=socket.connections_max,
+        requests_per_connection_max=socket.requests_per_connection_max,
+        requests_max=socket.requests_max,
+        frame_bytes_max=socket.frame_bytes_max,
+        buffered_bytes_max=socket.buffered_bytes_max,
+        hello_seconds=socket.hello_timeout_ms / 1000,
+        request_seconds=socket.request_timeout_ms / 1000,
+        job_seconds=config.copy.deadline_seconds * 2,
+        held_reads_max=config.readiness.held_reads_max,
+    )
+
+
+def presence_of(manager: Manager) -> PresenceFacts:
+    """Return what the presence file says of the followed metadata partitions."""
+    identity = manager.fleet.identity
+    topic_id = uuid_text(identity.topic_id) if identity else ""
+    return PresenceFacts(
+        incarnation=manager.assignment.incarnation_ms,
+        lease_end_ms=None,
+        metadata_manager="rlmm",
+        partitions={
+            follower.partition: PresencePartition(
+                state=follower.state.value,
+                topic_id=topic_id,
+                leader_epoch=follower.fold.leader_epoch,
+                next_offset=follower.fold.position,
+            )
+            for follower in manager.followed()
+        },
+    )
+
+
+def _readiness(manager: Manager) -> Ready:
+    """`/readyz`: the log is open and every followed metadata partition is ready."""
+    states = {str(f.partition): f.state.value for f in manager.followed()}
+    opened = manager.fleet.identity is not None and manager.fleet.whole_failure is None
+    ready = opened and all(state == "ready" for state in states.values())
+    return Ready(ready=ready, facts={"log": manager.fleet.trouble or "open", "partitions": states})
