@@ -23,7 +23,7 @@ $(STAMP): requirements-dev.lock pyproject.toml deploy/dev/preflight.sh
 	@touch $@
 
 run: install ## Run the daemon in the foreground with config/rlmm.toml
-	@mkdir -p var
+	@mkdir -p var/remote var/kafka-logs
 	$(BIN)/rlmm run --config config/rlmm.toml
 
 demo: install ## The main job end to end on real Kafka segments
