@@ -33,24 +33,63 @@ class Row:
     attribute: str = "command"
 
 
-#: In the order of `rlmm --help`. A new command is one row here and one module with `command`.
-COMMANDS: Final[Mapping[str, Row]] = MappingProxyType(
+_CLI: Final = "rlmm_daemon.cli"
+#: Head -> rows, in the order of `rlmm --help`. A new command is one row here and one module.
+SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
     {
-        "run": Row("rlmm_daemon.cli.run", "Run the daemon in the foreground."),
-        "check-config": Row(
-            "rlmm_daemon.cli.check_config", "Check a configuration and print what is in force."
-        ),
-        "decode": Row(
-            "rlmm_daemon.cli.codec", "Decode metadata records to JSON, a line each.", "decode"
-        ),
-        "encode": Row("rlmm_daemon.cli.codec", "Encode JSON to metadata records.", "encode"),
-        "partition-of": Row(
-            "rlmm_daemon.cli.codec",
-            "Print the metadata partition of a user partition.",
-            "partition_of",
-        ),
+        "Look": {
+            "status": Row(f"{_CLI}.status", "Show the daemon on one screen."),
+            "explain": Row(f"{_CLI}.explain", "Say why a partition answers as it does; what next."),
+            "segments": Row(f"{_CLI}.segments", "List the segments of a partition."),
+            "lookup": Row(f"{_CLI}.lookup", "Find the segment that holds an offset."),
+            "partitions": Row(
+                f"{_CLI}.partitions", "List the metadata partitions and their state."
+            ),
+            "tail": Row(f"{_CLI}.tail", "Show the last events, or follow them."),
+            "export": Row(f"{_CLI}.export", "Print every segment as JSON, a line each."),
+        },
+        "Move": {
+            "fetch": Row(f"{_CLI}.fetch", "Fetch a segment, a range of it, or an index."),
+            "copy": Row(f"{_CLI}.copy", "Copy a segment to the remote storage."),
+            "delete": Row(f"{_CLI}.delete", "Delete a segment for good."),
+        },
+        "Mend": {
+            "partition": Row(f"{_CLI}.partition", "Retry, rebuild, or accept what is missing."),
+            "log": Row(f"{_CLI}.log", "Check, seal and repair the event log."),
+            "snapshot": Row(f"{_CLI}.snapshot", "Write, check and show snapshots."),
+        },
+        "Run": {
+            "run": Row(f"{_CLI}.run", "Run the daemon in the foreground."),
+            "check-config": Row(
+                f"{_CLI}.check_config", "Check a configuration and print what is in force."
+            ),
+            "drain": Row(f"{_CLI}.drain", "Let the daemon finish what it does and end."),
+        },
+        "Decode": {
+            "decode": Row(
+                f"{_CLI}.codec", "Decode metadata records to JSON, a line each.", "decode"
+            ),
+            "encode": Row(f"{_CLI}.codec", "Encode JSON to metadata records.", "encode"),
+            "partition-of": Row(
+                f"{_CLI}.codec", "Print the metadata partition of a user partition.", "partition_of"
+            ),
+        },
     }
 )
+COMMANDS: Final[Mapping[str, Row]] = MappingProxyType(
+    {name: row for rows in SECTIONS.values() for name, row in rows.items()}
+)
+_FIRST_STEPS: Final = """\
+First steps:
+  rlmm check-config /etc/rlmm/rlmm.toml    is the configuration right?
+  rlmm status                              is the daemon up, and does the broker talk to it?
+  rlmm explain orders-0                    why does partition 0 of orders answer as it does?
+  rlmm lookup orders-0 5 1234              where is offset 1234 of leader epoch 5?
+
+Partitions are named TOPIC-PARTITION, TOPIC_ID-PARTITION or TOPIC_ID:TOPIC-PARTITION. The socket is
+--socket, else RLMM_SOCKET, else /run/rlmm/rlmm.sock. --json answers for machines.
+Exit codes: 0 clean, 1 found trouble, 2 usage, 3 daemon unreachable, 78 bad configuration.
+"""
 
 
 def exit_code(error: RlmmError) -> Exit:
@@ -63,9 +102,17 @@ def exit_code(error: RlmmError) -> Exit:
 class LazyGroup(click.Group):
     """A group that imports a command only to run it or to show its own help."""
 
-    def __init__(self, *args: Any, rows: Mapping[str, Row], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        rows: Mapping[str, Row],
+        sections: Mapping[str, Mapping[str, Row]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`sections` are the rows under their heads, for the help."""
         super().__init__(*args, **kwargs)
         self.rows = rows
+        self.sections = {"Commands": rows} if sections is None else sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the table's order."""
@@ -83,10 +130,17 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from the table alone."""
+        """Write the list of commands, under their heads, from the table alone."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, row.help) for name, row in self.rows.items()])
+        width = max(map(len, self.rows))
+        for head, rows in self.sections.items():
+            with formatter.section(head):
+                formatter.write_dl([(f"{name:<{width}}", row.help) for name, row in rows.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the first steps, as they stand."""
+        del ctx
+        formatter.write("\n" + _FIRST_STEPS)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error of ours becomes one message and its exit code."""
@@ -103,11 +157,9 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     rows=COMMANDS,
+    sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="rlmm")
 def main() -> None:
-    """Keep and question Kafka's remote log metadata (KIP-405).
-
-    Exit codes: 0 clean, 1 found trouble, 2 usage, 3 daemon unreachable, 78 bad configuration.
-    """
+    """Keep and question Kafka's remote log metadata (KIP-405)."""

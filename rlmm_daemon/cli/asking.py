@@ -1,0 +1,62 @@
+"""What the commands that ask a daemon share: a connection, one partition, a quiet Ctrl-C."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from rlmm_daemon import __version__
+from rlmm_daemon.cli.options import Target
+from rlmm_daemon.client import Client, ClientOptions
+from rlmm_daemon.domain.errors import InvalidArgument, SegmentNotFound
+from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition, uuid_bytes
+from rlmm_daemon.domain.segment import SegmentMetadata
+
+#: What every command says of its first argument.
+SELECTOR_HELP = (
+    "Partitions are named TOPIC-PARTITION, TOPIC_ID, TOPIC_ID-PARTITION or "
+    "TOPIC_ID:TOPIC-PARTITION."
+)
+
+
+@contextmanager
+def asking(target: Target) -> Iterator[Client]:
+    """Hold a connection to the daemon; Ctrl-C ends it without a traceback."""
+    options = ClientOptions(client=f"rlmm {__version__}", timeout_seconds=target.timeout_seconds)
+    try:
+        with Client(target.socket, options) as client:
+            yield client
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise click.exceptions.Exit(130) from None
+
+
+def one_partition(client: Client, selector: str) -> TopicIdPartition:
+    """Return the one user partition that a selector names.
+
+    Raises:
+        InvalidArgument: it names several.
+        SegmentNotFound: it names nothing that is known.
+    """
+    found = client.resolve(selector)
+    if len(found) > 1:
+        forms = ", ".join(map(str, found[:8]))
+        raise InvalidArgument(f"{selector} names {len(found)} partitions; one is wanted: {forms}")
+    return found[0]
+
+
+def segment_id_of(text: str) -> SegmentId:
+    """Return a segment id as typed."""
+    return SegmentId(uuid_bytes(text))
+
+
+def one_segment(client: Client, partition: TopicIdPartition, segment_id: str) -> SegmentMetadata:
+    """Return a live segment's metadata.
+
+    Raises:
+        SegmentNotFound: the partition has none of that id.
+    """
+    wanted = segment_id_of(segment_id)
+    for segment in client.list_remote_log_segments(partition):
+        if segment.segment_id == wanted:
+            return segment
+    raise SegmentNotFound(f"{partition} has no segment {segment_id}", segment_id=segment_id)

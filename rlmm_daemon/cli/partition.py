@@ -1,0 +1,81 @@
+"""`rlmm partition`: orders about one metadata partition."""
+
+from typing import Any
+
+import click
+
+from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.options import Target, daemon_options
+from rlmm_daemon.cli.output import show_json
+
+_number = click.argument("number", metavar="N", type=click.IntRange(min=0))
+
+
+@click.group("partition")
+def command() -> None:
+    """Retry, rebuild, or give up what is missing from a metadata partition.
+
+    N is the number of a metadata partition, as rlmm partitions and rlmm explain show it.
+    """
+
+
+@command.command("retry")
+@_number
+@daemon_options
+def retry(number: int, *, target: Target) -> None:
+    """Start a failed metadata partition over, once the cause is gone.
+
+    --json: {retried: [N]}; empty if it had not failed.
+    """
+    with asking(target) as client:
+        answer = client.partition_retry(number)
+    _show(answer, target, "started over" if answer["retried"] else "has not failed", number)
+
+
+@command.command("rebuild")
+@_number
+@daemon_options
+def rebuild(number: int, *, target: Target) -> None:
+    """Forget what was folded and replay the log from its start.
+
+    Nothing is lost: the replay is held against what had been known. Not ready meanwhile.
+
+    --json: {rebuilding: [N]}.
+    """
+    with asking(target) as client:
+        answer = client.partition_rebuild(number)
+    _show(answer, target, "is being rebuilt", number)
+
+
+@command.command("accept-loss")
+@click.argument("number", metavar="[N]", type=click.IntRange(min=0), required=False)
+@click.option("--all", "everything", is_flag=True, help="All metadata partitions; the log itself.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@daemon_options
+def accept_loss(number: int | None, *, everything: bool, yes: bool, target: Target) -> None:
+    """Go on without the events that are missing from the log, for good.
+
+    Segments that only those events named are no longer found by anybody, though their objects
+    stay in the remote storage. Try rlmm log repair first.
+
+    --json: {accepted: [N] or "all", missing: segments}.
+    """
+    if everything == (number is not None):
+        raise click.UsageError("either N or --all is wanted")
+    which = "every metadata partition" if everything else f"metadata partition {number}"
+    if not yes:
+        question = f"Give up what is missing from {which}? Nothing brings it back."
+        click.confirm(question, abort=True, err=True)
+    with asking(target) as client:
+        answer = client.partition_accept_loss(number, everything=everything)
+    if target.json:
+        show_json(answer)
+    else:
+        click.echo(f"{which} goes on without {answer['missing']:,} segments that were known")
+
+
+def _show(answer: dict[str, Any], target: Target, words: str, number: int) -> None:
+    if target.json:
+        show_json(answer)
+    else:
+        click.echo(f"metadata partition {number} {words}")

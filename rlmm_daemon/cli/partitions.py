@@ -1,0 +1,77 @@
+"""`rlmm partitions`: every followed metadata partition, and the records that changed nothing."""
+
+from typing import Any
+
+import click
+
+from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.group import Exit
+from rlmm_daemon.cli.options import Target, daemon_options
+from rlmm_daemon.cli.output import show_json, show_table
+from rlmm_daemon.observability.escape import escape
+
+_COLUMNS = (
+    "partition", "state", "position", "log end", "lag", "announced", "user partitions", "segments",
+    "unreadable", "rejected",
+)  # fmt: skip
+
+
+@click.command("partitions")
+@click.option("--records", is_flag=True, help="Also show the last records that changed nothing.")
+@daemon_options
+def command(*, records: bool, target: Target) -> None:
+    """List the metadata partitions that are followed, with state, position and health.
+
+    Exit code 1 if one failed.
+
+    \b
+    --json: an array of {metadata_partition, state, failure{reason, evidence, at_ms, command},
+    position, target, lag, log_start, log_end, leader_epoch, silent_seconds, trouble, announced,
+    user_partitions, segments, writes_in_flight, snapshot_at_ms, events_since_snapshot, missing,
+    unreadable{reason: count}, rejected{reason: count}, recent[{kind, offset, reason, head}]}.
+    """  # noqa: D301 - click's own mark
+    with asking(target) as client:
+        rows = client.partitions()
+    if target.json:
+        show_json(rows)
+    else:
+        show_table(_COLUMNS, [_row(row) for row in rows])
+        for row in rows:
+            _show_trouble(row)
+        if records:
+            _show_records(rows)
+    if any(row["failure"] for row in rows):
+        raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def _row(row: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        row["metadata_partition"],
+        row["state"],
+        row["position"],
+        row["log_end"],
+        row["lag"],
+        row["announced"],
+        row["user_partitions"],
+        row["segments"],
+        sum(row["unreadable"].values()) or None,
+        sum(row["rejected"].values()) or None,
+    )
+
+
+def _show_trouble(row: dict[str, Any]) -> None:
+    number, failure = row["metadata_partition"], row["failure"]
+    if failure:
+        click.echo(f"\n{number} failed, {failure['reason']}: {escape(failure['evidence'])}")
+        click.echo(f"  Next: {failure['command']}")
+
+
+def _show_records(rows: list[dict[str, Any]]) -> None:
+    found = [
+        (row["metadata_partition"], each["offset"], each["kind"], each["reason"], each["head"])
+        for row in rows
+        for each in row["recent"]
+    ]
+    if found:
+        click.echo()
+        show_table(("partition", "offset", "kind", "reason", "first bytes"), found)

@@ -1,0 +1,98 @@
+"""`rlmm status`: the daemon on one screen."""
+
+from typing import Any
+
+import click
+
+from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.group import Exit
+from rlmm_daemon.cli.options import Target, daemon_options
+from rlmm_daemon.cli.output import show_facts, show_json, show_table
+from rlmm_daemon.core import phrases
+
+
+@click.command("status")
+@daemon_options
+def command(*, target: Target) -> None:
+    """Show the daemon: its log, what the broker announced, segments, copies and tasks.
+
+    Exit code 1 if a metadata partition failed or the log or the storage has trouble.
+
+    \b
+    --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
+    partition_count, trouble, failure}, broker{announced, leads, follows},
+    metadata_partitions{state: count}, user_partitions, segments{state: count}, segment_bytes,
+    storage{kind, error}, snapshots{rejected, failures}, copies[], tasks[].
+    """  # noqa: D301 - click's own mark
+    with asking(target) as client:
+        status = client.status()
+    if target.json:
+        show_json(status)
+    else:
+        _show(status)
+    if _trouble(status):
+        raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def _trouble(status: dict[str, Any]) -> bool:
+    log = status["log"]
+    failed = status["metadata_partitions"].get("failed", 0)
+    return bool(failed or log["failure"] or log["trouble"] or status["storage"]["error"])
+
+
+def _show(status: dict[str, Any]) -> None:
+    log, broker, storage = status["log"], status["broker"], status["storage"]
+    show_facts(
+        {
+            "daemon": f"rlmm {status['version']}, up {phrases.duration(status['uptime_seconds'])}"
+            + (", draining" if status["draining"] else ""),
+            "broker": _broker(status),
+            "event log": _log(log),
+            "announced": f"leads {broker['leads']:,}, follows {broker['follows']:,}"
+            if broker["announced"]
+            else "nothing yet: the broker's reads hear not_ready",
+            "metadata partitions": _counts(status["metadata_partitions"]) or "none followed",
+            "user partitions": status["user_partitions"],
+            "segments": f"{_counts(status['segments'])}; finished ones hold "
+            f"{phrases.size(status['segment_bytes'])}",
+            "storage": storage["kind"] + (f": {storage['error']}" if storage["error"] else ""),
+            "copies": len(status["copies"]),
+            "tasks": len(status["tasks"]),
+        }
+    )
+    if status["copies"]:
+        click.echo()
+        columns = ("copy of", "segment", "phase", "done", "of", "age", "call in flight")
+        show_table(columns, [_copy(job) for job in status["copies"]])
+    if log["failure"]:
+        click.echo(f"\nNext: {log['failure']['command']}")
+
+
+def _log(log: dict[str, Any]) -> str:
+    if log["failure"]:
+        return f"failed, {log['failure']['reason']}: {log['failure']['evidence']}"
+    if not log["open"]:
+        return f"not open: {log['trouble']}"
+    return f"{log['topic_id']}, {phrases.number(log['partition_count'], 'partition')}"
+
+
+def _copy(job: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        job["partition"],
+        job["segment_id"],
+        job["phase"],
+        phrases.size(job["bytes_done"]),
+        phrases.size(job["bytes_total"]),
+        phrases.duration(job["age_seconds"]),
+        job["call"] or None,
+    )
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name.lower()}" for name, count in counts.items())
+
+
+def _broker(status: dict[str, Any]) -> str:
+    names = [status["broker_id"], status["cluster_id"]]
+    broker, cluster = ("-" if name is None else str(name) for name in names)
+    return f"{broker} of cluster {cluster}"
