@@ -9,6 +9,7 @@ from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
 from rlmm_daemon.cli.prose import Prose
+from rlmm_daemon.domain.errors import DaemonUnreachable
 
 #: The verdict's colour on a terminal.
 _COLOURS: Final = {
@@ -56,8 +57,7 @@ def command(
     if log_dir is not None and state_dir is None:
         raise click.UsageError("--log-dir goes with --state-dir")
     if state_dir is None:
-        with asking(target) as client:
-            answer = client.explain(partition, epoch, offset)
+        answer = _ask(target, partition, epoch, offset)
     else:
         # Imported late: it brings the rooms of the daemon along.
         from rlmm_daemon.cli import offline  # noqa: PLC0415
@@ -69,6 +69,15 @@ def command(
         _show(partition, answer)
     if answer["trouble"]:
         raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def _ask(target: Target, partition: str, epoch: int | None, offset: int | None) -> dict[str, Any]:
+    try:
+        with asking(target) as client:
+            return client.explain(partition, epoch, offset)
+    except DaemonUnreachable as error:
+        hint = f"  without a daemon: rlmm explain {partition} --state-dir DIR"
+        raise DaemonUnreachable(f"{error.message}\n{hint}", **error.fields) from error
 
 
 def _show(selector: str, answer: dict[str, Any]) -> None:

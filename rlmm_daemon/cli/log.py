@@ -37,7 +37,9 @@ def verify(directory: str, *, as_json: bool) -> None:
         show_json(reports)
     else:
         columns = ("partition", "offsets", "files", "batches", "records", "ahead", "verdict")
-        show_table(columns, [_row(report) for report in reports])
+        shown = [report for report in reports if report["records"] or report["findings"]]
+        show_table(columns, [_row(report) for report in shown])
+        click.echo(f"{phrases.number(len(reports) - len(shown), 'partition')} besides, all empty")
         found = [finding for report in reports for finding in report["findings"]]
         if found:
             click.echo()

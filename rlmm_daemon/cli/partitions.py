@@ -17,9 +17,10 @@ _COLUMNS = (
 
 
 @click.command("partitions")
+@click.option("--all", "everything", is_flag=True, help="Also those that are ready and empty.")
 @click.option("--records", is_flag=True, help="Also show the last records that changed nothing.")
 @daemon_options
-def command(*, records: bool, target: Target) -> None:
+def command(*, everything: bool, records: bool, target: Target) -> None:
     """List the metadata partitions that are followed, with state, position and health.
 
     Exit code 1 if one failed.
@@ -35,13 +36,20 @@ def command(*, records: bool, target: Target) -> None:
     if target.json:
         show_json(rows)
     else:
-        show_table(_COLUMNS, [_row(row) for row in rows])
+        shown = rows if everything else [row for row in rows if _eventful(row)]
+        show_table(_COLUMNS, [_row(row) for row in shown])
+        if len(shown) < len(rows):
+            click.echo(f"{len(rows) - len(shown)} more are ready and empty (--all shows them)")
         for row in rows:
             _show_trouble(row)
         if records:
             _show_records(rows)
     if any(row["failure"] for row in rows):
         raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def _eventful(row: dict[str, Any]) -> bool:
+    return bool(row["state"] != "ready" or row["position"] or row["announced"])
 
 
 def _row(row: dict[str, Any]) -> tuple[object, ...]:

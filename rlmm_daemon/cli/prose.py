@@ -7,7 +7,6 @@ import sys
 from typing import Final
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -57,5 +56,4 @@ class Prose:
 
     def command(self, words: str) -> None:
         """Print what to type, never wrapped."""
-        line = Text(escape(words), "cyan", no_wrap=True, overflow="ignore")
-        self._console.print(Padding(line, (0, 0, 0, 4)), soft_wrap=True)
+        self._console.print(Text(f"    {escape(words)}", "cyan"), soft_wrap=True)

@@ -36,7 +36,9 @@ def now(number: int | None, *, target: Target) -> None:
         show_json(rows)
     else:
         columns = ("partition", "state", "next offset", "size", "ms", "path")
-        show_table(columns, [_row(row) for row in rows])
+        shown = [row for row in rows if row["next_offset"] or not row["written"]]
+        show_table(columns, [_row(row) for row in shown])
+        click.echo(f"{phrases.number(len(rows) - len(shown), 'snapshot')} besides, all empty")
     if not all(row["written"] for row in rows):
         raise click.exceptions.Exit(Exit.TROUBLE)
 
@@ -81,8 +83,11 @@ def verify(paths: tuple[str, ...], *, as_json: bool) -> None:
                     row["segments"],
                 )
                 for row in rows
+                if row["error"] or row["next_offset"]
             ],
         )
+        whole = sum(row["error"] is None for row in rows)
+        click.echo(f"{whole} of {phrases.number(len(rows), 'file')} whole; empty ones not shown")
     if any(row["error"] for row in rows):
         raise click.exceptions.Exit(Exit.TROUBLE)
 

@@ -53,8 +53,7 @@ def _show(status: dict[str, Any]) -> None:
             else "nothing yet: the broker's reads hear not_ready",
             "metadata partitions": _counts(status["metadata_partitions"]) or "none followed",
             "user partitions": status["user_partitions"],
-            "segments": f"{_counts(status['segments'])}; finished ones hold "
-            f"{phrases.size(status['segment_bytes'])}",
+            "segments": _segments(status),
             "storage": storage["kind"] + (f": {storage['error']}" if storage["error"] else ""),
             "copies": len(status["copies"]),
             "tasks": len(status["tasks"]),
@@ -85,6 +84,15 @@ def _copy(job: dict[str, Any]) -> tuple[object, ...]:
         phrases.size(job["bytes_total"]),
         phrases.duration(job["age_seconds"]),
         job["call"] or None,
+    )
+
+
+def _segments(status: dict[str, Any]) -> str:
+    counts = status["segments"]
+    return (
+        f"{counts['COPY_SEGMENT_FINISHED']:,} finished ({phrases.size(status['segment_bytes'])}), "
+        f"{counts['COPY_SEGMENT_STARTED']:,} being copied, "
+        f"{counts['DELETE_SEGMENT_STARTED']:,} being deleted"
     )
 
 

@@ -155,23 +155,23 @@ _ASSIGNMENT: Final = (
     Cause(
         name="gate_closed",
         verdict=Verdict.WAITING,
-        applies=lambda f: not f.offline and f.gate_open is False,
+        applies=lambda f: not f.offline and f.question is None and f.gate_open is False,
         sentence=lambda _: (
             "The broker has not announced its partitions since it, or this daemon, started. Until "
             "it does, its reads hear not_ready; operators are answered."
         ),
-        evidence=evidence.where,
+        evidence=lambda f: (*_live(f), *evidence.where(f)),
         command=lambda _: "rlmm status",
     ),
     Cause(
         name="not_announced",
         verdict=Verdict.REFUSED,
-        applies=lambda f: not f.offline and f.role is Role.NONE,
+        applies=lambda f: not f.offline and f.question is None and f.role is Role.NONE,
         sentence=lambda _: (
             "The broker did not announce this partition, so it hears not_assigned; operators are "
             "answered. Another broker may lead it."
         ),
-        evidence=evidence.where,
+        evidence=lambda f: (*_live(f), *evidence.where(f)),
         command=lambda f: (
             f"kafka-topics.sh --bootstrap-server HOST:PORT --describe --topic {evidence.topic(f)}"
         ),

@@ -28,9 +28,9 @@ def where(f: Facts) -> Iterable[str]:
         return
     text = f"metadata partition {f.metadata_partition} was read up to offset {f.position}"
     if f.log_start is not None and f.log_end is not None:
-        text += f"; the log holds {f.log_start} to {f.log_end}"
+        text += f"; its log spans {f.log_start} to {f.log_end}"
     elif f.log_end is not None:
-        text += f"; the log ends at {f.log_end}"
+        text += f"; its log ends at {f.log_end}"
     yield text
     if f.target is not None and f.position < f.target:
         yield f"complete once offset {f.target} is reached"

@@ -32,7 +32,8 @@ def _part(fact: SegmentFact, f: Facts) -> str:
 
 def _parts(f: Facts) -> Iterable[str]:
     asked = _asked(f)
-    facts = (asked.found, *asked.unreadable, *asked.elsewhere, asked.before, asked.after)
+    others = (*asked.unreadable, *asked.elsewhere, asked.before, asked.after)
+    facts = others if asked.found is None else (asked.found,)
     yield from (_part(fact, f) for fact in facts if fact is not None)
     if asked.epochs:
         yield f"epochs with segments: {', '.join(map(str, asked.epochs))}"

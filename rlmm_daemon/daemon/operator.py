@@ -113,7 +113,8 @@ class Operator:
         return {
             "version": self._version,
             "broker_id": self._config and self._config.daemon.broker_id,
-            "cluster_id": identity and identity.cluster_id,
+            "cluster_id": (identity and identity.cluster_id)
+            or (self._config and self._config.daemon.cluster_id),
             "uptime_seconds": round(manager.clock.monotonic() - self._started_at, 3),
             "draining": manager.draining,
             "log": {
