@@ -16,10 +16,11 @@ from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.codec.marker import PresencePartition
+from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, NoStorage, differences
 from rlmm_daemon.config import LocalStorage as LocalStorageConfig
 from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.core.readiness import Freshness
+from rlmm_daemon.core.readiness import Freshness, PartitionState
 from rlmm_daemon.daemon.admin import AdminServer, Ready
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.copier import Copier
@@ -32,13 +33,14 @@ from rlmm_daemon.daemon.limits import ServerOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
+from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.rights import Grant, RightsTable
 from rlmm_daemon.daemon.runtime import Runtime, execute
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.daemon.systemd import Notifier
-from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
+from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.event_log import EventLog
@@ -132,16 +134,16 @@ class Daemon:
                     after_events=snapshots.every_events, after_seconds=snapshots.every_seconds
                 ),
             ),
-            marker_log=None if self._storage is None else self._marker_log,
+            bucket=None
+            if self._storage is None
+            else RecordedLog(
+                self._storage.backend,
+                self._storage.bucket,
+                broker_id=self._config.daemon.broker_id,
+                now_ms=self._clock.now_ms,
+            ),
             quarantined=self._guard.quarantined(),
         )
-
-    async def _marker_log(self) -> tuple[TopicId, int] | None:
-        assert self._storage is not None, "asked only where there is a storage"
-        marker = await self._storage.bucket.peek()
-        if marker is None:
-            return None
-        return TopicId(uuid_bytes(marker.metadata_topic_id)), marker.partition_count
 
     async def _serve_rooms(self, manager: Manager, jobs: asyncio.TaskGroup) -> None:
         config, runtime = self._config, self._runtime
@@ -319,18 +321,21 @@ def presence_of(manager: Manager) -> PresenceFacts:
     """Return what the presence file says of the followed metadata partitions."""
     identity = manager.fleet.identity
     topic_id = uuid_text(identity.topic_id) if identity else ""
+    states = {follower.partition: follower.state for follower in manager.followed()}
+    unread = {partition: Position(0, -1) for partition in states}
+    positions = {**unread, **manager.fleet.furthest()}
     return PresenceFacts(
         incarnation=manager.assignment.incarnation_ms,
         lease_end_ms=None,
         metadata_manager="rlmm",
         partitions={
-            follower.partition: PresencePartition(
-                state=follower.state.value,
+            partition: PresencePartition(
+                state=states.get(partition, PartitionState.UNASSIGNED).value,
                 topic_id=topic_id,
-                leader_epoch=follower.fold.leader_epoch,
-                next_offset=follower.fold.position,
+                leader_epoch=position.leader_epoch,
+                next_offset=position.next_offset,
             )
-            for follower in manager.followed()
+            for partition, position in positions.items()
         },
     )
 

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from rlmm_daemon.codec import custom_metadata, marker
-from rlmm_daemon.codec.marker import MARKER_KEY, BucketMarker, LayoutRow
+from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss, BucketMarker, LayoutRow
 from rlmm_daemon.core.layout import Layout, object_key
 from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.segment import SegmentMetadata
@@ -93,6 +93,34 @@ class Bucket:
         await self.storage.open()
         control = await self.storage.get_control(MARKER_KEY)
         return None if control is None else marker.decode_marker(control.data)
+
+    async def accept_loss(self, loss: AcceptedLoss) -> None:
+        """Keep an accepted loss in the marker and make its topic id the marker's.
+
+        Raises:
+            StorageUnavailable: it was not written.
+            Malformed: the marker is damaged or newer than this program.
+        """
+        for _ in range(RACES_MAX):
+            control = await self.storage.get_control(MARKER_KEY)
+            if control is None:
+                return  # a bucket without a marker: the one that is made will name this log
+            present = marker.decode_marker(control.data)
+            wanted = msgspec.structs.replace(
+                present,
+                metadata_topic_id=loss.topic_id,
+                accepted_losses=(*present.accepted_losses, loss),
+            )
+            try:
+                await self.storage.put_control(
+                    MARKER_KEY, marker.encode(wanted), if_etag=control.etag
+                )
+            except Conflict:
+                continue
+            if self._marker is not None:
+                self._marker = wanted
+            return
+        raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
 
     def place_for_new(self, metadata: SegmentMetadata) -> SegmentPlace:
         """Return where a new copy goes.

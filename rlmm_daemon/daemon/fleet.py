@@ -6,9 +6,9 @@ followers share: start and stop, end offsets, positions.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 import structlog
 
@@ -23,7 +23,12 @@ from rlmm_daemon.daemon.snapshots import SnapshotStore
 from rlmm_daemon.daemon.snapshotter import Snapshotter, allowed
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.writer import Writer
-from rlmm_daemon.domain.errors import CorruptError, RlmmError, UnavailableError
+from rlmm_daemon.domain.errors import (
+    CorruptError,
+    InvalidArgument,
+    RlmmError,
+    UnavailableError,
+)
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import EventLog, LogIdentity, LogMissing
@@ -34,9 +39,35 @@ _RETRY_SECONDS_MAX: Final = 5.0
 
 logger = structlog.get_logger(__name__)
 
-#: Returns the metadata topic id and partition count that the bucket's marker holds, once it was
-#: read; None where no marker names a log.
-MarkerLog = Callable[[], Awaitable[tuple[TopicId, int] | None]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketLog:
+    """What the bucket knows of the log: its marker, and this daemon's own presence file."""
+
+    topic_id: TopicId
+    partition_count: int
+    #: How far an earlier life of this daemon had read, by metadata partition.
+    positions: Mapping[int, Position] = field(default_factory=dict)
+
+
+class BucketRecord(Protocol):
+    """The bucket's word on the log, where there is a bucket."""
+
+    async def log(self) -> BucketLog | None:
+        """Return what the marker says, once it was read; None where there is no marker yet.
+
+        Raises:
+            RlmmError: not now; asked again with back-off.
+        """
+        ...
+
+    async def accept_loss(self, partition: MetadataPartition | None, topic_id: TopicId) -> None:
+        """Keep in the marker that a loss (None: of the whole log) was accepted; the log is this.
+
+        Raises:
+            RlmmError: it was not written.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +92,7 @@ class Fleet:
         clock: Clock,
         rng: random.Random,
         options: FleetOptions,
-        marker_log: MarkerLog | None,
+        bucket: BucketRecord | None,
         quarantined: frozenset[int],
         on_applied: Callable[[MetadataPartition, Outcome], None],
     ) -> None:
@@ -72,7 +103,7 @@ class Fleet:
         self._clock = clock
         self._rng = rng
         self.options = options
-        self._marker_log = marker_log
+        self._bucket = bucket
         self._quarantined = set(quarantined)
         self._on_applied = on_applied
         self.identity: LogIdentity | None = None
@@ -86,6 +117,8 @@ class Fleet:
         self._tasks: dict[MetadataPartition, asyncio.Task[None]] = {}
         self._writers: dict[MetadataPartition, Writer] = {}
         self._recorded: dict[int, Position] = {}
+        #: The same as the presence file of an earlier life has it, until confirmed or accepted.
+        self._present: dict[int, Position] = {}
         self._accept_missing = False
         #: Rung when the identity became known, or a follower came or went.
         self.changed = Bell()
@@ -101,7 +134,7 @@ class Fleet:
         """
         marker = await self._read_marker()
         expected = {TopicId(uuid_bytes(known.topic_id))} if known else set()
-        expected |= {marker[0]} if marker else set()
+        expected |= {marker.topic_id} if marker else set()
         wait = _RETRY_SECONDS_MIN
         while self.identity is None:
             try:
@@ -120,6 +153,8 @@ class Fleet:
         await self._compare(self.identity, known, marker)
         if positions is not None and positions.topic_id == uuid_text(self.identity.topic_id):
             self._recorded = dict(positions.numbered())
+        if marker is not None and marker.topic_id == self.identity.topic_id:
+            self._present = dict(marker.positions)
         self._snapshots.belongs_to(self.identity)
         self.follow_set = FollowSet(
             self.identity.partition_count,
@@ -128,13 +163,13 @@ class Fleet:
         )
         self.changed.ring()
 
-    async def _read_marker(self) -> tuple[TopicId, int] | None:
-        if self._marker_log is None:
+    async def _read_marker(self) -> BucketLog | None:
+        if self._bucket is None:
             return None
         wait = _RETRY_SECONDS_MIN
         while True:
             try:
-                return await self._marker_log()
+                return await self._bucket.log()
             except RlmmError as error:
                 self.trouble = f"the bucket marker was not read yet: {error}"
                 logger.warning("bucket marker not read yet", error=str(error))
@@ -142,7 +177,7 @@ class Fleet:
             wait = min(wait * 2, _RETRY_SECONDS_MAX)
 
     async def _compare(
-        self, identity: LogIdentity, known: Identity | None, marker: tuple[TopicId, int] | None
+        self, identity: LogIdentity, known: Identity | None, marker: BucketLog | None
     ) -> None:
         """Hold the log that opened against the one that was known."""
         names = (
@@ -151,7 +186,7 @@ class Fleet:
             else {}
         )
         if marker:
-            names["the bucket marker"] = marker
+            names["the bucket marker"] = (marker.topic_id, marker.partition_count)
         for who, (topic_id, count) in names.items():
             if count != identity.partition_count:
                 self._whole_failed(
@@ -163,11 +198,10 @@ class Fleet:
                     f"{who} names the log {uuid_text(topic_id)}, "
                     f"this one is {uuid_text(identity.topic_id)}"
                 )
-        if (
-            not names
-            or self._accept_missing
-            or (known is None and self.foreign_evidence is None and self.whole_failure is None)
-        ):
+        in_doubt = self.foreign_evidence is not None or self.whole_failure is not None
+        if self._accept_missing:
+            await self._accepted(None)
+        elif known is None and not in_doubt:
             await self.write_identity()
 
     async def write_identity(self) -> None:
@@ -191,14 +225,37 @@ class Fleet:
 
     async def accept_all(self) -> None:
         """Go on with the log as it is, or with a new one: an operator accepted the loss."""
+        if self.identity is not None:
+            await self._accepted(None)
         self._accept_missing = True
         self.foreign_evidence = None
         self.whole_failure = None
-        if self.identity is not None:
-            await self.write_identity()
+        self._recorded, self._present = {}, {}
         for follower in self.followers.values():
             await follower.accept_loss()
         self.changed.ring()
+
+    async def accept(self, follower: Follower) -> None:
+        """Go on without what one metadata partition is missing: an operator accepted it.
+
+        Raises:
+            InvalidArgument: the whole log is in doubt, so one partition cannot be accepted alone.
+        """
+        if self.foreign_evidence is not None or self.whole_failure is not None:
+            raise InvalidArgument(
+                "the whole log is another one than was known; run: rlmm partition accept-loss --all"
+            )
+        await self._accepted(follower.partition)
+        self._recorded.pop(follower.partition, None)
+        self._present.pop(follower.partition, None)
+        await follower.accept_loss()
+
+    async def _accepted(self, partition: MetadataPartition | None) -> None:
+        """Write the acceptance down, first in the bucket, which other daemons read too."""
+        assert self.identity is not None, "the log is open"
+        if self._bucket is not None:
+            await self._bucket.accept_loss(partition, self.identity.topic_id)
+        await self.write_identity()
 
     # Followers.
 
@@ -245,12 +302,16 @@ class Fleet:
             target_wanted=self.target_wanted,
             on_applied=self._on_applied,
         )
-        recorded = self._recorded.get(partition)
+        recorded = [
+            position
+            for known in (self._recorded, self._present)
+            if (position := known.get(partition)) is not None
+        ]
         follower = Follower(
             partition,
             context,
             self.writer(partition, group),
-            recorded=[recorded] if recorded else [],
+            recorded=recorded,
             failure=self._failure_at_start(partition),
             foreign_evidence=lambda: self.foreign_evidence,
         )
@@ -326,9 +387,18 @@ class Fleet:
             if fold.position and (before is None or before.next_offset < fold.position):
                 self._recorded[follower.partition] = Position(fold.position, fold.leader_epoch)
 
-    def forget_position(self, partition: MetadataPartition) -> None:
-        """The lineage that was recorded ended: record the present one from now on."""
-        self._recorded.pop(partition, None)
+    def furthest(self) -> dict[MetadataPartition, Position]:
+        """Return how far each partition is known to have been read, followed or not.
+
+        A position of an earlier life stays until the log confirmed it or its loss was accepted.
+        """
+        known = {**self._present, **self._recorded}
+        for number, position in self._present.items():
+            if number in self._recorded and position.next_offset > known[number].next_offset:
+                follower = self.followers.get(MetadataPartition(number))
+                if follower is None or not follower.position_confirmed:
+                    known[number] = position
+        return {MetadataPartition(number): position for number, position in known.items()}
 
     async def write_positions(self) -> None:
         """Write the positions file."""

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
+import structlog
+
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.outcome import Applied, Outcome
@@ -24,7 +26,7 @@ from rlmm_daemon.core.readiness import (
 from rlmm_daemon.daemon.assignment import Assignment, from_file
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.fleet import Fleet, FleetOptions, MarkerLog
+from rlmm_daemon.daemon.fleet import BucketRecord, Fleet, FleetOptions
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.snapshots import SnapshotStore, WrittenSnapshot
@@ -52,6 +54,8 @@ from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpd
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import EventLog
+
+logger = structlog.get_logger(__name__)
 
 ANNOUNCED_SECONDS: Final = 0.5
 WRITE_SECONDS_DEFAULT: Final = 30.0
@@ -86,7 +90,7 @@ class Manager:
         clock: Clock,
         rng: random.Random,
         options: ManagerOptions,
-        marker_log: MarkerLog | None = None,
+        bucket: BucketRecord | None = None,
         quarantined: frozenset[int] = frozenset(),
     ) -> None:
         self.log = log
@@ -107,7 +111,7 @@ class Manager:
             clock=clock,
             rng=rng,
             options=options.fleet,
-            marker_log=marker_log,
+            bucket=bucket,
             quarantined=quarantined,
             on_applied=self._applied,
         )
@@ -125,6 +129,7 @@ class Manager:
         try:
             known = await self.state.identity()
             positions = await self.state.positions()
+            await self.snapshots.sweep()
             warm = from_file(await self.state.announced())
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -158,8 +163,11 @@ class Manager:
             if follower.applied_since_snapshot:
                 await self.snapshotter.try_write(follower)
         if self.fleet.identity is not None:
-            await self.fleet.write_positions()
-            await self.state.write_announced(self.assignment.to_file())
+            try:
+                await self.fleet.write_positions()
+                await self.state.write_announced(self.assignment.to_file())
+            except OSError as error:  # they warm and guard the next start; the log has everything
+                logger.warning("last state not written", error=str(error))
 
     async def _keep_announced(self) -> None:
         written = 0

@@ -329,8 +329,7 @@ class Operator:
             return {"accepted": "all", "missing": missing}
         (follower,) = await self._chosen(metadata_partition)
         missing = len(follower.history.missing)
-        await follower.accept_loss()
-        self._manager.fleet.forget_position(follower.partition)
+        await self._manager.fleet.accept(follower)
         return {"accepted": [follower.partition], "missing": missing}
 
     async def log_repair(self, metadata_partition: int | None) -> dict[str, Any]:

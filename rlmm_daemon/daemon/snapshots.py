@@ -60,6 +60,7 @@ class SnapshotStore:
         self._clock = clock
         self._identity: LogIdentity | None = None
         self.rejected = 0
+        self._attempts = 0
 
     def belongs_to(self, identity: LogIdentity) -> None:
         """Say which log snapshots are written for and accepted from."""
@@ -141,7 +142,9 @@ class SnapshotStore:
         generations = await self._generations(partition)
         newest = generations[0][0] if generations else 0
         path = f"{self._directory}/{partition}-{newest + 1:010}.snapshot"
-        temporary = f"{self._directory}/{partition}.tmp"
+        # Its own name for each attempt: a write of a cancelled one may still be on its way.
+        self._attempts += 1
+        temporary = f"{self._directory}/{partition}-{self._attempts}.tmp"
         size = await self._write_file(temporary, pieces)
         await self._disk.rename(temporary, path)
         await self._disk.fsync_directory(self._directory)
@@ -154,6 +157,12 @@ class SnapshotStore:
             bytes=size,
             seconds=self._clock.monotonic() - started,
         )
+
+    async def sweep(self) -> None:
+        """Remove what attempts of an earlier process left."""
+        for name in await self._disk.list(self._directory):
+            if name.endswith(".tmp"):
+                await self._disk.remove(f"{self._directory}/{name}")
 
     async def _write_file(self, path: str, pieces: Iterable[bytes]) -> int:
         file = await self._disk.open(path, write=True, create=True)

@@ -32,6 +32,7 @@ from rlmm_daemon.domain.errors import (
 from tests.unit.socket.fakes import (
     BROKER,
     CLUSTER,
+    HANGS,
     ORDERS,
     FakeBulk,
     Raw,
@@ -298,9 +299,11 @@ async def test_a_request_that_takes_too_long_is_timed_out_unless_the_method_know
     async with daemon(path) as it, AsyncClient(path) as client:
         with pytest.raises(TimedOut):
             await client.add_remote_log_segment_metadata(segment(), timeout_seconds=0.02)
-        it.manager.cancelled_becomes_unknown = True
+        it.manager.handed_on = True
         with pytest.raises(OutcomeUnknown):
             await client.add_remote_log_segment_metadata(segment(), timeout_seconds=0.02)
+        with pytest.raises(TimedOut):
+            await client.delete_segment(ORDERS, HANGS, timeout_seconds=0.02)
         assert it.server.stats.requests_timed_out == 1
 
 

@@ -23,12 +23,15 @@ class Rig:
         self.disk = LocalDisk()
 
     @asynccontextmanager
-    async def manager(self, name: str = "a", **options) -> AsyncGenerator[Manager, None]:
+    async def manager(
+        self, name: str = "a", bucket=None, **options
+    ) -> AsyncGenerator[Manager, None]:
         manager = Manager(
             log=MemoryEventLog(self.store, heartbeat_seconds=0.05),
             disk=self.disk,
             clock=SystemClock(),
             rng=random.Random(1),
+            bucket=bucket,
             options=ManagerOptions(state_dir=f"{self.directory}/{name}", **options),
         )
         async with asyncio.TaskGroup() as group:

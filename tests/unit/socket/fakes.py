@@ -14,7 +14,7 @@ from rlmm_daemon.codec import api, records
 from rlmm_daemon.daemon.limits import ServerOptions
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
-from rlmm_daemon.domain.errors import NotReady, OutcomeUnknown, SegmentNotFound
+from rlmm_daemon.domain.errors import NotReady, OutcomeUnknown, SegmentNotFound, TimedOut
 from rlmm_daemon.domain.ids import (
     BrokerId,
     LeaderEpoch,
@@ -56,7 +56,7 @@ class FakeManager:
     callers: list[Any] = field(default_factory=list)
     #: Writes wait for it; "unknown" turns a cancelled one into OutcomeUnknown.
     release: asyncio.Event = field(default_factory=asyncio.Event)
-    cancelled_becomes_unknown: bool = False
+    handed_on: bool = False
     entered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     cancelled: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     bug: bool = False
@@ -105,18 +105,20 @@ class FakeManager:
         except TimeoutError:
             pass
 
-    async def _write(self) -> None:
+    async def _write(self, timeout_seconds: float) -> None:
+        """Keep the deadline as the manager does, which knows what a write came to by then."""
         self.entered.release()
         try:
-            await self.release.wait()
+            async with asyncio.timeout(timeout_seconds):
+                await self.release.wait()
+        except TimeoutError:
+            raise (OutcomeUnknown if self.handed_on else TimedOut) from None
         except asyncio.CancelledError:
             self.cancelled.release()
-            if self.cancelled_becomes_unknown:
-                raise OutcomeUnknown from None
             raise
 
-    async def add(self, record, caller, _timeout_seconds):
-        await self._write()
+    async def add(self, record, caller, timeout_seconds):
+        await self._write(timeout_seconds)
         self.records.append(record)
 
     async def update(self, record, caller, _timeout_seconds):
@@ -227,6 +229,10 @@ class FakeFetcher:
         return self.last
 
 
+#: Deleting this one never ends.
+HANGS = SegmentId(b"h" * 16)
+
+
 class FakeCopier:
     async def copy_log_segment_data(self, record, files):
         return b"custom"
@@ -240,7 +246,8 @@ class FakeCopier:
         pass
 
     async def delete_segment(self, tp, segment_id):
-        pass
+        if segment_id == HANGS:
+            await asyncio.Event().wait()
 
 
 @dataclass

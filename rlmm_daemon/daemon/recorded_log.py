@@ -1,0 +1,66 @@
+"""What the bucket says of the event log, for the start: the marker, and our own presence file."""
+
+from collections.abc import Callable
+
+from rlmm_daemon.codec import marker
+from rlmm_daemon.codec.marker import AcceptedLoss
+from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    MetadataPartition,
+    TopicId,
+    uuid_bytes,
+    uuid_text,
+)
+from rlmm_daemon.ports.storage import RemoteStorage
+
+
+class RecordedLog:
+    """`daemon.fleet.BucketRecord` over a bucket."""
+
+    def __init__(
+        self,
+        storage: RemoteStorage,
+        bucket: Bucket,
+        *,
+        broker_id: BrokerId,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._storage = storage
+        self._bucket = bucket
+        self._broker_id = broker_id
+        self._now_ms = now_ms
+
+    async def log(self) -> BucketLog | None:
+        """Return the marker's log, and how far an earlier life of this daemon had read it."""
+        present = await self._bucket.peek()
+        if present is None:
+            return None
+        return BucketLog(
+            topic_id=TopicId(uuid_bytes(present.metadata_topic_id)),
+            partition_count=present.partition_count,
+            positions=await self._positions(present.metadata_topic_id),
+        )
+
+    async def _positions(self, topic_id: str) -> dict[int, Position]:
+        control = await self._storage.get_control(marker.presence_key(self._broker_id))
+        if control is None:
+            return {}
+        return {
+            number: Position(seen.next_offset, seen.leader_epoch)
+            for number, seen in marker.decode_presence(control.data).partitions.items()
+            if seen.topic_id == topic_id
+        }
+
+    async def accept_loss(self, partition: MetadataPartition | None, topic_id: TopicId) -> None:
+        """Keep an accepted loss in the marker."""
+        await self._bucket.accept_loss(
+            AcceptedLoss(
+                metadata_partition=partition,
+                topic_id=uuid_text(topic_id),
+                accepted_at_ms=self._now_ms(),
+                broker_id=self._broker_id,
+            )
+        )

@@ -1,0 +1,160 @@
+"""Which log this is: what was known of it, by state directory and bucket, against what opens."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.domain.errors import (
+    HistoryLost,
+    InvalidArgument,
+    NotReady,
+    PartitionFailed,
+    StorageUnavailable,
+)
+from rlmm_daemon.domain.ids import TopicId
+from tests.unit.manager.events import TP, of, started, until, updated
+
+BROKER = Caller.BROKER
+OTHER = TopicId(bytes(range(50, 66)))
+
+
+@dataclass
+class FakeBucket:
+    """A bucket's word on the log."""
+
+    known: BucketLog | None = None
+    away: bool = False
+    accepted: list[tuple[int | None, bytes]] = field(default_factory=list)
+
+    async def log(self):
+        if self.away:
+            raise StorageUnavailable
+        return self.known
+
+    async def accept_loss(self, partition, topic_id):
+        self.accepted.append((partition, topic_id))
+        self.known = BucketLog(topic_id=topic_id, partition_count=3)
+
+
+async def one_segment(rig, **options) -> None:
+    async with rig.manager(**options) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await manager.add(started(1, 0, 9), BROKER)
+        await manager.update(updated(1), BROKER)
+        await manager.drain()
+
+
+def ask(manager):
+    return manager.remote_log_segment_metadata(TP, 0, 5, BROKER)
+
+
+async def follower_of(manager):
+    manager.replace_assignment([TP], [])
+    await until(lambda: of(TP) in manager.fleet.followers)
+    return manager.fleet.followers[of(TP)]
+
+
+async def test_an_absent_log_that_was_known_is_not_made_anew(rig):
+    await one_segment(rig)
+    rig.store.exists = False
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.fleet.whole_failure is not None)
+        with pytest.raises(PartitionFailed, match="accept-loss --all"):
+            ask(manager)
+        assert not rig.store.exists
+        await manager.fleet.accept_all()
+        await until(lambda: manager.is_ready(TP) or manager.fleet.followers != {})
+
+
+async def test_an_absent_log_that_only_the_marker_names_is_not_made_either(rig):
+    rig.store.exists = False
+    bucket = FakeBucket(BucketLog(topic_id=OTHER, partition_count=3))
+    async with rig.manager(bucket=bucket) as manager:
+        await until(lambda: manager.fleet.whole_failure is not None)
+        assert not rig.store.exists
+
+
+async def test_nothing_is_ready_until_the_marker_was_read(rig):
+    bucket = FakeBucket(away=True)
+    async with rig.manager(bucket=bucket) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: "marker" in (manager.fleet.trouble or ""))
+        with pytest.raises(NotReady, match="marker"):
+            ask(manager)
+        bucket.away = False
+        await until(lambda: manager.is_ready(TP))
+
+
+async def test_another_log_than_the_markers_is_history_lost_until_all_is_accepted(rig):
+    bucket = FakeBucket(BucketLog(topic_id=OTHER, partition_count=3))
+    async with rig.manager(bucket=bucket) as manager:
+        follower = await follower_of(manager)
+        await until(lambda: follower.failure is not None)
+        with pytest.raises(HistoryLost, match="bucket marker"):
+            ask(manager)
+        with pytest.raises(InvalidArgument, match="--all"):
+            await manager.fleet.accept(follower)
+        await manager.fleet.accept_all()
+        assert bucket.accepted == [(None, rig.store.identity.topic_id)]
+        await until(lambda: manager.is_ready(TP))
+
+
+async def test_a_recreated_log_is_compared_with_what_the_snapshot_knew(rig):
+    await one_segment(rig)
+    rig.store.recreate(OTHER)
+    async with rig.manager() as manager:
+        follower = await follower_of(manager)
+        await until(lambda: follower.failure is not None)
+        with pytest.raises(HistoryLost, match="1 finished segment"):
+            ask(manager)
+
+
+async def test_another_partition_count_fails_every_partition(rig):
+    bucket = FakeBucket(BucketLog(topic_id=rig.store.identity.topic_id, partition_count=50))
+    async with rig.manager(bucket=bucket) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.fleet.whole_failure is not None)
+        with pytest.raises(PartitionFailed, match="50 partitions, the log has 3"):
+            ask(manager)
+
+
+async def test_a_position_that_the_presence_file_had_and_the_log_lacks_is_history_lost(rig):
+    bucket = FakeBucket(
+        BucketLog(
+            topic_id=rig.store.identity.topic_id,
+            partition_count=3,
+            positions={of(TP): Position(7, 0)},
+        )
+    )
+    async with rig.manager(bucket=bucket) as manager:
+        follower = await follower_of(manager)
+        await until(lambda: follower.failure is not None)
+        with pytest.raises(HistoryLost, match="offset 7"):
+            ask(manager)
+        assert manager.fleet.furthest()[of(TP)] == Position(7, 0)
+        await manager.fleet.accept(follower)
+        await until(lambda: manager.is_ready(TP))
+
+
+async def test_a_recorded_position_that_the_log_lacks_is_history_lost_even_with_a_snapshot(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await manager.add(started(1, 0, 9), BROKER)
+        await manager.drain()
+        manager.draining = False
+        await manager.update(updated(1), BROKER)
+        await manager.fleet.write_positions()
+        manager.fleet._note_position(manager.fleet.followers[of(TP)])
+        await manager.fleet.write_positions()
+    rig.store.truncate(of(TP), 1)
+    async with rig.manager() as manager:
+        follower = await follower_of(manager)
+        await until(lambda: follower.failure is not None)
+        with pytest.raises(HistoryLost):
+            ask(manager)
