@@ -7,12 +7,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
 from rlmm_daemon.client import Client, ClientOptions
+from tests.support.fork_server import Forked, Launch
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 CONFIG: Final = REPOSITORY / "config" / "rlmm.toml"
@@ -26,12 +27,18 @@ class DaemonProcess:
     It is waited for as systemd does it: by the READY=1 that it sends.
     """
 
-    def __init__(self, directory: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, object] | None = None,
+        spawn: Callable[[Launch], "subprocess.Popen[bytes] | Forked"] | None = None,
+    ) -> None:
         self.directory = directory
+        self._spawn = spawn or _spawn
         self.settings: dict[str, object] = {"admin.listen": "127.0.0.1:0"} | dict(settings or {})
         #: From the start of the process to READY=1, of the last start.
         self.started_seconds = 0.0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         self._told: socket.socket | None = None
         for each in (self.remote, self.log_dir):
             each.mkdir(parents=True, exist_ok=True)
@@ -71,7 +78,7 @@ class DaemonProcess:
         try:
             told.bind(str(notify))
             begun = time.perf_counter()
-            self.process = self._spawn(str(notify))
+            self.process = self._spawn(self._launch(str(notify)))
             self._await_ready(told, begun + START_SECONDS)
         except BaseException:
             self.kill()
@@ -115,19 +122,14 @@ class DaemonProcess:
             check=False,
         )
 
-    def _spawn(self, notify: str) -> subprocess.Popen[bytes]:
-        arguments = [sys.executable, "-m", "rlmm_daemon", "run", "--config", str(CONFIG)]
-        for key, value in self.settings.items():
-            arguments += ["--set", f"{key}={value}"]
-        with self.output.open("ab") as output:
-            return subprocess.Popen(
-                arguments,
-                cwd=self.directory,
-                env=environment() | {"NOTIFY_SOCKET": notify},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+    def _launch(self, notify: str) -> Launch:
+        overrides = [f"--set={key}={value}" for key, value in self.settings.items()]
+        return Launch(
+            arguments=["run", "--config", str(CONFIG), *overrides],
+            directory=str(self.directory),
+            environment=environment() | {"NOTIFY_SOCKET": notify},
+            output=str(self.output),
+        )
 
     def _await_ready(self, told: socket.socket, until: float) -> None:
         assert self.process is not None
@@ -147,6 +149,18 @@ class DaemonProcess:
 
     def last_words(self, lines: int = 20) -> str:
         return "\n".join(self.output.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _spawn(launch: Launch) -> subprocess.Popen[bytes]:
+    with Path(launch.output).open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rlmm_daemon", *launch.arguments],
+            cwd=launch.directory,
+            env=launch.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
 
 
 def environment() -> dict[str, str]:
