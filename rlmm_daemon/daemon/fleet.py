@@ -333,6 +333,7 @@ class Fleet:
         self._note_position(follower)
         task = self._tasks.pop(partition)
         del self.followers[partition]
+        follower.retired = True
         task.cancel()
         await asyncio.wait({task})
         follower.writer.dropped()

@@ -156,6 +156,8 @@ class Follower:
         #: Held while a batch is applied, so that a snapshot is taken between batches.
         self.steady = asyncio.Lock()
         self.applied_since_snapshot = 0
+        #: Set for good when nobody follows this partition here any more.
+        self.retired = False
         self.snapshot_at_ms: int | None = None
         self.followed_since_ms = context.clock.now_ms()
         self._context = context
@@ -180,6 +182,11 @@ class Follower:
         if self.failure is not None:
             return PartitionState.FAILED
         return state_now(self._state, self.silent_seconds, self._context.freshness)
+
+    @property
+    def answers_hits(self) -> bool:
+        """Whether a segment that is found may be answered: true in `ready` and in `stale`."""
+        return self._state is PartitionState.READY and self.failure is None and not self.retired
 
     @property
     def lag(self) -> int | None:

@@ -116,6 +116,9 @@ class Manager:
             on_applied=self._applied,
         )
         self.assignment = Assignment(self._announced_changed)
+        #: Announced partitions whose follower passed every gate: a hit needs no further question.
+        #: Emptied whenever the announcement or the gate changes.
+        self._serving: dict[TopicIdPartition, Follower] = {}
         self.draining = False
         self._group: asyncio.TaskGroup | None = None
         #: Rung when the gate, the announcement or the set of followers changed.
@@ -186,6 +189,7 @@ class Manager:
     def hello_from_broker(self, incarnation_ms: int) -> None:
         """The broker's metadata manager connected; another incarnation has to announce anew."""
         self.assignment.hello(incarnation_ms)
+        self._serving.clear()
 
     def on_partition_leadership_changes(
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
@@ -204,6 +208,7 @@ class Manager:
         self.assignment.replace(leaders, followers)
 
     def _announced_changed(self, partitions: Collection[TopicIdPartition]) -> None:
+        self._serving.clear()
         follow_set = self.fleet.follow_set
         if follow_set is not None:
             follow_set.announce(partitions, self.assignment.announced)
@@ -224,7 +229,16 @@ class Manager:
         Raises:
             NotReady, NotAssigned, PartitionFailed, HistoryLost, LogCorrupt: no answer can be true.
         """
+        known = self._serving.get(partition)
+        if known is not None and known.answers_hits:
+            cache = known.fold.partitions.get(partition)
+            if cache is not None:
+                hit = cache.lookup(LeaderEpoch(epoch), Offset(offset))
+                if hit is not None:
+                    return hit
         follower, allowed = self._ask(partition, Question.LOOKUP, caller)
+        if caller is Caller.BROKER:
+            self._serving[partition] = follower
         cache = follower.fold.partitions.get(partition)
         found = None if cache is None else cache.lookup(LeaderEpoch(epoch), Offset(offset))
         if found is None and allowed is Permit.POSITIVE_ONLY:

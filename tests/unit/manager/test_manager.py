@@ -346,3 +346,40 @@ async def test_a_cancelled_write_is_not_taken_back(rig):
             write.cancel()
         rig.store.resume()
         await until(lambda: manager.fleet.followers[of(TP)].fold.position == 1)
+
+
+async def test_a_segment_that_was_a_hit_is_none_once_the_gate_closes(rig):
+    async with rig.manager() as manager:
+        manager.hello_from_broker(1)
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        assert found(manager, 5) == segment_id(1)
+        manager.hello_from_broker(1)
+        assert found(manager, 5) == segment_id(1)
+        manager.hello_from_broker(2)
+        with pytest.raises(NotReady, match="announced"):
+            found(manager, 5)
+
+
+async def test_a_segment_that_was_a_hit_is_none_once_its_partition_is_stopped(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP, NEIGHBOUR], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        assert found(manager, 5) == segment_id(1)
+        manager.on_stop_partitions([TP])
+        with pytest.raises(NotAssigned):
+            found(manager, 5)
+
+
+async def test_a_segment_that_was_a_hit_is_none_once_its_history_is_in_doubt(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        assert found(manager, 5) == segment_id(1)
+        rig.store.truncate(of(TP), 0)
+        await until(lambda: manager.fleet.followers[of(TP)].failure is not None)
+        with pytest.raises(HistoryLost):
+            found(manager, 5)
