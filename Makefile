@@ -66,3 +66,25 @@ lock: ## Resolve the dependencies anew (needs uv)
 clean: ## Remove everything that was made
 	rm -rf .venv dist build var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A real Kafka on loopback: needs a JDK (17 or later), openssl and, once, Maven.
+.PHONY: dev-up dev-down test-kafka demo-kafka bench-kafka soak-kafka
+NODES ?= 1
+
+dev-up: install ## Start a real Kafka in var/kafka: make dev-up NODES=3
+	$(BIN)/python -m deploy.dev.kafka.cluster up --nodes $(NODES)
+
+dev-down: install ## Stop the Kafka of dev-up and remove its data
+	$(BIN)/python -m deploy.dev.kafka.cluster down
+
+test-kafka: install ## The tests that need a real Kafka, on one cluster of three nodes
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(PYTEST_ARGS) tests/kafka
+
+soak-kafka: install ## The long ones too
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/kafka
+
+demo-kafka: install ## The main job beside a real three-node cluster, leader and daemon killed
+	$(BIN)/python deploy/dev/demo_kafka.py
+
+bench-kafka: install ## Benchmarks against Kafka's own metadata manager on the same broker
+	$(BIN)/python -m tests.benchmarks.kafka
