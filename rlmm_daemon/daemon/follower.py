@@ -209,6 +209,8 @@ class Follower:
         """An end offset was asked for and came."""
         self.confirmation.answered(end, asked)
         self.confirmation.reached(self.fold.position)
+        self._turn_ready()
+        self.changed.ring()
 
     def retry(self) -> None:
         """Start over after a failure whose cause is gone."""
@@ -341,12 +343,17 @@ class Follower:
     async def _judge(self) -> None:
         """Turn ready when the target is reached and nothing that was known is missing."""
         target = self.confirmation.target
-        if target is not None and self.fold.position >= target:
-            if self.history.comparing:
-                await self._compare()
-            if self._state is PartitionState.REPLAYING and not self.history.comparing:
-                self._state = PartitionState.READY
+        if target is not None and self.fold.position >= target and self.history.comparing:
+            await self._compare()
+        self._turn_ready()
         self.changed.ring()
+
+    def _turn_ready(self) -> None:
+        """Ready at the target, unless what was known before is still being looked for."""
+        target = self.confirmation.target
+        reached = target is not None and self.fold.position >= target
+        if reached and self._state is PartitionState.REPLAYING and not self.history.comparing:
+            self._state = PartitionState.READY
 
     async def _compare(self) -> None:
         missing = self.history.missing

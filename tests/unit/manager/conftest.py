@@ -21,13 +21,14 @@ class Rig:
         self.directory = directory
         self.store = MemoryLogStore(topic_id=TopicId(bytes(range(16))), partition_count=3)
         self.disk = LocalDisk()
+        self.heartbeat_seconds = 0.05
 
     @asynccontextmanager
     async def manager(
         self, name: str = "a", bucket=None, **options
     ) -> AsyncGenerator[Manager, None]:
         manager = Manager(
-            log=MemoryEventLog(self.store, heartbeat_seconds=0.05),
+            log=MemoryEventLog(self.store, heartbeat_seconds=self.heartbeat_seconds),
             disk=self.disk,
             clock=SystemClock(),
             rng=random.Random(1),

@@ -383,3 +383,10 @@ async def test_a_segment_that_was_a_hit_is_none_once_its_history_is_in_doubt(rig
         await until(lambda: manager.fleet.followers[of(TP)].failure is not None)
         with pytest.raises(HistoryLost):
             found(manager, 5)
+
+
+async def test_an_empty_log_is_ready_without_waiting_for_a_heartbeat(rig):
+    rig.heartbeat_seconds = 3600.0
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
