@@ -83,11 +83,9 @@ _OFFLINE: Final = (
 
 
 def _cut_short(f: Facts) -> bool:
-    return (
-        f.recorded_position is not None
-        and f.log_end is not None
-        and f.log_end < f.recorded_position
-    )
+    """Whether the log ends before what was read of it."""
+    read = max(f.recorded_position or 0, f.snapshot_next_offset or 0)
+    return f.log_end is not None and f.log_end < read
 
 
 _DAEMON: Final = (

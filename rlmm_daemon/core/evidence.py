@@ -92,7 +92,9 @@ def why_failed(f: Facts) -> Iterable[str]:
     if found is not None:
         yield found.evidence
         yield f"since {phrases.ago(found.at_ms, f.now_ms)}"
-    if found is not None and found.reason is FailureReason.HISTORY_LOST:
-        yield from (line for line in missing(f) if line != found.evidence)
+    lost = found is not None and found.reason is FailureReason.HISTORY_LOST
+    # The comparison's own evidence counts them already.
+    if found is not None and lost and "not in the log" not in found.evidence:
+        yield from missing(f)
     if f.whole_failure is None:
         yield from where(f)

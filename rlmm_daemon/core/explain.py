@@ -37,7 +37,7 @@ def explain(facts: Facts) -> Explanation:
         verdict=cause.verdict,
         cause=cause.name,
         sentence=cause.sentence(facts),
-        evidence=tuple(chain(_age(facts), cause.evidence(facts))),
+        evidence=tuple(line for line in chain(_age(facts), cause.evidence(facts)) if line),
         next_command=cause.command(facts),
         also=tuple(
             Notice(

@@ -1,0 +1,388 @@
+"""A manager on a memory log, a simulated disk and virtual time, driven by one-line commands."""
+
+import asyncio
+import random
+import shlex
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryEventLog, MemoryLogStore
+from rlmm_daemon.codec import records
+from rlmm_daemon.core.explain import explain
+from rlmm_daemon.core.facts import (
+    CopyFailure,
+    CopyInFlight,
+    CopyPhase,
+    Facts,
+    LastError,
+)
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
+from rlmm_daemon.core.verdict import Explanation
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.facts import CopyView, StorageView, collect
+from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.selector import matching, only
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    SegmentId,
+    TopicId,
+    TopicIdPartition,
+    uuid_text,
+)
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from tests.simulation.clock import SimClock
+from tests.simulation.disk import DiskFaults, SimDisk
+from tests.simulation.loop import SimLoop
+from tests.simulation.platter import Platter
+
+COUNT = 3
+TOPIC_ID = TopicId(bytes(range(1, 17)))
+TP = TopicIdPartition(TOPIC_ID, "orders", 0)
+NUMBER = metadata_partition(TOPIC_ID, 0, COUNT)
+STATES = {
+    "finish": SegmentState.COPY_SEGMENT_FINISHED,
+    "delete": SegmentState.DELETE_SEGMENT_STARTED,
+    "deleted": SegmentState.DELETE_SEGMENT_FINISHED,
+}
+#: Enough for whatever passes by itself, well below every limit on silence.
+SETTLE_SECONDS = 1.5
+
+
+def segment_id(number: str) -> SegmentId:
+    return SegmentId(int(number).to_bytes(16, "big"))
+
+
+def number_of(record: bytes) -> str:
+    segment = records.decode(record)
+    assert isinstance(segment, SegmentMetadata)
+    return str(int.from_bytes(segment.segment_id, "big"))
+
+
+class _Bucket:
+    """A bucket that does not answer."""
+
+    async def log(self) -> None:
+        raise StorageUnavailable("the bucket does not answer")
+
+    async def accept_loss(self, _partition: int | None, _topic_id: TopicId) -> None:
+        raise StorageUnavailable("the bucket does not answer")
+
+
+class Harness:
+    """One world per scenario file."""
+
+    def __init__(self, loop: SimLoop, group: asyncio.TaskGroup) -> None:
+        self.group = group
+        self.clock = SimClock(loop, random.Random(1))
+        self.disk = SimDisk(Platter(), loop, random.Random(2), DiskFaults())
+        self.store = MemoryLogStore(topic_id=TopicId(bytes(range(100, 116))), partition_count=COUNT)
+        self.manager: Manager | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.copies: list[CopyInFlight] = []
+        self.copy_failure: CopyFailure | None = None
+        self.storage = StorageView(kind="local")
+        self.marker_trouble = False
+        self.quarantined: frozenset[int] = frozenset()
+
+    async def run(self, command: str) -> str:
+        """Return what a command answers; an error of ours is an answer."""
+        words = shlex.split(command)
+        name, args = words[0], words[1:]
+        plain = [word for word in args if "=" not in word]
+        named = dict(word.split("=", 1) for word in args if "=" in word)
+        handler: Callable[..., Awaitable[str]] = getattr(self, f"do_{name.replace('-', '_')}")
+        try:
+            return await handler(*plain, **named) or "ok"
+        except RlmmError as error:
+            return f"{error.wire_name()}: {error.message}"
+
+    # The daemon.
+
+    async def do_start(self, settle: str = "yes") -> str:
+        self.manager = Manager(
+            log=MemoryEventLog(self.store),
+            disk=self.disk,
+            clock=self.clock,
+            rng=random.Random(3),
+            options=ManagerOptions(state_dir="/state"),
+            bucket=_Bucket() if self.marker_trouble else None,
+            quarantined=self.quarantined,
+        )
+        self.task = self.group.create_task(self.manager.run(), name="manager")
+        if settle == "yes":
+            await asyncio.sleep(SETTLE_SECONDS)
+        return ""
+
+    async def do_stop(self, drain: str = "yes") -> str:
+        assert self.task is not None
+        if drain == "yes":
+            await self.running.drain()
+        self.task.cancel()
+        await asyncio.wait({self.task})
+        self.manager = self.task = None
+        return ""
+
+    @property
+    def running(self) -> Manager:
+        assert self.manager is not None, "the scenario has not started a daemon"
+        return self.manager
+
+    async def do_wait(self, seconds: str) -> str:
+        await asyncio.sleep(float(seconds))
+        return ""
+
+    # The broker.
+
+    async def do_announce(self, role: str = "leader", settle: str = "yes") -> str:
+        self.running.replace_assignment([TP] * (role == "leader"), [TP] * (role == "follower"))
+        if settle == "yes":
+            await asyncio.sleep(SETTLE_SECONDS)
+            self.running.is_ready(TP)  # the first question is what asks for the log's end
+            await asyncio.sleep(SETTLE_SECONDS)
+        return ""
+
+    async def do_hello(self, incarnation: str) -> str:
+        self.running.hello_from_broker(int(incarnation))
+        return ""
+
+    async def do_unannounce(self) -> str:
+        self.running.on_stop_partitions([TP])
+        return ""
+
+    # Events.
+
+    def _started(
+        self, number: str, span: str, epochs: str | None = None, broker: str = "1"
+    ) -> SegmentMetadata:
+        start, end = span.split("-")
+        pairs = [pair.split(":") for pair in (epochs or f"0:{start}").split(",")]
+        return SegmentMetadata(
+            partition=TP,
+            segment_id=segment_id(number),
+            start_offset=Offset(int(start)),
+            end_offset=Offset(int(end)),
+            broker_id=BrokerId(int(broker)),
+            max_timestamp_ms=7,
+            event_timestamp_ms=self.clock.now_ms() // 1000 * 1000,
+            segment_leader_epochs={LeaderEpoch(int(e)): Offset(int(o)) for e, o in pairs},
+            segment_size_bytes=1024,
+        )
+
+    async def do_add(self, number: str, span: str, **named: str) -> str:
+        await self.running.add(records.encode(self._started(number, span, **named)), Caller.BROKER)
+        return ""
+
+    def _updated(self, number: str, state: SegmentState, broker: str = "1") -> bytes:
+        return records.encode(
+            SegmentUpdate(
+                partition=TP,
+                segment_id=segment_id(number),
+                broker_id=BrokerId(int(broker)),
+                event_timestamp_ms=self.clock.now_ms() // 1000 * 1000,
+                state=state,
+            )
+        )
+
+    async def do_finish(self, number: str, broker: str = "1") -> str:
+        await self.running.update(self._updated(number, STATES["finish"], broker), Caller.BROKER)
+        return ""
+
+    async def do_delete(self, number: str) -> str:
+        await self.running.update(self._updated(number, STATES["delete"]), Caller.BROKER)
+        return ""
+
+    async def do_deleted(self, number: str) -> str:
+        await self.running.update(self._updated(number, STATES["deleted"]), Caller.BROKER)
+        return ""
+
+    async def do_mark(self, state: str) -> str:
+        mark = PartitionDelete(
+            partition=TP,
+            broker_id=BrokerId(1),
+            event_timestamp_ms=self.clock.now_ms(),
+            state=PartitionDeleteState[f"DELETE_PARTITION_{state}"],
+        )
+        await self.running.put_partition_delete(records.encode(mark), Caller.BROKER)
+        return ""
+
+    async def do_log(self) -> str:
+        """How many records the log holds."""
+        known = self.store.partition(NUMBER)
+        return f"offsets {known.start} to {known.end}"
+
+    # Questions.
+
+    async def do_lookup(self, epoch: str, offset: str) -> str:
+        found = self.running.remote_log_segment_metadata(TP, int(epoch), int(offset), Caller.BROKER)
+        return "none" if found is None else f"segment {number_of(found)}"
+
+    async def do_highest(self, epoch: str) -> str:
+        return str(self.running.highest_offset_for_epoch(TP, int(epoch), Caller.BROKER))
+
+    async def do_list(self, epoch: str | None = None) -> str:
+        number = None if epoch is None else int(epoch)
+        found = self.running.list_remote_log_segments(TP, number, Caller.BROKER)
+        return " ".join(map(number_of, found)) or "none"
+
+    async def do_is_ready(self) -> str:
+        return str(self.running.is_ready(TP))
+
+    async def do_explain(self, selector: str = "orders-0", **named: str) -> str:
+        manager = self.running
+        known = {*manager.assignment.announced}
+        for follower in manager.followed():
+            known.update(follower.fold.partitions)
+        partition = only(selector, matching(selector, known))
+        if partition is not None:
+            await manager.until_readable(partition, Caller.OPERATOR, 1.0)
+        facts = await collect(
+            manager,
+            selector,
+            partition,
+            epoch=int(named["epoch"]) if "epoch" in named else None,
+            offset=int(named["offset"]) if "offset" in named else None,
+            storage=self.storage,
+            copies=CopyView(failures=self._failures),
+        )
+        return shown(explain(replace(facts, copies=tuple(self.copies))))
+
+    def _failures(self) -> dict[str, CopyFailure]:
+        return {} if self.copy_failure is None else {str(TP): self.copy_failure}
+
+    async def do_tail(self) -> str:
+        async with aclosing(Operator(self.running).tail(NUMBER, None, follow=False)) as events:
+            lines = [f"{event.offset} {event.outcome}" async for event in events]
+        return "\n".join(lines)
+
+    async def do_given(self, **named: str) -> str:
+        """Explain facts that no log can be made to show for long enough."""
+        now = self.clock.now_ms()
+        base = Facts(
+            selector="orders-0", partition=TP, now_ms=now, metadata_partition=NUMBER, position=7
+        )
+        return shown(
+            explain(replace(base, **{key: _value(key, v, now) for key, v in named.items()}))
+        )
+
+    # Faults.
+
+    async def do_inject(self, fault: str, *args: str) -> str:  # noqa: C901, PLR0912 - flat: one arm for each fault
+        match fault:
+            case "truncate":
+                self.store.truncate(NUMBER, int(args[0]))
+            case "trim":
+                self.store.trim(NUMBER, int(args[0]))
+            case "recreate":
+                self.store.recreate(TopicId(bytes(range(50, 66))))
+            case "pause":
+                self.store.pause()
+            case "resume":
+                self.store.resume()
+            case "absent":
+                self.store.exists = False
+            case "tombstone":
+                self.store.put(NUMBER, None)
+            case "garbage":
+                self.store.put(NUMBER, b"\x01\x63\x00garbage")
+            case "foreign-finish":
+                self.store.put(NUMBER, self._updated(args[0], STATES["finish"]))
+            case "foreign-add":
+                self.store.put(NUMBER, records.encode(self._started(args[0], args[1])))
+            case "append":
+                self.store.fail_next_append(NUMBER, AppendFault[args[0]])
+            case "marker":
+                self.marker_trouble = True
+            case "crashes":
+                self.quarantined = frozenset({int(NUMBER)})
+            case "copy":
+                phase = CopyPhase(args[0])
+                self.copies = [
+                    CopyInFlight(
+                        segment_id=uuid_text(segment_id("9")),
+                        phase=phase,
+                        bytes_done=512,
+                        bytes_total=4096,
+                        parts_done=1,
+                        call="UploadPart 2 .log",
+                        age_seconds=75,
+                    )
+                ]
+            case "copy-failed":
+                self.copy_failure = CopyFailure(
+                    segment_id=uuid_text(segment_id("9")),
+                    message=args[0],
+                    at_ms=self.clock.now_ms(),
+                )
+            case "storage":
+                error = LastError(message=args[0], at_ms=self.clock.now_ms(), consecutive=3)
+                self.storage = StorageView(kind="local", error=error)
+            case _:
+                raise AssertionError(fault)
+        await asyncio.sleep(0.3)
+        return ""
+
+    # Orders.
+
+    async def do_order(self, order: str) -> str:
+        operator = Operator(self.running)
+        orders: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {
+            "retry": lambda: operator.partition_retry(NUMBER),
+            "rebuild": lambda: operator.partition_rebuild(NUMBER),
+            "repair": lambda: operator.log_repair(NUMBER),
+            "accept-loss": lambda: operator.partition_accept_loss(NUMBER, everything=False),
+            "accept-all": lambda: operator.partition_accept_loss(None, everything=True),
+        }
+        answer = await orders[order]()
+        await asyncio.sleep(2 * SETTLE_SECONDS)
+        return str(answer)
+
+
+def shown(explanation: Explanation) -> str:
+    lines = [f"{explanation.verdict}: {explanation.cause}", f"  {explanation.sentence}"]
+    lines += [f"  - {line}" for line in explanation.evidence]
+    lines.append(f"  next: {explanation.next_command}")
+    for notice in explanation.also:
+        lines.append(f"  also {notice.cause}{' (trouble)' if notice.trouble else ''}")
+        lines.append(f"    {notice.sentence}")
+        if notice.next_command:
+            lines.append(f"    next: {notice.next_command}")
+    return "\n".join(lines)
+
+
+def _value(key: str, text: str, now_ms: int) -> Any:
+    if key == "state":
+        return PartitionState(text)
+    if key == "failure":
+        return Failure(FailureReason(text), "planted evidence", now_ms - 60_000)
+    if key == "trouble":
+        return LastError(message=text, at_ms=now_ms - 2_000, consecutive=4)
+    if text in ("yes", "no"):
+        return text == "yes"
+    return int(text) if text.isdecimal() else text
+
+
+def in_world(work: Callable[[Harness], Awaitable[str]]) -> str:
+    """Return what `work` returns in a fresh world with virtual time."""
+    loop = SimLoop(rng=random.Random(0), steps_max=2_000_000)
+
+    async def main() -> str:
+        async with asyncio.TaskGroup() as group:
+            harness = Harness(loop, group)
+            answer = await work(harness)
+            if harness.task is not None:
+                harness.task.cancel()
+        return answer
+
+    try:
+        return loop.run_until_complete(main())
+    finally:
+        if not loop.is_closed():
+            loop.abandon()
