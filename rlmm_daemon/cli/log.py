@@ -39,7 +39,7 @@ def verify(directory: str, *, as_json: bool) -> None:
         columns = ("partition", "offsets", "files", "batches", "records", "ahead", "verdict")
         shown = [report for report in reports if report["records"] or report["findings"]]
         show_table(columns, [_row(report) for report in shown])
-        click.echo(f"{phrases.number(len(reports) - len(shown), 'partition')} besides, all empty")
+        click.echo(f"{len(reports) - len(shown)} more are empty")
         found = [finding for report in reports for finding in report["findings"]]
         if found:
             click.echo()

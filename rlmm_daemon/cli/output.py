@@ -31,7 +31,7 @@ def show_table(
 
     terminal = sys.stdout.isatty()
     table = Table(
-        *(Column(Text(column)) for column in columns),
+        *(Column(Text(column), overflow="fold") for column in columns),
         title=Text(title) if title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD if terminal else None,

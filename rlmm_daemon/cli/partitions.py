@@ -11,8 +11,8 @@ from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.observability.escape import escape
 
 _COLUMNS = (
-    "partition", "state", "position", "log end", "lag", "announced", "user partitions", "segments",
-    "unreadable", "rejected",
+    "N", "state", "position", "log end", "lag", "announced", "folded", "segments", "unreadable",
+    "rejected",
 )  # fmt: skip
 
 
@@ -22,6 +22,9 @@ _COLUMNS = (
 @daemon_options
 def command(*, everything: bool, records: bool, target: Target) -> None:
     """List the metadata partitions that are followed, with state, position and health.
+
+    N is what rlmm partition and rlmm log take. Announced are the broker's user partitions, folded
+    all that the log names.
 
     Exit code 1 if one failed.
 

@@ -1,5 +1,7 @@
 """`rlmm segments`: what is stored of a partition."""
 
+from datetime import UTC, datetime
+
 import click
 
 from rlmm_daemon.cli.asking import asking
@@ -8,9 +10,17 @@ from rlmm_daemon.cli.output import show_facts, show_table
 from rlmm_daemon.codec import json
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.ids import uuid_text
-from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 
-_COLUMNS = ("start", "end", "epochs", "state", "size", "segment id", "broker", "last event")
+_COLUMNS = ("start", "end", "epochs", "state", "size", "segment id", "last event")
+#: A table on a terminal has no room for Kafka's names.
+_STATES = {
+    SegmentState.COPY_SEGMENT_STARTED: "copying",
+    SegmentState.COPY_SEGMENT_FINISHED: "finished",
+    SegmentState.DELETE_SEGMENT_STARTED: "deleting",
+    SegmentState.DELETE_SEGMENT_FINISHED: "deleted",
+}
+assert _STATES.keys() == set(SegmentState), "every state has its word"
 
 
 @click.command("segments")
@@ -36,25 +46,32 @@ def command(partition: str, *, epoch: int | None, target: Target) -> None:
 
 def row(segment: SegmentMetadata) -> tuple[object, ...]:
     """Return a segment as a line of a table."""
-    epochs = sorted(segment.segment_leader_epochs.items())
+    age = datetime.now(UTC).timestamp() - segment.event_timestamp_ms / 1000
     return (
         segment.start_offset,
         segment.end_offset,
-        " ".join(f"{epoch}@{start}" for epoch, start in epochs),
-        segment.state.name,
+        _epochs(segment),
+        _STATES[segment.state],
         phrases.size(segment.segment_size_bytes),
         uuid_text(segment.segment_id),
-        segment.broker_id,
-        phrases.moment(segment.event_timestamp_ms),
+        f"{phrases.duration(age)} ago",
     )
+
+
+def _epochs(segment: SegmentMetadata) -> str:
+    return " ".join(f"{e}@{start}" for e, start in sorted(segment.segment_leader_epochs.items()))
 
 
 def facts(segment: SegmentMetadata) -> dict[str, object]:
     """Return a segment as names and values."""
-    names = ("start offset", "end offset", "leader epochs", "state", "size", "segment id")
     return {
         "partition": str(segment.partition),
-        **dict(zip(names, row(segment), strict=False)),
+        "segment id": uuid_text(segment.segment_id),
+        "state": segment.state.name,
+        "start offset": segment.start_offset,
+        "end offset": segment.end_offset,
+        "leader epochs": _epochs(segment),
+        "size": phrases.size(segment.segment_size_bytes),
         "broker": segment.broker_id,
         "last event": phrases.moment(segment.event_timestamp_ms),
     }

@@ -38,7 +38,7 @@ def now(number: int | None, *, target: Target) -> None:
         columns = ("partition", "state", "next offset", "size", "ms", "path")
         shown = [row for row in rows if row["next_offset"] or not row["written"]]
         show_table(columns, [_row(row) for row in shown])
-        click.echo(f"{phrases.number(len(rows) - len(shown), 'snapshot')} besides, all empty")
+        click.echo(f"{len(rows) - len(shown)} more are empty")
     if not all(row["written"] for row in rows):
         raise click.exceptions.Exit(Exit.TROUBLE)
 
