@@ -252,7 +252,9 @@ class Harness:
             storage=self.storage,
             copies=CopyView(failures=self._failures),
         )
-        return shown(explain(replace(facts, copies=tuple(self.copies))))
+        # To the nearest second, so that no text hangs on a millisecond of the daemon's own pace.
+        now_ms = round(facts.now_ms, -3)
+        return shown(explain(replace(facts, copies=tuple(self.copies), now_ms=now_ms)))
 
     def _failures(self) -> dict[str, CopyFailure]:
         return {} if self.copy_failure is None else {str(TP): self.copy_failure}
