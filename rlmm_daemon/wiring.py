@@ -19,6 +19,7 @@ from rlmm_daemon.codec.marker import PresencePartition
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, NoStorage, differences
 from rlmm_daemon.config import LocalStorage as LocalStorageConfig
+from rlmm_daemon.core.facts import LastError
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.readiness import Freshness, PartitionState
 from rlmm_daemon.daemon.admin import AdminServer, Ready
@@ -26,12 +27,13 @@ from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.copy_job import CopyOptions
 from rlmm_daemon.daemon.crash_guard import CrashGuard
+from rlmm_daemon.daemon.facts import StorageView
 from rlmm_daemon.daemon.fetcher import Fetcher
 from rlmm_daemon.daemon.fleet import FleetOptions
 from rlmm_daemon.daemon.gauges import Gauges
 from rlmm_daemon.daemon.limits import ServerOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.operator import Operator, storage_kind
 from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.rights import Grant, RightsTable
@@ -40,6 +42,7 @@ from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.daemon.systemd import Notifier
+from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
@@ -94,6 +97,7 @@ class Daemon:
             guard=self._guard,
         )
         self._storage = storage_of(config, self._rng)
+        self._storage_error: LastError | None = None
 
     async def serve(self) -> None:
         """Run until a stop was ordered and drained, or until something failed."""
@@ -140,6 +144,7 @@ class Daemon:
                 self._storage.backend,
                 self._storage.bucket,
                 broker_id=self._config.daemon.broker_id,
+                cluster_id=self._config.daemon.cluster_id,
                 now_ms=self._clock.now_ms,
             ),
             quarantined=self._guard.quarantined(),
@@ -164,6 +169,7 @@ class Daemon:
             runtime=runtime,
             guard=self._guard,
             version=__version__,
+            storage=lambda: StorageView(kind=storage_kind(config), error=self._storage_error),
             repair=lambda partition, records: _repair(manager.log, partition, records),
         )
         server = Server(
@@ -216,13 +222,19 @@ class Daemon:
         while (identity := manager.fleet.identity) is None:
             await manager.fleet.changed.wait()
         cluster_id = identity.cluster_id or self._config.daemon.cluster_id or ""
-        await storage.bucket.open(
-            BucketIdentity(
-                cluster_id=cluster_id,
-                partition_count=identity.partition_count,
-                metadata_topic_id=uuid_text(identity.topic_id),
+        try:
+            await storage.bucket.open(
+                BucketIdentity(
+                    cluster_id=cluster_id,
+                    partition_count=identity.partition_count,
+                    metadata_topic_id=uuid_text(identity.topic_id),
+                )
             )
-        )
+        except ConfigError as refusal:
+            # Metadata is served on; copies, fetches and deletes are refused with this reason.
+            logger.warning("remote storage refused", error=refusal.message)
+            self._storage_error = LastError(message=refusal.message, at_ms=self._clock.now_ms())
+            await asyncio.Event().wait()
         await PresenceFile(
             storage.backend,
             self._clock,

@@ -58,6 +58,11 @@ class Bucket:
         """The marker as last read; None until `open` returned."""
         return self._marker
 
+    @property
+    def refusal(self) -> ConfigError | None:
+        """Why this bucket is none of ours; None while nothing is known against it."""
+        return self._refusal
+
     async def open(self, identity: BucketIdentity) -> BucketMarker:
         """Open the storage and return its marker with our layout in it; waits for the storage.
 
@@ -106,6 +111,8 @@ class Bucket:
             if control is None:
                 return  # a bucket without a marker: the one that is made will name this log
             present = marker.decode_marker(control.data)
+            if self._refusal is not None:
+                return  # another cluster's marker is none of ours to write
             wanted = msgspec.structs.replace(
                 present,
                 metadata_topic_id=loss.topic_id,

@@ -44,6 +44,8 @@ logger = structlog.get_logger(__name__)
 class BucketLog:
     """What the bucket knows of the log: its marker, and this daemon's own presence file."""
 
+    #: None: not known.
+    cluster_id: str | None = None
     topic_id: TopicId
     partition_count: int
     #: How far an earlier life of this daemon had read, by metadata partition.
@@ -150,6 +152,8 @@ class Fleet:
             await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
             wait = min(wait * 2, _RETRY_SECONDS_MAX)
         self.trouble = None
+        if marker is not None and not _same_cluster(marker, self.identity):
+            marker = None
         await self._compare(self.identity, known, marker)
         if positions is not None and positions.topic_id == uuid_text(self.identity.topic_id):
             self._recorded = dict(positions.numbered())
@@ -315,6 +319,9 @@ class Fleet:
             failure=self._failure_at_start(partition),
             foreign_evidence=lambda: self.foreign_evidence,
         )
+        assert self.follow_set is not None, "opened before"
+        for announced in self.follow_set.announced_in(partition):
+            follower.confirmation.insert(announced)
         self.followers[partition] = follower
         self._tasks[partition] = group.create_task(follower.run(), name=f"follower-{partition}")
         self.changed.ring()
@@ -402,11 +409,20 @@ class Fleet:
         return {MetadataPartition(number): position for number, position in known.items()}
 
     async def write_positions(self) -> None:
-        """Write the positions file."""
+        """Write the positions file as of now."""
         assert self.identity is not None, "the log is open"
+        for follower in self.followers.values():
+            self._note_position(follower)
         await self._state.write_positions(
             Positions(
                 topic_id=uuid_text(self.identity.topic_id),
                 partitions={str(number): at for number, at in sorted(self._recorded.items())},
             )
         )
+
+
+def _same_cluster(marker: BucketLog, identity: LogIdentity) -> bool:
+    """Whether a marker speaks of our cluster; another one's says nothing of our log."""
+    return None in (marker.cluster_id, identity.cluster_id) or (
+        marker.cluster_id == identity.cluster_id
+    )

@@ -28,7 +28,7 @@ class FollowSet:
         self._clock = clock
         self._linger_seconds = on_demand_linger_seconds
         self._of: dict[TopicIdPartition, MetadataPartition] = {}
-        self._announced: Counter[MetadataPartition] = Counter()
+        self._announced: dict[MetadataPartition, set[TopicIdPartition]] = {}
         self._warm: set[MetadataPartition] = set()
         self._kept: Counter[MetadataPartition] = Counter()
         self._demanded: dict[MetadataPartition, float] = {}
@@ -55,12 +55,16 @@ class FollowSet:
             mine = self.of(partition)
             if partition in announced and partition not in self._of:
                 self._of[partition] = mine
-                self._announced[mine] += 1
+                self._announced.setdefault(mine, set()).add(partition)
             elif partition not in announced and partition in self._of:
                 del self._of[partition]
-                self._announced[mine] -= 1
+                self._announced[mine].discard(partition)
         self._warm.clear()
         self.changed.ring()
+
+    def announced_in(self, partition: MetadataPartition) -> frozenset[TopicIdPartition]:
+        """Return the announced user partitions whose events are in a metadata partition."""
+        return frozenset(self._announced.get(partition, ()))
 
     @contextmanager
     def keep(self, partition: MetadataPartition) -> Iterator[None]:
@@ -87,5 +91,5 @@ class FollowSet:
         """Return what should be followed now."""
         now = self._clock.monotonic()
         self._demanded = {p: until for p, until in self._demanded.items() if until > now}
-        announced = {partition for partition, count in self._announced.items() if count > 0}
+        announced = {partition for partition, members in self._announced.items() if members}
         return announced | self._warm | self._kept.keys() | self._demanded.keys()

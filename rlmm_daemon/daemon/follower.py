@@ -241,7 +241,7 @@ class Follower:
             except LogTrimmed as moved:
                 self._fail(FailureReason.HISTORY_LOST, f"{moved}, this daemon stands at {position}")
             except LogMoved as moved:
-                await self._drop_fold(str(moved) or type(moved).__name__)
+                await self._drop_fold(str(moved) or "the log lost its tail")
                 continue
             except LogCorrupt as error:
                 self._fail(FailureReason.LOG_CORRUPT, error.message)
@@ -363,10 +363,11 @@ class Follower:
             if self.failure is not None and not self._recorded:
                 self.failure = None
             return
+        one = len(missing) == 1
         self._fail(
             FailureReason.HISTORY_LOST,
-            f"{len(missing)} finished segments that were known are not in the log "
-            f"({self.history.reasons[-1]})",
+            f"{len(missing)} finished {'segment' if one else 'segments'} that this daemon knew "
+            f"{'is' if one else 'are'} not in the log: {self.history.reasons[-1]}",
         )
 
     async def _drop_fold(self, reason: str) -> None:

@@ -215,8 +215,13 @@ class Manager:
             announced = self.assignment.announced
             for partition in partitions:
                 follower = self.fleet.followers.get(follow_set.of(partition))
-                if follower is not None and partition not in announced:
+                if follower is None:
+                    continue  # it takes up what is announced when it starts
+                if partition in announced:
+                    follower.confirmation.insert(partition)
+                else:
                     follower.confirmation.remove(partition)
+            self.fleet.target_wanted.ring()
         self._changed.ring()
 
     # Look-ups: at once, or an error.

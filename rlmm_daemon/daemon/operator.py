@@ -64,7 +64,7 @@ class Operator:
         self._runtime = runtime
         self._guard = guard
         self._version = version
-        self._storage = storage or (lambda: StorageView(kind=_storage_kind(config)))
+        self._storage = storage or (lambda: StorageView(kind=storage_kind(config)))
         self._repair_log = repair
         self._started_at = manager.clock.monotonic()
 
@@ -409,7 +409,8 @@ def _copies(copier: Copier | None, config: Config | None) -> CopyView:
     )
 
 
-def _storage_kind(config: Config | None) -> str:
+def storage_kind(config: Config | None) -> str:
+    """Return the `kind` of the configured storage."""
     return "none" if config is None else str(config.storage.__struct_config__.tag)
 
 

@@ -26,19 +26,22 @@ class RecordedLog:
         bucket: Bucket,
         *,
         broker_id: BrokerId,
+        cluster_id: str | None,
         now_ms: Callable[[], int],
     ) -> None:
         self._storage = storage
         self._bucket = bucket
         self._broker_id = broker_id
+        self._cluster_id = cluster_id
         self._now_ms = now_ms
 
     async def log(self) -> BucketLog | None:
         """Return the marker's log, and how far an earlier life of this daemon had read it."""
         present = await self._bucket.peek()
-        if present is None:
-            return None
+        if present is None or self._cluster_id not in (None, present.cluster_id):
+            return None  # another cluster's marker says nothing of our log; copies are refused
         return BucketLog(
+            cluster_id=present.cluster_id,
             topic_id=TopicId(uuid_bytes(present.metadata_topic_id)),
             partition_count=present.partition_count,
             positions=await self._positions(present.metadata_topic_id),

@@ -1,0 +1,96 @@
+"""What the bucket says of the log: its marker, our presence file, accepted losses."""
+
+import random
+
+import pytest
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
+from rlmm_daemon.codec import marker
+from rlmm_daemon.codec.marker import MARKER_KEY, Presence, PresencePartition
+from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.recorded_log import RecordedLog
+from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_text
+
+OURS = TopicId(bytes(range(16)))
+OTHER = TopicId(bytes(range(50, 66)))
+
+
+@pytest.fixture
+def storage():
+    return MemoryStorage(MemoryBucket(), clock=SystemClock())
+
+
+@pytest.fixture
+def bucket(storage):
+    return Bucket(storage, layout=Layout(), rng=random.Random(1))
+
+
+def recorded(storage, bucket, cluster_id: str | None = "c1") -> RecordedLog:
+    return RecordedLog(
+        storage, bucket, broker_id=BrokerId(1), cluster_id=cluster_id, now_ms=lambda: 77
+    )
+
+
+def identity(cluster_id: str = "c1") -> BucketIdentity:
+    return BucketIdentity(
+        cluster_id=cluster_id, partition_count=3, metadata_topic_id=uuid_text(OURS)
+    )
+
+
+async def test_a_fresh_bucket_names_no_log_and_gets_no_marker_by_being_asked(storage, bucket):
+    assert await recorded(storage, bucket).log() is None
+    assert await storage.get_control(MARKER_KEY) is None
+
+
+async def test_the_marker_and_the_presence_file_are_the_buckets_word(storage, bucket):
+    await bucket.open(identity())
+    seen = PresencePartition(state="ready", topic_id=uuid_text(OURS), leader_epoch=4, next_offset=9)
+    stale = PresencePartition(
+        state="ready", topic_id=uuid_text(OTHER), leader_epoch=1, next_offset=5
+    )
+    presence = Presence(
+        cluster_id="c1",
+        broker_id=1,
+        incarnation=None,
+        started_at_ms=0,
+        written_at_ms=0,
+        copy_deadline_seconds=1.0,
+        lease_end_ms=None,
+        metadata_manager="rlmm",
+        partitions={0: seen, 1: stale},
+    )
+    await storage.overwrite_control(marker.presence_key(1), marker.encode(presence))
+    log = await recorded(storage, bucket).log()
+    assert log is not None
+    assert (log.topic_id, log.partition_count) == (OURS, 3)
+    assert log.positions == {0: Position(9, 4)}
+
+
+async def test_another_clusters_marker_says_nothing_and_is_not_written(storage, bucket):
+    await bucket.open(identity("another"))
+    before = await storage.get_control(MARKER_KEY)
+    ours = Bucket(storage, layout=Layout(), rng=random.Random(1))
+    with pytest.raises(ConfigError):
+        await ours.open(identity())
+    assert ours.refusal is not None
+    log = recorded(storage, ours)
+    assert await log.log() is None
+    await log.accept_loss(None, OTHER)
+    assert await storage.get_control(MARKER_KEY) == before
+
+
+async def test_an_accepted_loss_is_kept_and_names_the_log_from_then_on(storage, bucket):
+    await bucket.open(identity())
+    log = recorded(storage, bucket)
+    await log.accept_loss(MetadataPartition(2), OURS)
+    await log.accept_loss(None, OTHER)
+    known = await log.log()
+    assert known is not None
+    assert known.topic_id == OTHER
+    assert bucket.marker is not None
+    losses = [(loss.metadata_partition, loss.topic_id) for loss in bucket.marker.accepted_losses]
+    assert losses == [(2, uuid_text(OURS)), (None, uuid_text(OTHER))]
