@@ -70,7 +70,8 @@ class FollowSet:
     def keep(self, partition: MetadataPartition) -> Iterator[None]:
         """Follow while a job is in flight."""
         self._kept[partition] += 1
-        if self._kept[partition] == 1:
+        # Where it is announced too, nothing changes: a write then wakes nobody.
+        if self._kept[partition] == 1 and not self._announced.get(partition):
             self.changed.ring()
         try:
             yield
@@ -78,7 +79,8 @@ class FollowSet:
             self._kept[partition] -= 1
             if not self._kept[partition]:
                 del self._kept[partition]
-                self.changed.ring()
+                if not self._announced.get(partition):
+                    self.changed.ring()
 
     def demand(self, partitions: Iterable[MetadataPartition]) -> None:
         """Follow for an operator, for a while from now."""

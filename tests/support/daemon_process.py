@@ -165,6 +165,11 @@ def _spawn(launch: Launch) -> subprocess.Popen[bytes]:
 
 def environment() -> dict[str, str]:
     """Return an environment in which `python -m rlmm_daemon` is this checkout's."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("RLMM_")}
+    # With compiled modules kept, as an installed daemon has them.
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTHONDONTWRITEBYTECODE" and not name.startswith("RLMM_")
+    }
     paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     return ours | {"PYTHONPATH": os.pathsep.join(paths)}
