@@ -46,7 +46,10 @@ class Partition(_Array, frozen=True):
 
 
 class HelloParams(_Array, frozen=True):
-    """First on every connection. Ids are required of brokers; a wrong one is refused."""
+    """First on every connection. Ids are required of brokers; a wrong one is refused.
+
+    A storage manager may leave the cluster id out: Kafka does not tell it.
+    """
 
     protocol: int
     #: Free text for logs: name and version.

@@ -54,7 +54,8 @@ def introduce(params: HelloParams) -> Introduction:
 
     Raises:
         UnsupportedProtocol: another version of the protocol.
-        InvalidArgument: an unknown role or part, or a broker without its ids.
+        InvalidArgument: an unknown role or part, or a broker without its ids. A cluster id is
+            asked of its metadata manager only: Kafka does not tell it to RemoteStorageManagers.
     """
     if params.protocol != PROTOCOL_VERSION:
         raise UnsupportedProtocol(
@@ -81,7 +82,7 @@ def _require_ids(params: HelloParams, part: Part) -> None:
     missing = [
         name
         for name in ("cluster_id", "broker_id", "broker_incarnation")
-        if getattr(params, name) is None
+        if getattr(params, name) is None and not (name == "cluster_id" and part is Part.STORAGE)
     ]
     if missing:
         raise InvalidArgument(f"hello of a broker lacks {', '.join(missing)}", missing=missing)

@@ -118,6 +118,8 @@ class Operator:
             "uptime_seconds": round(manager.clock.monotonic() - self._started_at, 3),
             "draining": manager.draining,
             "log": {
+                # The plugin refuses "embedded" in a cluster of several brokers.
+                "kind": self._config and self._config.event_log.__struct_config__.tag,
                 "open": identity is not None,
                 "topic_id": identity and uuid_text(identity.topic_id),
                 "partition_count": identity and identity.partition_count,

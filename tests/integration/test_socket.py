@@ -251,6 +251,16 @@ async def test_a_mismatch_found_later_closes_that_connection_and_no_other(path):
         assert it.manager.incarnations == []
 
 
+async def test_a_storage_manager_need_not_know_its_cluster(path):
+    """Kafka tells it the broker's id alone."""
+    async with daemon(path):
+        raw = await Raw.connect(path, role=None)
+        raw.send_hello("broker", part="storage", broker_id=1, broker_incarnation=1)
+        _, error, _ = await raw.answer()
+        assert error is None
+        raw.close()
+
+
 async def test_what_is_sent_right_behind_hello_is_answered_after_it(path):
     async with daemon(path):
         raw = await Raw.connect(path, role=None)
