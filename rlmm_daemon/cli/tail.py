@@ -8,7 +8,7 @@ import msgspec
 from rlmm_daemon.cli.asking import asking
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
-from rlmm_daemon.codec import json, records
+from rlmm_daemon.codec import formatter, json, records
 from rlmm_daemon.codec.api import TailEvent
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.errors import RlmmError
@@ -22,8 +22,17 @@ from rlmm_daemon.observability.escape import escape
 @click.option("--partition", "number", type=click.IntRange(min=0), help="One metadata partition.")
 @click.option("--from", "start", type=click.IntRange(min=0), help="From this offset on.")
 @click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["rlmm", "kafka"]),
+    default="rlmm",
+    help="kafka: the lines of Kafka's RemoteLogMetadataFormatter.",
+)
 @daemon_options
-def command(*, number: int | None, start: int | None, follow: bool, target: Target) -> None:
+def command(
+    *, number: int | None, start: int | None, follow: bool, form: str, target: Target
+) -> None:
     """Show the last events of the metadata log, oldest first.
 
     --json: a line each, {metadata_partition, offset, outcome, record}; record is in the form of
@@ -36,6 +45,8 @@ def command(*, number: int | None, start: int | None, follow: bool, target: Targ
         for event in client.tail(number, start, follow=follow):
             if target.json:
                 show_json(_as_json(event))
+            elif form == "kafka":
+                click.echo(formatter.line(event.metadata_partition, event.offset, event.value))
             else:
                 click.echo(_line(event))
 

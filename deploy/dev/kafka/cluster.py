@@ -58,6 +58,8 @@ class Cluster:
     #: More lines for every server.properties.
     properties: dict[str, str] = field(default_factory=dict)
     nodes: dict[int, Node] = field(default_factory=dict)
+    #: Our own children, which have to be waited for.
+    _children: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, directory: Path) -> "Cluster":
@@ -117,6 +119,8 @@ class Cluster:
 
     def alive(self, node_id: int) -> bool:
         """Return whether the node's process runs (a frozen one does too)."""
+        if (child := self._children.get(node_id)) is not None:
+            return child.poll() is None
         pid = self.nodes[node_id].pid
         return pid is not None and _is_ours(pid, self._properties(node_id))
 
@@ -251,6 +255,7 @@ class Cluster:
                 start_new_session=True,  # Ctrl-C in the terminal that began it is not for it
             )
         node.pid = process.pid
+        self._children[node.node_id] = process
         self._write()
         return position
 
@@ -282,6 +287,7 @@ class Cluster:
         for node_id in node_ids:
             _until(lambda n=node_id: not self.alive(n), STOP_SECONDS, f"node {node_id} ends")  # type: ignore[misc]  # a default binds the loop's value
             self.nodes[node_id].pid = None
+            self._children.pop(node_id, None)
         self._write()
 
 
@@ -309,8 +315,6 @@ def _free_ports(count: int) -> list[int]:
 
 def _is_ours(pid: int, properties: Path) -> bool:
     """Return whether `pid` runs and is the broker of these properties: pids come round again."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # a child of ours that ended is a zombie until then
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):

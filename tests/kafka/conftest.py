@@ -1,0 +1,80 @@
+"""One real cluster for the whole run, healed between tests, and a daemon's manager on it.
+
+Asked for by RLMM_TEST_KAFKA=1 (`make test-kafka`) or by RLMM_TEST_KAFKA_LIBS; otherwise skipped.
+"""
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.dev.kafka.cluster import Cluster
+from tests.kafka.probe import Probe
+from tests.kafka.proxy import Proxy
+from tests.kafka.rig import KafkaRig
+
+HERE = Path(__file__).parent
+REQUESTED = any(os.environ.get(name) for name in ("RLMM_TEST_KAFKA", "RLMM_TEST_KAFKA_LIBS"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("kafka")
+            item.add_marker(pytest.mark.timeout(120))
+            if not REQUESTED:
+                item.add_marker(pytest.mark.skip(reason="needs a broker: make test-kafka"))
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster() -> Iterator[Cluster]:
+    """Three nodes with every kind of listener; a fault's test uses `cluster`."""
+    directory = Path(tempfile.mkdtemp(prefix="rlmm-kafka-"))
+    cluster = Cluster(directory=directory, count=int(os.environ.get("RLMM_TEST_KAFKA_NODES", "3")))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.destroy()
+
+
+@pytest.fixture
+def cluster(kafka_cluster: Cluster) -> Iterator[Cluster]:
+    """The session's cluster, whose nodes all run again afterwards."""
+    yield kafka_cluster
+    for node_id in kafka_cluster.nodes:
+        kafka_cluster.thaw(node_id)
+    kafka_cluster.start_nodes(kafka_cluster.nodes)
+
+
+@pytest.fixture(scope="session")
+def probe(kafka_cluster: Cluster) -> Iterator[Probe]:
+    """Kafka's own classes."""
+    with Probe(kafka_cluster.bootstrap(), kafka_cluster.directory / "probe.log") as probe:
+        yield probe
+
+
+@pytest.fixture
+async def proxies(kafka_cluster: Cluster) -> AsyncIterator[dict[int, Proxy]]:
+    """A proxy before each broker's PROXIED listener, by node."""
+    proxies = {
+        node.node_id: Proxy(node.node_id, node.ports["proxy"], node.ports["PROXIED"])
+        for node in kafka_cluster.nodes.values()
+    }
+    for proxy in proxies.values():
+        await proxy.start()
+    yield proxies
+    for proxy in proxies.values():
+        await proxy.close()
+
+
+@pytest.fixture
+def rig(
+    cluster: Cluster, probe: Probe, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[KafkaRig]:
+    """Managers over a topic of this test's own."""
+    rig = KafkaRig(cluster, probe, tmp_path, f"rlmm.{request.node.originalname}"[:200])
+    yield rig
+    rig.close()
