@@ -18,7 +18,7 @@ from rlmm_daemon.domain.errors import (
     OutcomeUnknown,
     SegmentNotFound,
 )
-from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from tests.unit.manager.events import (
     NEIGHBOUR,
     TP,
@@ -42,9 +42,18 @@ async def ready(manager, tp=TP) -> None:
     await until(lambda: manager.is_ready(tp))
 
 
+async def failed(manager) -> None:
+    await until(lambda: of(TP) in manager.fleet.followers)
+    await until(lambda: manager.fleet.followers[of(TP)].failure is not None)
+
+
 def found(manager, offset: int, tp=TP, caller=BROKER):
     record = manager.remote_log_segment_metadata(tp, 0, offset, caller)
-    return None if record is None else records.decode(record).segment_id
+    if record is None:
+        return None
+    segment = records.decode(record)
+    assert isinstance(segment, SegmentMetadata)
+    return segment.segment_id
 
 
 async def test_a_finished_copy_is_found_and_an_unfinished_one_is_not(rig):
@@ -254,9 +263,7 @@ async def test_a_loss_is_still_known_after_a_restart(rig):
     for _ in range(2):
         async with rig.manager() as manager:
             manager.replace_assignment([TP], [])
-            await until(lambda m=manager: m.fleet.followers.get(of(TP)) is not None)
-            follower = manager.fleet.followers[of(TP)]
-            await until(lambda f=follower: f.failure is not None)
+            await failed(manager)
             with pytest.raises(HistoryLost):
                 found(manager, 5)
 
