@@ -14,10 +14,13 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
+from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+from rlmm_daemon.adapters.kafka_connection.security import load_security
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.codec.marker import PresencePartition
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, NoStorage, differences
+from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import LocalStorage as LocalStorageConfig
 from rlmm_daemon.core.facts import LastError
 from rlmm_daemon.core.layout import Layout
@@ -267,15 +270,25 @@ def event_log_of(
     spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
 ) -> EventLog:
     """Return the configured event log, closed."""
+    chosen = config.event_log
+    if isinstance(chosen, KafkaLogConfig):
+        security = chosen.kafka.security
+        return KafkaLog(
+            chosen.kafka,
+            clock=clock,
+            luck=rng,
+            spawn=spawn,
+            load_security=lambda: load_security(security),
+        )
     return EmbeddedLog(
         disk=disk,
         clock=clock,
         spawn=spawn,
         luck=rng,
         directory=config.event_log_directory,
-        partition_count=config.event_log.partition_count,
+        partition_count=chosen.partition_count,
         cluster_id=config.daemon.cluster_id,
-        options=EmbeddedOptions(segment_bytes=config.event_log.segment_bytes),
+        options=EmbeddedOptions(segment_bytes=chosen.segment_bytes),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rlmm_daemon.config.model import Config, LocalStorage
+from rlmm_daemon.config.model import Config, EmbeddedLog, KafkaSecurity, LocalStorage
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.secret import HIDDEN, looks_secret
 
@@ -22,11 +22,16 @@ _VALUE_CHARACTERS_MAX: Final = 80
 _KEY: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 #: Keys whose relative value is taken from the working directory.
 _PATHS: Final = (
-    ("daemon", "state_dir"),
-    ("daemon", "log_dirs"),
-    ("socket", "path"),
-    ("event_log", "directory"),
-    ("storage", "directory"),
+    "daemon.state_dir",
+    "daemon.log_dirs",
+    "socket.path",
+    "event_log.directory",
+    "event_log.kafka.security.ca_file",
+    "event_log.kafka.security.certificate_file",
+    "event_log.kafka.security.key_file",
+    "event_log.kafka.security.key_password_file",
+    "event_log.kafka.security.password_file",
+    "storage.directory",
 )
 
 
@@ -159,12 +164,18 @@ def _check_leaf(value: Any, field: msgspec.structs.FieldInfo, path: str) -> list
         if choices:
             reason = f"expected {choices}"
         default = field.default
-        hint = "" if default is msgspec.NODEFAULT else f"; the default is {_show(path, default)}"
+        hint = (
+            ""
+            if default in (msgspec.NODEFAULT, None)
+            else f"; the default is {_show(path, default)}"
+        )
         return [f"{path} = {_show(path, value)}: {reason}{hint}"]
     return []
 
 
 def _choices(kind: Any) -> str:
+    if typing.get_origin(kind) is typing.Union:  # a choice that may be left out
+        kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) is not typing.Literal:
         return ""
     return " or ".join(f'"{each}"' for each in typing.get_args(kind))
@@ -193,8 +204,11 @@ def _show(path: str, value: Any) -> str:
 
 
 def _make_paths_absolute(raw: Mapping[str, Any]) -> None:
-    for section, key in _PATHS:
-        table = raw.get(section, {})
+    for path in _PATHS:
+        *sections, key = path.split(".")
+        table: Any = raw
+        for section in sections:
+            table = table.get(section, {})
         value = table.get(key)
         if isinstance(value, str):
             table[key] = _absolute(value)
@@ -208,17 +222,10 @@ def _absolute(path: str) -> str:
 
 
 def _check_together(config: Config) -> Iterator[str]:
-    if config.daemon.cluster_id is None:
-        yield (
-            "daemon.cluster_id is missing: an embedded log can't ask a broker for it; "
-            "copy cluster.id from the broker's meta.properties"
-        )
-    if not config.event_log.single_broker:
-        yield (
-            "event_log.single_broker = false: an embedded log is this daemon's alone, so with "
-            "several brokers the first leadership change would lose data; set it to true only in "
-            "a cluster of one broker"
-        )
+    if isinstance(config.event_log, EmbeddedLog):
+        yield from _check_embedded_log(config, config.event_log)
+    else:
+        yield from _check_kafka_security(config.event_log.kafka.security)
     yield from _check_socket_path(config.socket.path)
     if config.admin.listen and int(config.admin.listen.rpartition(":")[2]) > _PORT_MAX:
         yield f'admin.listen = "{config.admin.listen}": a port is at most {_PORT_MAX}'
@@ -229,6 +236,46 @@ def _check_together(config: Config) -> Iterator[str]:
         )
     if isinstance(config.storage, LocalStorage):
         yield from _check_local_storage(config, config.storage)
+
+
+def _check_embedded_log(config: Config, log: EmbeddedLog) -> Iterator[str]:
+    if config.daemon.cluster_id is None:
+        yield (
+            "daemon.cluster_id is missing: an embedded log can't ask a broker for it; "
+            "copy cluster.id from the broker's meta.properties"
+        )
+    if not log.single_broker:
+        yield (
+            "event_log.single_broker = false: an embedded log is this daemon's alone, so with "
+            "several brokers the first leadership change would lose data; set it to true only in "
+            "a cluster of one broker"
+        )
+
+
+def _check_kafka_security(security: KafkaSecurity) -> Iterator[str]:
+    """What one protocol needs and another would silently ignore."""
+    here = "event_log.kafka.security"
+    for name, wanted, keys in (
+        ("SASL", "SASL" in security.protocol, ("mechanism", "username", "password")),
+        ("TLS", "SSL" in security.protocol, ("ca", "certificate", "key", "key_password")),
+    ):
+        for key in keys:
+            given = [
+                each
+                for each in (key, f"{key}_file", f"{key}_env")
+                if getattr(security, each, None) is not None
+            ]
+            if given and not wanted:
+                yield (
+                    f'{here}.{given[0]} is set, but protocol = "{security.protocol}" uses no {name}'
+                )
+            if len(given) > 1:
+                yield f"{here}.{given[0]} and {given[1]} are both set; keep one of them"
+            if name == "SASL" and wanted and not given:
+                choice = key if key != "password" else "password_file or password_env"
+                yield f'{here}.{choice} is missing: protocol = "{security.protocol}" needs it'
+    if (security.certificate_file is None) != (security.key_file is None):
+        yield f"{here}.certificate_file and key_file belong together: set both or neither"
 
 
 def _check_socket_path(path: str) -> Iterator[str]:
@@ -248,7 +295,11 @@ def _check_local_storage(config: Config, storage: LocalStorage) -> Iterator[str]
         )
     own = [
         ("daemon.state_dir", config.daemon.state_dir),
-        ("the embedded log's directory", config.event_log_directory),
+        *(
+            [("the embedded log's directory", config.event_log_directory)]
+            if isinstance(config.event_log, EmbeddedLog)
+            else []
+        ),
         *(("daemon.log_dirs", each) for each in config.daemon.log_dirs),
     ]
     for name, directory in own:

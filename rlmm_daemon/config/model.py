@@ -91,8 +91,90 @@ class EmbeddedLog(_Section, frozen=True, kw_only=True, tag_field="kind", tag="em
     segment_bytes: Annotated[int, Meta(ge=_MIB, le=1_024 * _MIB)] = 16 * _MIB
 
 
+class KafkaSecurity(_Section, frozen=True, kw_only=True):
+    """How the brokers know this daemon, and it them. Files are read again on SIGHUP."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    #: PEM; absent: the machine's own certificate authorities.
+    ca_file: FilePath | None = None
+    #: PEM, for mutual TLS; a chain may follow the certificate.
+    certificate_file: FilePath | None = None
+    key_file: FilePath | None = None
+    key_password_file: FilePath | None = None
+    key_password_env: str | None = None
+    #: False accepts any host name in a certificate that the authority signed.
+    verify_host_name: bool = True
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    username: str | None = None
+    password_file: FilePath | None = None
+    password_env: str | None = None
+
+
+class KafkaProducer(_Section, frozen=True, kw_only=True):
+    """Writing to the metadata topic: idempotent, acks=all."""
+
+    #: A record whose fate is not known after so long is given up as `outcome_unknown`.
+    delivery_timeout_ms: Milliseconds = 120_000
+    #: Default: as in [event_log.kafka].
+    request_timeout_ms: Milliseconds | None = None
+    #: Values in one record batch; below the topic's max.message.bytes.
+    batch_bytes_max: Annotated[int, Meta(ge=1_024, le=64 * _MIB)] = 256 * 1024
+    #: Waiting, of one metadata partition; more are refused as overloaded.
+    pending_records_max: Annotated[int, Meta(ge=1, le=1_048_576)] = 16_384
+
+
+class KafkaFetch(_Section, frozen=True, kw_only=True):
+    """Reading the metadata topic: one connection and one long poll per followed partition."""
+
+    #: The broker answers after so long even if nothing came.
+    max_wait_ms: Annotated[int, Meta(ge=1, le=30_000)] = 500
+    bytes_max: Annotated[int, Meta(ge=4_096, le=64 * _MIB)] = _MIB
+    #: Beyond max_wait_ms; then the connection is called dead.
+    request_timeout_ms: Milliseconds = 5_000
+
+
+class KafkaAdmin(_Section, frozen=True, kw_only=True):
+    """The metadata topic itself: how it is made if absent, what is asked of an existing one."""
+
+    partition_count: Annotated[int, Meta(ge=1, le=10_000)] = 50
+    replication_factor: Annotated[int, Meta(ge=1, le=32_767)] = 3
+    #: Default: 2, or what the replication factor allows.
+    min_insync_replicas: Annotated[int, Meta(ge=1, le=32_767)] | None = None
+    #: True refuses a topic that compacts or deletes by age or size; false warns.
+    require_infinite_retention: bool = False
+    #: Default: as in [event_log.kafka].
+    request_timeout_ms: Milliseconds | None = None
+
+
+class KafkaClient(_Section, frozen=True, kw_only=True):
+    """How the brokers are reached; the sections below it override what they name."""
+
+    #: `host:port`, any brokers of the cluster; the one beside the daemon is a good first.
+    bootstrap: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):\d{1,5}$")], ...],
+        Meta(min_length=1),
+    ]
+    topic: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,249}$")] = "__remote_log_metadata"
+    client_id: Annotated[str, Meta(min_length=1, max_length=255)] = "rlmm"
+    connect_timeout_ms: Milliseconds = 5_000
+    request_timeout_ms: Milliseconds = 10_000
+    #: After an error; doubled up to the second with each further one, and jittered.
+    retry_backoff_ms: Milliseconds = 50
+    retry_backoff_max_ms: Milliseconds = 2_000
+    security: KafkaSecurity = KafkaSecurity()
+    producer: KafkaProducer = KafkaProducer()
+    fetch: KafkaFetch = KafkaFetch()
+    admin: KafkaAdmin = KafkaAdmin()
+
+
+class KafkaLog(_Section, frozen=True, kw_only=True, tag_field="kind", tag="kafka"):
+    """Kafka's own metadata topic, in the cluster of the broker beside this daemon."""
+
+    kafka: KafkaClient
+
+
 #: The kinds of log this version knows, told apart by `kind`; another one is one more struct here.
-EventLog = EmbeddedLog
+EventLog = EmbeddedLog | KafkaLog
 
 
 class Assignment(_Section, frozen=True, kw_only=True):
@@ -187,8 +269,9 @@ class Config(_Section, frozen=True, kw_only=True):
 
     @property
     def event_log_directory(self) -> str:
-        """Where the embedded log keeps its files."""
-        return self.event_log.directory or f"{self.daemon.state_dir}/log"
+        """Where the embedded log keeps its files, or would."""
+        chosen = self.event_log.directory if isinstance(self.event_log, EmbeddedLog) else None
+        return chosen or f"{self.daemon.state_dir}/log"
 
     @property
     def snapshot_directory(self) -> str:

@@ -91,6 +91,11 @@ def _cut_short(f: Facts) -> bool:
 _DAEMON: Final = (
     _failed(R.LOG_MISSING, "The event log that this daemon knew is gone, so nothing can be said."),
     _failed(
+        R.NO_TOPIC_ID,
+        "The cluster gives the metadata topic no id, so a topic that was deleted and created again "
+        "could not be told from it. Upgrade the cluster's metadata.version.",
+    ),
+    _failed(
         R.PARTITION_COUNT_CHANGED,
         "The event log has another number of partitions than at first contact, so a partition's "
         "events can't be found by its hash any more.",

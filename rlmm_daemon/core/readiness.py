@@ -38,6 +38,7 @@ class FailureReason(enum.Enum):
     HISTORY_LOST = "history_lost"
     LOG_CORRUPT = "log_corrupt"
     LOG_MISSING = "log_missing"
+    NO_TOPIC_ID = "no_topic_id"
     PARTITION_COUNT_CHANGED = "partition_count_changed"
     CRASH_LOOP = "crash_loop"
 
@@ -69,9 +70,14 @@ FAILURES: Final[Mapping[FailureReason, Remedy]] = MappingProxyType(
             "rlmm partition accept-loss --all",
             "the event log that this daemon knew is gone",
         ),
+        R.NO_TOPIC_ID: Remedy(
+            PartitionFailed,
+            "rlmm doctor",
+            "the cluster gives the metadata topic no id, so a recreated one could not be noticed",
+        ),
         R.PARTITION_COUNT_CHANGED: Remedy(
             PartitionFailed,
-            "rlmm partition retry {partition}",
+            "rlmm partition accept-loss --all",
             "the event log has another partition count than at first contact",
         ),
         R.CRASH_LOOP: Remedy(
@@ -91,10 +97,12 @@ class Failure:
     reason: FailureReason
     evidence: str
     at_ms: int
+    #: The command, where the reason's own would not help.
+    instead: str | None = None
 
     def command(self, partition: MetadataPartition) -> str:
         """Return the command that ends this failure."""
-        return FAILURES[self.reason].command.format(partition=partition)
+        return self.instead or FAILURES[self.reason].command.format(partition=partition)
 
     def error(self, partition: MetadataPartition) -> RlmmError:
         """Return the error that every question to this partition is answered with."""

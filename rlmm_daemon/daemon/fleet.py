@@ -17,6 +17,7 @@ from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.core.readiness import Failure, FailureReason, Freshness, PartitionState
 from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower, FollowerContext
 from rlmm_daemon.daemon.snapshots import SnapshotStore
@@ -31,7 +32,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.ports.clock import Clock
-from rlmm_daemon.ports.event_log import EventLog, LogIdentity, LogMissing
+from rlmm_daemon.ports.event_log import EventLog, LogIdentity, LogMissing, NoTopicId
 
 POSITIONS_SECONDS: Final = 1.0
 _RETRY_SECONDS_MIN: Final = 0.05
@@ -121,6 +122,8 @@ class Fleet:
         self._recorded: dict[int, Position] = {}
         #: The same as the presence file of an earlier life has it, until confirmed or accepted.
         self._present: dict[int, Position] = {}
+        #: Where each log started whose missing head was accepted.
+        self._accepted_starts: dict[int, int] = {}
         self._accept_missing = False
         #: Rung when the identity became known, or a follower came or went.
         self.changed = Bell()
@@ -144,7 +147,11 @@ class Fleet:
                 self.identity = await self._log.open(create=create)
             except LogMissing as missing:
                 self._whole_failed(FailureReason.LOG_MISSING, str(missing))
-            except (UnavailableError, CorruptError, OSError) as error:
+            except NoTopicId as nameless:
+                self._whole_failed(FailureReason.NO_TOPIC_ID, str(nameless))
+            except CorruptError as error:
+                self._whole_failed(FailureReason.LOG_CORRUPT, error.message)
+            except (UnavailableError, OSError) as error:
                 self.trouble = str(error)
                 logger.warning("event log not open yet", error=str(error))
             else:
@@ -152,11 +159,16 @@ class Fleet:
             await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
             wait = min(wait * 2, _RETRY_SECONDS_MAX)
         self.trouble = None
+        self.whole_failure = None  # the log is there, readable, and has an id
+        self.trouble = None
+        if self.whole_failure and self.whole_failure.reason is FailureReason.NO_TOPIC_ID:
+            self.whole_failure = None  # the cluster was upgraded meanwhile
         if marker is not None and not _same_cluster(marker, self.identity):
             marker = None
         await self._compare(self.identity, known, marker)
         if positions is not None and positions.topic_id == uuid_text(self.identity.topic_id):
             self._recorded = dict(positions.numbered())
+            self._accepted_starts = {int(n): at for n, at in positions.accepted_starts.items()}
         if marker is not None and marker.topic_id == self.identity.topic_id:
             self._present = dict(marker.positions)
         self._snapshots.belongs_to(self.identity)
@@ -235,8 +247,10 @@ class Fleet:
         self.foreign_evidence = None
         self.whole_failure = None
         self._recorded, self._present = {}, {}
-        for follower in self.followers.values():
-            await follower.accept_loss()
+        await self._snapshots.remove_all()
+        await self._state.remove_all_lost()
+        for follower in list(self.followers.values()):
+            await self._accept_in(follower)
         self.changed.ring()
 
     async def accept(self, follower: Follower) -> None:
@@ -250,9 +264,20 @@ class Fleet:
                 "the whole log is another one than was known; run: rlmm partition accept-loss --all"
             )
         await self._accepted(follower.partition)
-        self._recorded.pop(follower.partition, None)
-        self._present.pop(follower.partition, None)
+        self._forget_position(follower.partition)
+        await self._accept_in(follower)
+
+    async def _accept_in(self, follower: Follower) -> None:
         await follower.accept_loss()
+        if follower.accepted_start:
+            self._accepted_starts[follower.partition] = follower.accepted_start
+        if self.identity is not None:
+            await self.write_positions()
+
+    def _forget_position(self, partition: MetadataPartition) -> None:
+        """The lineage that was recorded is accounted for: record the present one from now on."""
+        self._recorded.pop(partition, None)
+        self._present.pop(partition, None)
 
     async def _accepted(self, partition: MetadataPartition | None) -> None:
         """Write the acceptance down, first in the bucket, which other daemons read too."""
@@ -280,13 +305,14 @@ class Fleet:
         """Keep the followers equal to what is wanted, for ever."""
         assert self.follow_set is not None, "opened before"
         while True:
-            wanted = self.follow_set.wanted()
+            # Folds of a log with another partition count would mean nothing.
+            wanted = set() if self.whole_failure else self.follow_set.wanted()
             busy = {p for p, writer in self._writers.items() if writer.in_flight}
             for partition in sorted(self.followers.keys() - wanted - busy):
                 await self._stop(partition)
-            for partition in sorted(self.follow_set.wanted() - self.followers.keys()):
+            for partition in sorted(wanted - self.followers.keys()):
                 self._start(partition, group)
-            if self.follow_set.wanted() <= self.followers.keys():
+            if self.whole_failure or self.follow_set.wanted() <= self.followers.keys():
                 try:
                     async with asyncio.timeout(1.0):  # reasons that end by time ring no bell
                         await self.follow_set.changed.wait()
@@ -304,6 +330,7 @@ class Fleet:
             freshness=self.options.freshness,
             partition_count=self.identity.partition_count,
             target_wanted=self.target_wanted,
+            on_dropped=self._forget_position,
             on_applied=self._on_applied,
         )
         recorded = [
@@ -318,6 +345,7 @@ class Fleet:
             recorded=recorded,
             failure=self._failure_at_start(partition),
             foreign_evidence=lambda: self.foreign_evidence,
+            accepted_start=self._accepted_starts.get(partition, 0),
         )
         assert self.follow_set is not None, "opened before"
         for announced in self.follow_set.announced_in(partition):
@@ -336,7 +364,8 @@ class Fleet:
         """Snapshot what advanced, then end the follower: nothing stays connected or served."""
         follower = self.followers[partition]
         if follower.applied_since_snapshot and allowed(follower):
-            await self._snapshotter.try_write(follower)
+            with blame(follower.partition):
+                await self._snapshotter.try_write(follower)
         self._note_position(follower)
         task = self._tasks.pop(partition)
         del self.followers[partition]
@@ -360,7 +389,7 @@ class Fleet:
             if not asking:
                 await self.target_wanted.wait()
                 continue
-            inserted = {p: set(f.confirmation.asking) for p, f in asking.items()}
+            asked = {p: f.confirmation.question() for p, f in asking.items()}
             try:
                 ranges = await self._log.end_offsets(list(asking))
             except RlmmError as error:
@@ -369,7 +398,7 @@ class Fleet:
             for partition, known in ranges.items():
                 follower = asking[partition]
                 if self.followers.get(partition) is follower and follower.wants_target:
-                    follower.target_known(known.end, inserted[partition])
+                    follower.target_known(known.end, asked[partition])
             if len(ranges) < len(asking):
                 await asyncio.sleep(_RETRY_SECONDS_MIN * 2)
 
@@ -390,10 +419,11 @@ class Fleet:
 
     def _note_position(self, follower: Follower) -> None:
         if follower.position_confirmed and follower.state is not PartitionState.FAILED:
-            fold = follower.fold
+            at = follower.settled
             before = self._recorded.get(follower.partition)
-            if fold.position and (before is None or before.next_offset < fold.position):
-                self._recorded[follower.partition] = Position(fold.position, fold.leader_epoch)
+            known = at is not None and at.next_offset > 0 and at.leader_epoch >= 0
+            if at and known and (before is None or before.next_offset < at.next_offset):
+                self._recorded[follower.partition] = at
 
     def furthest(self) -> dict[MetadataPartition, Position]:
         """Return how far each partition is known to have been read, followed or not.
@@ -417,6 +447,7 @@ class Fleet:
             Positions(
                 topic_id=uuid_text(self.identity.topic_id),
                 partitions={str(number): at for number, at in sorted(self._recorded.items())},
+                accepted_starts={str(n): at for n, at in sorted(self._accepted_starts.items())},
             )
         )
 

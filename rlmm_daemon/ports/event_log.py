@@ -64,6 +64,7 @@ class EventLog(Protocol):
 
         Raises:
             LogMissing: there is no log, and it may not be created.
+            NoTopicId: the log has no id, so a recreated one could not be told from it.
             LogCorrupt: the log as a whole is unusable; a single corrupt partition opens, and
                 raises from `append` and `follow`.
             UnavailableError: not now; the caller retries with back-off.
@@ -126,6 +127,13 @@ class EventLog(Protocol):
 
 class LogMissing(Exception):
     """There is no log where one was known to be."""
+
+
+class NoTopicId(Exception):
+    """The cluster gave the metadata topic no id: its metadata.version is too old."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic} has no id: upgrade the cluster's metadata.version")
 
 
 class LogMoved(Exception):

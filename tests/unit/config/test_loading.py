@@ -7,7 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlmm_daemon.config import Config, LocalStorage, differences, effective_toml, load, parse
+from rlmm_daemon.config import (
+    Config,
+    EmbeddedLog,
+    KafkaLog,
+    LocalStorage,
+    differences,
+    effective_toml,
+    load,
+    parse,
+)
 from rlmm_daemon.domain.errors import ConfigError
 
 DEMO = Path(__file__).parents[3] / "config" / "rlmm.toml"
@@ -18,6 +27,12 @@ cluster_id = "c"
 [event_log]
 kind = "embedded"
 single_broker = true
+"""
+KAFKA = """
+[event_log]
+kind = "kafka"
+[event_log.kafka]
+bootstrap = ["127.0.0.1:9092", "[::1]:9093"]
 """
 LOCAL = """
 [storage]
@@ -35,6 +50,7 @@ def problems(text: str, *overrides: str) -> list[str]:
 
 def test_the_smallest_configuration_takes_every_default():
     config = parse(SMALLEST)
+    assert isinstance(config.event_log, EmbeddedLog)
     assert config.event_log.partition_count == 50
     assert config.event_log_directory == "/var/lib/rlmm/log"
     assert config.readiness.stale_after_seconds == 60
@@ -65,6 +81,59 @@ def test_the_demo_file_explains_every_key_with_its_default():
         for key, value in table.items():
             if key not in active.get(section, {}) and key != "directory":
                 assert value == defaults[section][key], f"{section}.{key}"
+
+
+def kafka_of_the_demo_file() -> str:
+    lines = DEMO.read_text().splitlines()
+    return "\n".join(line.removeprefix("## ") for line in lines if line.startswith("## "))
+
+
+def shape_of(table):
+    return {key: shape_of(value) if isinstance(value, dict) else 0 for key, value in table.items()}
+
+
+def test_the_demo_file_explains_every_key_of_the_kafka_log_with_its_default():
+    told = tomllib.loads(kafka_of_the_demo_file())
+    smallest = parse(f"{KAFKA}\n[daemon]\nbroker_id = 1")
+    known = msgspec.to_builtins(smallest)["event_log"]
+    assert shape_of(told["event_log"]) == shape_of(known)
+    for section, table in told["event_log"]["kafka"].items():
+        for key, value in table.items() if isinstance(table, dict) else [(section, table)]:
+            default = known["kafka"][section]
+            default = default[key] if isinstance(table, dict) else default
+            assert value == default or default is None or key == "bootstrap", f"{section}.{key}"
+
+
+def test_a_kafka_log_needs_no_cluster_id_and_is_in_force_as_printed():
+    config = parse(f"{KAFKA}\n[daemon]\nbroker_id = 1")
+    assert isinstance(config.event_log, KafkaLog)
+    assert config.event_log.kafka.topic == "__remote_log_metadata"
+    assert parse(effective_toml(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("security", "problem"),
+    [
+        ('protocol = "SSL"\nusername = "u"', 'username is set, but protocol = "SSL" uses no SASL'),
+        ('ca_file = "/ca"', 'ca_file is set, but protocol = "PLAINTEXT" uses no TLS'),
+        ('protocol = "SASL_SSL"', 'mechanism is missing: protocol = "SASL_SSL" needs it'),
+        ('protocol = "SASL_SSL"', "password_file or password_env is missing"),
+        ('password_file = "/p"\npassword_env = "P"', "password_file and password_env are both set"),
+        ('protocol = "SSL"\nkey_file = "/k"', "certificate_file and key_file belong together"),
+        ('mechanism = "GSSAPI"', 'mechanism = "GSSAPI": expected'),
+    ],
+)
+def test_security_settings_that_would_be_ignored_or_are_missing_are_named(security, problem):
+    text = f"{KAFKA}\n[event_log.kafka.security]\n{security}\n[daemon]\nbroker_id = 1"
+    found = problems(text)
+    assert any(each.startswith(f"event_log.kafka.security.{problem}") for each in found), found
+
+
+def test_files_named_for_the_kafka_log_are_made_absolute():
+    text = f"{KAFKA}\n[event_log.kafka.security]\nprotocol = 'SSL'\nca_file = 'ca.pem'"
+    config = parse(f"{text}\n[daemon]\nbroker_id = 1")
+    assert isinstance(config.event_log, KafkaLog)
+    assert config.event_log.kafka.security.ca_file == str(Path.cwd() / "ca.pem")
 
 
 def test_every_mistake_is_named_at_once_with_its_path_and_the_nearest_key():
@@ -100,9 +169,13 @@ def test_a_key_unlike_any_other_is_answered_with_the_list():
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('kind = "embedded"\n', "", 'event_log.kind is missing: set it to "embedded"'),
-        ('"embedded"', '"kafka"', 'event_log.kind = "kafka": this version knows "embedded"'),
-        ('"embedded"', "[1]", 'event_log.kind = [1]: this version knows "embedded"'),
+        ('kind = "embedded"\n', "", 'event_log.kind is missing: set it to "embedded" or "kafka"'),
+        (
+            '"embedded"',
+            '"raft"',
+            'event_log.kind = "raft": this version knows "embedded" or "kafka"',
+        ),
+        ('"embedded"', "[1]", 'event_log.kind = [1]: this version knows "embedded" or "kafka"'),
         ('cluster_id = "c"\n', "", "daemon.cluster_id is missing: an embedded log can't"),
         ("= true", "= false", "event_log.single_broker = false: an embedded log is this"),
         ("broker_id = 1", "broker_id = -1", "daemon.broker_id = -1: expected int >= 0"),
@@ -118,7 +191,7 @@ def test_a_missing_table_is_named_with_what_it_has_to_hold():
         "the table [daemon] is missing",
         "daemon.broker_id is missing and has no default",
         "the table [event_log] is missing",
-        'event_log.kind is missing: set it to "embedded"',
+        'event_log.kind is missing: set it to "embedded" or "kafka"',
     ]
 
 

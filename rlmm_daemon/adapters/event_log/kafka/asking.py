@@ -1,0 +1,146 @@
+"""Questions about partitions, each put to the partition's own leader."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping
+
+from rlmm_daemon.adapters.event_log.kafka.backoff import Backoff
+from rlmm_daemon.adapters.kafka_connection import Directory, KafkaClient, Leader
+from rlmm_daemon.adapters.kafka_connection.errors import Reaction, error_of, reaction_to
+from rlmm_daemon.adapters.kafka_connection.requests import (
+    NO_TAGS,
+    ListOffsets,
+    OffsetForLeaderEpoch,
+)
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable, UnavailableError
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.ports.event_log import EpochEnd, LogRange
+
+_EARLIEST, _LATEST = -2, -1
+_CONSUMER = -1
+_ATTEMPTS = 5
+#: No further attempt begins after so long.
+_ATTEMPT_SECONDS = 1.0
+#: A leader that is slower is unknown: the answers of the others do not wait for it.
+_ANSWER_SECONDS = 3.0
+
+
+class Asker:
+    """ListOffsets and OffsetForLeaderEpoch; both name the topic, so its id is checked behind."""
+
+    def __init__(self, client: KafkaClient, directory: Directory, topic: str) -> None:
+        self._client = client
+        self._directory = directory
+        self._topic = topic
+
+    async def ranges(
+        self, partitions: Collection[MetadataPartition], topic_id: TopicId
+    ) -> Mapping[MetadataPartition, LogRange]:
+        """Return start and high watermark of each partition whose leader gave both just now."""
+        known: dict[MetadataPartition, LogRange] = {}
+        async for again in self._attempts():
+            missing = set(partitions) - known.keys()
+            if again or any(self._directory.leader(each) is None for each in missing):
+                await self._directory.refresh()
+            by_leader = defaultdict(list)
+            for partition in missing:
+                leader = self._directory.leader(partition)
+                if leader is not None:
+                    by_leader[leader.node].append((partition, leader))
+            async with asyncio.TaskGroup() as tasks:
+                asked = [
+                    tasks.create_task(self._ranges_of(rows, topic_id))
+                    for rows in by_leader.values()
+                ]
+            for answer in asked:
+                known.update(answer.result())
+            if len(known) == len(set(partitions)):
+                break
+        return known
+
+    async def _attempts(self) -> AsyncIterator[bool]:
+        """Yield False for a first attempt, then True after each pause, a few times."""
+        loop, config = asyncio.get_running_loop(), self._client.config
+        over = loop.time() + _ATTEMPT_SECONDS
+        backoff = Backoff(
+            config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000, self._client.luck
+        )
+        yield False
+        for _ in range(_ATTEMPTS - 1):
+            await asyncio.sleep(backoff.next())
+            if loop.time() >= over:
+                return
+            yield True
+
+    async def _ranges_of(
+        self, rows: list[tuple[MetadataPartition, Leader]], topic_id: TopicId
+    ) -> dict[MetadataPartition, LogRange]:
+        """Ask one leader; whatever fails is missing from the answer."""
+        node = rows[0][1].node
+        try:
+            starts = await self._offsets(rows, _EARLIEST)
+            ends = await self._offsets(rows, _LATEST)
+            if not await self._directory.is_topic(node, topic_id, seconds=_ANSWER_SECONDS):
+                return {}
+        except UnavailableError:
+            return {}
+        return {
+            partition: LogRange(start=starts[partition], end=ends[partition])
+            for partition, _ in rows
+            if partition in starts and partition in ends
+        }
+
+    async def _offsets(
+        self, rows: list[tuple[MetadataPartition, Leader]], timestamp: int
+    ) -> dict[MetadataPartition, int]:
+        wanted = [(int(partition), leader.epoch, timestamp, NO_TAGS) for partition, leader in rows]
+        request = ListOffsets(_CONSUMER, 0, [(self._topic, wanted, NO_TAGS)], NO_TAGS)
+        answer = await self._client.ask(rows[0][1].node, request, seconds=_ANSWER_SECONDS)
+        return {
+            MetadataPartition(index): offset
+            for _, partitions, _ in answer.topics
+            for index, error, _, offset, *_ in partitions
+            if error == 0 and offset >= 0
+        }
+
+    async def epoch_end(
+        self, partition: MetadataPartition, epoch: int, topic_id: TopicId
+    ) -> EpochEnd:
+        """Return where an epoch ends, by the leader's word.
+
+        Raises:
+            UnavailableError: not now.
+        """
+        last: RlmmError = StorageUnavailable(f"metadata partition {partition} has no leader")
+        async for again in self._attempts():
+            leader = self._directory.leader(partition)
+            if again or leader is None:
+                await self._directory.refresh()
+                leader = self._directory.leader(partition)
+            if leader is None:
+                continue
+            error, found = await self.epoch_end_at(leader, partition, epoch)
+            if error == 0:
+                if await self._directory.is_topic(leader.node, topic_id):
+                    return found
+                raise StorageUnavailable("the metadata topic was recreated")
+            last = error_of(error, f"asking where epoch {epoch} of partition {partition} ends")
+            if reaction_to(error) is Reaction.REFUSED:
+                break
+        raise last
+
+    async def epoch_end_at(
+        self, leader: Leader, partition: MetadataPartition, epoch: int
+    ) -> tuple[int, EpochEnd]:
+        """Return the leader's error code, and where the largest epoch up to `epoch` ends."""
+        request = OffsetForLeaderEpoch(
+            _CONSUMER,
+            [(self._topic, [(int(partition), leader.epoch, epoch, NO_TAGS)], NO_TAGS)],
+            NO_TAGS,
+        )
+        answer = await self._client.ask(leader.node, request)
+        error, _, found, end, *_ = answer.topics[0][1][0]
+        if found < 0 or end <= 0:
+            # An epoch that ends at 0 wrote nothing: nobody can have read in it.
+            found, end = -1, -1
+        return error, EpochEnd(epoch=found, end_offset=end)

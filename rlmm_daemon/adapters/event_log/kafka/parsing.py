@@ -1,0 +1,113 @@
+"""The records of a Fetch answer: batch headers walked here, records read by aiokafka's parser.
+
+aiokafka's iteration checks no checksum, gives no leader epoch and hands out control batches as if
+they were events; so each batch's header is read first. A slice bounds how long decoding keeps the
+event loop: a megabyte is some 10,000 events.
+"""
+
+import struct
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from aiokafka.errors import KafkaError
+from aiokafka.record.default_records import DefaultRecordBatch
+
+#: base offset, length, leader epoch, magic, checksum, attributes, last offset delta
+_HEAD: Final = struct.Struct(">qiibIhi")
+_HEADER_BYTES: Final = 61
+#: What a batch's length does not count: base offset and length itself.
+_UNCOUNTED_BYTES: Final = 12
+_CONTROL: Final = 0x20
+_MAGIC: Final = 2
+SLICE_RECORDS: Final = 512
+
+#: Offset and value; None is a tombstone.
+Pair = tuple[int, bytes | None]
+
+
+class InvalidBatch(Exception):
+    """Bytes that are no record batch, or whose checksum is wrong."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        self.position = position
+        super().__init__(f"the batch at offset {position} {reason}")
+
+
+class Slice(NamedTuple):
+    """Some records, and where the position and its leader epoch stand behind them."""
+
+    records: list[Pair]
+    next_offset: int
+    leader_epoch: int
+
+
+def slices(buffer: bytes, position: int, slice_records: int = SLICE_RECORDS) -> Iterator[Slice]:
+    """Yield what `buffer` holds from `position` on; the position passes control batches and gaps.
+
+    Records before `position` are left out, since a broker always sends the whole batch. The last
+    batch may be cut off by the size limit. Transactional records are events like others, aborted
+    or not: Kafka's own consumer of this topic reads uncommitted, and one topic has one truth.
+
+    Raises:
+        InvalidBatch: after everything before it was yielded.
+    """
+    at, told, epoch = 0, position, -1
+    gathered: list[Pair] = []
+    try:
+        while (end := _end_of(buffer, at, position)) is not None:
+            base, _, batch_epoch, magic, _, attributes, last = _HEAD.unpack_from(buffer, at)
+            batch, after = _checked(buffer[at:end], magic, position), base + last + 1
+            if after <= position:
+                raise InvalidBatch(position, f"ends before it, at {after}")
+            # A generator, since the batch's own iterator starts anew after its end.
+            pairs = ((each.offset, each.value) for each in batch)
+            records = iter(()) if attributes & _CONTROL else pairs
+            while chunk := _read(records, position, slice_records):
+                if gathered and len(gathered) + len(chunk) > slice_records:
+                    yield Slice(gathered, position, epoch)
+                    told, gathered = position, []
+                gathered += chunk
+                position, epoch = chunk[-1][0] + 1, batch_epoch
+            position, epoch, at = after, batch_epoch, end
+    except InvalidBatch:
+        if position > told:
+            yield Slice(gathered, position, epoch)
+        raise
+    if position > told:
+        yield Slice(gathered, position, epoch)
+
+
+def _end_of(buffer: bytes, at: int, position: int) -> int | None:
+    """Return where the batch at `at` ends; None: the rest was cut off, or there is none."""
+    if len(buffer) - at >= _HEADER_BYTES:
+        end: int = at + _UNCOUNTED_BYTES + _HEAD.unpack_from(buffer, at)[1]
+        if end - at < _HEADER_BYTES:
+            raise InvalidBatch(position, f"claims to be {end - at} bytes long")
+        if end <= len(buffer):
+            return end
+    if at == 0 and buffer:
+        raise InvalidBatch(position, "is not whole, and the broker sent nothing else")
+    return None
+
+
+def _checked(data: bytes, magic: int, position: int) -> DefaultRecordBatch:
+    if magic != _MAGIC:
+        raise InvalidBatch(position, f"has the unknown format {magic}")
+    batch = DefaultRecordBatch(data)
+    if not batch.validate_crc():
+        raise InvalidBatch(position, "has a wrong checksum")
+    return batch
+
+
+def _read(records: Iterator[Pair], position: int, count: int) -> list[Pair]:
+    """Return the next records at or after `position`, at most `count`; empty at the end."""
+    try:
+        while chunk := list(islice(records, count)):
+            if chunk[0][0] >= position:
+                return chunk
+            if wanted := [pair for pair in chunk if pair[0] >= position]:
+                return wanted
+    except (KafkaError, ValueError) as error:
+        raise InvalidBatch(position, f"can't be read: {error}") from error
+    return []

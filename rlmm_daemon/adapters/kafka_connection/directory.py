@@ -1,0 +1,134 @@
+"""Who leads which partition of the metadata topic, and whether it is still the same topic."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlmm_daemon.adapters.kafka_connection.client import KafkaClient
+from rlmm_daemon.adapters.kafka_connection.connection import Node
+from rlmm_daemon.adapters.kafka_connection.errors import error_of
+from rlmm_daemon.adapters.kafka_connection.requests import NO_ID, NO_TAGS, Metadata
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+
+_UNKNOWN_TOPIC = 3
+_LEADER_NOT_AVAILABLE = 5
+_UNKNOWN_TOPIC_ID = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads a partition, and in which leader epoch."""
+
+    node: Node
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """The metadata topic as one answer showed it."""
+
+    cluster_id: str | None
+    topic_id: TopicId
+    partition_count: int
+    leaders: Mapping[int, Leader] = field(default_factory=dict)
+
+
+def metadata_by_name(topic: str) -> Any:
+    """Return a question that creates nothing: by default a client's would, where brokers allow."""
+    return Metadata([(NO_ID, topic, NO_TAGS)], False, False, NO_TAGS)  # noqa: FBT003 - a struct
+
+
+def metadata_by_id(topic_id: bytes) -> Any:
+    """Return a question about the topic of that id, whatever its name is now."""
+    return Metadata([(topic_id, None, NO_TAGS)], False, False, NO_TAGS)  # noqa: FBT003 - a struct
+
+
+class Directory:
+    """The newest view of the topic; one question at a time, its answer is everybody's."""
+
+    def __init__(self, client: KafkaClient, topic: str) -> None:
+        self._client = client
+        self._topic = topic
+        self._lock = asyncio.Lock()
+        self._view: TopicView | None = None
+        self._exists: bool | None = None
+        self._refreshed_at = 0.0
+        self.refresh_count = 0
+
+    @property
+    def view(self) -> TopicView | None:
+        """The newest answer about an existing topic, None before the first."""
+        return self._view
+
+    @property
+    def exists(self) -> bool | None:
+        """Whether the newest answer knew the topic; None before the first."""
+        return self._exists
+
+    def leader(self, partition: MetadataPartition) -> Leader | None:
+        """Return who led the partition at the newest answer; None: nobody, or not known."""
+        return self._view.leaders.get(partition) if self._view else None
+
+    async def refresh(self) -> TopicView | None:
+        """Ask now, or share an answer to a question asked since; None: there is no such topic.
+
+        Raises:
+            UnavailableError: no broker answered.
+        """
+        asked_at = asyncio.get_running_loop().time()
+        async with self._lock:
+            if self._refreshed_at <= asked_at:
+                begun_at = asyncio.get_running_loop().time()
+                _, answer = await self._client.ask_any(metadata_by_name(self._topic))
+                self._take(answer)
+                self._refreshed_at = begun_at
+                self.refresh_count += 1
+        return self._view if self._exists else None
+
+    async def is_topic(
+        self, node: Node, topic_id: TopicId, *, seconds: float | None = None
+    ) -> bool:
+        """Return whether that broker knows the topic by this id.
+
+        Asked over the connection on which a question by name was answered just before, it says
+        whether that answer was about this topic: a broker learns of a topic's new id before it
+        serves the new topic's log.
+        """
+        answer = await self._client.ask(node, metadata_by_id(topic_id), seconds=seconds)
+        return bool(answer.topics and answer.topics[0][0] != _UNKNOWN_TOPIC_ID)
+
+    def _take(self, answer: Any) -> None:
+        nodes = {row[0]: Node(row[0], row[1], row[2]) for row in answer.brokers}
+        self._client.learn(nodes.values())
+        if not answer.topics:
+            raise StorageUnavailable("the broker's metadata answer names no topic")
+        error, _, topic_id, _, partitions, *_ = answer.topics[0]
+        if error == _UNKNOWN_TOPIC:
+            self._exists = False
+            return
+        if error not in (0, _LEADER_NOT_AVAILABLE):
+            raise error_of(error, f"looking for topic {self._topic}")
+        before = self._view if self._view and self._view.topic_id == topic_id else None
+        self._exists = True
+        self._view = TopicView(
+            cluster_id=answer.cluster_id,
+            topic_id=TopicId(topic_id),
+            partition_count=len(partitions),
+            leaders=_leaders(partitions, nodes, before.leaders if before else {}),
+        )
+
+
+def _leaders(
+    partitions: Any, nodes: Mapping[int, Node], before: Mapping[int, Leader]
+) -> dict[int, Leader]:
+    """Return the leaders; a broker that lags behind does not take a newer epoch back."""
+    found = {}
+    for _, index, leader, epoch, *_ in partitions:
+        known = before.get(index)
+        if known is not None and known.epoch > epoch:
+            found[index] = known
+        elif leader in nodes:
+            found[index] = Leader(nodes[leader], epoch)
+    return found
