@@ -124,7 +124,7 @@ def transport_error(error: BaseException, doing: str) -> RlmmError:
             reason = "the broker does not offer this SASL mechanism"
         case vendor.SaslAuthenticationFailed() | vendor.AuthenticationFailedError():
             reason = "authentication failed: check username and password"
-        case vendor.IllegalSaslState():
+        case vendor.IllegalSaslStateError():
             reason = "the listener does not expect SASL"
         case ssl.SSLCertVerificationError():
             reason = f"the broker's certificate is not trusted: {error.verify_message}"
