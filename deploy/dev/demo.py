@@ -82,7 +82,9 @@ class Demo:
         yield step
         step.seconds = step.seconds or time.perf_counter() - begun
         self.steps.append(step)
-        self.console.print(f"[green]✓[/] {what:48} {step.seconds:8.3f} s  [dim]{step.note}[/]")
+        self.console.print(
+            f"[green]✓[/] {what:48} {step.seconds:8.3f} s  [dim]{step.note}[/]", soft_wrap=True
+        )
 
 
 def start(demo: Demo) -> None:
@@ -95,9 +97,17 @@ def start(demo: Demo) -> None:
 def announce(demo: Demo, client: Client) -> None:
     """Tell the daemon which partitions its broker leads."""
     demo.placed = kafka_segments.place(demo.daemon.log_dir)
-    with demo.step("announce partitions") as step:
+    with demo.step("announce partitions, until they are ready") as step:
         client.replace_assignment(leaders=demo.placed, followers=[])
+        until_ready(demo, client)
         step.count, step.note = len(demo.placed), ", ".join(map(name, demo.placed))
+
+
+def until_ready(demo: Demo, client: Client) -> None:
+    """Return when look-ups of both partitions are answered: a look-up waits for it."""
+    for partition in demo.placed:
+        client.list_remote_log_segments(partition)
+        check(client.is_ready(partition), f"{partition} is ready")
 
 
 def copy(demo: Demo, client: Client) -> None:
@@ -228,9 +238,7 @@ def restart(demo: Demo, big: KafkaSegment) -> None:
         begun = time.perf_counter()
         with demo.daemon.client() as client:
             client.replace_assignment(leaders=demo.placed, followers=[])
-            for partition in demo.placed:
-                client.list_remote_log_segments(partition)
-                check(client.is_ready(partition), f"{partition} is ready")
+            until_ready(demo, client)
         answered = time.perf_counter() - begun
         step.seconds = demo.daemon.started_seconds + answered
         step.note = f"of it {answered * 1000:.0f} ms after the socket answered"
@@ -246,6 +254,16 @@ def restart(demo: Demo, big: KafkaSegment) -> None:
         check(torn.state is SegmentState.COPY_SEGMENT_STARTED, f"{torn.state.name} after the kill")
         step.count = len(found)
         step.note = f"nothing lost; the interrupted copy is {torn.state.name}"
+    explain(demo, name(torn.partition))
+
+
+def explain(demo: Demo, selector: str) -> None:
+    """Show what an operator would be told."""
+    told = demo.daemon.rlmm("explain", selector)
+    demo.console.print(f"[dim]$ rlmm explain {selector}[/]")
+    for line in told.stdout.rstrip().splitlines():
+        demo.console.print(f"  {line}", markup=False, style="dim", soft_wrap=True)
+    check("being copied" in told.stdout or "COPY_SEGMENT_STARTED" in told.stdout, told.stdout)
 
 
 def listed(demo: Demo, client: Client) -> Iterable[SegmentMetadata]:

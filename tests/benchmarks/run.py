@@ -15,6 +15,7 @@ from typing import Final
 
 from rich.console import Console
 
+from rlmm_daemon.observability import logging
 from tests.benchmarks import copy, daemon, lookup, write
 from tests.benchmarks.rows import Row, Scale, table
 from tests.support.daemon_process import REPOSITORY, DaemonProcess
@@ -70,6 +71,7 @@ def main() -> int:
     options.add_argument("--only", action="append", choices=list(GROUPS), help="repeatable")
     options.add_argument("--quick", action="store_true", help="tiny, to see that it works")
     chosen = options.parse_args()
+    logging.configure(level="warning", style="console")
     work = RESULTS / "work"  # on the checkout's disk: a temporary directory may be memory
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)

@@ -12,7 +12,11 @@ ACKNOWLEDGEMENT_BYTES_MAX = 16
 
 def connect(path: str) -> socket.socket:
     peer = socket.socket(socket.AF_UNIX)
-    peer.connect(path)
+    try:
+        peer.connect(path)
+    except OSError:
+        peer.close()
+        raise
     return peer
 
 

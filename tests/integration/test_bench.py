@@ -1,0 +1,41 @@
+"""The benchmarks run, tiny: what they say is judged elsewhere."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.benchmarks.rows import Row, Scale, table
+from tests.benchmarks.run import GROUPS, keep, measure
+
+
+def test_every_group_measures_something_and_keeps_it(tmp_path: Path):
+    rows = measure(tmp_path, Scale.quick(), list(GROUPS))
+    assert {row.group for row in rows} == {"look-up", "durable write", "segments", "start"}
+    assert all(row.value for row in rows)
+    compared = [row for row in rows if row.peer]
+    installed = shutil.which("redis-server") is not None
+    assert all(row.ratio for row in compared if installed or "Redis" not in row.peer)
+    kept = json.loads(keep(rows, tmp_path / "kept").read_text())
+    assert len(kept["rows"]) == len(rows)
+    console = Console(width=160)
+    with console.capture() as shown:
+        console.print(table(rows))
+    assert "fdatasync" in shown.get()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "at_most", "at_least", "met"),
+    [(1.2, 1.25, None, True), (1.3, 1.25, None, False), (0.9, None, 0.9, True),
+     (0.8, None, 0.9, False), (None, 1.25, None, None), (1.0, None, None, None)],
+)  # fmt: skip
+def test_a_budget_is_met_missed_or_not_judged(
+    ratio: float | None, at_most: float | None, at_least: float | None, *, met: bool | None
+):
+    value = None if ratio is None else 1.0
+    row = Row(
+        group="g", what="w", value=value, unit="us", ratio=ratio, at_most=at_most, at_least=at_least
+    )
+    assert row.met is met

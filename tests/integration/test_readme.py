@@ -1,0 +1,87 @@
+"""What the README says to type works, and what it names exists."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.cli.group import COMMANDS
+from tests.support import kafka_segments
+from tests.support.daemon_process import CONFIG, REPOSITORY, DaemonProcess, environment
+
+README = (REPOSITORY / "README.md").read_text()
+FIRST_STEPS = README.split("## First steps")[1].split("\n## ")[0]
+
+
+def typed(section: str, command: str) -> list[str]:
+    """The lines of a section's console blocks that begin with this command."""
+    blocks = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line[2:] for line in lines if line.startswith(f"$ {command} ")]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path_factory.mktemp("readme")) as daemon:
+        placed = kafka_segments.place(daemon.log_dir)
+        with daemon.client() as client:
+            client.replace_assignment(placed, [])
+            client.list_remote_log_segments(next(iter(placed)))  # waits until it can be answered
+            for segment in next(iter(placed.values())):
+                client.copy_segment(segment.metadata, segment.files)
+        yield daemon
+
+
+def test_an_operators_first_steps_work_in_their_order(daemon: DaemonProcess):
+    steps = [shlex.split(line, comments=True)[1:] for line in typed(FIRST_STEPS, "rlmm")]
+    assert len(steps) > 10
+    segment_id = daemon.rlmm("segments", "orders-0", "--json").stdout.split('"id":"')[-1][:22]
+    state_dir = str(daemon.directory / "var" / "state")
+    for step in steps:
+        words = [
+            word.replace("SEGMENT_ID", segment_id).replace("/var/lib/rlmm", state_dir)
+            for word in step
+        ]
+        if words[0] in {"log", "snapshot"} and "verify" in words and daemon.process is not None:
+            assert daemon.process.wait(30) == 0, "drained"
+            daemon.kill()
+        ended = daemon.rlmm(*words)
+        # An offset that is nowhere, and files that cannot say whether the daemon answers.
+        trouble = bool({"999999", "--state-dir"} & set(words))
+        assert ended.returncode == trouble, (words, ended.stdout, ended.stderr)
+    assert (daemon.directory / "segment.log").stat().st_size > 40_000
+
+
+def test_the_example_in_python_runs(tmp_path: Path):
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr) == ("0 99 COPY_SEGMENT_STARTED\n", "")
+
+
+def test_every_command_has_a_place_in_the_table_and_no_other_has():
+    table = README.split("## The `rlmm` command")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert {name for cell in cells for name in re.findall(r"`([a-z-]+)`", cell)} == set(COMMANDS)
+
+
+def test_every_make_target_and_file_that_is_named_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    assert {line.split()[1] for line in typed(README, "make")} <= targets
+    for path in re.findall(r"(?:deploy|config)/[\w./-]+\w", README):
+        assert (REPOSITORY / path).exists(), path
+
+
+def test_the_shipped_configuration_passes_its_check(daemon: DaemonProcess):
+    assert daemon.rlmm("check-config", str(CONFIG)).returncode == 0
