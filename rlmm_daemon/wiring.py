@@ -40,7 +40,7 @@ from rlmm_daemon.daemon.operator import Operator, storage_kind
 from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.rights import Grant, RightsTable
-from rlmm_daemon.daemon.runtime import Runtime, execute
+from rlmm_daemon.daemon.runtime import Runtime, Stopping, execute
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
@@ -57,6 +57,7 @@ logger = structlog.get_logger(__name__)
 #: Of the drain's time, for requests in flight; copies and snapshots have the rest.
 _FINISH_SHARE = 0.2
 _COPIES_SHARE = 0.6
+_LOOK_SECONDS = 0.5
 
 
 def run(config: Config, *, reload: Callable[[], Config]) -> int:
@@ -117,6 +118,9 @@ class Daemon:
             try:
                 async with asyncio.TaskGroup() as jobs:
                     await self._serve_rooms(manager, jobs)
+                    raise Stopping  # what is still copying had its share of the drain
+            except* Stopping:
+                pass
             finally:
                 await log.close()
                 if self._storage is not None:
@@ -140,6 +144,7 @@ class Daemon:
                 snapshots=SnapshotOptions(
                     after_events=snapshots.every_events, after_seconds=snapshots.every_seconds
                 ),
+                snapshots_kept=snapshots.keep,
             ),
             bucket=None
             if self._storage is None
@@ -238,14 +243,16 @@ class Daemon:
             logger.warning("remote storage refused", error=refusal.message)
             self._storage_error = LastError(message=refusal.message, at_ms=self._clock.now_ms())
             await asyncio.Event().wait()
-        await PresenceFile(
+        presence = PresenceFile(
             storage.backend,
             self._clock,
             cluster_id=cluster_id,
             broker_id=self._config.daemon.broker_id,
             copy_deadline_seconds=self._config.copy.deadline_seconds,
             facts=lambda: presence_of(manager),
-        ).run()
+        )
+        self._runtime.spawn("storage.presence", presence.run())
+        await _tell_of_changes(manager, presence)
 
     async def _reloaded(self) -> None:
         fresh = self._reload()
@@ -260,6 +267,20 @@ async def _repair(
 ) -> Mapping[str, Any]:
     assert isinstance(log, EmbeddedLog), "only this log has files to mend"
     return asdict(await repair(log, partition, records))
+
+
+async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
+    """Have the presence file rewritten soon after a state or the broker's incarnation changed."""
+    before: object = None
+    while True:
+        now = (
+            manager.assignment.incarnation_ms,
+            {follower.partition: follower.state for follower in manager.followed()},
+        )
+        if now != before:
+            before = now
+            presence.changed()
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def event_log_of(
@@ -298,7 +319,11 @@ def storage_of(config: Config, rng: random.Random) -> _Storage | None:
         case NoStorage():
             return None
         case LocalStorageConfig(directory=directory, prefix=prefix):
-            backend = LocalStorage(directory, owner=str(config.daemon.broker_id))
+            backend = LocalStorage(
+                directory,
+                owner=str(config.daemon.broker_id),
+                threads_max=config.copy.parallelism + 2,
+            )
             return _Storage(backend, Bucket(backend, layout=Layout(prefix), rng=rng))
         case _:
             assert_never(config.storage)
@@ -339,6 +364,7 @@ def server_options_of(config: Config) -> ServerOptions:
         request_seconds=socket.request_timeout_ms / 1000,
         job_seconds=config.copy.deadline_seconds * 2,
         held_reads_max=config.readiness.held_reads_max,
+        not_ready_hold_seconds=config.readiness.not_ready_hold_ms / 1000,
     )
 
 

@@ -58,6 +58,8 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str
     #: JSON keys are text, so the partition number is too.
     partitions: dict[str, Position]
+    #: Metadata partition -> where its log started when the loss of its head was accepted.
+    accepted_starts: dict[str, int] = {}
 
     def numbered(self) -> Mapping[int, Position]:
         """Return the positions by metadata partition."""

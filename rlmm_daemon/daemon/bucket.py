@@ -99,8 +99,10 @@ class Bucket:
         control = await self.storage.get_control(MARKER_KEY)
         return None if control is None else marker.decode_marker(control.data)
 
-    async def accept_loss(self, loss: AcceptedLoss) -> None:
+    async def accept_loss(self, loss: AcceptedLoss, *, cluster_id: str | None) -> None:
         """Keep an accepted loss in the marker and make its topic id the marker's.
+
+        The marker of another cluster than `cluster_id` is left alone.
 
         Raises:
             StorageUnavailable: it was not written.
@@ -111,8 +113,8 @@ class Bucket:
             if control is None:
                 return  # a bucket without a marker: the one that is made will name this log
             present = marker.decode_marker(control.data)
-            if self._refusal is not None:
-                return  # another cluster's marker is none of ours to write
+            if cluster_id not in (None, present.cluster_id):
+                return
             wanted = msgspec.structs.replace(
                 present,
                 metadata_topic_id=loss.topic_id,

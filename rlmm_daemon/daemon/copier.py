@@ -122,8 +122,13 @@ class Copier:
         with self._log.keep_followed(tp):
             await self._end_copy(segment_id)
             found = await self._log.segment(tp, segment_id)
-            if found is not None:
+            if found is None:
+                return
+            try:
                 await removal.whole(decode_segment(found[1]))
+            except asyncio.CancelledError:
+                # A deadline must not say `timed_out` of what has begun; a repeat goes on with it.
+                raise OutcomeUnknown("the delete was begun and is not finished") from None
 
     def jobs(self) -> list[CopyFacts]:
         """Return the copies that are running or waiting, in the order of their requests."""

@@ -64,7 +64,7 @@ class BucketRecord(Protocol):
         """
         ...
 
-    async def accept_loss(self, partition: MetadataPartition | None, topic_id: TopicId) -> None:
+    async def accept_loss(self, partition: MetadataPartition | None, identity: LogIdentity) -> None:
         """Keep in the marker that a loss (None: of the whole log) was accepted; the log is this.
 
         Raises:
@@ -137,32 +137,13 @@ class Fleet:
         A log that is absent is created only if nothing names a topic id; else every partition is
         `failed(log_missing)` until an operator accepts the loss.
         """
-        marker = await self._read_marker()
+        # A state directory that knows its log does not wait for a storage that is away.
+        marker = None if known else await self._read_marker()
         expected = {TopicId(uuid_bytes(known.topic_id))} if known else set()
         expected |= {marker.topic_id} if marker else set()
-        wait = _RETRY_SECONDS_MIN
-        while self.identity is None:
-            try:
-                create = not expected or self._accept_missing
-                self.identity = await self._log.open(create=create)
-            except LogMissing as missing:
-                self._whole_failed(FailureReason.LOG_MISSING, str(missing))
-            except NoTopicId as nameless:
-                self._whole_failed(FailureReason.NO_TOPIC_ID, str(nameless))
-            except CorruptError as error:
-                self._whole_failed(FailureReason.LOG_CORRUPT, error.message)
-            except (UnavailableError, OSError) as error:
-                self.trouble = str(error)
-                logger.warning("event log not open yet", error=str(error))
-            else:
-                break
-            await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
-            wait = min(wait * 2, _RETRY_SECONDS_MAX)
+        self.identity = await self._open_log(named=bool(expected))
         self.trouble = None
         self.whole_failure = None  # the log is there, readable, and has an id
-        self.trouble = None
-        if self.whole_failure and self.whole_failure.reason is FailureReason.NO_TOPIC_ID:
-            self.whole_failure = None  # the cluster was upgraded meanwhile
         if marker is not None and not _same_cluster(marker, self.identity):
             marker = None
         await self._compare(self.identity, known, marker)
@@ -178,6 +159,39 @@ class Fleet:
             on_demand_linger_seconds=self.options.on_demand_linger_seconds,
         )
         self.changed.ring()
+
+    async def _open_log(self, *, named: bool) -> LogIdentity:
+        """Open the log, however long that takes; each failure is told and may pass."""
+        wait = _RETRY_SECONDS_MIN
+        while True:
+            try:
+                return await self._log.open(create=not named or self._accept_missing)
+            except LogMissing as missing:
+                evidence = str(missing) or "the log is not there"
+                self._whole_failed(FailureReason.LOG_MISSING, evidence)
+            except NoTopicId as nameless:
+                self._whole_failed(FailureReason.NO_TOPIC_ID, str(nameless))
+            except CorruptError as error:
+                self._whole_failed(FailureReason.LOG_CORRUPT, error.message)
+            except (UnavailableError, OSError) as error:
+                self.trouble = str(error)
+                logger.warning("event log not open yet", error=str(error))
+            await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
+            wait = min(wait * 2, _RETRY_SECONDS_MAX)
+
+    async def check_marker(self) -> None:
+        """Hold the open log against the marker, as soon as that can be read."""
+        assert self.identity is not None, "the log is open"
+        marker = await self._read_marker()
+        if marker is None or not _same_cluster(marker, self.identity) or self._accept_missing:
+            return
+        await self._compare(self.identity, None, marker)
+        if marker.topic_id == self.identity.topic_id:
+            self._present = dict(marker.positions)
+        for follower in list(self.followers.values()):
+            position = self._present.get(follower.partition)
+            if self.foreign_evidence is not None or position is not None:
+                follower.recheck([position] if position else [])
 
     async def _read_marker(self) -> BucketLog | None:
         if self._bucket is None:
@@ -283,7 +297,7 @@ class Fleet:
         """Write the acceptance down, first in the bucket, which other daemons read too."""
         assert self.identity is not None, "the log is open"
         if self._bucket is not None:
-            await self._bucket.accept_loss(partition, self.identity.topic_id)
+            await self._bucket.accept_loss(partition, self.identity)
         await self.write_identity()
 
     # Followers.

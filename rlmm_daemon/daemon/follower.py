@@ -11,7 +11,7 @@ Each state change happens here and nowhere else::
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +33,7 @@ from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.writer import Writer
 from rlmm_daemon.domain.errors import (
     CorruptError,
+    InvalidArgument,
     LogCorrupt,
     RefusedError,
     RlmmError,
@@ -53,6 +54,7 @@ SLICE_SECONDS: Final = 0.0003
 _SLICE_CHECK_EVENTS: Final = 16
 BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 5.0
+ACCEPT_ALL: Final = "rlmm partition accept-loss --all"
 
 
 @dataclass(slots=True)
@@ -69,34 +71,44 @@ class Confirmation:
     """Which inserted user partitions may be answered in full.
 
     A user partition is confirmed once the position reaches an end offset that was asked for after
-    its insertion. Targets never decrease within one lineage.
+    its insertion. Targets never decrease within one lineage. Each insertion and each lineage draws
+    a ticket, so that an answer still on its way from before either is dropped.
     """
 
     target: int | None = None
-    #: Inserted, and no end offset was asked for since.
-    asking: set[TopicIdPartition] = field(default_factory=set)
+    lineage: int = 0
+    #: Inserted, and no end offset was asked for since: the ticket of that insertion.
+    asking: dict[TopicIdPartition, int] = field(default_factory=dict)
     waiting: dict[TopicIdPartition, int] = field(default_factory=dict)
     confirmed: set[TopicIdPartition] = field(default_factory=set)
+    _tickets: int = 0
 
     def insert(self, partition: TopicIdPartition) -> bool:
         """Note a user partition; True if that is new."""
         if partition in self.confirmed or partition in self.waiting or partition in self.asking:
             return False
-        self.asking.add(partition)
+        self._tickets += 1
+        self.asking[partition] = self._tickets
         return True
 
     def remove(self, partition: TopicIdPartition) -> None:
         """Forget a user partition, so that its next insertion asks anew."""
         self.confirmed.discard(partition)
         self.waiting.pop(partition, None)
-        self.asking.discard(partition)
+        self.asking.pop(partition, None)
 
-    def answered(self, end: int, asked: Collection[TopicIdPartition]) -> None:
-        """An end offset, asked for after `asked` had been inserted, is known."""
+    def question(self) -> "Asked":
+        """Return what an end offset that is asked for now will answer."""
+        return Asked(self.lineage, dict(self.asking))
+
+    def answered(self, end: int, asked: "Asked") -> None:
+        """An end offset is known; `asked` was drawn before it was asked for."""
+        if asked.lineage != self.lineage:
+            return
         self.target = end if self.target is None else max(self.target, end)
-        for partition in asked:
-            if partition in self.asking:
-                self.asking.discard(partition)
+        for partition, ticket in asked.tickets.items():
+            if self.asking.get(partition) == ticket:
+                del self.asking[partition]
                 self.waiting[partition] = self.target
 
     def reached(self, position: int) -> None:
@@ -109,8 +121,19 @@ class Confirmation:
 
     def restart(self) -> None:
         """The lineage ended: every target is asked for anew."""
-        self.asking |= self.confirmed | self.waiting.keys()
-        self.confirmed, self.waiting, self.target = set(), {}, None
+        inserted = [*self.asking, *self.waiting, *sorted(self.confirmed)]
+        self.asking, self.waiting, self.confirmed, self.target = {}, {}, set(), None
+        self.lineage += 1
+        for partition in inserted:
+            self.insert(partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request for an end offset was sent for."""
+
+    lineage: int
+    tickets: Mapping[TopicIdPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +149,8 @@ class FollowerContext:
     partition_count: int
     #: Rung when an end offset should be asked for.
     target_wanted: Bell
+    #: Called when a fold was written down and dropped.
+    on_dropped: Callable[[MetadataPartition], None]
     #: Called for each applied record, after the fold and before the writer hear of it.
     on_applied: Callable[[MetadataPartition, Outcome], None]
 
@@ -142,6 +167,7 @@ class Follower:
         recorded: Collection[Position],
         failure: Failure | None = None,
         foreign_evidence: Callable[[], str | None] = lambda: None,
+        accepted_start: int = 0,
     ) -> None:
         self.partition = partition
         self.fold = Fold(partition, context.partition_count)
@@ -167,7 +193,13 @@ class Follower:
         self._state = PartitionState.STARTING
         self._answered_at = context.clock.monotonic()
         self._retry = Bell()
+        self._restart = False
         self._rebuild = False
+        self._trimmed_to: int | None = None
+        #: Where the log started when an operator accepted the loss of its head.
+        self.accepted_start = accepted_start
+        #: The position behind the last whole batch, with that batch's epoch.
+        self.settled: Position | None = None
 
     # What others ask.
 
@@ -205,7 +237,7 @@ class Follower:
         """Whether positions of earlier lives were confirmed, so that they may be rewritten."""
         return not self._recorded and self._state is not PartitionState.STARTING
 
-    def target_known(self, end: int, asked: Collection[TopicIdPartition]) -> None:
+    def target_known(self, end: int, asked: Asked) -> None:
         """An end offset was asked for and came."""
         self.confirmation.answered(end, asked)
         self.confirmation.reached(self.fold.position)
@@ -213,19 +245,67 @@ class Follower:
         self.changed.ring()
 
     def retry(self) -> None:
-        """Start over after a failure whose cause is gone."""
-        self.failure = None
+        """Start over and check everything anew; until then the failure stands."""
+        self._restart = True
         self._retry.ring()
 
+    def recheck(self, recorded: Collection[Position]) -> None:
+        """Check these positions too, unless the fold is beyond them in their own epoch."""
+        at = self.settled
+        unsure = [
+            position
+            for position in recorded
+            if at is None
+            or position.leader_epoch != at.leader_epoch
+            or position.next_offset > at.next_offset
+        ]
+        if unsure or self._foreign_evidence() is not None:
+            self._recorded += unsure
+            self.retry()
+
     async def accept_loss(self) -> None:
-        """Go on without what is missing: an operator said so."""
+        """Go on without what is missing: an operator said so.
+
+        Raises:
+            OSError: the state directory did not take it; nothing was accepted.
+        """
         await self.history.forget()
         await self._context.snapshots.remove(self.partition)
         self._recorded = []
+        if self._trimmed_to is not None:
+            self.accepted_start = self._trimmed_to
         self.retry()
 
+    async def known_to_snapshot(self) -> list[bytes]:
+        """Write down what the fold or the newest snapshot knows, for a log that is being mended.
+
+        Returns the finished segments' records. The replay of the mended log is compared with
+        them, so the snapshots, whose offsets may mean other records then, are given up.
+
+        Raises:
+            OSError: it was not written down; nothing was given up.
+        """
+        loaded = await self._context.snapshots.load(self.partition)
+        if loaded is not None and loaded.same_log and loaded.fold.position > self.fold.position:
+            await self.history.drop(loaded.fold, "the log is being mended")
+        else:
+            await self.history.drop(self.fold, "the log is being mended")
+        known = self.history.missing
+        await self._context.snapshots.remove(self.partition)
+        self.fold = Fold(self.partition, self._context.partition_count)
+        self.settled = None
+        self._recorded = []
+        self._context.on_dropped(self.partition)
+        return known
+
     def rebuild(self) -> None:
-        """Drop the fold and replay the log from its start, held against what had been known."""
+        """Drop the fold and replay the log from its start, held against what had been known.
+
+        Raises:
+            InvalidArgument: the log is another one than was known, so its fold proves nothing.
+        """
+        if self._foreign_evidence() is not None:
+            raise InvalidArgument("the log is another one; run: rlmm partition accept-loss --all")
         self._rebuild = True
         self.retry()
 
@@ -239,6 +319,7 @@ class Follower:
             try:
                 await self._live()
             except LogTrimmed as moved:
+                self._trimmed_to = moved.start
                 self._fail(FailureReason.HISTORY_LOST, f"{moved}, this daemon stands at {position}")
             except LogMoved as moved:
                 await self._drop_fold(str(moved) or "the log lost its tail")
@@ -251,19 +332,21 @@ class Follower:
                 self._troubled(error)
             except Exception as bug:
                 raise PartitionCrash(self.partition) from bug
-            if self.failure is not None:
-                await self._retry.wait()
+            if self._restart:
                 wait = BACKOFF_SECONDS_MIN
-                self._state = PartitionState.STARTING
-                continue
-            wait = BACKOFF_SECONDS_MIN if self.fold.position > position else wait
-            await asyncio.sleep(wait * (0.5 + self._context.rng.random() / 2))
-            wait = min(wait * 2, BACKOFF_SECONDS_MAX)
+            elif self.failure is not None:
+                await self._retry.wait()
+            else:
+                wait = BACKOFF_SECONDS_MIN if self.fold.position > position else wait
+                await asyncio.sleep(wait * (0.5 + self._context.rng.random() / 2))
+                wait = min(wait * 2, BACKOFF_SECONDS_MAX)
 
     async def _live(self) -> None:
+        """Follow until something is wrong, or an operator wants everything checked anew."""
+        if self._restart:
+            self._begin_again()
         if self.failure is not None and self.failure.reason is FailureReason.CRASH_LOOP:
             return
-        self._check_rebuild()
         if self._state is PartitionState.STARTING:
             await self._start()
         batches = self._context.log.follow(self.partition, self.fold.position)
@@ -271,7 +354,8 @@ class Follower:
             async for batch in batches:
                 self._answered_at = self._context.clock.monotonic()
                 self.trouble = None
-                self._check_rebuild()
+                if self._restart:
+                    return
                 self.range = batch.range
                 async with self.steady:
                     await self._apply(batch)
@@ -279,7 +363,12 @@ class Follower:
         finally:
             await batches.aclose()
 
-    def _check_rebuild(self) -> None:
+    def _begin_again(self) -> None:
+        self._restart = False
+        self._state = PartitionState.STARTING
+        self.failure = None
+        self.confirmation.restart()
+        self.changed.ring()
         if self._rebuild:
             self._rebuild = False
             raise LogMoved("an operator ordered a rebuild")
@@ -289,9 +378,11 @@ class Follower:
         await self.history.load()
         if not self.history.comparing and self.fold.position == 0:
             await self._load_snapshot()
+        if self.fold.position < self.accepted_start:
+            self.fold.advance(self.accepted_start, self.fold.leader_epoch)
         if not self.history.comparing and (evidence := self._foreign_evidence()) is not None:
             # No fold of ours says what the log that was known held: nobody can say what is gone.
-            self._fail(FailureReason.HISTORY_LOST, evidence)
+            self._fail(FailureReason.HISTORY_LOST, evidence, command=ACCEPT_ALL)
         for position in list(self._recorded):
             if await self._confirmed(position):
                 self._recorded.remove(position)
@@ -320,7 +411,7 @@ class Follower:
 
     async def _confirmed(self, position: Position) -> bool:
         if position.leader_epoch < 0 or position.next_offset == 0:
-            return True
+            return position.next_offset <= self.accepted_start
         found = await self._context.log.epoch_end(self.partition, position.leader_epoch)
         return found.epoch == position.leader_epoch and found.end_offset >= position.next_offset
 
@@ -335,7 +426,9 @@ class Follower:
             if index % _SLICE_CHECK_EVENTS == 0 and clock.monotonic() >= until:
                 await asyncio.sleep(0)
                 until = clock.monotonic() + SLICE_SECONDS
-        fold.advance(batch.next_offset, batch.leader_epoch)
+        # A batch that brought nothing new may not know the epoch of what came before it.
+        fold.advance(batch.next_offset, max(batch.leader_epoch, fold.leader_epoch))
+        self.settled = Position(fold.position, fold.leader_epoch)
         self.applied_since_snapshot += len(batch.records)
         self.writer.passed(fold.position)
         self.confirmation.reached(fold.position)
@@ -360,7 +453,7 @@ class Follower:
         if not missing:
             await self._context.snapshots.remove(self.partition)
             await self.history.forget()
-            if self.failure is not None and not self._recorded:
+            if not self._recorded:
                 self.failure = None
             return
         one = len(missing) == 1
@@ -384,11 +477,16 @@ class Follower:
                 self._troubled(error)
                 await asyncio.sleep(BACKOFF_SECONDS_MAX)
         self.fold = Fold(self.partition, self._context.partition_count)
+        self.settled = None
         self.applied_since_snapshot = 0
+        if not self._recorded:
+            # What was read is written down whole, so the comparison answers for the position too.
+            self._context.on_dropped(self.partition)
 
-    def _fail(self, reason: FailureReason, evidence: str) -> None:
+    def _fail(self, reason: FailureReason, evidence: str, command: str | None = None) -> None:
         if self.failure is None or self.failure.evidence != evidence:
-            self.failure = Failure(reason, evidence, self._context.clock.now_ms())
+            now_ms = self._context.clock.now_ms()
+            self.failure = Failure(reason, evidence, now_ms, instead=command)
         self.changed.ring()
 
     def _troubled(self, error: Exception) -> None:

@@ -53,7 +53,7 @@ LOOKUPS: Final[dict[str, Lookup]] = {
     "next_segment_with_txn_index": lambda manager, tp, params, caller: (
         manager.next_segment_with_txn_index(tp, params.epoch, params.offset, caller)
     ),
-    "is_ready": lambda manager, tp, _params, _caller: manager.is_ready(tp),
+    "is_ready": lambda manager, tp, _params, caller: manager.is_ready(tp, caller),
 }
 
 ANNOUNCEMENTS: Final[dict[str, Announcement]] = {

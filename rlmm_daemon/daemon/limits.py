@@ -33,6 +33,8 @@ class ServerOptions:
     job_seconds: float = 3_600.0
     #: Not-ready reads that wait to become ready; beyond it the answer is `not_ready` at once.
     held_reads_max: int = 4_096
+    #: How long a broker's not-ready read is held.
+    not_ready_hold_seconds: float = 0.1
 
 
 @dataclass(slots=True)

@@ -6,14 +6,15 @@ of readiness bind a broker; an operator's request follows what it asks about on 
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.state_files import Identity, Positions
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.outcome import Applied, Outcome
 from rlmm_daemon.core.readiness import (
@@ -29,17 +30,20 @@ from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketRecord, Fleet, FleetOptions
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.snapshots import SnapshotStore, WrittenSnapshot
+from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore, WrittenSnapshot
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions, Snapshotter
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import (
+    ConfigError,
     Draining,
     InvalidArgument,
+    Malformed,
     NotAssigned,
     NotLeader,
     NotReady,
     RlmmError,
     TimedOut,
+    UnsupportedProtocol,
 )
 from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import (
@@ -55,6 +59,8 @@ from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import EventLog
 
+_File = TypeVar("_File")
+
 logger = structlog.get_logger(__name__)
 
 ANNOUNCED_SECONDS: Final = 0.5
@@ -69,6 +75,7 @@ class ManagerOptions:
     state_dir: str
     fleet: FleetOptions = field(default_factory=FleetOptions)
     snapshots: SnapshotOptions = field(default_factory=SnapshotOptions)
+    snapshots_kept: int = GENERATIONS_KEPT
 
 
 @dataclass(slots=True)
@@ -99,7 +106,9 @@ class Manager:
         #: Called in the loop when a DELETE_SEGMENT_STARTED was applied.
         self.on_delete_started: list[Callable[[TopicIdPartition, SegmentId], None]] = []
         self.state = StateDirectory(disk, options.state_dir)
-        self.snapshots = SnapshotStore(disk, self.state.snapshots, clock)
+        self.snapshots = SnapshotStore(
+            disk, self.state.snapshots, clock, keep=options.snapshots_kept
+        )
         self.snapshotter = Snapshotter(
             self.snapshots, clock, options.snapshots, self._snapshot_written
         )
@@ -130,15 +139,14 @@ class Manager:
         """Serve until cancelled; the socket may ask from the first moment and hears "not ready"."""
         await self.state.open()
         try:
-            known = await self.state.identity()
-            positions = await self.state.positions()
+            known, positions, warm = await self._remembered()
             await self.snapshots.sweep()
-            warm = from_file(await self.state.announced())
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 await self.fleet.open(known, positions)
                 self._warm(warm)
                 group.create_task(self.fleet.run(group), name="fleet")
+                group.create_task(self.fleet.check_marker(), name="fleet.marker")
                 group.create_task(self.fleet.keep_targets(), name="fleet.targets")
                 group.create_task(self.fleet.keep_positions(), name="fleet.positions")
                 group.create_task(self._keep_announced(), name="assignment.persist")
@@ -149,6 +157,35 @@ class Manager:
         finally:
             self._group = None
             await self.state.close()
+
+    async def _remembered(
+        self,
+    ) -> tuple[Identity | None, Positions | None, list[TopicIdPartition]]:
+        """Return what the state directory knows of earlier lives.
+
+        Raises:
+            ConfigError: it was written by a newer daemon, or the log's identity is damaged.
+        """
+        try:
+            known = await self.state.identity()
+            positions = await self._or_none(self.state.positions())
+            announced = await self._or_none(self.state.announced())
+        except Malformed as damage:
+            raise ConfigError(
+                f"{damage.message}; restore it, or empty the state directory {self.state.path}, "
+                "which the daemon then replays from the log"
+            ) from damage
+        except UnsupportedProtocol as newer:
+            raise ConfigError(newer.message) from newer
+        return known, positions, from_file(announced)
+
+    async def _or_none(self, reading: Awaitable[_File]) -> _File | None:
+        """Return a file that only guards or warms; damaged, it is left out with a warning."""
+        try:
+            return await reading
+        except Malformed as damage:
+            logger.warning("state file ignored", error=damage.message)
+            return None
 
     def _warm(self, warm: list[TopicIdPartition]) -> None:
         """The log is open: take up what was announced meanwhile, or else what had been."""
@@ -330,11 +367,11 @@ class Manager:
     def _follower(self, partition: TopicIdPartition) -> Follower:
         metadata_partition = self._follow_set().of(partition)
         follower = self.fleet.followers.get(metadata_partition)
-        if follower is None:
-            raise not_ready(metadata_partition, PartitionState.UNASSIGNED, None)
-        failure = self.fleet.whole_failure or follower.failure
+        failure = self.fleet.whole_failure or (follower.failure if follower else None)
         if failure is not None:
             raise failure.error(metadata_partition)
+        if follower is None:
+            raise not_ready(metadata_partition, PartitionState.UNASSIGNED, None)
         return follower
 
     def _follow_set(self) -> FollowSet:
@@ -458,7 +495,8 @@ class Manager:
             raise Draining
         group = self._group
         follow_set = self._follow_set()
-        assert group is not None, "the log is open, so the tasks run"
+        if group is None:
+            raise Draining("the daemon stops; nothing was begun")
         metadata_partition = follow_set.of(event.partition)
         started = self.clock.monotonic()
         with follow_set.keep(metadata_partition):

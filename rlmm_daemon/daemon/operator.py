@@ -13,7 +13,7 @@ from rlmm_daemon import __version__
 from rlmm_daemon.codec import api, records
 from rlmm_daemon.config import Config
 from rlmm_daemon.core.explain import explain
-from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
+from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState, not_ready
 from rlmm_daemon.daemon import selector as selectors
 from rlmm_daemon.daemon import tailing
 from rlmm_daemon.daemon.caller import Caller
@@ -80,6 +80,8 @@ class Operator:
         """
         found = await self._find(selector)
         if not found:
+            for follower in self._manager.followed():
+                _require_ready(follower)  # an unread fold is no proof that there is nothing
             raise SegmentNotFound(
                 f"no event of the log names {selector}, and nobody announced it", selector=selector
             )
@@ -265,7 +267,10 @@ class Operator:
                 async for record in found:
                     yield record
             return
-        for follower in await self._chosen(None):
+        followers = await self._chosen(None)
+        for follower in followers:
+            _require_ready(follower)
+        for follower in followers:
             for partition in sorted(follower.fold.partitions):
                 for record in await self._listed(partition, None):
                     yield record
@@ -349,7 +354,10 @@ class Operator:
         if follower.failure.reason is FailureReason.LOG_CORRUPT:
             if self._repair_log is None:
                 raise InvalidArgument("this event log has no repair of its own")
-            row |= dict(await self._repair_log(follower.partition, _events(_finished(follower))))
+            known = await follower.known_to_snapshot()
+            row |= dict(await self._repair_log(follower.partition, _events(known)))
+            follower.retry()
+            return row
         appended = 0
         for record in _events(follower.history.missing):
             try:
@@ -427,11 +435,12 @@ def _failure(failure: Failure | None, partition: MetadataPartition | None) -> di
     }
 
 
-def _finished(follower: Follower) -> list[bytes]:
-    """Return the finished segments that a fold holds."""
-    caches = follower.fold.partitions.values()
-    found = [cache.get(i) for cache in caches for i in cache.live_finished()]
-    return [record for record in found if record is not None]
+def _require_ready(follower: Follower) -> None:
+    """Raise why a follower cannot say what is not there."""
+    if follower.failure is not None:
+        raise follower.failure.error(follower.partition)
+    if follower.state is not PartitionState.READY:
+        raise not_ready(follower.partition, follower.state, follower.lag)
 
 
 def _events(finished: Collection[bytes]) -> list[bytes]:

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
+import structlog
+
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.domain.ids import (
     BrokerId,
     MetadataPartition,
@@ -14,7 +17,10 @@ from rlmm_daemon.domain.ids import (
     uuid_bytes,
     uuid_text,
 )
+from rlmm_daemon.ports.event_log import LogIdentity
 from rlmm_daemon.ports.storage import RemoteStorage
+
+logger = structlog.get_logger(__name__)
 
 
 class RecordedLog:
@@ -51,19 +57,25 @@ class RecordedLog:
         control = await self._storage.get_control(marker.presence_key(self._broker_id))
         if control is None:
             return {}
+        try:
+            presence = marker.decode_presence(control.data)
+        except Malformed as damage:
+            logger.warning("our presence file is ignored", error=damage.message)
+            return {}
         return {
             number: Position(seen.next_offset, seen.leader_epoch)
-            for number, seen in marker.decode_presence(control.data).partitions.items()
+            for number, seen in presence.partitions.items()
             if seen.topic_id == topic_id
         }
 
-    async def accept_loss(self, partition: MetadataPartition | None, topic_id: TopicId) -> None:
+    async def accept_loss(self, partition: MetadataPartition | None, identity: LogIdentity) -> None:
         """Keep an accepted loss in the marker."""
         await self._bucket.accept_loss(
             AcceptedLoss(
                 metadata_partition=partition,
-                topic_id=uuid_text(topic_id),
+                topic_id=uuid_text(identity.topic_id),
                 accepted_at_ms=self._now_ms(),
                 broker_id=self._broker_id,
-            )
+            ),
+            cluster_id=identity.cluster_id or self._cluster_id,
         )

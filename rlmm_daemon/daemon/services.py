@@ -27,7 +27,7 @@ class MetadataManager(Protocol):
     def next_segment_with_txn_index(
         self, tp: TopicIdPartition, epoch: int, offset: int, caller: Caller
     ) -> bytes | None: ...
-    def is_ready(self, tp: TopicIdPartition) -> bool: ...
+    def is_ready(self, tp: TopicIdPartition, caller: Caller) -> bool: ...
 
     async def until_readable(
         self, tp: TopicIdPartition, caller: Caller, timeout_seconds: float
@@ -64,6 +64,18 @@ class SegmentCopier(Protocol):
     async def delete_segment(self, tp: TopicIdPartition, segment_id: SegmentId) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """A piece of an open file, good for `sendfile`.
+
+    Its descriptor belongs to whoever yielded it and is closed when the next piece is asked for.
+    """
+
+    descriptor: int
+    start: int
+    length: int
+
+
 class BulkAnswer(Protocol):
     """Exactly `length` bytes, from an open file or from an iterator; closed once, whatever happens.
 
@@ -77,7 +89,7 @@ class BulkAnswer(Protocol):
     def crc32c(self) -> int | None: ...
     @property
     def file(self) -> tuple[int, int] | None: ...
-    def chunks(self) -> AsyncGenerator[bytes, None]: ...
+    def chunks(self) -> AsyncGenerator[bytes | FileSlice, None]: ...
     async def aclose(self) -> None: ...
 
 

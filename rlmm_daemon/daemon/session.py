@@ -21,6 +21,7 @@ from rlmm_daemon.daemon import handlers
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.greeting import Identity, Introduction, Role
 from rlmm_daemon.daemon.limits import ServerOptions, ServerStats
+from rlmm_daemon.daemon.os_errors import from_os_error
 from rlmm_daemon.daemon.services import Services
 from rlmm_daemon.domain.errors import (
     Draining,
@@ -188,6 +189,8 @@ class Session(asyncio.Protocol):
         self._unfinished_bytes = 0
         self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._known: dict[api.Partition, TopicIdPartition] = {}
+        #: Of this daemon's life; with a request's id it is the correlation id in the log.
+        self._number = shared.stats.connections
         self._loop = asyncio.get_running_loop()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -526,9 +529,11 @@ class Session(asyncio.Protocol):
         self, request_id: int, method: str, work: Callable[[], Any], seconds: float | None
     ) -> None:
         deadline = asyncio.timeout(seconds)
+        correlation_id = f"{self._number}.{request_id}"
         try:
-            async with deadline:
-                frame = await work()
+            with structlog.contextvars.bound_contextvars(correlation_id=correlation_id):
+                async with deadline:
+                    frame = await work()
         except RlmmError as error:
             frame = frames.error_frame(request_id, error)
         except TimeoutError as error:
@@ -537,6 +542,8 @@ class Session(asyncio.Protocol):
                 raise
             self._stats.requests_timed_out += 1
             frame = frames.error_frame(request_id, TimedOut(str(error)))
+        except OSError as error:
+            frame = frames.error_frame(request_id, from_os_error(error))
         except Exception:
             self._tell_bug(request_id, method)
             raise
@@ -610,6 +617,9 @@ class Session(asyncio.Protocol):
         tp = params.partition.to_domain()
         self._stats.held_reads += 1
         self._stats.held_reads_now += 1
+        if self._caller is Caller.BROKER:
+            # Its reader threads are few: it is held only so long that clients do not hammer.
+            seconds = min(seconds, self._shared.options.not_ready_hold_seconds)
         try:
             await self._manager.until_readable(tp, self._caller, seconds)
         finally:

@@ -5,7 +5,7 @@ one is set aside as `.rejected`. Whether a readable one may be used is the follo
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,7 +54,10 @@ class WrittenSnapshot:
 class SnapshotStore:
     """The snapshots of all metadata partitions, in one directory."""
 
-    def __init__(self, disk: Disk, directory: str, clock: Clock) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, clock: Clock, *, keep: int = GENERATIONS_KEPT
+    ) -> None:
+        self._keep = keep
         self._disk = disk
         self._directory = directory
         self._clock = clock
@@ -131,9 +134,16 @@ class SnapshotStore:
         return sealing.write_chunks(fold, header)
 
     async def write(
-        self, partition: MetadataPartition, next_offset: int, pieces: Iterable[bytes]
-    ) -> WrittenSnapshot:
+        self,
+        partition: MetadataPartition,
+        next_offset: int,
+        pieces: Iterable[bytes],
+        *,
+        still_true: Callable[[], bool],
+    ) -> WrittenSnapshot | None:
         """Write a new generation durably and remove those that are too old.
+
+        Returns None, and leaves everything as it was, if the fold was dropped meanwhile.
 
         Raises:
             OSError: nothing was replaced; a temporary file may be left and is overwritten next.
@@ -146,9 +156,12 @@ class SnapshotStore:
         self._attempts += 1
         temporary = f"{self._directory}/{partition}-{self._attempts}.tmp"
         size = await self._write_file(temporary, pieces)
+        if not still_true():
+            await self._disk.remove(temporary)
+            return None
         await self._disk.rename(temporary, path)
         await self._disk.fsync_directory(self._directory)
-        for _, name in generations[GENERATIONS_KEPT - 1 :]:
+        for _, name in generations[self._keep - 1 :]:
             await self._disk.remove(f"{self._directory}/{name}")
         return WrittenSnapshot(
             metadata_partition=partition,
@@ -157,6 +170,13 @@ class SnapshotStore:
             bytes=size,
             seconds=self._clock.monotonic() - started,
         )
+
+    async def remove_all(self) -> None:
+        """Remove every snapshot, durably: the log that they were taken of is given up."""
+        for name in await self._disk.list(self._directory):
+            if _NAME.fullmatch(name):
+                await self._disk.remove(f"{self._directory}/{name}")
+        await self._disk.fsync_directory(self._directory)
 
     async def sweep(self) -> None:
         """Remove what attempts of an earlier process left."""

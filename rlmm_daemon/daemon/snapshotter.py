@@ -82,13 +82,25 @@ class Snapshotter:
             async with follower.steady:
                 if not allowed(follower):
                     return None
-                next_offset = follower.fold.position
+                fold, next_offset = follower.fold, follower.fold.position
+                advanced = follower.applied_since_snapshot
                 pieces = []
                 for piece in self._store.image(follower.fold):
                     pieces.append(piece)
                     await asyncio.sleep(0)
                 follower.applied_since_snapshot = 0
-            written = await self._store.write(follower.partition, next_offset, pieces)
+            try:
+                written = await self._store.write(
+                    follower.partition,
+                    next_offset,
+                    pieces,
+                    still_true=lambda: follower.fold is fold and not follower.history.comparing,
+                )
+            except OSError:
+                follower.applied_since_snapshot += advanced
+                raise
+            if written is None:
+                return None
         follower.snapshot_at_ms = self._clock.now_ms()
         self._on_written(written)
         return written

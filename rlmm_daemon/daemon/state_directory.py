@@ -31,6 +31,7 @@ IDENTITY: Final = "identity.json"
 ANNOUNCED: Final = "announced.json"
 POSITIONS: Final = "positions.json"
 SNAPSHOTS: Final = "snapshots"
+LOST_SUFFIX: Final = ".lost"
 
 
 class StateDirectory:
@@ -100,7 +101,7 @@ class StateDirectory:
         await self.disk.write_atomically(f"{self.path}/{POSITIONS}", to_json(positions))
 
     def _lost(self, partition: MetadataPartition) -> str:
-        return f"{partition}.lost"
+        return f"{partition}{LOST_SUFFIX}"
 
     async def lost(self, partition: MetadataPartition) -> Lost | None:
         """Return what a dropped fold of this partition knew, if it was not found again yet."""
@@ -112,6 +113,13 @@ class StateDirectory:
         """Replace the list; merging with an earlier one is the caller's duty."""
         name = self._lost(MetadataPartition(lost.metadata_partition))
         await self.disk.write_atomically(f"{self.path}/{name}", lost_bytes(lost))
+
+    async def remove_all_lost(self) -> None:
+        """Forget every list, durably."""
+        for name in await self.disk.list(self.path):
+            if name.endswith(LOST_SUFFIX):
+                await self.disk.remove(f"{self.path}/{name}")
+        await self.disk.fsync_directory(self.path)
 
     async def remove_lost(self, partition: MetadataPartition) -> None:
         """Forget the list, durably; absent is fine."""

@@ -34,9 +34,9 @@ class FakeBucket:
             raise StorageUnavailable
         return self.known
 
-    async def accept_loss(self, partition, topic_id):
-        self.accepted.append((partition, topic_id))
-        self.known = BucketLog(topic_id=topic_id, partition_count=3)
+    async def accept_loss(self, partition, identity):
+        self.accepted.append((partition, identity.topic_id))
+        self.known = BucketLog(topic_id=identity.topic_id, partition_count=3)
 
 
 async def one_segment(rig, **options) -> None:

@@ -14,6 +14,7 @@ from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_text
+from rlmm_daemon.ports.event_log import LogIdentity
 
 OURS = TopicId(bytes(range(16)))
 OTHER = TopicId(bytes(range(50, 66)))
@@ -39,6 +40,10 @@ def identity(cluster_id: str = "c1") -> BucketIdentity:
     return BucketIdentity(
         cluster_id=cluster_id, partition_count=3, metadata_topic_id=uuid_text(OURS)
     )
+
+
+def named(topic_id: TopicId) -> LogIdentity:
+    return LogIdentity(cluster_id="c1", topic_id=topic_id, partition_count=3)
 
 
 async def test_a_fresh_bucket_names_no_log_and_gets_no_marker_by_being_asked(storage, bucket):
@@ -79,15 +84,15 @@ async def test_another_clusters_marker_says_nothing_and_is_not_written(storage, 
     assert ours.refusal is not None
     log = recorded(storage, ours)
     assert await log.log() is None
-    await log.accept_loss(None, OTHER)
+    await log.accept_loss(None, named(OTHER))
     assert await storage.get_control(MARKER_KEY) == before
 
 
 async def test_an_accepted_loss_is_kept_and_names_the_log_from_then_on(storage, bucket):
     await bucket.open(identity())
     log = recorded(storage, bucket)
-    await log.accept_loss(MetadataPartition(2), OURS)
-    await log.accept_loss(None, OTHER)
+    await log.accept_loss(MetadataPartition(2), named(OURS))
+    await log.accept_loss(None, named(OTHER))
     known = await log.log()
     assert known is not None
     assert known.topic_id == OTHER

@@ -93,7 +93,7 @@ class FakeManager:
         self._look(caller)
         return self.records[0] if self.records else None
 
-    def is_ready(self, tp):
+    def is_ready(self, tp, _caller):
         return self.ready
 
     async def until_readable(self, tp, caller, timeout_seconds):

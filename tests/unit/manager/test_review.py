@@ -1,0 +1,258 @@
+"""Bugs that a second pair of eyes found, each as the scenario that showed it."""
+
+import asyncio
+
+import pytest
+
+from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.daemon.follower import Confirmation
+from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.domain.errors import (
+    ConfigError,
+    Draining,
+    HistoryLost,
+    InvalidArgument,
+    NotReady,
+    StorageUnavailable,
+)
+from tests.unit.manager.events import TP, of, segment_id, started, until, updated
+from tests.unit.manager.test_identity import OTHER, FakeBucket
+
+BROKER, OPERATOR = Caller.BROKER, Caller.OPERATOR
+
+
+async def ready(manager) -> None:
+    manager.replace_assignment([TP], [])
+    await until(lambda: manager.is_ready(TP))
+
+
+async def failed(manager):
+    manager.replace_assignment([TP], [])
+    await until(lambda: of(TP) in manager.fleet.followers)
+    follower = manager.fleet.followers[of(TP)]
+    await until(lambda: follower.failure is not None)
+    return follower
+
+
+async def copied(manager, number: int, start: int, end: int) -> None:
+    await manager.add(started(number, start, end), BROKER)
+    await manager.update(updated(number), BROKER)
+
+
+def ask(manager, offset: int = 5):
+    return manager.remote_log_segment_metadata(TP, 0, offset, BROKER)
+
+
+def never_read(rig) -> FakeBucket:
+    """A presence file that had read further than the log reaches."""
+    return FakeBucket(
+        BucketLog(
+            topic_id=rig.store.identity.topic_id,
+            partition_count=3,
+            positions={of(TP): Position(7, 0)},
+        )
+    )
+
+
+async def test_a_retry_checks_an_unconfirmed_position_anew_instead_of_forgetting_it(rig):
+    async with rig.manager(bucket=never_read(rig)) as manager:
+        follower = await failed(manager)
+        follower.retry()
+        for _ in range(5):
+            with pytest.raises((HistoryLost, NotReady)):
+                ask(manager)
+            await asyncio.sleep(0)
+        await until(lambda: not follower._restart)
+        await until(lambda: follower.failure is not None)
+        with pytest.raises(HistoryLost):
+            ask(manager)
+
+
+async def test_a_foreign_log_is_not_made_ours_by_a_rebuild(rig):
+    bucket = FakeBucket(BucketLog(topic_id=OTHER, partition_count=3))
+    async with rig.manager(bucket=bucket) as manager:
+        follower = await failed(manager)
+        assert follower.failure.command(of(TP)) == "rlmm partition accept-loss --all"
+        with pytest.raises(InvalidArgument, match="accept-loss --all"):
+            follower.rebuild()
+
+
+async def test_a_heartbeat_without_an_epoch_does_not_switch_the_lineage_check_off(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await copied(manager, 2, 10, 19)
+        await manager.drain()
+    async with rig.manager() as manager:
+        await ready(manager)
+        await until(lambda: manager.fleet.followers[of(TP)].settled is not None)
+        assert manager.fleet.followers[of(TP)].fold.leader_epoch >= 0
+        manager.fleet.followers[of(TP)].applied_since_snapshot = 1
+        await manager.drain()
+    rig.store.truncate(of(TP), 2)
+    for number in (3, 4):
+        rig.store.put(of(TP), started(number, 30, 39))
+    async with rig.manager() as manager:
+        await failed(manager)
+        with pytest.raises(HistoryLost):
+            ask(manager, 15)
+
+
+async def test_a_truncation_that_was_settled_live_does_not_come_back_at_the_next_start(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.add(started(2, 10, 19), BROKER)
+        await until(lambda: manager.fleet.followers[of(TP)].settled == Position(3, 0))
+        await manager.fleet.write_positions()
+        rig.store.truncate(of(TP), 2)
+        follower = manager.fleet.followers[of(TP)]
+        await until(lambda: follower.fold.position == 2 and manager.is_ready(TP))
+        await manager.drain()
+    async with rig.manager() as manager:
+        await ready(manager)
+        assert ask(manager) is not None
+
+
+async def test_one_acceptance_of_everything_is_enough(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+    rig.store.exists = False
+    rig.store.recreate(OTHER)
+    async with rig.manager() as manager:
+        await until(lambda: manager.fleet.whole_failure is not None)
+        await manager.fleet.accept_all()
+        await ready(manager)
+        assert ask(manager) is None
+    async with rig.manager() as manager:
+        await ready(manager)
+
+
+async def test_a_log_that_comes_back_serves_again(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+    rig.store.exists = False
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.fleet.whole_failure is not None)
+        rig.store.exists = True
+        await until(lambda: manager.is_ready(TP))
+        assert ask(manager) is not None
+
+
+async def test_the_loss_of_a_logs_head_can_be_accepted_for_good(rig):
+    rig.store.put(of(TP), started(1, 0, 9))
+    rig.store.put(of(TP), updated(1))
+    rig.store.put(of(TP), started(2, 10, 19))
+    rig.store.trim(of(TP), 2)
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        await manager.fleet.accept(follower)
+        await until(lambda: manager.is_ready(TP))
+    async with rig.manager() as manager:
+        await ready(manager)
+    rig.store.put(of(TP), updated(2))
+    rig.store.trim(of(TP), 3)
+    async with rig.manager() as manager:
+        await failed(manager)
+
+
+async def test_a_storage_that_is_away_does_not_hold_up_a_known_state_directory(rig):
+    bucket = FakeBucket()
+    async with rig.manager(bucket=bucket) as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+    bucket.away = True
+    async with rig.manager(bucket=bucket) as manager:
+        await ready(manager)
+        assert ask(manager) is not None
+        with pytest.raises(StorageUnavailable):
+            await bucket.log()
+        bucket.known = BucketLog(topic_id=OTHER, partition_count=3)
+        bucket.away = False
+        await until(lambda: manager.fleet.foreign_evidence is not None)
+        await until(lambda: manager.fleet.followers[of(TP)].failure is not None)
+        with pytest.raises(HistoryLost, match="bucket marker"):
+            ask(manager)
+
+
+def test_an_end_offset_of_an_earlier_lineage_is_dropped():
+    confirmation = Confirmation()
+    confirmation.insert(TP)
+    asked = confirmation.question()
+    confirmation.restart()
+    confirmation.answered(9, asked)
+    assert confirmation.target is None
+
+
+def test_an_end_offset_asked_for_before_an_insertion_does_not_confirm_it():
+    confirmation = Confirmation()
+    confirmation.insert(TP)
+    asked = confirmation.question()
+    confirmation.remove(TP)
+    confirmation.insert(TP)
+    confirmation.answered(0, asked)
+    confirmation.reached(0)
+    assert TP not in confirmation.confirmed
+
+
+async def test_a_write_after_the_managers_end_begins_nothing(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+    with pytest.raises(Draining):
+        await manager.update(updated(1), OPERATOR)
+
+
+@pytest.mark.parametrize("name", ["announced.json", "positions.json"])
+async def test_a_damaged_file_that_only_warms_or_guards_is_left_out(rig, name):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+    await rig.disk.write_atomically(f"{rig.directory}/a/{name}", b"{")
+    async with rig.manager() as manager:
+        await ready(manager)
+        assert ask(manager) is not None
+
+
+async def test_a_damaged_identity_is_told_as_a_misconfiguration(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+    await rig.disk.write_atomically(f"{rig.directory}/a/identity.json", b"{")
+    with pytest.raises(ExceptionGroup) as caught:
+        async with rig.manager() as manager:
+            await until(lambda: manager.fleet.follow_set is not None)
+    assert caught.group_contains(ConfigError, match="identity.json")
+
+
+async def test_an_export_of_everything_is_refused_while_a_part_is_unread(rig):
+    rig.store.put(of(TP), started(1, 0, 9))
+    rig.store.trim(of(TP), 1)
+    async with rig.manager() as manager:
+        await failed(manager)
+        operator = Operator(manager)
+        with pytest.raises(HistoryLost):
+            [record async for record in operator.export(None)]
+        with pytest.raises(HistoryLost):
+            await operator.resolve("unheard-of-0")
+
+
+async def test_a_snapshot_that_failed_is_still_due(rig, monkeypatch):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        follower = manager.fleet.followers[of(TP)]
+
+        async def full(*_args):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(manager.snapshots, "_write_file", full)
+        assert await manager.snapshotter.try_write(follower) is None
+        assert follower.applied_since_snapshot == 2
+        assert segment_id(1) in follower.fold.partitions[TP].live_finished()
