@@ -3,6 +3,7 @@
 Asked for by RLMM_TEST_KAFKA=1 (`make test-kafka`) or by RLMM_TEST_KAFKA_LIBS; otherwise skipped.
 """
 
+import gc
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -78,3 +79,4 @@ def rig(
     rig = KafkaRig(cluster, probe, tmp_path, f"rlmm.{request.node.originalname}"[:200])
     yield rig
     rig.close()
+    gc.collect()  # a connection left open is this test's failure, not a later one's

@@ -87,6 +87,10 @@ class KafkaRig:
         answer = self.probe.ask("create", topic=self.topic, config=config, **where)
         return str(answer["id"])
 
+    def tell(self, text: str) -> None:
+        """Print a measured time; `make soak-kafka` shows them."""
+        print(f"{self.topic}: {text}")  # noqa: T201 - the run's report
+
     def leader(self, partition: int) -> int:
         """Return the node that leads a metadata partition."""
         described = self.probe.ask("describe", topic=self.topic)

@@ -74,7 +74,11 @@ class Connection:
         """Close at once; requests in flight fail. Idempotent."""
         if not self._closed:
             self._closed = True
+            # A TLS transport that is only closed waits up to half a minute for its peer's farewell.
+            writer = self._vendor._writer  # noqa: SLF001 - no accessor
             self._vendor.close()
+            if writer is not None:
+                writer.transport.abort()
             self._on_close(self)
 
 

@@ -1,0 +1,90 @@
+"""`rlmm doctor` against real brokers: what it finds, and what it advises."""
+
+import asyncio
+import json
+from typing import Any
+
+from rlmm_daemon.cli import checkup
+from rlmm_daemon.config import Config
+from tests.kafka.rig import BROKER, KafkaRig, serving, tp_in
+from tests.kafka.test_security import RIGHTS, grant
+from tests.unit.manager import events
+
+AS_RLMM = {"listener": "SASL", "mechanism": "SCRAM-SHA-256", "user": "rlmm"}
+
+
+async def examined(config: Config) -> dict[str, Any]:
+    findings = await asyncio.to_thread(checkup.examine, config, seconds=15)
+    return {each.check: each for each in findings}
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, str]:
+    return {name: each.verdict for name, each in found.items()}
+
+
+async def written(rig: KafkaRig) -> None:
+    tp = tp_in(0)
+    async with rig.manager("state") as manager:
+        await serving(manager, tp)
+        await manager.add(events.started(1, 0, 9, tp), BROKER)
+
+
+async def test_a_healthy_topic_is_all_ok(rig):
+    rig.create(min_insync_replicas="2")
+    await written(rig)
+    assert set(verdicts(await examined(rig.config())).values()) == {"ok"}
+
+
+async def test_a_topic_that_expires_is_a_warning_with_advice(rig):
+    rig.create(retention_ms="3600000")
+    await written(rig)
+    found = await examined(rig.config())
+    assert found["topic settings"].verdict == "warning"
+    assert "retention.ms" in found["topic settings"].found
+    assert found["topic settings"].advice
+
+
+async def test_a_missing_right_is_named(rig):
+    rig.create()
+    await written(rig)
+    grant(rig, "User:rlmm", [right for right in RIGHTS if right[2] != "write"])
+    found = await examined(rig.config(**AS_RLMM))
+    assert found["rights"].verdict == "failed"
+    assert found["rights"].found == "missing: WRITE"
+    assert "--operation Write" in found["rights"].advice
+
+
+async def test_a_wrong_password_and_a_closed_port_fail_the_connection(rig):
+    rig.create()
+    config = rig.config(listener="SASL", mechanism="PLAIN")
+    (rig.home / "admin.password").write_text("wrong")
+    found = await examined(config)
+    assert verdicts(found) == {"connection": "failed"}
+    assert "authentication" in found["connection"].found
+    assert "wrong" not in found["connection"].found
+    (rig.home / "admin.password").write_text("admin-secret")
+    closed = rig.config(listener="PROXIED")  # no proxy runs
+    assert verdicts(await examined(closed)) == {"connection": "failed"}
+
+
+async def test_an_absent_topic_and_another_cluster_are_told(rig):
+    found = await examined(rig.config())
+    assert found["connection"].verdict == "warning"
+    assert "restore" in found["connection"].advice
+    rig.create()
+    elsewhere = {"daemon.cluster_id": "AAAAAAAAAAAAAAAAAAAAAA"}
+    assert (await examined(rig.config(settings=elsewhere)))["cluster id"].verdict == "failed"
+
+
+async def test_a_recreated_topic_and_an_event_of_the_future_are_told(rig):
+    rig.create()
+    await written(rig)
+    tp = tp_in(1)
+    late = bytearray(events.updated(1, tp=tp))
+    late[-11:-3] = (10**14).to_bytes(8, "big")
+    rig.probe.produce(rig.topic, 1, [bytes(late)])
+    assert (await examined(rig.config()))["clocks"].verdict == "warning"
+    state = rig.home / "state" / "identity.json"
+    known = json.loads(state.read_text())
+    state.write_text(json.dumps(known | {"topic_id": "AAAAAAAAAAAAAAAAAAAAAA"}))
+    assert (await examined(rig.config()))["state directory"].verdict == "failed"

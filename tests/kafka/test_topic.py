@@ -1,0 +1,202 @@
+"""What may happen to the topic itself, and what strangers may write into it."""
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.core.readiness import FailureReason, PartitionState
+from rlmm_daemon.domain.errors import HistoryLost, NotReady, RlmmError
+from rlmm_daemon.ports.event_log import LogMissing
+from tests.kafka.rig import (
+    BROKER,
+    COUNT,
+    P0,
+    Writer,
+    follower,
+    segments,
+    serving,
+    tp_in,
+    until,
+)
+from tests.unit.manager import events
+
+POISON = Path(__file__).parents[1] / "data" / "golden" / "poison.jsonl"
+
+
+async def failed(manager, reason: FailureReason, partition: int = P0) -> None:
+    def holds() -> bool:
+        failure = next(
+            (each.failure for each in manager.followed() if each.partition == partition), None
+        )
+        return failure is not None and failure.reason is reason
+
+    await until(holds, what=f"failed({reason.value})")
+
+
+async def test_the_topic_is_made_as_the_configuration_says(rig):
+    tp = tp_in(0)
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        await Writer(manager, tp).copy(0)
+    made = rig.probe.ask("describe", topic=rig.topic)
+    assert len(made["partitions"]) == COUNT
+    assert {len(row["replicas"]) for row in made["partitions"]} == {rig.replicas}
+    wanted = {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "min.insync.replicas": str(min(2, rig.replicas)),
+        "remote.storage.enable": "false",
+    }
+    assert {name: made["config"][name] for name in wanted} == wanted
+
+
+async def test_a_recreated_topic_is_history_lost_until_it_is_accepted(rig):
+    rig.create()
+    tp = tp_in(0)
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(3):
+            await writer.copy(number)
+        await asyncio.to_thread(rig.probe.ask, "delete", topic=rig.topic)
+        await until_created(rig)
+        await failed(manager, FailureReason.HISTORY_LOST)
+        assert not manager.is_ready(tp)
+        with pytest.raises(RlmmError):
+            manager.list_remote_log_segments(tp, None, BROKER)
+        await manager.fleet.accept(follower(manager, P0))
+        rig.tell(f"accepted: ready after {await until(lambda: manager.is_ready(tp)):.2f} s")
+        assert segments(manager, tp) == {}
+        await Writer(manager, tp, base=100).copy(0)
+
+
+async def until_created(rig) -> None:
+    """Create the topic again; its old files may not be gone yet."""
+    from tests.kafka.probe import ProbeError  # noqa: PLC0415 - one use
+
+    while True:
+        try:
+            await asyncio.to_thread(rig.create)
+        except ProbeError as error:
+            if "TopicExists" not in str(error):
+                raise
+        else:
+            return
+
+
+async def test_deleted_records_that_a_follower_had_read_cost_it_nothing(rig):
+    rig.create()
+    tp = tp_in(0)
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(5):
+            await writer.copy(number)
+        where = {"topic": rig.topic, "partition": 0}
+        await asyncio.to_thread(rig.probe.ask, "delete_records", before=4, **where)
+        await writer.copy(5)
+        assert len(segments(manager, tp)) == 6
+    async with rig.manager("without a snapshot") as manager:
+        manager.replace_assignment([tp], [])
+        await failed(manager, FailureReason.HISTORY_LOST)
+        with pytest.raises((HistoryLost, NotReady)):
+            manager.list_remote_log_segments(tp, None, BROKER)
+
+
+async def test_no_poison_stops_a_follower(rig):
+    """Each record of the list ends the consumer thread of Kafka's own manager."""
+    rig.create()
+    tp = tp_in(0)
+    hexed = [json.loads(row)["hex"] for row in POISON.read_text().splitlines()]
+    values = [None if each is None else bytes.fromhex(each) for each in hexed]
+    assert None in values
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        await writer.copy(0)
+        for value in values:
+            await asyncio.to_thread(rig.probe.produce, rig.topic, 0, [value])
+        await writer.copy(1)
+        assert manager.is_ready(tp)
+        await asyncio.to_thread(writer.check, rig)
+    async with rig.manager("replay") as manager:
+        await serving(manager, tp)
+        writer.manager = manager
+        await asyncio.to_thread(writer.check, rig)
+        ours = {value for number, _, value in rig.probe.dump(rig.topic) if value not in values}
+        assert ours == writer.tried.keys(), "and we wrote none"
+
+
+@pytest.mark.parametrize("outcome", ["commit", "abort"])
+async def test_a_transaction_at_the_tail_does_not_keep_a_partition_from_being_ready(rig, outcome):
+    rig.topic += f".{outcome}"
+    rig.create()
+    tp = tp_in(0)
+    rig.probe.produce(rig.topic, 0, [events.started(7, 0, 9, tp)], transaction=outcome)
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        fold = follower(manager, P0).fold
+        assert fold.position == 2, "past the control batch"
+        writer = Writer(manager, tp, base=10)
+        await writer.copy(0)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_a_strangers_compressed_batches_are_read(rig, codec):
+    if codec != "gzip":
+        pytest.importorskip("cramjam", reason="aiokafka reads other codecs with it")
+    rig.topic += f".{codec}"
+    rig.create()
+    tp = tp_in(0)
+    values = [events.started(7, 0, 9, tp), events.updated(7, tp=tp)]
+    rig.probe.produce(rig.topic, 0, values, compression=codec)
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        assert segments(manager, tp) == {events.segment_id(7): "COPY_SEGMENT_FINISHED"}
+
+
+async def test_an_empty_partition_is_ready_and_an_idle_one_stays_so(rig):
+    rig.create()
+    idle, busy = tp_in(1), tp_in(0)
+    async with rig.manager() as manager:
+        await serving(manager, idle, busy)
+        assert segments(manager, idle) == {}
+        writer = Writer(manager, busy)
+        async with writer.writing():
+            for _ in range(20):
+                await writer.more(3)
+                assert manager.is_ready(idle)
+        assert follower(manager, 1).state is PartitionState.READY
+
+
+async def test_fifty_partitions_are_followed_at_once(rig):
+    count = 50
+    partitions = [tp_in(number, count) for number in range(count)]
+    async with rig.manager(count=count) as manager:
+        rig.tell(f"50 partitions: ready after {await serving(manager, *partitions):.2f} s")
+        writers = [Writer(manager, tp, base=1000 * at) for at, tp in enumerate(partitions)]
+        async with asyncio.TaskGroup() as group:
+            for writer in writers:
+                group.create_task(writer.copy(0))
+        assert all(len(segments(manager, tp)) == 1 for tp in partitions)
+
+
+async def opened(log) -> None:
+    """Open a log whose topic was made just now: not every broker may know of it yet."""
+    while log.identity is None:
+        with suppress(LogMissing):
+            await log.open(create=False)
+
+
+async def test_a_topic_that_forgets_is_said_loudly_or_refused(rig):
+    rig.create(retention_ms="604800000")
+    async with rig.log() as log:
+        await opened(log)
+        assert any("retention" in warning for warning in log.warnings)
+    strict = {"event_log.kafka.admin.require_infinite_retention": "true"}
+    async with rig.log(settings=strict) as log:
+        with pytest.raises(RlmmError, match="retention"):
+            await log.open(create=False)
