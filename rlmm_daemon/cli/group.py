@@ -54,6 +54,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "delete": Row(f"{_CLI}.delete", "Delete a segment for good."),
         },
         "Mend": {
+            "storage": Row(f"{_CLI}.storage", "Check what the remote storage allows."),
             "partition": Row(f"{_CLI}.partition", "Retry, rebuild, or accept what is missing."),
             "log": Row(f"{_CLI}.log", "Check, seal and repair the event log."),
             "snapshot": Row(f"{_CLI}.snapshot", "Write, check and show snapshots."),
@@ -63,6 +64,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "check-config": Row(
                 f"{_CLI}.check_config", "Check a configuration and print what is in force."
             ),
+            "doctor": Row(f"{_CLI}.doctor", "Check what is around the daemon; say what to do."),
             "drain": Row(f"{_CLI}.drain", "Let the daemon finish what it does and end."),
         },
         "Decode": {

@@ -1,0 +1,289 @@
+"""The checks of `rlmm doctor`: each asks one thing of the event log and writes nothing to it."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Final, Literal
+
+import msgspec
+
+from rlmm_daemon import wiring
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded.verify import verify
+from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+from rlmm_daemon.adapters.kafka_connection.requests import NO_ID, NO_TAGS, Metadata
+from rlmm_daemon.codec import records
+from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.core import phrases
+from rlmm_daemon.core.partitioner import PARTITIONER_ID
+from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
+from rlmm_daemon.domain.segment import SegmentSnapshot
+from rlmm_daemon.ports.event_log import LogIdentity, LogMissing, LogRange, NoTopicId
+
+#: Events of the future by more than this: a clock is wrong somewhere.
+SKEW_MS_MAX: Final = 30_000
+#: Partitions whose newest event is read for the clock's sake.
+_SAMPLES: Final = 4
+#: AclOperation's codes, as Metadata's authorized operations have them, a bit each.
+_RIGHTS: Final = {"READ": 3, "WRITE": 4, "DESCRIBE": 8, "DESCRIBE_CONFIGS": 10}
+#: What a broker answers that has no authorizer, or does not tell.
+_RIGHTS_UNKNOWN: Final = -(2**31)
+_NEEDED: Final = ("READ", "WRITE", "DESCRIBE")
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one check came to, and what to do about it."""
+
+    check: str
+    verdict: Literal["ok", "warning", "failed", "skipped"]
+    found: str
+    advice: str = ""
+
+
+def examine(config: Config, *, seconds: float) -> list[Finding]:
+    """Return every check's finding, in the order in which they depend on each other."""
+    if isinstance(config.event_log, EmbeddedLog):
+        return asyncio.run(_embedded(config))
+    return asyncio.run(_kafka(config, seconds))
+
+
+async def _embedded(config: Config) -> list[Finding]:
+    disk = LocalDisk()
+    try:
+        reports = await verify(disk, config.event_log_directory)
+    except (OSError, RlmmError) as error:
+        return [
+            Finding(
+                check="event log",
+                verdict="warning",
+                found=f"{config.event_log_directory}: {error}",
+                advice="fine if the daemon never ran: it makes the log at its first start",
+            )
+        ]
+    finally:
+        disk.close()
+    findings = [finding for report in reports for finding in report.findings]
+    corrupt = [finding for finding in findings if finding.kind == "corrupt"]
+    if corrupt:
+        found = f"{corrupt[0].file}: {corrupt[0].reason} ({len(corrupt)} in all)"
+        advice = "run: rlmm log verify, then: rlmm log repair"
+        return [Finding(check="event log", verdict="failed", found=found, advice=advice)]
+    count = sum(report.records for report in reports)
+    found = f"{phrases.number(len(reports), 'partition')}, {phrases.number(count, 'event')}, whole"
+    return [Finding(check="event log", verdict="ok", found=found)]
+
+
+@asynccontextmanager
+async def _opened(config: Config) -> AsyncIterator[KafkaLog]:
+    disk = LocalDisk()
+    try:
+        async with asyncio.TaskGroup() as group:
+            log = wiring.event_log_of(
+                config,
+                disk,
+                SystemClock(),
+                random.Random(),  # noqa: S311 - jitter
+                lambda work, name: group.create_task(work, name=name),
+            )
+            assert isinstance(log, KafkaLog), "the embedded log has checks of its own"
+            try:
+                yield log
+            finally:
+                await log.close()
+    finally:
+        disk.close()
+
+
+async def _kafka(config: Config, seconds: float) -> list[Finding]:
+    async with _opened(config) as log:
+        findings = [await _connection(log, seconds)]
+        identity = log.identity
+        if identity is None:
+            return findings
+        findings.append(_cluster(config, identity))
+        findings.append(await _state(config, identity))
+        findings.append(await _rights(log, _topic(config), seconds))
+        findings.append(_settings(log))
+        ranges = await _ranges(log, identity, seconds)
+        findings.append(_leaders(identity, ranges))
+        findings.extend(await _reading(log, ranges, seconds))
+        return findings
+
+
+def _topic(config: Config) -> str:
+    assert not isinstance(config.event_log, EmbeddedLog)
+    return config.event_log.kafka.topic
+
+
+async def _connection(log: KafkaLog, seconds: float) -> Finding:
+    """Open the log, without creating it: connection, TLS, authentication, the topic itself."""
+    check = "connection"
+    try:
+        async with asyncio.timeout(seconds):
+            identity = await log.open(create=False)
+    except LogMissing as missing:
+        advice = (
+            "fine before the first start, which creates it (needs CREATE on the topic or the"
+            " cluster); otherwise: rlmm log restore, or rlmm partition accept-loss --all"
+        )
+        return Finding(check=check, verdict="warning", found=str(missing), advice=advice)
+    except NoTopicId as nameless:
+        advice = "upgrade the cluster's metadata.version: kafka-features.sh upgrade"
+        return Finding(check=check, verdict="failed", found=str(nameless), advice=advice)
+    except TimeoutError:
+        found = f"no broker answered within {seconds:g} s"
+        return Finding(check=check, verdict="failed", found=found, advice=_UNREACHED)
+    except RlmmError as error:
+        return Finding(check=check, verdict="failed", found=error.message, advice=_UNREACHED)
+    found = f"topic {uuid_text(identity.topic_id)}, {identity.partition_count} partitions"
+    return Finding(check=check, verdict="ok", found=found)
+
+
+_UNREACHED: Final = (
+    "check event_log.kafka.bootstrap and .security: that listener's protocol, certificate"
+    " authority, mechanism, user and password, and DESCRIBE on the topic"
+)
+
+
+def _cluster(config: Config, identity: LogIdentity) -> Finding:
+    check, wanted = "cluster id", config.daemon.cluster_id
+    if wanted is not None and wanted != identity.cluster_id:
+        found = f"the brokers say {identity.cluster_id}, daemon.cluster_id is {wanted}"
+        advice = "bootstrap leads to another cluster, or daemon.cluster_id is wrong"
+        return Finding(check=check, verdict="failed", found=found, advice=advice)
+    return Finding(check=check, verdict="ok", found=str(identity.cluster_id))
+
+
+async def _state(config: Config, identity: LogIdentity) -> Finding:
+    """Hold the topic against what the state directory was bound to at first contact."""
+    check = "state directory"
+    disk = LocalDisk()
+    try:
+        known = await StateDirectory(disk, config.daemon.state_dir).identity()
+    except (OSError, RlmmError) as error:
+        return Finding(check=check, verdict="failed", found=str(error))
+    finally:
+        disk.close()
+    if known is None:
+        return Finding(check=check, verdict="ok", found="not bound to a log yet")
+    if known.topic_id != uuid_text(identity.topic_id):
+        found = f"bound to topic id {known.topic_id}: the topic was deleted and created again"
+        advice = "rlmm log restore brings back what is known; rlmm partition accept-loss gives up"
+        return Finding(check=check, verdict="failed", found=found, advice=advice)
+    if (known.partition_count, known.partitioner) != (identity.partition_count, PARTITIONER_ID):
+        found = f"bound to {known.partition_count} partitions, there are {identity.partition_count}"
+        advice = "a metadata topic's partition count must never change: restore it"
+        return Finding(check=check, verdict="failed", found=found, advice=advice)
+    return Finding(check=check, verdict="ok", found="bound to this topic")
+
+
+async def _rights(log: KafkaLog, topic: str, seconds: float) -> Finding:
+    """Ask the broker what this principal may do with the topic; nothing is tried out."""
+    check = "rights"
+    ask = Metadata([(NO_ID, topic, NO_TAGS)], False, True, NO_TAGS)  # noqa: FBT003 - a struct
+    try:
+        _, answer = await log.client.ask_any(ask, seconds=seconds)
+    except RlmmError as error:
+        return Finding(check=check, verdict="failed", found=error.message)
+    bits = int(answer.topics[0][5])
+    if bits == _RIGHTS_UNKNOWN:
+        return Finding(check=check, verdict="skipped", found="the broker does not tell")
+    missing = [name for name, bit in _RIGHTS.items() if not bits >> bit & 1]
+    if not missing:
+        return Finding(check=check, verdict="ok", found=", ".join(_RIGHTS))
+    advice = f"grant it: kafka-acls.sh --add --topic {topic} --operation " + " --operation ".join(
+        name.title().replace("_c", "C") for name in missing
+    )
+    needed = any(name in _NEEDED for name in missing)
+    return Finding(
+        check=check,
+        verdict="failed" if needed else "warning",
+        found=f"missing: {', '.join(missing)}",
+        advice=advice,
+    )
+
+
+def _settings(log: KafkaLog) -> Finding:
+    check = "topic settings"
+    if log.warnings:
+        advice = "kafka-configs.sh --alter; events of live segments must never expire"
+        return Finding(check=check, verdict="warning", found="; ".join(log.warnings), advice=advice)
+    return Finding(check=check, verdict="ok", found="nothing expires, nothing is compacted")
+
+
+async def _ranges(
+    log: KafkaLog, identity: LogIdentity, seconds: float
+) -> dict[MetadataPartition, LogRange]:
+    every = [MetadataPartition(number) for number in range(identity.partition_count)]
+    try:
+        async with asyncio.timeout(seconds):
+            return dict(await log.end_offsets(every))
+    except (TimeoutError, RlmmError):
+        return {}
+
+
+def _leaders(identity: LogIdentity, ranges: dict[MetadataPartition, LogRange]) -> Finding:
+    check = "leaders"
+    silent = [number for number in range(identity.partition_count) if number not in ranges]
+    if silent:
+        found = f"no answer for {len(silent)} of {identity.partition_count} partitions: {silent}"
+        advice = "are all brokers up and reachable from here, at their advertised listeners?"
+        return Finding(check=check, verdict="failed", found=found[:200], advice=advice)
+    lost = [number for number, each in ranges.items() if each.start > 0]
+    events = sum(each.end - each.start for each in ranges.values())
+    found = f"all {identity.partition_count} answered, {phrases.number(events, 'event')}"
+    if lost:
+        found += f"; {len(lost)} partitions have lost their head: {lost}"
+        advice = "a daemon without a snapshot of them is history_lost: rlmm log restore"
+        return Finding(check=check, verdict="warning", found=found[:200], advice=advice)
+    return Finding(check=check, verdict="ok", found=found)
+
+
+async def _reading(
+    log: KafkaLog, ranges: dict[MetadataPartition, LogRange], seconds: float
+) -> list[Finding]:
+    """Fetch the newest event of a few partitions, and judge the clocks by their times."""
+    filled = [number for number, each in ranges.items() if each.end > each.start]
+    if not filled:
+        return [Finding(check="reading", verdict="skipped", found="the topic is empty")]
+    newest = 0
+    try:
+        async with asyncio.timeout(seconds):
+            for number in filled[:_SAMPLES]:
+                newest = max(newest, await _newest(log, number, ranges[number].end - 1))
+    except TimeoutError:
+        return [Finding(check="reading", verdict="failed", found=f"nothing within {seconds:g} s")]
+    except RlmmError as error:
+        return [Finding(check="reading", verdict="failed", found=error.message)]
+    return [
+        Finding(check="reading", verdict="ok", found="a Fetch from the leaders was answered"),
+        _clock(newest),
+    ]
+
+
+def _clock(newest_ms: int) -> Finding:
+    check, ahead = "clocks", newest_ms - SystemClock().now_ms()
+    if ahead > SKEW_MS_MAX:
+        found = f"the newest event is {phrases.duration(ahead / 1000)} in the future"
+        advice = "a broker's clock or this one's is wrong; are they synchronised?"
+        return Finding(check=check, verdict="warning", found=found, advice=advice)
+    return Finding(check=check, verdict="ok", found="no event is of the future")
+
+
+async def _newest(log: KafkaLog, partition: MetadataPartition, offset: int) -> int:
+    """Return the time of the newest event, 0 if the last record is none."""
+    async with aclosing(log.follow(partition, offset)) as batches:
+        batch = await anext(batches)
+    times = [0]
+    for _, value in batch.records:
+        try:
+            record = records.decode(value or b"")
+        except RlmmError:
+            continue
+        if not isinstance(record, SegmentSnapshot):
+            times.append(record.event_timestamp_ms)
+    return max(times)

@@ -1,0 +1,45 @@
+"""`rlmm doctor`: is everything around the daemon as it has to be, and if not, what to do."""
+
+import click
+
+from rlmm_daemon.cli.group import Exit
+from rlmm_daemon.cli.options import json_option
+from rlmm_daemon.cli.output import show_json, show_table
+from rlmm_daemon.config import load
+
+
+@click.command("doctor")
+@click.option("--config", "file", required=True, metavar="FILE", help="The daemon's TOML file.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Of each check.",
+)
+@json_option
+def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: bool) -> None:
+    """Check the event log as this configuration reaches it; beside a daemon or without one.
+
+    Nothing is written or created. With Kafka: connection, identity, rights, the topic's settings,
+    every leader, reading, clocks. Exit code 1 if a check failed; a warning is not a failure.
+
+    --json: an array of {check, verdict, found, advice}; verdict is ok, warning, failed or skipped.
+    """
+    config = load(file, overrides)
+    # Imported late: it brings the rooms of the daemon along.
+    from rlmm_daemon.cli import checkup  # noqa: PLC0415
+
+    findings = checkup.examine(config, seconds=timeout)
+    if as_json:
+        show_json(findings)
+    else:
+        columns = ("check", "verdict", "found")
+        show_table(columns, [(each.check, each.verdict, each.found) for each in findings])
+        for each in findings:
+            if each.advice:
+                click.echo(f"{each.check}: {each.advice}")
+    if any(each.verdict == "failed" for each in findings):
+        raise click.exceptions.Exit(Exit.TROUBLE)
