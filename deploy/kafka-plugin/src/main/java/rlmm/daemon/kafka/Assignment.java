@@ -1,0 +1,129 @@
+package rlmm.daemon.kafka;
+
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+
+import org.apache.kafka.common.TopicIdPartition;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Which partitions the broker leads and follows, told to the daemon in the broker's order.
+ *
+ * <p>On every new connection the full set goes first, because a daemon that was away knows an old one; it alone opens
+ * the daemon's gate. Changes follow one by one. Whenever a message was not taken, the full set is said again: then its
+ * order with the lost one no longer matters.
+ */
+final class Assignment {
+    /** Below the daemon's limit of 4 MiB per frame, whatever the length of the names. */
+    private static final int PARTITIONS_PER_FRAME = 12_000;
+    private static final long REPEAT_MS = 200;
+    private static final long TIMEOUT_MS = 5_000;
+    private static final Logger LOG = LoggerFactory.getLogger(Assignment.class);
+
+    /** True where the broker leads. */
+    private final Map<TopicIdPartition, Boolean> leads = new HashMap<>();
+    private boolean repeat;
+    private long repeatAtNanos;
+    /** Answers to what was said on an older connection, or before the last full set, mean nothing. */
+    private int generation;
+
+    /** From {@code onPartitionLeadershipChanges}; returns at once. */
+    synchronized void changed(Connection connection, Collection<TopicIdPartition> leaders,
+                              Collection<TopicIdPartition> followers) {
+        leaders.forEach(partition -> leads.put(partition, true));
+        followers.forEach(partition -> leads.put(partition, false));
+        if (connection.isOpen()) {
+            pieces("on_partition_leadership_changes", "on_partition_leadership_changes",
+                List.copyOf(leaders), List.copyOf(followers)).forEach(call -> say(connection, call));
+        }
+    }
+
+    /** From {@code onStopPartitions}; returns at once. */
+    synchronized void stopped(Connection connection, Collection<TopicIdPartition> partitions) {
+        partitions.forEach(leads::remove);
+        if (connection.isOpen()) {
+            List<TopicIdPartition> all = List.copyOf(partitions);
+            for (int at = 0; at < all.size(); at += PARTITIONS_PER_FRAME) {
+                List<TopicIdPartition> some = all.subList(at, Math.min(all.size(), at + PARTITIONS_PER_FRAME));
+                say(connection, new Call("on_stop_partitions", false, packer -> {
+                    packer.packArrayHeader(1);
+                    Wire.pack(packer, some);
+                }, TIMEOUT_MS));
+            }
+        }
+    }
+
+    /** On a new connection, before anybody else may use it. */
+    synchronized void greeted(Connection connection) {
+        sayAll(connection);
+        connection.open();
+    }
+
+    /** Says the full set again if something of it was refused a moment ago. */
+    synchronized void tick(Connection connection) {
+        if (repeat && System.nanoTime() - repeatAtNanos >= 0) {
+            sayAll(connection);
+        }
+    }
+
+    private void sayAll(Connection connection) {
+        repeat = false;
+        generation++;
+        List<TopicIdPartition> leaders = new ArrayList<>();
+        List<TopicIdPartition> followers = new ArrayList<>();
+        leads.forEach((partition, leader) -> (leader ? leaders : followers).add(partition));
+        pieces("replace_assignment", "on_partition_leadership_changes", leaders, followers)
+            .forEach(call -> say(connection, call));
+    }
+
+    /** At least one call; each but the first has the second method, so that it adds to what the first one set. */
+    private static List<Call> pieces(String first, String others, List<TopicIdPartition> leaders,
+                                     List<TopicIdPartition> followers) {
+        List<Call> calls = new ArrayList<>();
+        int leader = 0;
+        int follower = 0;
+        do {
+            int leaderEnd = Math.min(leaders.size(), leader + PARTITIONS_PER_FRAME);
+            int room = PARTITIONS_PER_FRAME - (leaderEnd - leader);
+            int followerEnd = Math.min(followers.size(), follower + room);
+            List<TopicIdPartition> someLeaders = leaders.subList(leader, leaderEnd);
+            List<TopicIdPartition> someFollowers = followers.subList(follower, followerEnd);
+            calls.add(new Call(calls.isEmpty() ? first : others, false, packer -> {
+                packer.packArrayHeader(2);
+                Wire.pack(packer, someLeaders);
+                Wire.pack(packer, someFollowers);
+            }, TIMEOUT_MS));
+            leader = leaderEnd;
+            follower = followerEnd;
+        } while (leader < leaders.size() || follower < followers.size());
+        return calls;
+    }
+
+    private void say(Connection connection, Call call) {
+        int said = generation;
+        call.future.whenComplete((pages, error) -> {
+            if (error != null) {
+                refused(said, call.method, error);
+            }
+        });
+        try {
+            connection.submitFirst(call);
+        } catch (DaemonException full) {
+            refused(said, call.method, full);
+        }
+    }
+
+    private synchronized void refused(int said, String method, Throwable error) {
+        if (said != generation) {
+            return;
+        }
+        LOG.info("{} is said again as a whole: {}", method, error.getMessage());
+        repeat = true;
+        repeatAtNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(REPEAT_MS);
+    }
+}

@@ -1,0 +1,183 @@
+package rlmm.daemon.kafka;
+
+import java.io.EOFException;
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.net.SocketTimeoutException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
+import java.nio.channels.SocketChannel;
+import java.util.concurrent.TimeUnit;
+
+import org.msgpack.core.MessageTypeException;
+import org.msgpack.value.ArrayValue;
+import org.msgpack.value.Value;
+
+/**
+ * A connection of role bulk: one request at a time, each answered by a header and raw bytes. Used by one thread at a
+ * time, the one that reads the stream.
+ *
+ * <p>The channel never blocks; waiting is a select, which an interrupt ends without closing anything. After any
+ * IOException the connection must be closed.
+ */
+final class BulkConnection implements AutoCloseable {
+    private static final int BUFFER_BYTES = 128 * 1024;
+    private static final int MANY_READ_BYTES = 64 * 1024;
+
+    private final SocketChannel channel;
+    private final Selector selector;
+    private final FrameReader reader = new FrameReader(BUFFER_BYTES);
+    private int ids = Greeting.ID;
+
+    /** What follows an answer's header; {@code crc32c} is negative where the daemon gave none. */
+    record Header(long length, long crc32c) { }
+
+    private BulkConnection(SocketChannel channel, Selector selector) {
+        this.channel = channel;
+        this.selector = selector;
+    }
+
+    /**
+     * Connects and says hello.
+     *
+     * @throws IOException nobody answers
+     * @throws DaemonException the daemon's refusal
+     */
+    static BulkConnection open(PluginConfig config, long timeoutMs) throws IOException, DaemonException {
+        SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX);
+        BulkConnection opened;
+        try {
+            opened = new BulkConnection(channel, Selector.open());
+        } catch (IOException noDescriptors) {
+            channel.close();
+            throw noDescriptors;
+        }
+        try {
+            channel.configureBlocking(false);
+            channel.connect(UnixDomainSocketAddress.of(config.socketPath()));
+            channel.register(opened.selector, SelectionKey.OP_READ);
+            opened.write(Greeting.hello(config, "bulk", Greeting.STORAGE), timeoutMs);
+            Greeting.welcome(opened.receive(timeoutMs));
+            return opened;
+        } catch (IOException | DaemonException | RuntimeException error) {
+            opened.close();
+            throw error;
+        }
+    }
+
+    /** Sends a request and returns the header of its answer. */
+    Header request(String method, Wire.Params params, long timeoutMs) throws IOException, DaemonException {
+        int id = ++ids;
+        write(Wire.request(id, method, params), timeoutMs);
+        Wire.Answer answer = receive(timeoutMs);
+        if (answer.error() != null) {
+            throw answer.error();
+        }
+        try {
+            ArrayValue header = answer.result().asArrayValue();
+            Value sum = header.get(1);
+            return new Header(header.get(0).asIntegerValue().asLong(),
+                sum.isNilValue() ? -1 : sum.asIntegerValue().asLong());
+        } catch (MessageTypeException | IndexOutOfBoundsException broken) {
+            throw new IOException("a bulk answer has no header", broken);
+        }
+    }
+
+    /**
+     * Reads raw bytes, at least one.
+     *
+     * @throws EOFException the daemon ended the answer early: never an end of stream
+     * @throws SocketTimeoutException nothing came in time
+     * @throws InterruptedIOException the thread is interrupted, its flag is still set
+     */
+    int read(byte[] target, int at, int count, long timeoutMs) throws IOException {
+        ByteBuffer rest = reader.rest();
+        long deadline = deadline(timeoutMs);
+        while (!rest.hasRemaining()) {
+            if (count >= MANY_READ_BYTES) { // no detour through the buffer
+                int got = channel.read(ByteBuffer.wrap(target, at, count));
+                if (got > 0) {
+                    return got;
+                }
+                requireMore(got);
+            } else if (reader.fill(channel)) {
+                break;
+            }
+            await(SelectionKey.OP_READ, deadline);
+        }
+        int got = Math.min(count, rest.remaining());
+        rest.get(target, at, got);
+        return got;
+    }
+
+    /** Throws away raw bytes as far as they are here already; true when that was all of them. */
+    boolean drain(long count) throws IOException {
+        ByteBuffer rest = reader.rest();
+        long left = count;
+        while (left > 0) {
+            if (!rest.hasRemaining() && !reader.fill(channel)) {
+                return false;
+            }
+            int skipped = (int) Math.min(left, rest.remaining());
+            rest.position(rest.position() + skipped);
+            left -= skipped;
+        }
+        return true;
+    }
+
+    @Override
+    public void close() {
+        try (selector; channel) {
+            reader.rest().position(reader.rest().limit());
+        } catch (IOException gone) {
+            // Closing is also how an answer is cancelled; there is nobody left to tell.
+            return;
+        }
+    }
+
+    private static void requireMore(int got) throws EOFException {
+        if (got < 0) {
+            throw new EOFException("the daemon closed the connection");
+        }
+    }
+
+    private void write(ByteBuffer frame, long timeoutMs) throws IOException {
+        long deadline = deadline(timeoutMs);
+        while (frame.hasRemaining()) {
+            if (channel.write(frame) == 0) {
+                await(SelectionKey.OP_WRITE, deadline);
+            }
+        }
+    }
+
+    private Wire.Answer receive(long timeoutMs) throws IOException, DaemonException {
+        long deadline = deadline(timeoutMs);
+        byte[] body;
+        while ((body = reader.next()) == null) {
+            if (!reader.fill(channel)) {
+                await(SelectionKey.OP_READ, deadline);
+            }
+        }
+        return Wire.answer(body);
+    }
+
+    private void await(int operation, long deadline) throws IOException {
+        long leftMs = TimeUnit.NANOSECONDS.toMillis(deadline - System.nanoTime());
+        if (Thread.currentThread().isInterrupted()) {
+            throw new InterruptedIOException("interrupted while waiting for the daemon");
+        }
+        if (leftMs <= 0) {
+            throw new SocketTimeoutException("the daemon sends nothing");
+        }
+        channel.keyFor(selector).interestOps(operation);
+        selector.select(leftMs);
+        selector.selectedKeys().clear();
+    }
+
+    private static long deadline(long timeoutMs) {
+        return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
+    }
+}

@@ -1,0 +1,59 @@
+package rlmm.daemon.kafka;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+
+import org.msgpack.value.ArrayValue;
+import org.msgpack.value.Value;
+
+/**
+ * One request that waits for its answer. Its future always completes: with the pages of the answer (one unless it is a
+ * listing), or with a {@link DaemonException}.
+ */
+final class Call {
+    /** Answers that take longer by nature say nothing about the daemon's health. */
+    private static final long PROMPT_MS = 10_000;
+
+    final String method;
+    final Wire.Params params;
+    final long timeoutMs;
+    final long deadlineNanos;
+    final CompletableFuture<List<Value>> future = new CompletableFuture<>();
+    private final boolean listing;
+    private final List<Value> pages = new ArrayList<>(1);
+    /** 0 until it is sent; touched by the connection alone, under its lock. */
+    int id;
+
+    Call(String method, boolean listing, Wire.Params params, long timeoutMs) {
+        this.method = method;
+        this.listing = listing;
+        this.params = params;
+        this.timeoutMs = timeoutMs;
+        this.deadlineNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
+    }
+
+    boolean isPrompt() {
+        return timeoutMs <= PROMPT_MS;
+    }
+
+    /** Takes one answer in; true when no other follows. */
+    boolean answered(Wire.Answer answer) {
+        if (answer.error() != null) {
+            future.completeExceptionally(answer.error());
+            return true;
+        }
+        pages.add(answer.result());
+        if (listing && more(answer.result())) {
+            return false;
+        }
+        future.complete(pages);
+        return true;
+    }
+
+    private boolean more(Value page) {
+        ArrayValue fields = page.asArrayValue();
+        return fields.get(1).asBooleanValue().getBoolean();
+    }
+}

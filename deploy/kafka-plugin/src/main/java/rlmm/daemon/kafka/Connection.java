@@ -1,0 +1,459 @@
+package rlmm.daemon.kafka;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
+import java.nio.channels.SocketChannel;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The one connection on which a manager's requests travel, kept up by the one thread that ever touches its channel.
+ *
+ * <p>Callers only put a {@link Call} into its queue and wait on the future. Every call ends: with an answer, at its
+ * deadline, or with the connection. A daemon that takes requests and says nothing at all for
+ * {@value #SILENCE_MS} ms is given up like one that is gone, so that a stopped process costs one deadline, not one per
+ * call.
+ */
+final class Connection implements AutoCloseable {
+    /** How long nothing may come while something prompt is overdue. */
+    static final long SILENCE_MS = 4_000;
+    private static final long GREETING_MS = 5_000;
+    private static final long LASTING_MS = 1_000;
+    private static final long TICK_MS = 20;
+    private static final long IDLE_TICK_MS = 500;
+    private static final int BUFFER_BYTES = 256 * 1024;
+    private static final long CLOSE_JOIN_MS = 2_000;
+    private static final Logger LOG = LoggerFactory.getLogger(Connection.class);
+
+    /** Told by the IO thread; must return at once. */
+    interface Owner {
+        /** Hello was accepted. Must call {@link Connection#open}, before or after calls of its own. */
+        void onGreeted(Greeting.Welcome welcome);
+
+        /** Now and then while open. */
+        void onTick();
+    }
+
+    private final PluginConfig config;
+    private final String part;
+    private final Owner owner;
+    private final PluginMetrics metrics;
+    private final int inFlightMax;
+    private final int waitingMax;
+    private final Thread thread;
+    private final Selector selector;
+
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition opened = lock.newCondition();
+    private final Deque<Call> waiting = new ArrayDeque<>();
+    private final Deque<Integer> cancelled = new ArrayDeque<>();
+    private final Map<Integer, Call> inFlight = new HashMap<>();
+    private boolean open;
+    private volatile boolean closed;
+
+    // The IO thread's own.
+    private ByteBuffer sending;
+    private int ids;
+    /** When the oldest prompt request was sent to which nothing has been heard since; 0 when there is none. */
+    private long unheardSinceNanos;
+    private String complaint = "";
+
+    Connection(PluginConfig config, String part, Owner owner, PluginMetrics metrics) {
+        this.config = config;
+        this.part = part;
+        this.owner = owner;
+        this.metrics = metrics;
+        this.inFlightMax = config.integer(PluginConfig.IN_FLIGHT_MAX);
+        this.waitingMax = config.integer(PluginConfig.WAITING_MAX);
+        try {
+            this.selector = Selector.open();
+        } catch (IOException noDescriptors) {
+            throw new UncheckedIOException(noDescriptors);
+        }
+        this.thread = new Thread(this::run, "rlmm-daemon-" + part + "-" + config.brokerId());
+        this.thread.setDaemon(true);
+    }
+
+    void start() {
+        thread.start();
+    }
+
+    // --- any thread
+
+    boolean isOpen() {
+        lock.lock();
+        try {
+            return open;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** From {@link Owner#onGreeted}: calls are taken from now on. */
+    void open() {
+        lock.lock();
+        try {
+            open = !closed;
+            opened.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits until calls are taken; false when they still are not. */
+    boolean awaitOpen(long timeoutMs) throws InterruptedException {
+        long left = TimeUnit.MILLISECONDS.toNanos(timeoutMs);
+        lock.lockInterruptibly();
+        try {
+            while (!open && left > 0 && !closed) {
+                left = opened.awaitNanos(left);
+            }
+            return open;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /**
+     * Queues a call.
+     *
+     * @throws DaemonException nobody is there or too much waits already; then nothing was or will be sent
+     */
+    void submit(Call call) throws DaemonException {
+        lock.lock();
+        try {
+            if (!open) {
+                throw DaemonException.disconnected("no daemon answers on " + config.socketPath());
+            }
+            enqueue(call);
+        } finally {
+            lock.unlock();
+        }
+        selector.wakeup();
+    }
+
+    /** As {@link #submit}, for what has to be said before anybody else may speak. */
+    void submitFirst(Call call) throws DaemonException {
+        lock.lock();
+        try {
+            enqueue(call);
+        } finally {
+            lock.unlock();
+        }
+        selector.wakeup();
+    }
+
+    private void enqueue(Call call) throws DaemonException {
+        if (waiting.size() >= waitingMax) {
+            throw DaemonException.overloaded(waitingMax + " requests wait for the daemon");
+        }
+        waiting.add(call);
+    }
+
+    /** Nobody waits for this any more: the daemon is told, unless it never heard of it. */
+    void cancel(Call call, DaemonException reason) {
+        lock.lock();
+        try {
+            forget(call);
+        } finally {
+            lock.unlock();
+        }
+        selector.wakeup();
+        call.future.completeExceptionally(reason);
+    }
+
+    private void forget(Call call) {
+        if (call.id == 0) {
+            waiting.remove(call);
+        } else if (inFlight.remove(call.id, call)) {
+            cancelled.add(call.id);
+        }
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+        selector.wakeup();
+        boolean interrupted = false;
+        try {
+            thread.join(CLOSE_JOIN_MS);
+        } catch (InterruptedException hurried) {
+            interrupted = true;
+        }
+        lose(DaemonException.disconnected("the plugin is closed"));
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    // --- the IO thread
+
+    private void run() {
+        long pauseMs = config.integer(PluginConfig.RECONNECT_MS);
+        while (!closed) {
+            boolean greeted = false;
+            long begun = System.nanoTime();
+            try (SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX)) {
+                FrameReader reader = connect(channel);
+                greeted = true;
+                serve(channel, reader);
+            } catch (IOException | DaemonException error) {
+                complain(error, greeted);
+            } catch (RuntimeException bug) { // whatever it is, the next connection starts anew
+                LOG.error("The connection to the daemon met a bug and is made again", bug);
+            } finally {
+                lose(DaemonException.disconnected("the connection to the daemon was lost"));
+            }
+            // One that accepts and drops us at once is no better than one that is away.
+            boolean lasted = greeted && System.nanoTime() - begun > TimeUnit.MILLISECONDS.toNanos(LASTING_MS);
+            pauseMs = lasted
+                ? config.integer(PluginConfig.RECONNECT_MS)
+                : Math.min(2 * pauseMs, config.integer(PluginConfig.RECONNECT_MAX_MS));
+            pause(pauseMs);
+        }
+        try {
+            selector.close();
+        } catch (IOException gone) {
+            LOG.debug("closing the selector", gone);
+        }
+    }
+
+    private void pause(long boundMs) {
+        if (closed) {
+            return;
+        }
+        try {
+            selector.select(Math.max(1, ThreadLocalRandom.current().nextLong(boundMs / 2, boundMs + 1)));
+        } catch (IOException broken) {
+            LOG.warn("waiting before connecting again", broken);
+        }
+    }
+
+    /** Connects and says hello; returns the reader that holds whatever came behind the answer. */
+    private FrameReader connect(SocketChannel channel) throws IOException, DaemonException {
+        channel.connect(UnixDomainSocketAddress.of(config.socketPath()));
+        channel.configureBlocking(false);
+        channel.register(selector, SelectionKey.OP_READ);
+        sending = Greeting.hello(config, "broker", part);
+        FrameReader reader = new FrameReader(BUFFER_BYTES);
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(GREETING_MS);
+        byte[] body = null;
+        while (body == null) {
+            if (closed || System.nanoTime() > deadline) {
+                throw DaemonException.silent("hello", GREETING_MS);
+            }
+            if (sending.hasRemaining()) {
+                channel.write(sending);
+            }
+            selector.select(TICK_MS);
+            selector.selectedKeys().clear();
+            reader.fill(channel);
+            body = reader.next();
+        }
+        welcome(Greeting.welcome(Wire.answer(body)));
+        return reader;
+    }
+
+    private void welcome(Greeting.Welcome welcome) {
+        ids = Greeting.ID;
+        unheardSinceNanos = 0;
+        metrics.connected(true);
+        LOG.info("Connected to the RLMM daemon {} on {} ({})", welcome.version(), config.socketPath(), part);
+        complaint = "";
+        if (!welcome.rights().contains("write")) {
+            LOG.error("{}", Greeting.adviceOnRights(welcome));
+        }
+        owner.onGreeted(welcome);
+    }
+
+    private void serve(SocketChannel channel, FrameReader reader) throws IOException, DaemonException {
+        SelectionKey key = channel.keyFor(selector);
+        while (!closed) {
+            take(reader);
+            send(channel);
+            key.interestOps(sending == null
+                ? SelectionKey.OP_READ : SelectionKey.OP_READ | SelectionKey.OP_WRITE);
+            selector.select(idle() ? IDLE_TICK_MS : TICK_MS);
+            selector.selectedKeys().clear();
+            if (reader.fill(channel)) {
+                        unheardSinceNanos = 0;
+            }
+            expire();
+            owner.onTick();
+        }
+    }
+
+    private boolean idle() {
+        lock.lock();
+        try {
+            return inFlight.isEmpty() && waiting.isEmpty() && cancelled.isEmpty();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private void take(FrameReader reader) throws DaemonException {
+        byte[] body;
+        while ((body = reader.next()) != null) {
+            Wire.Answer answer = Wire.answer(body);
+            if (answer.id() == Wire.CONNECTION_ID && answer.error() != null) {
+                throw answer.error();
+            }
+            Call call;
+            lock.lock();
+            try {
+                call = inFlight.get(answer.id());
+            } finally {
+                lock.unlock();
+            }
+            if (call != null && answered(call, answer)) {
+                lock.lock();
+                try {
+                    inFlight.remove(answer.id());
+                } finally {
+                    lock.unlock();
+                }
+            }
+        }
+    }
+
+    private static boolean answered(Call call, Wire.Answer answer) throws DaemonException {
+        try {
+            return call.answered(answer);
+        } catch (RuntimeException broken) { // a page of a listing that is none
+            DaemonException garbled = DaemonException.garbled(broken.toString());
+            call.future.completeExceptionally(garbled);
+            throw garbled;
+        }
+    }
+
+    /** Sends as much as the socket takes; {@code sending} is null when nothing is left. */
+    private void send(SocketChannel channel) throws IOException {
+        while (true) {
+            if (sending != null) {
+                channel.write(sending);
+                if (sending.hasRemaining()) {
+                    return;
+                }
+            }
+            sending = nextFrame();
+            if (sending == null) {
+                return;
+            }
+        }
+    }
+
+    private ByteBuffer nextFrame() {
+        Call call;
+        lock.lock();
+        try {
+            Integer cancel = cancelled.poll();
+            if (cancel != null) {
+                return Wire.cancel(cancel);
+            }
+            call = inFlight.size() < inFlightMax ? waiting.poll() : null;
+            if (call == null) {
+                return null;
+            }
+            call.id = ++ids;
+            inFlight.put(call.id, call);
+        } finally {
+            lock.unlock();
+        }
+        if (call.isPrompt() && unheardSinceNanos == 0) {
+            unheardSinceNanos = System.nanoTime();
+        }
+        return Wire.request(call.id, call.method, call.params);
+    }
+
+    /** Ends calls whose time is up; gives the connection up when the daemon is silent altogether. */
+    private void expire() throws DaemonException {
+        long now = System.nanoTime();
+        List<Call> late = new ArrayList<>();
+        lock.lock();
+        try {
+            collectLate(inFlight.values().iterator(), now, late);
+            collectLate(waiting.iterator(), now, late);
+            for (Call call : late) {
+                if (call.id != 0) {
+                    cancelled.add(call.id);
+                }
+            }
+        } finally {
+            lock.unlock();
+        }
+        for (Call call : late) {
+            call.future.completeExceptionally(DaemonException.silent(call.method, call.timeoutMs));
+        }
+        if (unheardSinceNanos != 0 && now - unheardSinceNanos > TimeUnit.MILLISECONDS.toNanos(SILENCE_MS)) {
+            throw DaemonException.silent("anything", SILENCE_MS);
+        }
+    }
+
+    private static void collectLate(Iterator<Call> calls, long now, List<Call> late) {
+        while (calls.hasNext()) {
+            Call call = calls.next();
+            if (now - call.deadlineNanos >= 0) {
+                calls.remove();
+                late.add(call);
+            }
+        }
+    }
+
+    private void lose(DaemonException reason) {
+        List<Call> lost;
+        lock.lock();
+        try {
+            open = false;
+            opened.signalAll();
+            lost = new ArrayList<>(inFlight.values());
+            lost.addAll(waiting);
+            inFlight.clear();
+            waiting.clear();
+            cancelled.clear();
+        } finally {
+            lock.unlock();
+        }
+        sending = null;
+        metrics.connected(false);
+        lost.forEach(call -> call.future.completeExceptionally(reason));
+    }
+
+    /** Once per kind of trouble, not once per attempt. */
+    private void complain(Exception error, boolean wasConnected) {
+        if (closed) {
+            return;
+        }
+        String what = error instanceof DaemonException refusal
+            ? Greeting.advice(config, refusal) : String.valueOf(error.getMessage());
+        if (what.equals(complaint)) {
+            return;
+        }
+        complaint = what;
+        if (wasConnected) {
+            LOG.warn("Lost the RLMM daemon on {}: {}", config.socketPath(), what);
+        } else if (error instanceof DaemonException) {
+            LOG.error("The RLMM daemon on {} does not serve this broker: {}", config.socketPath(), what);
+        } else {
+            LOG.warn("No RLMM daemon answers on {}: {}. Is rlmm-daemon.service running, and may this user open the"
+                + " socket? Local data is served meanwhile", config.socketPath(), what);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+package rlmm.daemon.kafka;
+
+/** The way to the daemon, {@code rlmm.daemon:type=connection,part=...,broker=...}. */
+public interface ConnectionStatsMXBean {
+    /** Whether the daemon answers now. */
+    boolean isConnected();
+
+    /** How often it was connected to; all but the first are reconnects. */
+    long getConnects();
+
+    /** Streams that are open now. */
+    long getOpenStreams();
+
+    /** Streams that were closed before their end, which cancels them at the daemon's side. */
+    long getStreamsClosedEarly();
+
+    /** Deletes that were refused at once because one of the same topic had just failed. */
+    long getDeletesRefused();
+}

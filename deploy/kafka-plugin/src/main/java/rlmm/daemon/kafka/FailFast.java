@@ -1,0 +1,53 @@
+package rlmm.daemon.kafka;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import java.util.function.LongSupplier;
+
+import org.apache.kafka.common.Uuid;
+
+/**
+ * Topics whose deletes are refused at once because one has just failed.
+ *
+ * <p>The broker deletes a topic's segments one after the other on its metadata-publishing thread, under a lock. One
+ * deadline may be spent there, not one per segment and partition.
+ */
+final class FailFast {
+    private static final int TOPICS_MAX = 10_000;
+
+    private final long pauseNanos;
+    private final LongSupplier nanoTime;
+    private final Map<Uuid, Long> until = new LinkedHashMap<>();
+
+    FailFast(long pauseMs, LongSupplier nanoTime) {
+        this.pauseNanos = TimeUnit.MILLISECONDS.toNanos(pauseMs);
+        this.nanoTime = nanoTime;
+    }
+
+    synchronized void failed(Uuid topicId) {
+        until.remove(topicId);
+        until.put(topicId, nanoTime.getAsLong() + pauseNanos);
+        if (until.size() > TOPICS_MAX) {
+            until.remove(until.keySet().iterator().next());
+        }
+    }
+
+    synchronized boolean refuses(Uuid topicId) {
+        Long end = until.get(topicId);
+        if (end == null) {
+            return false;
+        }
+        if (nanoTime.getAsLong() - end < 0) {
+            return true;
+        }
+        until.remove(topicId);
+        return false;
+    }
+
+    /** A failure that took its time or may do so again; with nobody there a call fails at once anyway. */
+    static boolean isWorthIt(DaemonException error) {
+        return error.isRetriable() && (error.origin() == DaemonException.Origin.DAEMON
+            || error.origin() == DaemonException.Origin.LOCAL);
+    }
+}

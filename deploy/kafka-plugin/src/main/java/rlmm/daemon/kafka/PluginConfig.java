@@ -1,0 +1,153 @@
+package rlmm.daemon.kafka;
+
+import java.lang.management.ManagementFactory;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.Map;
+
+import org.apache.kafka.common.config.AbstractConfig;
+import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.common.config.ConfigDef.Importance;
+import org.apache.kafka.common.config.ConfigDef.Range;
+import org.apache.kafka.common.config.ConfigDef.Type;
+import org.apache.kafka.common.config.ConfigException;
+
+/**
+ * What the broker hands to {@code configure}: our keys without their prefix, and what it adds by itself.
+ *
+ * <p>{@code broker.id} comes as an Integer, prefixed keys come as strings, and a test's map may hold a Short; all are
+ * accepted. Unknown keys are ignored, because the same prefix may still hold the keys of Kafka's own manager.
+ */
+final class PluginConfig {
+    static final String SOCKET_PATH = "socket.path";
+    static final String METADATA_TIMEOUT_MS = "metadata.timeout.ms";
+    static final String READY_TIMEOUT_MS = "ready.timeout.ms";
+    static final String HOLD_MS = "hold.ms";
+    static final String COPY_TIMEOUT_MS = "copy.timeout.ms";
+    static final String FETCH_TIMEOUT_MS = "fetch.timeout.ms";
+    static final String DELETE_TIMEOUT_MS = "delete.timeout.ms";
+    static final String DELETE_FAIL_FAST_MS = "delete.fail.fast.ms";
+    static final String FETCH_CONNECTIONS_MAX = "fetch.connections.max";
+    static final String RECONNECT_MS = "reconnect.ms";
+    static final String RECONNECT_MAX_MS = "reconnect.max.ms";
+    static final String IN_FLIGHT_MAX = "requests.in.flight.max";
+    static final String WAITING_MAX = "requests.waiting.max";
+    static final String SINGLE_BROKER_CHECK = "single.broker.check";
+    /** The prefix under which the broker names itself, and under which TBRLMM takes its clients' settings. */
+    static final String CLIENT_PREFIX = "remote.log.metadata.common.client.";
+
+    static final String BROKER_ID = "broker.id";
+    static final String CLUSTER_ID = "cluster.id";
+    private static final String BROKER_ID_PLACE = "%{broker.id}";
+    /** sun_path of sockaddr_un holds 108 bytes, the last of which is a zero. */
+    private static final int PATH_BYTES_MAX = 107;
+
+    static final ConfigDef DEFINITION = new ConfigDef()
+        .define(SOCKET_PATH, Type.STRING, "/run/rlmm/rlmm.sock", Importance.HIGH,
+            "The daemon's Unix socket. %{broker.id} in it is replaced by the broker's id.")
+        .define(METADATA_TIMEOUT_MS, Type.INT, 5_000, Range.between(10, 600_000), Importance.MEDIUM,
+            "Of every metadata call but isReady.")
+        .define(READY_TIMEOUT_MS, Type.INT, 500, Range.between(1, 60_000), Importance.LOW,
+            "Of isReady; without an answer by then it is false.")
+        .define(HOLD_MS, Type.INT, 100, Range.between(0, 10_000), Importance.LOW,
+            "How long a read waits for a daemon that is away or not ready before it is refused as retriable.")
+        .define(COPY_TIMEOUT_MS, Type.INT, 1_260_000, Range.atLeast(100), Importance.MEDIUM,
+            "Of copying one segment; a little more than the daemon's own copy.deadline_seconds.")
+        .define(FETCH_TIMEOUT_MS, Type.INT, 30_000, Range.between(10, 3_600_000), Importance.MEDIUM,
+            "How long a fetch waits for its next bytes.")
+        .define(DELETE_TIMEOUT_MS, Type.INT, 5_000, Range.between(10, 600_000), Importance.MEDIUM,
+            "Of deleting one segment. The broker may hold a lock meanwhile.")
+        .define(DELETE_FAIL_FAST_MS, Type.INT, 60_000, Range.atLeast(0), Importance.LOW,
+            "After a failed delete, deletes of that topic id are refused at once for so long.")
+        .define(FETCH_CONNECTIONS_MAX, Type.INT, 128, Range.between(1, 1_000), Importance.LOW,
+            "Streams that may be open at once.")
+        .define(RECONNECT_MS, Type.INT, 20, Range.between(1, 60_000), Importance.LOW,
+            "The first pause before connecting again; it doubles up to reconnect.max.ms.")
+        .define(RECONNECT_MAX_MS, Type.INT, 500, Range.between(1, 60_000), Importance.LOW,
+            "The longest pause before connecting again.")
+        .define(IN_FLIGHT_MAX, Type.INT, 512, Range.between(1, 65_536), Importance.LOW,
+            "Requests sent and not answered; below the daemon's socket.requests_per_connection_max.")
+        .define(WAITING_MAX, Type.INT, 65_536, Range.between(1, 1_000_000), Importance.LOW,
+            "Requests that wait for their turn; more are refused as retriable.")
+        .define(SINGLE_BROKER_CHECK, Type.BOOLEAN, true, Importance.LOW,
+            "Refuse to work on a daemon's embedded log in a cluster of several brokers.");
+
+    private final AbstractConfig values;
+    private final int brokerId;
+    private final String clusterId;
+    private final String socketPath;
+    private final Map<String, Object> clientSettings;
+
+    /**
+     * Reads and checks everything.
+     *
+     * @throws ConfigException with the key and what to do about it; the broker then does not start
+     */
+    PluginConfig(Map<String, ?> given, boolean needsCluster) {
+        Map<String, Object> plain = new HashMap<>();
+        given.forEach((key, value) -> plain.put(key, value instanceof Number ? value.toString() : value));
+        this.values = new AbstractConfig(DEFINITION, plain, false);
+        this.brokerId = brokerId(given.get(BROKER_ID));
+        Object cluster = given.get(CLUSTER_ID);
+        if (cluster == null && needsCluster) {
+            throw new ConfigException(CLUSTER_ID, null, "the broker gives it to its RemoteLogMetadataManager");
+        }
+        this.clusterId = cluster == null ? null : cluster.toString();
+        this.socketPath = socketPath(values.getString(SOCKET_PATH), brokerId);
+        this.clientSettings = values.originalsWithPrefix(CLIENT_PREFIX);
+    }
+
+    private static int brokerId(Object given) {
+        if (given == null) {
+            throw new ConfigException(BROKER_ID, null, "the broker gives it to its plugins");
+        }
+        return Integer.parseInt(given.toString());
+    }
+
+    private static String socketPath(String configured, int brokerId) {
+        String path = configured.replace(BROKER_ID_PLACE, Integer.toString(brokerId));
+        int size = path.getBytes(StandardCharsets.UTF_8).length;
+        if (size > PATH_BYTES_MAX) {
+            throw new ConfigException(SOCKET_PATH, path,
+                "has " + size + " bytes, more than the " + PATH_BYTES_MAX + " that a Unix socket address holds");
+        }
+        return path;
+    }
+
+    int brokerId() {
+        return brokerId;
+    }
+
+    /** Null for a storage manager: the broker does not tell it. */
+    String clusterId() {
+        return clusterId;
+    }
+
+    String socketPath() {
+        return socketPath;
+    }
+
+    /** The same for both managers of a broker, another one after its restart. */
+    long brokerIncarnation() {
+        return ManagementFactory.getRuntimeMXBean().getStartTime();
+    }
+
+    /** Null unless {@code remote.log.metadata.manager.listener.name} is set. */
+    String bootstrap() {
+        Object servers = clientSettings.get("bootstrap.servers");
+        return servers == null ? null : servers.toString();
+    }
+
+    /** For a client of the broker's own cluster: bootstrap servers, security and SASL settings. */
+    Map<String, Object> clientSettings() {
+        return clientSettings;
+    }
+
+    int integer(String key) {
+        return values.getInt(key);
+    }
+
+    boolean singleBrokerCheck() {
+        return values.getBoolean(SINGLE_BROKER_CHECK);
+    }
+}

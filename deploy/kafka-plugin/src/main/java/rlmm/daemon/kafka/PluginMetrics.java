@@ -1,0 +1,100 @@
+package rlmm.daemon.kafka;
+
+import java.lang.management.ManagementFactory;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
+
+import javax.management.InstanceAlreadyExistsException;
+import javax.management.JMException;
+import javax.management.ObjectName;
+
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** What one manager did, under {@code rlmm.daemon} in JMX. Trouble with JMX is logged and never in the way. */
+final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(PluginMetrics.class);
+
+    private final String scope;
+    private final Map<String, CallStats> calls = new ConcurrentHashMap<>();
+    private final List<ObjectName> registered = new ArrayList<>();
+    private final AtomicLong connects = new AtomicLong();
+    final AtomicLong openStreams = new AtomicLong();
+    final AtomicLong streamsClosedEarly = new AtomicLong();
+    final AtomicLong deletesRefused = new AtomicLong();
+    private volatile boolean connected;
+
+    PluginMetrics(String part, int brokerId) {
+        this.scope = ",part=" + part + ",broker=" + brokerId;
+        register("rlmm.daemon:type=connection" + scope, this);
+    }
+
+    void called(String method, long tookNanos, boolean succeeded) {
+        calls.computeIfAbsent(method, this::newStats).add(tookNanos, succeeded);
+    }
+
+    void connected(boolean now) {
+        if (now) {
+            connects.incrementAndGet();
+        }
+        connected = now;
+    }
+
+    private CallStats newStats(String method) {
+        CallStats stats = new CallStats();
+        register("rlmm.daemon:type=calls" + scope + ",method=" + method, stats);
+        return stats;
+    }
+
+    private synchronized void register(String name, Object bean) {
+        try {
+            ObjectName key = new ObjectName(name);
+            ManagementFactory.getPlatformMBeanServer().registerMBean(bean, key);
+            registered.add(key);
+        } catch (InstanceAlreadyExistsException another) { // of the same broker id: not to be had from one broker
+            LOG.debug("{} is taken", name);
+        } catch (JMException refused) {
+            LOG.warn("no JMX metric {}", name, refused);
+        }
+    }
+
+    @Override
+    public synchronized void close() {
+        for (ObjectName key : registered) {
+            try {
+                ManagementFactory.getPlatformMBeanServer().unregisterMBean(key);
+            } catch (JMException gone) {
+                LOG.debug("unregistering {}", key, gone);
+            }
+        }
+        registered.clear();
+    }
+
+    @Override
+    public boolean isConnected() {
+        return connected;
+    }
+
+    @Override
+    public long getConnects() {
+        return connects.get();
+    }
+
+    @Override
+    public long getOpenStreams() {
+        return openStreams.get();
+    }
+
+    @Override
+    public long getStreamsClosedEarly() {
+        return streamsClosedEarly.get();
+    }
+
+    @Override
+    public long getDeletesRefused() {
+        return deletesRefused.get();
+    }
+}

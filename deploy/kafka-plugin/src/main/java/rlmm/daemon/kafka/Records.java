@@ -1,0 +1,47 @@
+package rlmm.daemon.kafka;
+
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Optional;
+
+import org.apache.kafka.server.log.remote.metadata.storage.serialization.RemoteLogMetadataSerde;
+import org.apache.kafka.server.log.remote.storage.RemoteLogMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
+import org.msgpack.core.MessageTypeException;
+import org.msgpack.value.Value;
+
+/** Metadata as Kafka's own record bytes, by the serde of the broker that this runs in. Safe for any thread. */
+final class Records {
+    private final RemoteLogMetadataSerde serde = new RemoteLogMetadataSerde();
+
+    byte[] encode(RemoteLogMetadata metadata) {
+        return serde.serialize(metadata);
+    }
+
+    /** A look-up's answer: nil is nothing found. */
+    Optional<RemoteLogSegmentMetadata> maybe(Value value) throws RemoteStorageException {
+        return value.isNilValue() ? Optional.empty() : Optional.of(decode(value));
+    }
+
+    /** All records of a listing, decoded now so that iterating cannot fail. */
+    Iterator<RemoteLogSegmentMetadata> all(List<Value> pages) throws RemoteStorageException {
+        List<RemoteLogSegmentMetadata> found = new ArrayList<>();
+        for (Value page : pages) {
+            for (Value record : page.asArrayValue().get(0).asArrayValue()) {
+                found.add(decode(record));
+            }
+        }
+        return found.iterator();
+    }
+
+    private RemoteLogSegmentMetadata decode(Value value) throws RemoteStorageException {
+        try {
+            return (RemoteLogSegmentMetadata) serde.deserialize(value.asBinaryValue().asByteArray());
+        } catch (MessageTypeException | ClassCastException | IllegalArgumentException
+                 | org.apache.kafka.common.KafkaException broken) {
+            throw new RemoteStorageException("the daemon sent a record that this broker cannot read", broken);
+        }
+    }
+}

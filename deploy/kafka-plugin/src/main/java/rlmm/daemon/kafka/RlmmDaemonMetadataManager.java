@@ -1,0 +1,343 @@
+package rlmm.daemon.kafka;
+
+import java.io.IOException;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+
+import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.errors.ReplicaNotAvailableException;
+import org.apache.kafka.server.log.remote.storage.RemoteLogMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteLogMetadataManager;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadataUpdate;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
+import org.apache.kafka.server.log.remote.storage.RemotePartitionDeleteMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
+import org.msgpack.core.MessagePacker;
+import org.msgpack.value.Value;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * KIP-405's remote log metadata, kept by the RLMM daemon beside this broker.
+ *
+ * <p>Loads on Kafka 4.1 and later. Nothing blocks longer than {@code metadata.timeout.ms}; with no daemon there,
+ * reads end after {@code hold.ms} and writes at once, both with ReplicaNotAvailableException.
+ *
+ * <p>Not final because {@link RlmmDaemonMetadataManagerWithCallback} adds an interface that 4.1 lacks.
+ */
+public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
+    private static final Logger LOG = LoggerFactory.getLogger(RlmmDaemonMetadataManager.class);
+
+    private final Records records = new Records();
+    private final Assignment assignment = new Assignment();
+    private volatile Running running;
+    private boolean closed;
+
+    /** Everything that exists from {@code configure} to {@code close}. */
+    private record Running(
+        PluginMetrics metrics, Connection connection, Caller caller, SingleBrokerCheck check, FailFast failFast,
+        ExecutorService completer, long timeoutMs, long readyTimeoutMs, long holdMs) { }
+
+    /** Called by the class loader that the broker made for {@code remote.log.metadata.manager.class.path}. */
+    public RlmmDaemonMetadataManager() { }
+
+    /**
+     * Starts connecting and returns at once; a daemon that is away does not keep the broker from starting. A second
+     * call, which brokers make with an empty map, does nothing.
+     */
+    @Override
+    public final synchronized void configure(Map<String, ?> configs) {
+        Objects.requireNonNull(configs, "configs");
+        if (running != null || closed) {
+            LOG.debug("configured already");
+            return;
+        }
+        PluginConfig config = new PluginConfig(configs, true);
+        running = start(config, () -> ClusterBrokers.count(config));
+    }
+
+    /** As {@link #configure}, with somebody else to ask about the cluster. */
+    final synchronized void configure(Map<String, ?> configs, SingleBrokerCheck.BrokerCount count) {
+        running = start(new PluginConfig(configs, true), count);
+    }
+
+    private Running start(PluginConfig config, SingleBrokerCheck.BrokerCount count) {
+        PluginMetrics metrics = new PluginMetrics(Greeting.METADATA, config.brokerId());
+        Connection connection = new Connection(config, Greeting.METADATA, new Owner(), metrics);
+        Caller caller = new Caller(connection, metrics, config.integer(PluginConfig.HOLD_MS));
+        String cannotAsk = config.bootstrap() != null ? null
+            : "the daemon keeps an embedded log, and whether this cluster has one broker can't be asked: set"
+                + " remote.log.metadata.manager.listener.name in server.properties, or vouch for it with"
+                + " rlmm.config." + PluginConfig.SINGLE_BROKER_CHECK + "=false";
+        Running made = new Running(metrics, connection, caller,
+            new SingleBrokerCheck(caller, count, cannotAsk, config.singleBrokerCheck()),
+            new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS), System::nanoTime),
+            Executors.newSingleThreadExecutor(task -> {
+                Thread completer = new Thread(task, "rlmm-daemon-completer-" + config.brokerId());
+                completer.setDaemon(true);
+                return completer;
+            }),
+            config.integer(PluginConfig.METADATA_TIMEOUT_MS), config.integer(PluginConfig.READY_TIMEOUT_MS),
+            config.integer(PluginConfig.HOLD_MS));
+        running = made; // the IO thread may greet before this method returns
+        connection.start();
+        return made;
+    }
+
+    private final class Owner implements Connection.Owner {
+        @Override
+        public void onGreeted(Greeting.Welcome welcome) {
+            Running now = running;
+            if (now != null) {
+                assignment.greeted(now.connection);
+                now.check.begin();
+            }
+        }
+
+        @Override
+        public void onTick() {
+            Running now = running;
+            if (now != null) {
+                assignment.tick(now.connection);
+            }
+        }
+    }
+
+    // --- writes
+
+    @Override
+    public final CompletableFuture<Void> addRemoteLogSegmentMetadata(RemoteLogSegmentMetadata metadata)
+            throws RemoteStorageException {
+        Objects.requireNonNull(metadata, "metadata");
+        if (metadata.state() != RemoteLogSegmentState.COPY_SEGMENT_STARTED) {
+            throw new IllegalArgumentException("a segment is added in state COPY_SEGMENT_STARTED, not " + metadata.state());
+        }
+        return write("add_remote_log_segment_metadata", metadata, null);
+    }
+
+    @Override
+    public final CompletableFuture<Void> updateRemoteLogSegmentMetadata(RemoteLogSegmentMetadataUpdate update)
+            throws RemoteStorageException {
+        Objects.requireNonNull(update, "update");
+        if (update.state() == RemoteLogSegmentState.COPY_SEGMENT_STARTED) {
+            throw new IllegalArgumentException("a segment is added, not updated, to COPY_SEGMENT_STARTED");
+        }
+        boolean deletes = update.state() != RemoteLogSegmentState.COPY_SEGMENT_FINISHED;
+        return write("update_remote_log_segment_metadata", update,
+            deletes ? update.remoteLogSegmentId().topicIdPartition().topicId() : null);
+    }
+
+    @Override
+    public final CompletableFuture<Void> putRemotePartitionDeleteMetadata(RemotePartitionDeleteMetadata metadata)
+            throws RemoteStorageException {
+        Objects.requireNonNull(metadata, "metadata");
+        return write("put_remote_partition_delete_metadata", metadata, null);
+    }
+
+    /** {@code deletingTopic} is the topic of a delete, which the broker may wait for under a lock; else null. */
+    private CompletableFuture<Void> write(String method, RemoteLogMetadata metadata, Uuid deletingTopic)
+            throws RemoteStorageException {
+        Running now = running();
+        try {
+            now.check.require();
+            if (deletingTopic != null && now.failFast.refuses(deletingTopic)) {
+                now.metrics.deletesRefused.incrementAndGet();
+                throw DaemonException.overloaded("a delete of this topic has just failed; they are refused for a while");
+            }
+            byte[] record = records.encode(metadata);
+            CompletableFuture<List<Value>> answer = now.caller.send(method, packer -> {
+                packer.packArrayHeader(2);
+                Wire.pack(packer, record);
+                packer.packLong(Caller.tellMs(now.timeoutMs));
+            }, now.timeoutMs);
+            return translated(now, answer, deletingTopic);
+        } catch (DaemonException error) {
+            throw Errors.rethrow(Errors.ofMetadata(error));
+        }
+    }
+
+    /** Completed on a thread of its own: whoever continues there must not hold up the connection. */
+    private static CompletableFuture<Void> translated(
+            Running now, CompletableFuture<List<Value>> answer, Uuid deletingTopic) {
+        CompletableFuture<Void> result = new CompletableFuture<>();
+        answer.whenComplete((pages, failure) -> {
+            if (failure == null) {
+                complete(now, () -> result.complete(null));
+                return;
+            }
+            DaemonException error = Caller.daemonException(failure);
+            if (deletingTopic != null && FailFast.isWorthIt(error)) {
+                now.failFast.failed(deletingTopic);
+            }
+            complete(now, () -> result.completeExceptionally(Errors.ofMetadata(error)));
+        });
+        return result;
+    }
+
+    private static void complete(Running now, Runnable completion) {
+        if (now.completer.isShutdown()) { // closing: the future completes all the same
+            completion.run();
+        } else {
+            try {
+                now.completer.execute(completion);
+            } catch (java.util.concurrent.RejectedExecutionException closing) {
+                completion.run();
+            }
+        }
+    }
+
+    // --- reads
+
+    @Override
+    public final Optional<RemoteLogSegmentMetadata> remoteLogSegmentMetadata(
+            TopicIdPartition partition, int epochForOffset, long offset) throws RemoteStorageException {
+        return records.maybe(read("remote_log_segment_metadata", partition, packer ->
+            packer.packInt(epochForOffset).packLong(offset), 2).get(0));
+    }
+
+    @Override
+    public final Optional<RemoteLogSegmentMetadata> nextSegmentWithTxnIndex(
+            TopicIdPartition partition, int epoch, long offset) throws RemoteStorageException {
+        return records.maybe(read("next_segment_with_txn_index", partition, packer ->
+            packer.packInt(epoch).packLong(offset), 2).get(0));
+    }
+
+    @Override
+    public final Optional<Long> highestOffsetForEpoch(TopicIdPartition partition, int leaderEpoch)
+            throws RemoteStorageException {
+        Value offset = read("highest_offset_for_epoch", partition, packer -> packer.packInt(leaderEpoch), 1).get(0);
+        return offset.isNilValue() ? Optional.empty() : Optional.of(offset.asIntegerValue().asLong());
+    }
+
+    @Override
+    public final Iterator<RemoteLogSegmentMetadata> listRemoteLogSegments(TopicIdPartition partition)
+            throws RemoteStorageException {
+        return records.all(read("list_remote_log_segments", partition, MessagePacker::packNil, 1));
+    }
+
+    @Override
+    public final Iterator<RemoteLogSegmentMetadata> listRemoteLogSegments(TopicIdPartition partition, int leaderEpoch)
+            throws RemoteStorageException {
+        return records.all(read("list_remote_log_segments", partition, packer -> packer.packInt(leaderEpoch), 1));
+    }
+
+    @Override
+    public final long remoteLogSize(TopicIdPartition partition, int leaderEpoch) throws RemoteStorageException {
+        return read("remote_log_size", partition, packer -> packer.packInt(leaderEpoch), 1)
+            .get(0).asIntegerValue().asLong();
+    }
+
+    private List<Value> read(String method, TopicIdPartition partition, Wire.Params more, int moreFields)
+            throws RemoteStorageException {
+        Objects.requireNonNull(partition, "partition");
+        Running now = running();
+        boolean listing = method.equals("list_remote_log_segments");
+        try {
+            requireForRead(now, method);
+            return now.caller.read(method, listing, packer -> {
+                packer.packArrayHeader(moreFields + 2);
+                Wire.pack(packer, partition);
+                more.pack(packer);
+                packer.packLong(Caller.tellMs(now.timeoutMs));
+            }, now.timeoutMs);
+        } catch (DaemonException error) {
+            throw Errors.rethrow(Errors.ofMetadata(error));
+        }
+    }
+
+    /** A check that is still running is one more way of being not ready, so it is held as well. */
+    private static void requireForRead(Running now, String method) throws DaemonException {
+        try {
+            now.check.require();
+        } catch (DaemonException notYet) {
+            now.caller.hold(method, now.holdMs, false);
+            now.check.require();
+        }
+    }
+
+    /**
+     * Never throws and returns within {@code ready.timeout.ms}: the broker asks outside of its tasks' try block, where
+     * an exception ends the task until the next leadership change.
+     */
+    @Override
+    public final boolean isReady(TopicIdPartition partition) {
+        Running now = running;
+        if (now == null || partition == null || !now.connection.isOpen()) {
+            return false;
+        }
+        try {
+            now.check.require();
+            List<Value> answer = now.caller.call("is_ready", false, packer -> {
+                packer.packArrayHeader(2);
+                Wire.pack(packer, partition);
+                packer.packLong(now.readyTimeoutMs);
+            }, now.readyTimeoutMs);
+            return answer.get(0).asBooleanValue().getBoolean();
+        } catch (DaemonException | RuntimeException error) {
+            LOG.debug("isReady({})", partition, error);
+            return false;
+        }
+    }
+
+    // --- announcements
+
+    @Override
+    public final void onPartitionLeadershipChanges(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers) {
+        Running now = running;
+        if (now != null && leaders != null && followers != null) {
+            assignment.changed(now.connection, leaders, followers);
+        }
+    }
+
+    @Override
+    public final void onStopPartitions(Set<TopicIdPartition> partitions) {
+        Running now = running;
+        if (now != null && partitions != null) {
+            assignment.stopped(now.connection, partitions);
+        }
+    }
+
+    // --- the rest
+
+    /** Whatever was asked of a broker that did not serve yet is asked again now. */
+    final void brokerIsReady() {
+        Running now = running;
+        if (now != null && now.connection.isOpen()) {
+            now.check.begin();
+        }
+    }
+
+    private Running running() {
+        Running now = running;
+        if (now == null) {
+            throw new ReplicaNotAvailableException("the plugin is not configured, or closed");
+        }
+        return now;
+    }
+
+    /** Idempotent; whatever is in flight fails first. */
+    @Override
+    public final void close() throws IOException {
+        Running now;
+        synchronized (this) {
+            closed = true;
+            now = running;
+            running = null;
+        }
+        if (now != null) {
+            now.check.close();
+            now.connection.close();
+            now.completer.shutdown();
+            now.metrics.close();
+        }
+    }
+}

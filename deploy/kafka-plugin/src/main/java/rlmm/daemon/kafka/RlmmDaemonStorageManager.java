@@ -1,0 +1,240 @@
+package rlmm.daemon.kafka;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.ByteBuffer;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.concurrent.TimeUnit;
+
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.errors.ReplicaNotAvailableException;
+import org.apache.kafka.server.log.remote.storage.LogSegmentData;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata.CustomMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageManager;
+import org.msgpack.core.MessagePacker;
+import org.msgpack.value.Value;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * KIP-405's segments, moved by the RLMM daemon beside this broker. Copies are paths, not bytes: the daemon reads the
+ * broker's files itself. Fetches come back over connections of their own.
+ *
+ * <p>Works beside any RemoteLogMetadataManager, provided that the daemon follows the same metadata.
+ */
+public final class RlmmDaemonStorageManager implements RemoteStorageManager {
+    private static final Logger LOG = LoggerFactory.getLogger(RlmmDaemonStorageManager.class);
+
+    private final Records records = new Records();
+    private volatile Running running;
+    private boolean closed;
+
+    /** Everything that exists from {@code configure} to {@code close}. */
+    private record Running(
+        PluginMetrics metrics, Connection connection, Caller caller, BulkPool pool, FailFast failFast,
+        long holdMs, long copyTimeoutMs, long deleteTimeoutMs) { }
+
+    /** Called by the class loader that the broker made for {@code remote.log.storage.manager.class.path}. */
+    public RlmmDaemonStorageManager() { }
+
+    /** Starts connecting and returns at once. A second call does nothing. */
+    @Override
+    public synchronized void configure(Map<String, ?> configs) {
+        Objects.requireNonNull(configs, "configs");
+        if (running != null || closed) {
+            LOG.debug("configured already");
+            return;
+        }
+        PluginConfig config = new PluginConfig(configs, false);
+        PluginMetrics metrics = new PluginMetrics(Greeting.STORAGE, config.brokerId());
+        Connection connection = new Connection(config, Greeting.STORAGE, new Owner(), metrics);
+        long holdMs = config.integer(PluginConfig.HOLD_MS);
+        running = new Running(metrics, connection, new Caller(connection, metrics, holdMs),
+            new BulkPool(config, metrics),
+            new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS), System::nanoTime),
+            holdMs, config.integer(PluginConfig.COPY_TIMEOUT_MS), config.integer(PluginConfig.DELETE_TIMEOUT_MS));
+        connection.start();
+    }
+
+    private final class Owner implements Connection.Owner {
+        @Override
+        public void onGreeted(Greeting.Welcome welcome) {
+            Running now = running;
+            if (now != null) {
+                now.connection.open();
+            }
+        }
+
+        @Override
+        public void onTick() {
+            // Nothing is announced by this part.
+        }
+    }
+
+    // --- copy and delete
+
+    @Override
+    public Optional<CustomMetadata> copyLogSegmentData(RemoteLogSegmentMetadata metadata, LogSegmentData data)
+            throws RemoteStorageException {
+        Objects.requireNonNull(metadata, "metadata");
+        Objects.requireNonNull(data, "data");
+        Running now = running();
+        byte[] record = records.encode(metadata);
+        byte[] checkpoint = bytes(data.leaderEpochIndex());
+        try {
+            Value stored = now.caller.call("copy_log_segment_data", false, packer -> {
+                packer.packArrayHeader(3);
+                Wire.pack(packer, record);
+                packFiles(packer, data, checkpoint);
+                packer.packLong(Caller.tellMs(now.copyTimeoutMs));
+            }, now.copyTimeoutMs).get(0);
+            return stored.isNilValue()
+                ? Optional.empty() : Optional.of(new CustomMetadata(stored.asBinaryValue().asByteArray()));
+        } catch (DaemonException error) {
+            throw Errors.ofCopy(error);
+        }
+    }
+
+    private static void packFiles(MessagePacker packer, LogSegmentData data, byte[] checkpoint) throws IOException {
+        packer.packArrayHeader(6);
+        packer.packString(absolute(data.logSegment())).packString(absolute(data.offsetIndex()));
+        packer.packString(absolute(data.timeIndex())).packString(absolute(data.producerSnapshotIndex()));
+        Wire.pack(packer, checkpoint);
+        Wire.packOrNil(packer, data.transactionIndex().map(RlmmDaemonStorageManager::absolute).orElse(null));
+    }
+
+    private static String absolute(Path path) {
+        return path.toAbsolutePath().toString();
+    }
+
+    /** The buffer is shared: whoever moves its position leaves others an empty checkpoint, which nobody notices. */
+    private static byte[] bytes(ByteBuffer shared) {
+        ByteBuffer own = shared.duplicate();
+        byte[] copy = new byte[own.remaining()];
+        own.get(copy);
+        return copy;
+    }
+
+    @Override
+    public void deleteLogSegmentData(RemoteLogSegmentMetadata metadata) throws RemoteStorageException {
+        Objects.requireNonNull(metadata, "metadata");
+        Running now = running();
+        Uuid topicId = metadata.remoteLogSegmentId().topicIdPartition().topicId();
+        if (now.failFast.refuses(topicId)) {
+            now.metrics.deletesRefused.incrementAndGet();
+            throw new RemoteStorageException("a delete of this topic has just failed; they are refused for a while");
+        }
+        byte[] record = records.encode(metadata);
+        try {
+            now.caller.call("delete_log_segment_data", false, packer -> {
+                packer.packArrayHeader(2);
+                Wire.pack(packer, record);
+                packer.packLong(Caller.tellMs(now.deleteTimeoutMs));
+            }, now.deleteTimeoutMs);
+        } catch (DaemonException error) {
+            if (FailFast.isWorthIt(error)) {
+                now.failFast.failed(topicId);
+            }
+            throw Errors.ofDelete(error);
+        }
+    }
+
+    // --- fetch
+
+    @Override
+    public InputStream fetchLogSegment(RemoteLogSegmentMetadata metadata, int startPosition)
+            throws RemoteStorageException {
+        return fetchLogSegment(metadata, startPosition, Integer.MAX_VALUE);
+    }
+
+    @Override
+    public InputStream fetchLogSegment(RemoteLogSegmentMetadata metadata, int startPosition, int endPosition)
+            throws RemoteStorageException {
+        Objects.requireNonNull(metadata, "metadata");
+        int last = Math.min(endPosition, metadata.segmentSizeInBytes() - 1);
+        if (startPosition < 0 || endPosition < startPosition || last < startPosition) {
+            throw new IllegalArgumentException("range [" + startPosition + ", " + endPosition + "] of a segment with "
+                + metadata.segmentSizeInBytes() + " bytes");
+        }
+        Running now = running();
+        byte[] record = records.encode(metadata);
+        BulkStream.Source source = (from, to) -> now.pool.request("fetch_log_segment", packer -> {
+            packer.packArrayHeader(4);
+            Wire.pack(packer, record);
+            packer.packLong(from).packLong(to).packLong(Caller.tellMs(now.pool.timeoutMs()));
+        });
+        return fetched(now, false, () -> BulkStream.ofRange(now.pool, source, startPosition, last));
+    }
+
+    @Override
+    public InputStream fetchIndex(RemoteLogSegmentMetadata metadata, IndexType indexType)
+            throws RemoteStorageException {
+        Objects.requireNonNull(metadata, "metadata");
+        Objects.requireNonNull(indexType, "indexType");
+        Running now = running();
+        byte[] record = records.encode(metadata);
+        return fetched(now, indexType == IndexType.TRANSACTION, () ->
+            BulkStream.ofAll(now.pool, now.pool.request("fetch_index", packer -> {
+                packer.packArrayHeader(3);
+                Wire.pack(packer, record);
+                packer.packString(indexType.name()).packLong(Caller.tellMs(now.pool.timeoutMs()));
+            })));
+    }
+
+    @FunctionalInterface
+    private interface Opening {
+        InputStream open() throws DaemonException;
+    }
+
+    /** Held like a look-up: once more when the daemon was away or not ready. */
+    private static InputStream fetched(Running now, boolean transactionIndex, Opening opening)
+            throws RemoteStorageException {
+        long begun = System.nanoTime();
+        try {
+            try {
+                return opening.open();
+            } catch (DaemonException error) {
+                long leftMs = now.holdMs - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begun);
+                if (!error.mayPassSoon() || leftMs <= 0) {
+                    throw error;
+                }
+                now.caller.hold("fetch", leftMs, !now.connection.isOpen());
+                return opening.open();
+            }
+        } catch (DaemonException error) {
+            throw Errors.rethrow(Errors.ofFetch(error, transactionIndex));
+        }
+    }
+
+    // --- the rest
+
+    private Running running() {
+        Running now = running;
+        if (now == null) {
+            throw new ReplicaNotAvailableException("the plugin is not configured, or closed");
+        }
+        return now;
+    }
+
+    /** Idempotent; calls in flight fail. */
+    @Override
+    public void close() throws IOException {
+        Running now;
+        synchronized (this) {
+            closed = true;
+            now = running;
+            running = null;
+        }
+        if (now != null) {
+            now.connection.close();
+            now.pool.close();
+            now.metrics.close();
+        }
+    }
+}

@@ -1,0 +1,138 @@
+package rlmm.daemon.kafka;
+
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.TimeUnit;
+
+import org.msgpack.value.MapValue;
+import org.msgpack.value.Value;
+import org.msgpack.value.ValueFactory;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Whether this broker may use its daemon at all: an embedded log is not replicated, so with a second broker the first
+ * leadership change would lose metadata.
+ *
+ * <p>Closed until the answer is known, then checked again every minute while the log is embedded. A verdict outlives a
+ * lost connection, so that a restarted daemon is used at once.
+ */
+final class SingleBrokerCheck implements AutoCloseable {
+    static final String EMBEDDED = "embedded";
+    private static final long RETRY_MS = 250;
+    private static final long REPEAT_MS = 60_000;
+    private static final long STATUS_TIMEOUT_MS = 5_000;
+    private static final Logger LOG = LoggerFactory.getLogger(SingleBrokerCheck.class);
+
+    /** How many brokers the cluster has, asked of the cluster. */
+    @FunctionalInterface
+    interface BrokerCount {
+        int ask() throws Exception;
+    }
+
+    private final Caller caller;
+    private final BrokerCount count;
+    private final String cannotAsk;
+    private final boolean enabled;
+    private final ScheduledExecutorService thread;
+    private volatile String obstacle;
+    private ScheduledFuture<?> due;
+
+    /** {@code cannotAsk} is null, or why the cluster can't be asked and what to do about it. */
+    SingleBrokerCheck(Caller caller, BrokerCount count, String cannotAsk, boolean enabled) {
+        this.caller = caller;
+        this.count = count;
+        this.cannotAsk = cannotAsk;
+        this.enabled = enabled;
+        this.obstacle = enabled ? "it is not known yet whether the daemon's log is fit for this cluster" : null;
+        this.thread = Executors.newSingleThreadScheduledExecutor(task -> {
+            Thread made = new Thread(task, "rlmm-daemon-check");
+            made.setDaemon(true);
+            return made;
+        });
+    }
+
+    /** The daemon is there, perhaps another one than before. */
+    void begin() {
+        if (enabled) {
+            schedule(0);
+        }
+    }
+
+    /** Throws while this broker may not use its daemon. */
+    void require() throws DaemonException {
+        String reason = obstacle;
+        if (reason != null) {
+            throw DaemonException.notReady(reason);
+        }
+    }
+
+    private void check() {
+        try {
+            if (!EMBEDDED.equals(logKind())) {
+                obstacle = null;
+                return;
+            }
+            if (cannotAsk != null) {
+                refuse(cannotAsk);
+                return;
+            }
+            judge(count.ask());
+            schedule(REPEAT_MS);
+        } catch (InterruptedException closing) {
+            Thread.currentThread().interrupt();
+        } catch (DaemonException away) { // the next connection begins anew, unless it was but slow
+            again(away);
+        } catch (Exception starting) { // this very broker may not serve yet
+            again(starting);
+        }
+    }
+
+    private void again(Exception reason) {
+        LOG.debug("asking again about the daemon's log", reason);
+        schedule(RETRY_MS);
+    }
+
+    /** One check is due at a time, however often the daemon came back. */
+    private synchronized void schedule(long delayMs) {
+        if (due != null) {
+            due.cancel(false);
+        }
+        if (!thread.isShutdown()) {
+            due = thread.schedule(this::check, delayMs, TimeUnit.MILLISECONDS);
+        }
+    }
+
+    private void judge(int brokers) {
+        if (brokers > 1) {
+            refuse("the daemon keeps an embedded log, which is not replicated, and this cluster has " + brokers
+                + " brokers. Set [event_log] kind = \"kafka\" in the daemon's configuration");
+        } else {
+            obstacle = null;
+        }
+    }
+
+    private void refuse(String reason) {
+        if (!reason.equals(obstacle)) {
+            LOG.error("Remote log metadata is refused: {}", reason);
+        }
+        obstacle = reason;
+    }
+
+    private String logKind() throws DaemonException {
+        List<Value> status = caller.call(
+            "status", false, packer -> packer.packArrayHeader(0), STATUS_TIMEOUT_MS);
+        MapValue answer = status.get(0).asMapValue();
+        Value log = answer.map().get(ValueFactory.newString("log"));
+        Map<Value, Value> facts = log == null || !log.isMapValue() ? Map.of() : log.asMapValue().map();
+        return String.valueOf(facts.get(ValueFactory.newString("kind")));
+    }
+
+    @Override
+    public synchronized void close() {
+        thread.shutdownNow();
+    }
+}

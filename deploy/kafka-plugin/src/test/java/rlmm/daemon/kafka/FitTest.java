@@ -1,0 +1,144 @@
+package rlmm.daemon.kafka;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static rlmm.daemon.kafka.Segments.ORDERS;
+
+import java.io.File;
+import java.net.URL;
+import java.net.URLClassLoader;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicInteger;
+
+import org.apache.kafka.common.errors.ReplicaNotAvailableException;
+import org.apache.kafka.server.log.remote.metadata.storage.BrokerReadyCallback;
+import org.junit.jupiter.api.Test;
+
+/** Whether daemon, broker and cluster belong together. */
+final class FitTest {
+    @Test
+    void aDaemonOfAnotherBrokerOrClusterIsNeverUsedAndTheMessageSaysWhatToDo() throws Exception {
+        try (DaemonProcess daemon = DaemonProcess.started()) {
+            for (Map<String, Object> wrong : List.<Map<String, Object>>of(
+                Map.of("broker.id", 8), Map.of("cluster.id", "another"))) {
+                Map<String, Object> configs = daemon.configs(wrong);
+                configs.put("socket.path", daemon.socket().toString());
+                try (RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {
+                    manager.configure(configs, () -> 1);
+                    manager.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of());
+                    assertThrows(ReplicaNotAvailableException.class, () -> manager.listRemoteLogSegments(ORDERS));
+                    assertFalse(manager.isReady(ORDERS));
+                }
+                PluginConfig config = new PluginConfig(configs, true);
+                DaemonException refusal = assertThrows(
+                    DaemonException.class, () -> BulkConnection.open(config, 5_000).close());
+                String advice = Greeting.advice(config, refusal);
+                assertTrue(advice.contains("daemon.broker_id") && advice.contains("socket.path"), advice);
+            }
+        }
+    }
+
+    @Test
+    void anEmbeddedLogIsRefusedInAClusterOfSeveralBrokers() throws Exception {
+        try (DaemonProcess daemon = DaemonProcess.started();
+             RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {
+            manager.configure(daemon.configs(Map.of()), () -> 3);
+            manager.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of());
+            Wait.until("the refusal names its reason", () -> {
+                ReplicaNotAvailableException error = assertThrows(
+                    ReplicaNotAvailableException.class, () -> manager.listRemoteLogSegments(ORDERS));
+                return error.getMessage().contains("3 brokers");
+            });
+            assertFalse(manager.isReady(ORDERS));
+            assertThrows(ReplicaNotAvailableException.class,
+                () -> manager.addRemoteLogSegmentMetadata(Segments.started(ORDERS, 0, 9, 1)));
+        }
+    }
+
+    @Test
+    void theClusterIsAskedAgainUntilItAnswers() throws Exception {
+        AtomicInteger asked = new AtomicInteger();
+        try (DaemonProcess daemon = DaemonProcess.started();
+             RlmmDaemonMetadataManagerWithCallback manager = new RlmmDaemonMetadataManagerWithCallback()) {
+            manager.configure(daemon.configs(Map.of()), () -> {
+                if (asked.incrementAndGet() < 3) {
+                    throw new IllegalStateException("this broker does not serve yet");
+                }
+                return 1;
+            });
+            manager.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of());
+            manager.onBrokerReady();
+            Wait.until("ready", () -> manager.isReady(ORDERS));
+            assertTrue(asked.get() >= 3);
+        }
+    }
+
+    @Test
+    void withoutAListenerToAskTheEmbeddedLogIsRefusedUnlessVouchedFor() throws Exception {
+        try (DaemonProcess daemon = DaemonProcess.started()) {
+            try (RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {
+                Map<String, Object> configs = daemon.configs(Map.of());
+                configs.remove("remote.log.metadata.common.client.bootstrap.servers");
+                manager.configure(configs);
+                manager.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of());
+                Wait.until("the refusal says what to set", () -> {
+                    ReplicaNotAvailableException error = assertThrows(
+                        ReplicaNotAvailableException.class, () -> manager.listRemoteLogSegments(ORDERS));
+                    return error.getMessage().contains("remote.log.metadata.manager.listener.name");
+                });
+            }
+            try (RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {
+                manager.configure(daemon.configs(Map.of("single.broker.check", "false")));
+                manager.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of());
+                Wait.until("ready", () -> manager.isReady(ORDERS));
+            }
+        }
+    }
+
+    @Test
+    void theCallbackIsSeenByBrokersThatHaveIt() throws Exception {
+        assertTrue(BrokerReadyCallback.class.isAssignableFrom(RlmmDaemonMetadataManagerWithCallback.class));
+        new RlmmDaemonMetadataManagerWithCallback().onBrokerReady();
+    }
+
+    @Test
+    void bothManagersLoadAndWorkOnTheOldestKafka() throws Exception {
+        List<URL> path = new ArrayList<>();
+        for (File jar : new File(System.getProperty("kafka.oldest")).listFiles()) {
+            path.add(jar.toURI().toURL());
+        }
+        for (Class<?> ours : new Class<?>[]{
+            RlmmDaemonMetadataManager.class, org.msgpack.core.MessagePack.class, org.slf4j.Logger.class,
+            org.slf4j.impl.StaticLoggerBinder.class}) {
+            path.add(ours.getProtectionDomain().getCodeSource().getLocation());
+        }
+        try (DaemonProcess daemon = DaemonProcess.started();
+             URLClassLoader old = new URLClassLoader(path.toArray(URL[]::new), ClassLoader.getPlatformClassLoader())) {
+            assertThrows(ClassNotFoundException.class, () -> old.loadClass(
+                "org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException"));
+            for (String name : new String[]{"RlmmDaemonMetadataManager", "RlmmDaemonStorageManager"}) {
+                Object manager = old.loadClass("rlmm.daemon.kafka." + name).getConstructor().newInstance();
+                manager.getClass().getMethod("configure", Map.class)
+                    .invoke(manager, daemon.configs(Map.of("single.broker.check", "false")));
+                Class<?> errors = old.loadClass("rlmm.daemon.kafka.Errors");
+                Class.forName(errors.getName(), true, old);
+                if (name.contains("Metadata")) {
+                    Class<?> partition = old.loadClass("org.apache.kafka.common.TopicIdPartition");
+                    Object orders = partition.getConstructor(old.loadClass("org.apache.kafka.common.Uuid"), int.class, String.class)
+                        .newInstance(old.loadClass("org.apache.kafka.common.Uuid").getMethod("randomUuid").invoke(null), 0, "t");
+                    manager.getClass().getMethod("onPartitionLeadershipChanges", Set.class, Set.class)
+                        .invoke(manager, Set.of(orders), Set.of());
+                    var isReady = manager.getClass().getMethod("isReady", partition);
+                    Wait.until("ready", () -> (boolean) isReady.invoke(manager, orders));
+                }
+                manager.getClass().getMethod("close").invoke(manager);
+            }
+            assertEquals(old, old.loadClass("rlmm.daemon.kafka.Errors").getClassLoader());
+        }
+    }
+}

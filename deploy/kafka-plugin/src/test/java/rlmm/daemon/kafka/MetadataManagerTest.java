@@ -1,0 +1,218 @@
+package rlmm.daemon.kafka;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static rlmm.daemon.kafka.Segments.EPOCH;
+import static rlmm.daemon.kafka.Segments.ORDERS;
+
+import java.lang.management.ManagementFactory;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+
+import javax.management.ObjectName;
+
+import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.errors.ReplicaNotAvailableException;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata.CustomMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
+import org.apache.kafka.server.log.remote.storage.RemotePartitionDeleteMetadata;
+import org.apache.kafka.server.log.remote.storage.RemotePartitionDeleteState;
+import org.apache.kafka.server.log.remote.storage.RemoteResourceNotFoundException;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** The calls of RemoteLogMetadataManager, answered by a daemon that runs. */
+final class MetadataManagerTest {
+    private static DaemonProcess daemon;
+    private RlmmDaemonMetadataManager manager;
+
+    @BeforeAll
+    static void startDaemon() throws Exception {
+        daemon = DaemonProcess.started();
+    }
+
+    @AfterAll
+    static void endDaemon() throws Exception {
+        daemon.close();
+    }
+
+    @BeforeEach
+    void configure() {
+        manager = new RlmmDaemonMetadataManager();
+        manager.configure(daemon.configs(Map.of("metadata.timeout.ms", 20_000)), () -> 1);
+    }
+
+    @AfterEach
+    void close() throws Exception {
+        manager.close();
+    }
+
+    private void lead(TopicIdPartition partition) throws Exception {
+        manager.onPartitionLeadershipChanges(Set.of(partition), Set.of());
+        Wait.until("ready", () -> manager.isReady(partition));
+    }
+
+    private void finish(RemoteLogSegmentMetadata segment, Optional<CustomMetadata> custom) throws Exception {
+        manager.addRemoteLogSegmentMetadata(segment).get(10, TimeUnit.SECONDS);
+        manager.updateRemoteLogSegmentMetadata(
+            Segments.update(segment, custom, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)).get(10, TimeUnit.SECONDS);
+    }
+
+    @Test
+    void aSegmentIsFoundFromItsFinishToItsDelete() throws Exception {
+        TopicIdPartition partition = Segments.partition("life", 0);
+        lead(partition);
+        RemoteLogSegmentMetadata segment = Segments.started(partition, 100, 199, 1_000);
+        manager.addRemoteLogSegmentMetadata(segment).get(10, TimeUnit.SECONDS);
+        assertEquals(Optional.empty(), manager.remoteLogSegmentMetadata(partition, EPOCH, 150));
+        assertEquals(Optional.empty(), manager.highestOffsetForEpoch(partition, EPOCH));
+        assertEquals(List.of(segment), all(manager.listRemoteLogSegments(partition)));
+
+        Optional<CustomMetadata> custom = Optional.of(new CustomMetadata(new byte[]{1, 2, 3}));
+        var update = Segments.update(segment, custom, RemoteLogSegmentState.COPY_SEGMENT_FINISHED);
+        manager.updateRemoteLogSegmentMetadata(update).get(10, TimeUnit.SECONDS);
+        RemoteLogSegmentMetadata finished = segment.createWithUpdates(update);
+        assertEquals(Optional.of(finished), manager.remoteLogSegmentMetadata(partition, EPOCH, 150));
+        assertEquals(Optional.of(finished), manager.nextSegmentWithTxnIndex(partition, EPOCH, 100));
+        assertEquals(Optional.of(199L), manager.highestOffsetForEpoch(partition, EPOCH));
+        assertEquals(1_000, manager.remoteLogSize(partition, EPOCH));
+        assertEquals(List.of(finished), all(manager.listRemoteLogSegments(partition, EPOCH)));
+        assertEquals(List.of(), all(manager.listRemoteLogSegments(partition, EPOCH + 1)));
+
+        for (RemoteLogSegmentState state : List.of(
+            RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)) {
+            manager.updateRemoteLogSegmentMetadata(Segments.update(segment, custom, state)).get(10, TimeUnit.SECONDS);
+            assertEquals(Optional.empty(), manager.remoteLogSegmentMetadata(partition, EPOCH, 150));
+        }
+        assertEquals(List.of(), all(manager.listRemoteLogSegments(partition)));
+        assertEquals(Optional.of(199L), manager.highestOffsetForEpoch(partition, EPOCH));
+    }
+
+    @Test
+    void thousandsOfWritesAtOnceAllEndAndAreListedInOrderOverSeveralPages() throws Exception {
+        TopicIdPartition partition = Segments.partition("burst", 0);
+        lead(partition);
+        List<CompletableFuture<Void>> writes = new ArrayList<>();
+        int count = 3_000;
+        for (int i = count - 1; i >= 0; i--) {
+            writes.add(manager.addRemoteLogSegmentMetadata(Segments.started(partition, i * 10L, i * 10L + 9, 1)));
+        }
+        CompletableFuture.allOf(writes.toArray(CompletableFuture[]::new)).get(30, TimeUnit.SECONDS);
+        assertEquals(count, all(manager.listRemoteLogSegments(partition)).size());
+        List<Long> starts = all(manager.listRemoteLogSegments(partition, EPOCH)).stream()
+            .map(RemoteLogSegmentMetadata::startOffset).toList();
+        assertEquals(count, starts.size());
+        assertEquals(starts.stream().sorted().toList(), starts);
+    }
+
+    @Test
+    void whatWasNeverAnnouncedIsNotFoundAndNeverEmpty() {
+        TopicIdPartition stranger = Segments.partition("stranger", 0);
+        assertFalse(manager.isReady(stranger));
+        assertThrows(Exception.class, () -> manager.remoteLogSegmentMetadata(stranger, EPOCH, 1));
+        assertThrows(Exception.class, () -> manager.listRemoteLogSegments(stranger));
+    }
+
+    @Test
+    void aStoppedPartitionIsNotFound() throws Exception {
+        TopicIdPartition stopped = Segments.partition("stopped", 0);
+        lead(stopped);
+        manager.onStopPartitions(Set.of(stopped));
+        assertThrows(RemoteResourceNotFoundException.class, () -> manager.highestOffsetForEpoch(stopped, EPOCH));
+        assertFalse(manager.isReady(stopped));
+    }
+
+    @Test
+    void announcementsTakeEffectInTheirOrder() throws Exception {
+        TopicIdPartition partition = Segments.partition("order", 0);
+        for (int i = 0; i < 50; i++) {
+            manager.onPartitionLeadershipChanges(Set.of(), Set.of(partition));
+            manager.onStopPartitions(Set.of(partition));
+            manager.onPartitionLeadershipChanges(Set.of(partition), Set.of());
+        }
+        Wait.until("ready", () -> manager.isReady(partition));
+        finish(Segments.started(partition, 0, 9, 1), Optional.empty()); // refused of a follower
+    }
+
+    @Test
+    void wrongStatesAndNullsAreRefusedBeforeAnythingIsSent() {
+        RemoteLogSegmentMetadata segment = Segments.started(ORDERS, 0, 9, 1);
+        var finished = Segments.update(segment, Optional.empty(), RemoteLogSegmentState.COPY_SEGMENT_FINISHED);
+        assertThrows(IllegalArgumentException.class,
+            () -> manager.addRemoteLogSegmentMetadata(segment.createWithUpdates(finished)));
+        assertThrows(IllegalArgumentException.class, () -> manager.updateRemoteLogSegmentMetadata(
+            Segments.update(segment, Optional.empty(), RemoteLogSegmentState.COPY_SEGMENT_STARTED)));
+        assertThrows(NullPointerException.class, () -> manager.addRemoteLogSegmentMetadata(null));
+        assertThrows(NullPointerException.class, () -> manager.listRemoteLogSegments(null));
+        assertFalse(manager.isReady(null));
+    }
+
+    @Test
+    void aRefusedUpdateFailsItsFuture() throws Exception {
+        TopicIdPartition partition = Segments.partition("unknown", 0);
+        lead(partition);
+        var update = Segments.update(
+            Segments.started(partition, 0, 9, 1), Optional.empty(), RemoteLogSegmentState.COPY_SEGMENT_FINISHED);
+        ExecutionException error = assertThrows(ExecutionException.class,
+            () -> manager.updateRemoteLogSegmentMetadata(update).get(10, TimeUnit.SECONDS));
+        assertInstanceOf(RemoteResourceNotFoundException.class, error.getCause());
+    }
+
+    @Test
+    void aPartitionCanBeMarkedForDeletion() throws Exception {
+        TopicIdPartition partition = Segments.partition("marked", 0);
+        lead(partition);
+        manager.putRemotePartitionDeleteMetadata(new RemotePartitionDeleteMetadata(
+            partition, RemotePartitionDeleteState.DELETE_PARTITION_MARKED, 5, 7)).get(10, TimeUnit.SECONDS);
+    }
+
+    @Test
+    void aSecondConfigureIsHarmless() throws Exception {
+        lead(ORDERS);
+        manager.configure(Map.of());
+        assertTrue(manager.isReady(ORDERS));
+    }
+
+    @Test
+    void closingTwiceIsFineAndEndsEverything() throws Exception {
+        lead(ORDERS);
+        manager.close();
+        manager.close();
+        assertFalse(manager.isReady(ORDERS));
+        assertThrows(ReplicaNotAvailableException.class, () -> manager.listRemoteLogSegments(ORDERS));
+        manager.onStopPartitions(Set.of(ORDERS));
+    }
+
+    @Test
+    void callsAreCountedInJmx() throws Exception {
+        lead(ORDERS);
+        var server = ManagementFactory.getPlatformMBeanServer();
+        var calls = new ObjectName("rlmm.daemon:type=calls,part=metadata,broker=7,method=is_ready");
+        assertTrue((long) server.getAttribute(calls, "Count") > 0);
+        assertTrue((double) server.getAttribute(calls, "P99Ms") > 0);
+        var connection = new ObjectName("rlmm.daemon:type=connection,part=metadata,broker=7");
+        assertEquals(true, server.getAttribute(connection, "Connected"));
+        manager.close();
+        assertFalse(server.isRegistered(calls));
+    }
+
+    static List<RemoteLogSegmentMetadata> all(Iterator<RemoteLogSegmentMetadata> segments) {
+        List<RemoteLogSegmentMetadata> found = new ArrayList<>();
+        segments.forEachRemaining(found::add);
+        return found;
+    }
+}

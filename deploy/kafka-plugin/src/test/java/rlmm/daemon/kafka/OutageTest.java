@@ -1,0 +1,255 @@
+package rlmm.daemon.kafka;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static rlmm.daemon.kafka.Segments.EPOCH;
+
+import java.io.InputStream;
+import java.lang.management.ManagementFactory;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+
+import javax.management.ObjectName;
+
+import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.errors.ReplicaNotAvailableException;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** A daemon that is killed, frozen and started again, and threads that are interrupted meanwhile. */
+final class OutageTest {
+    private static final TopicIdPartition LED = Segments.partition("led", 0);
+    private static final TopicIdPartition LATER = Segments.partition("later", 0);
+    private DaemonProcess daemon;
+    private RlmmDaemonMetadataManager metadata;
+    private RlmmDaemonStorageManager storage;
+
+    @BeforeEach
+    void start() throws Exception {
+        daemon = DaemonProcess.started();
+        Map<String, Object> configs = daemon.configs(Map.of("delete.timeout.ms", 1_000));
+        metadata = new RlmmDaemonMetadataManager();
+        metadata.configure(configs, () -> 1);
+        storage = new RlmmDaemonStorageManager();
+        storage.configure(configs);
+        metadata.onPartitionLeadershipChanges(Set.of(LED), Set.of());
+        Wait.until("ready", () -> metadata.isReady(LED));
+    }
+
+    @AfterEach
+    void end() throws Exception {
+        storage.close();
+        metadata.close();
+        daemon.close();
+    }
+
+    private static long connects(String part) throws Exception {
+        return (long) ManagementFactory.getPlatformMBeanServer().getAttribute(
+            new ObjectName("rlmm.daemon:type=connection,part=" + part + ",broker=7"), "Connects");
+    }
+
+    private RemoteLogSegmentMetadata finished(int records) throws Exception {
+        Segments.OnDisk segment = Segments.write(daemon.logDir(), LED, 0, records);
+        metadata.addRemoteLogSegmentMetadata(segment.metadata()).get(10, TimeUnit.SECONDS);
+        var update = Segments.update(segment.metadata(),
+            storage.copyLogSegmentData(segment.metadata(), segment.data()), RemoteLogSegmentState.COPY_SEGMENT_FINISHED);
+        metadata.updateRemoteLogSegmentMetadata(update).get(10, TimeUnit.SECONDS);
+        return segment.metadata().createWithUpdates(update);
+    }
+
+    @Test
+    void withoutADaemonNothingIsReadyNothingHangsAndNothingIsEmpty() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(1);
+        daemon.kill();
+        Wait.until("the loss is noticed", () -> !metadata.isReady(LED));
+        RemoteLogSegmentMetadata segment = Segments.started(LED, 10_000, 10_009, 1);
+        for (int i = 0; i < 3; i++) {
+            assertThrows(ReplicaNotAvailableException.class, () -> metadata.remoteLogSegmentMetadata(LED, EPOCH, 1));
+            assertThrows(ReplicaNotAvailableException.class, () -> metadata.listRemoteLogSegments(LED));
+            assertThrows(ReplicaNotAvailableException.class, () -> metadata.highestOffsetForEpoch(LED, EPOCH));
+            assertThrows(ReplicaNotAvailableException.class, () -> metadata.addRemoteLogSegmentMetadata(segment));
+            assertThrows(ReplicaNotAvailableException.class, () -> storage.fetchLogSegment(stored, 0));
+            assertThrows(RemoteStorageException.class, () -> storage.deleteLogSegmentData(stored));
+        }
+        metadata.onPartitionLeadershipChanges(Set.of(LATER), Set.of());
+    }
+
+    @Test
+    void aReadIsHeldForAMomentAndAnsweredIfTheDaemonComesBackMeanwhile() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(1);
+        RlmmDaemonMetadataManager patient = new RlmmDaemonMetadataManager();
+        try (patient) {
+            patient.configure(daemon.configs(Map.of("hold.ms", 10_000)), () -> 1);
+            patient.onPartitionLeadershipChanges(Set.of(LED), Set.of());
+            Wait.until("ready", () -> patient.isReady(LED));
+            daemon.kill();
+            Wait.until("the loss is noticed", () -> !patient.isReady(LED));
+            CompletableFuture<Optional<RemoteLogSegmentMetadata>> held = CompletableFuture.supplyAsync(() -> {
+                try {
+                    return patient.remoteLogSegmentMetadata(LED, EPOCH, stored.startOffset());
+                } catch (RemoteStorageException unexpected) {
+                    throw new AssertionError(unexpected);
+                }
+            });
+            assertFalse(held.isDone());
+            daemon.start();
+            assertEquals(Optional.of(stored), held.get(20, TimeUnit.SECONDS));
+        }
+    }
+
+    @Test
+    void everythingHealsByItselfAndTheFullSetIsAnnouncedAnew() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(2);
+        daemon.kill();
+        Wait.until("the loss is noticed", () -> !metadata.isReady(LED));
+        TopicIdPartition stopped = Segments.partition("stopped", 0);
+        metadata.onPartitionLeadershipChanges(Set.of(LATER, stopped), Set.of());
+        metadata.onStopPartitions(Set.of(stopped));
+        daemon.start();
+        Wait.until("ready again", () -> metadata.isReady(LED) && metadata.isReady(LATER));
+        assertFalse(metadata.isReady(stopped));
+        assertEquals(Optional.of(stored), metadata.remoteLogSegmentMetadata(LED, EPOCH, 1));
+        assertEquals(stored.segmentSizeInBytes(), readAll(storage.fetchLogSegment(stored, 0)));
+        metadata.addRemoteLogSegmentMetadata(Segments.started(LATER, 0, 9, 1)).get(10, TimeUnit.SECONDS);
+        assertEquals(2, connects("metadata"));
+    }
+
+    @Test
+    void writesInFlightAtAKillAllEnd() throws Exception {
+        List<CompletableFuture<Void>> writes = new ArrayList<>();
+        for (int i = 0; i < 2_000; i++) {
+            writes.add(metadata.addRemoteLogSegmentMetadata(Segments.started(LED, i, i, 1)));
+        }
+        daemon.kill();
+        int failed = 0;
+        for (CompletableFuture<Void> write : writes) {
+            try {
+                write.get(10, TimeUnit.SECONDS);
+            } catch (ExecutionException error) {
+                assertInstanceOf(ReplicaNotAvailableException.class, error.getCause());
+                failed++;
+            }
+        }
+        assertTrue(failed > 0, "the kill came too late to mean anything");
+    }
+
+    @Test
+    void aStreamCutByAKillIsAnErrorAndNeverAnEnd() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(120);
+        try (InputStream stream = storage.fetchLogSegment(stored, 0)) {
+            stream.readNBytes(1_000);
+            daemon.kill();
+            assertThrows(ReplicaNotAvailableException.class, stream::readAllBytes);
+        }
+    }
+
+    @Test
+    void aFrozenDaemonCostsOneDeadlineAndIsUsedAgainWhenItThaws() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(1);
+        daemon.freeze();
+        assertFalse(metadata.isReady(LED));
+        assertThrows(ReplicaNotAvailableException.class, () -> metadata.listRemoteLogSegments(LED));
+        Wait.until("it is given up", () -> !connected("metadata"));
+        assertThrows(ReplicaNotAvailableException.class,
+            () -> metadata.addRemoteLogSegmentMetadata(Segments.started(LED, 500, 509, 1)));
+        daemon.thaw();
+        Wait.until("ready again", () -> metadata.isReady(LED));
+        assertEquals(Optional.of(stored), metadata.remoteLogSegmentMetadata(LED, EPOCH, 0));
+    }
+
+    @Test
+    void afterAFailedDeleteTheTopicsOtherDeletesAreRefusedAtOnce() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(1);
+        daemon.freeze();
+        assertThrows(RemoteStorageException.class, () -> storage.deleteLogSegmentData(stored));
+        daemon.thaw();
+        RemoteStorageException refused =
+            assertThrows(RemoteStorageException.class, () -> storage.deleteLogSegmentData(stored));
+        assertTrue(refused.getMessage().contains("just failed"), refused.getMessage());
+    }
+
+    @Test
+    void anInterruptedReaderLeavesTheConnectionAlone() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(1);
+        long before = connects("metadata");
+        daemon.freeze();
+        CompletableFuture<Exception> outcome = new CompletableFuture<>();
+        CompletableFuture<Boolean> flag = new CompletableFuture<>();
+        Thread reader = new Thread(() -> {
+            try {
+                metadata.remoteLogSegmentMetadata(LED, EPOCH, 0);
+                outcome.complete(null);
+            } catch (Exception error) {
+                flag.complete(Thread.currentThread().isInterrupted());
+                outcome.complete(error);
+            }
+        });
+        reader.start();
+        Wait.until("it waits", () -> reader.getState() == Thread.State.TIMED_WAITING);
+        reader.interrupt();
+        assertInstanceOf(ReplicaNotAvailableException.class, outcome.get(2, TimeUnit.SECONDS));
+        assertTrue(flag.get());
+        daemon.thaw();
+        Wait.until("ready again", () -> metadata.isReady(LED));
+        assertEquals(Optional.of(stored), metadata.remoteLogSegmentMetadata(LED, EPOCH, 0));
+        assertEquals(before, connects("metadata"));
+    }
+
+    @Test
+    void anInterruptedStreamEndsAndTheNextOneWorks() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(120);
+        long before = connects("storage");
+        InputStream stream = storage.fetchLogSegment(stored, 0);
+        daemon.freeze();
+        CompletableFuture<Exception> outcome = new CompletableFuture<>();
+        Thread reader = new Thread(() -> {
+            try {
+                stream.readAllBytes();
+                outcome.complete(null);
+            } catch (Exception error) {
+                outcome.complete(error);
+            }
+        });
+        reader.start();
+        Wait.until("it waits", () -> reader.getState() == Thread.State.RUNNABLE && inSelect(reader));
+        reader.interrupt();
+        assertInstanceOf(java.io.InterruptedIOException.class, outcome.get(2, TimeUnit.SECONDS));
+        stream.close();
+        daemon.thaw();
+        assertEquals(stored.segmentSizeInBytes(), readAll(storage.fetchLogSegment(stored, 0)));
+        assertEquals(before, connects("storage"));
+    }
+
+    private static boolean inSelect(Thread thread) {
+        for (StackTraceElement frame : thread.getStackTrace()) {
+            if (frame.getMethodName().equals("await")) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static boolean connected(String part) throws Exception {
+        return (boolean) ManagementFactory.getPlatformMBeanServer().getAttribute(
+            new ObjectName("rlmm.daemon:type=connection,part=" + part + ",broker=7"), "Connected");
+    }
+
+    private static int readAll(InputStream stream) throws Exception {
+        try (stream) {
+            return stream.readAllBytes().length;
+        }
+    }
+}

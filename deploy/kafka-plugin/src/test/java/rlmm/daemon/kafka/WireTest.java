@@ -1,0 +1,102 @@
+package rlmm.daemon.kafka;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.EOFException;
+import java.nio.ByteBuffer;
+import java.nio.channels.Channels;
+import java.util.HexFormat;
+
+import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.Uuid;
+import org.junit.jupiter.api.Test;
+
+final class WireTest {
+    private static final HexFormat HEX = HexFormat.of();
+
+    @Test
+    void aRequestIsALengthAndOneArray() {
+        TopicIdPartition partition = new TopicIdPartition(new Uuid(1, 2), new TopicPartition("t", 5));
+        ByteBuffer frame = Wire.request(9, "is_ready", packer -> {
+            packer.packArrayHeader(2);
+            Wire.pack(packer, partition);
+            packer.packLong(500);
+        });
+        byte[] bytes = new byte[frame.remaining()];
+        frame.get(bytes);
+        assertEquals("00000026" + "94" + "00" + "09" + "a8" + HEX.formatHex("is_ready".getBytes()) + "92" + "93"
+            + "c410" + "0000000000000001" + "0000000000000002" + "a174" + "05" + "cd01f4", HEX.formatHex(bytes));
+    }
+
+    @Test
+    void aCancelNamesItsRequest() {
+        ByteBuffer frame = Wire.cancel(300);
+        byte[] bytes = new byte[frame.remaining()];
+        frame.get(bytes);
+        assertEquals("0000000d" + "93" + "02" + "a6" + HEX.formatHex("cancel".getBytes()) + "91" + "cd012c",
+            HEX.formatHex(bytes));
+    }
+
+    @Test
+    void anErrorKeepsItsCodeAndWhetherAWriteWasBegun() throws Exception {
+        byte[] body = body("9401" + "07" + "94" + "ccca" + "a36f766c" + "a46d616e79"
+            + "81" + "ab" + HEX.formatHex("write_begun".getBytes()) + "c2" + "c0");
+        Wire.Answer answer = Wire.answer(body);
+        assertEquals(7, answer.id());
+        assertEquals(DaemonException.OVERLOADED, answer.error().code());
+        assertEquals("ovl: many", answer.error().getMessage());
+        assertTrue(answer.error().saysNoWriteBegun());
+    }
+
+    @Test
+    void aResultMayBeNil() throws Exception {
+        Wire.Answer answer = Wire.answer(body("9401" + "01" + "c0" + "c0"));
+        assertNull(answer.error());
+        assertTrue(answer.result().isNilValue());
+    }
+
+    @Test
+    void whateverIsNoAnswerIsSaidToBeGarbled() {
+        for (String hex : new String[]{"", "c0", "90", "94000102", "9300a161c0", "940101c0", "ff", "94c0c0c0c0", "9401c0c0c0"}) {
+            DaemonException error = assertThrows(DaemonException.class, () -> Wire.answer(body(hex)), hex);
+            assertTrue(error.isRetriable(), hex);
+        }
+    }
+
+    @Test
+    void framesAreCutWhereverTheStreamIs() throws Exception {
+        byte[] stream = body("00000003" + "010203" + "00000000" + "00000001" + "04" + "0506");
+        for (int buffer = 5; buffer <= stream.length; buffer++) {
+            FrameReader reader = new FrameReader(buffer);
+            var channel = Channels.newChannel(new java.io.ByteArrayInputStream(stream));
+            assertArrayEquals(new byte[]{1, 2, 3}, next(reader, channel));
+            assertArrayEquals(new byte[]{}, next(reader, channel));
+            assertArrayEquals(new byte[]{4}, next(reader, channel));
+            assertThrows(EOFException.class, () -> next(reader, channel));
+        }
+    }
+
+    @Test
+    void aLengthBeyondAnyAnswerIsNotReadIntoMemory() throws Exception {
+        FrameReader reader = new FrameReader(16);
+        reader.fill(Channels.newChannel(new java.io.ByteArrayInputStream(body("ffffffff00"))));
+        assertThrows(DaemonException.class, reader::next);
+    }
+
+    private static byte[] next(FrameReader reader, java.nio.channels.ReadableByteChannel channel) throws Exception {
+        byte[] body;
+        while ((body = reader.next()) == null) {
+            reader.fill(channel);
+        }
+        return body;
+    }
+
+    private static byte[] body(String hex) {
+        return HEX.parseHex(hex);
+    }
+}
