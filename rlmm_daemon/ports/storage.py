@@ -7,7 +7,7 @@ storage's root and use `/`; what key a segment has is decided by `core.layout`, 
 import enum
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rlmm_daemon.domain.errors import RlmmError
 
@@ -107,6 +107,13 @@ class ProbeResult:
     results: Mapping[str, RlmmError | None] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Version:
+    """Which version of an object its readers saw: the storage's tag, "" until a range came."""
+
+    etag: str = ""
+
+
 class Conflict(Exception):
     """A conditional write met another state than it named."""
 
@@ -197,4 +204,19 @@ class RemoteStorage(Protocol):
 
     async def close(self) -> None:
         """Give everything back; idempotent."""
+        ...
+
+
+@runtime_checkable
+class VersionedStorage(Protocol):
+    """A `RemoteStorage` that can hold several ranges to one version of an object."""
+
+    def fetch_version(
+        self, key: str, start: int, end: int, version: Version
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield as `fetch` does, of this version only; a version not yet seen is filled in.
+
+        Raises:
+            ChecksumMismatch: the object is another one now.
+        """
         ...

@@ -1,0 +1,158 @@
+"""Remote storage on S3 and what speaks its protocol, through aiobotocore.
+
+`client` opens the connection and closes the traps of the stack, `retries` is the one rim where
+calls are bounded and repeated, `errors` says what each answer means, `upload` stores a segment,
+`objects` reads and deletes, `control` writes small objects conditionally, `leftovers` finds and
+aborts multipart uploads, `probe` tells what is allowed.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from typing import Final
+
+from rlmm_daemon.adapters.storage.s3 import control, listing, objects
+from rlmm_daemon.adapters.storage.s3.client import Client
+from rlmm_daemon.adapters.storage.s3.leftovers import Leftovers
+from rlmm_daemon.adapters.storage.s3.objects import RangeReader
+from rlmm_daemon.adapters.storage.s3.options import Rates, S3Options, StaticKeys
+from rlmm_daemon.adapters.storage.s3.probe import Probe, policy
+from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.adapters.storage.s3.reading import Reader
+from rlmm_daemon.adapters.storage.s3.retries import Stats
+from rlmm_daemon.adapters.storage.s3.upload import Row, SegmentUpload, Tools
+from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.ports.storage import (
+    ControlObject,
+    ObjectInfo,
+    ProbeResult,
+    Progress,
+    StoredObject,
+    UploadInfo,
+    Version,
+)
+
+__all__ = ["Rates", "S3Options", "S3Storage", "StaticKeys", "policy"]
+
+#: Threads that read sources; the disk is faster than any of them.
+THREADS_MAX: Final = 4
+
+
+class S3Storage:
+    """`ports.storage.RemoteStorage` in one bucket. `owner` names this daemon."""
+
+    def __init__(self, options: S3Options, *, owner: str, rng: random.Random) -> None:
+        self._client = Client(options, rng)
+        self._options, self._owner = options, owner
+        self._reader = Reader(THREADS_MAX)
+        self._leftovers = Leftovers(self._client)
+        self._copy_rate = TokenBucket(options.rates.copy_bytes_per_second)
+        self._fetch_rate = TokenBucket(options.rates.fetch_bytes_per_second)
+        self._ranges = RangeReader(self._client, self._fetch_rate)
+        self._tools = Tools(
+            client=self._client,
+            reader=self._reader,
+            leftovers=self._leftovers,
+            rate=self._copy_rate,
+            slots=asyncio.Semaphore(options.parts_in_flight_max),
+        )
+        self._swept = False
+
+    @property
+    def stats(self) -> Stats:
+        """Calls, retries and throttles since the start."""
+        return self._client.rim.stats
+
+    @property
+    def suspects(self) -> Sequence[str]:
+        """Keys under which a multipart upload of ours could not be aborted yet."""
+        return self._leftovers.suspects
+
+    def set_rates(self, rates: Rates) -> None:
+        """Change the limits, for transfers in flight too."""
+        self._copy_rate.set_rate(rates.copy_bytes_per_second)
+        self._fetch_rate.set_rate(rates.fetch_bytes_per_second)
+
+    async def reload_credentials(self) -> bool:
+        """Read the credentials anew; return whether they are others now."""
+        return await self._client.credentials.reload()
+
+    async def open(self) -> None:
+        """Check that the bucket answers; abort uploads that earlier runs left, once."""
+        await listing.reachable(self._client, self._options.prefix)
+        await self._leftovers.retry()
+        if not self._swept:
+            await self._leftovers.sweep()
+            self._swept = True
+
+    async def put_segment(
+        self, objects: Sequence[Row], *, progress: Progress
+    ) -> Sequence[StoredObject]:
+        """Store and verify; see `upload`."""
+        assert objects, "a segment has objects"
+        await self._leftovers.retry()
+        return await SegmentUpload(self._tools, objects, progress).run()
+
+    def fetch(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """Yield the range as the network brings it."""
+        return self._ranges.fetch(key, start, end)
+
+    def fetch_version(
+        self, key: str, start: int, end: int, version: Version
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the range of one version of the object; see `ports.storage.VersionedStorage`."""
+        return self._ranges.fetch(key, start, end, version)
+
+    async def size(self, key: str) -> int | None:
+        """Return an object's size, or None if the storage says NoSuchKey."""
+        found = await self._client.call(
+            "HeadObject", lambda: objects.head(self._client, key), key=key
+        )
+        return None if found is None else found.size
+
+    def local_path(self, key: str) -> str | None:
+        """Return None: nothing here is a file."""
+        del key
+        return None
+
+    async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
+        """Delete in batches, with an outcome for each key."""
+        return await objects.delete(self._client, keys)
+
+    def list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        """Yield pages of at most 1,000 keys, in the server's order."""
+        return listing.objects(self._client, prefix)
+
+    def list_uploads(self, prefix: str) -> AsyncGenerator[Sequence[UploadInfo], None]:
+        """Yield pages of incomplete multipart uploads of whoever made them."""
+        return listing.uploads(self._client, prefix)
+
+    async def abort_upload(self, upload: UploadInfo) -> None:
+        """Abort a multipart upload; absent is success."""
+        await self._leftovers.abort(upload.key, upload.upload_id)
+
+    async def get_control(self, key: str) -> ControlObject | None:
+        """Return a small object whole."""
+        return await control.get(self._client, key)
+
+    async def put_control(self, key: str, data: bytes, *, if_etag: str | None) -> str:
+        """Write with If-Match or If-None-Match; one's own lost write is recognised."""
+        return await control.put(self._client, key, data, if_etag=if_etag, tag=_write_tag())
+
+    async def overwrite_control(self, key: str, data: bytes) -> None:
+        """Write a small object."""
+        await control.overwrite(self._client, key, data, tag=_write_tag())
+
+    async def probe(self) -> ProbeResult:
+        """Try each operation on a canary; `policy` says what a denied one needs."""
+        return await Probe(self._client, self._leftovers, self._ranges, name=self._owner).run()
+
+    async def close(self) -> None:
+        """Close connections and threads."""
+        await self._client.close()
+        self._reader.close()
+
+
+def _write_tag() -> str:
+    return os.urandom(16).hex()

@@ -1,0 +1,171 @@
+"""The aiobotocore client as we want it: one request per call, no surprise, every call bounded.
+
+Traps of this stack, each closed here or at the rim (`retries`):
+* `Expect: 100-continue` is waited for without any timeout: the header is dropped, and every attempt
+  has a deadline of its own.
+* aiohttp repeats an idempotent request by itself once: switched off, it would hide what happened.
+* Payloads are hashed with SHA-256 over plain HTTP: switched off, each body has its CRC-32C instead.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
+
+import aiohttp
+from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
+
+from rlmm_daemon.adapters.storage.s3.credentials import ReloadableCredentials, session_with
+from rlmm_daemon.adapters.storage.s3.options import S3Options
+from rlmm_daemon.adapters.storage.s3.retries import Call, Gate, Rim
+from rlmm_daemon.domain.errors import StorageUnavailable
+
+#: S3 signs for a region even where there is none.
+REGION_DEFAULT: Final = "us-east-1"
+
+T = TypeVar("T")
+
+
+class OneRequestSession(AIOHTTPSession):  # type: ignore[misc]  # aiobotocore is not typed
+    """aiobotocore's session over an aiohttp that never repeats a request by itself."""
+
+    async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
+        session: aiohttp.ClientSession = await super()._get_session(proxy_url)
+        assert hasattr(session, "_retry_connection"), "aiohttp has another switch by now"
+        session._retry_connection = False  # noqa: SLF001 - aiohttp's own test tools set it too
+        return session
+
+
+class Client:
+    """One bucket's client: the calls, their gates, their common parameters."""
+
+    def __init__(self, options: S3Options, rng: random.Random) -> None:
+        self.options = options
+        self.credentials = ReloadableCredentials(options)
+        self.rim = Rim(bucket=options.bucket, rng=rng, reload=self.credentials.reload)
+        #: Apart, so that reads never stand behind copies.
+        self.writes = Gate(options.writes_max)
+        self.reads = Gate(options.reads_max)
+        self._stack = contextlib.AsyncExitStack()
+        self._lock = asyncio.Lock()
+        self._s3: Any = None
+        self._closed = False
+
+    @property
+    def s3(self) -> Any:
+        """The botocore client, for `work` given to `call`."""
+        assert self._s3 is not None, "connected by `call`"
+        return self._s3
+
+    async def call(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[T]],
+        *,
+        gate: Gate | None = None,
+        key: str = "",
+        size: int = 0,
+        attempts_max: int | None = None,
+        on_uncertain: Callable[[], None] = lambda: None,
+    ) -> T:
+        """Run `work` at the rim; `size` are the bytes it moves. Through `reads` unless told else.
+
+        Raises:
+            RlmmError: as `errors.judge` says.
+        """
+        await self._connected()
+        call = Call(
+            name=name,
+            key=key,
+            seconds=self.options.call_seconds(size),
+            attempts_max=attempts_max or self.options.attempts_max,
+            on_uncertain=on_uncertain,
+        )
+        return await self.rim.run(call, gate or self.reads, work)
+
+    def where(self, key: str | None = None) -> dict[str, Any]:
+        """Return the parameters of every operation: bucket, owner, and the key if there is one."""
+        found: dict[str, Any] = {"Bucket": self.options.bucket}
+        if self.options.expected_bucket_owner:
+            found["ExpectedBucketOwner"] = self.options.expected_bucket_owner
+        if key is not None:
+            found["Key"] = key
+        return found
+
+    def as_written(self) -> dict[str, Any]:
+        """Return the parameters of every new object: encryption, class, tags."""
+        options = self.options
+        wanted = {
+            "ServerSideEncryption": options.sse,
+            "SSEKMSKeyId": options.sse_kms_key_id,
+            "StorageClass": options.storage_class,
+            "Tagging": _tagging(options.tags),
+        }
+        return {name: value for name, value in wanted.items() if value}
+
+    async def close(self) -> None:
+        """Close all connections; idempotent. Calls in flight fail."""
+        self._closed = True
+        async with self._lock:
+            await self._stack.aclose()
+            self._s3 = None
+
+    async def _connected(self) -> None:
+        if self._s3 is not None:
+            return
+        async with self._lock:
+            if self._closed:
+                raise StorageUnavailable("the storage is closed", reason="closed")
+            if self._s3 is None:
+                self._s3 = await self._stack.enter_async_context(self._new())
+
+    def _new(self) -> Any:
+        options = self.options
+        config = AioConfig(
+            connect_timeout=options.connect_timeout,
+            read_timeout=options.read_timeout,
+            max_pool_connections=options.writes_max + options.reads_max,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            # Computed by us: botocore's CRC-32C would need awscrt.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={"payload_signing_enabled": False, "addressing_style": options.addressing},
+            proxies={"http": options.proxy, "https": options.proxy} if options.proxy else None,
+            http_session_cls=OneRequestSession,
+            # Parsing S3's description would stop the loop for a quarter of a second.
+            warm_up_loader_caches=True,
+        )
+        context = session_with(self.credentials).create_client(
+            "s3",
+            region_name=options.region or REGION_DEFAULT,
+            endpoint_url=options.endpoint,
+            verify=options.ca_file,
+            config=config,
+        )
+        return _Hooked(context)
+
+
+class _Hooked:
+    """The client's context manager, with our handlers registered once it is there."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> Any:
+        s3 = await self._context.__aenter__()
+        s3.meta.events.register_last("before-call.s3", _drop_expect)
+        return s3
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._context.__aexit__(*failure)
+
+
+def _drop_expect(params: dict[str, Any], **_: Any) -> None:
+    params["headers"].pop("Expect", None)
+
+
+def _tagging(tags: Mapping[str, str]) -> str:
+    return urlencode(dict(tags))

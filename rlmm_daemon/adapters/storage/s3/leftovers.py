@@ -1,0 +1,166 @@
+"""Multipart uploads that nobody will complete: aborted when they fail, else found and swept.
+
+An upload costs storage until it is aborted and no listing of objects shows it. So a failed copy
+aborts its own, also under cancellation; what could not be aborted then is remembered and tried
+again; and a fresh daemon aborts what a killed one left, once it is older than any copy may live.
+"""
+
+import asyncio
+import contextlib
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import structlog
+
+from rlmm_daemon.adapters.storage.s3 import control, listing
+from rlmm_daemon.adapters.storage.s3.client import Client
+from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of
+from rlmm_daemon.codec.marker import PRESENCE_PREFIX, decode_presence
+from rlmm_daemon.core.layout import Layout, parse_key
+from rlmm_daemon.domain.errors import Malformed, RlmmError
+
+#: For a clean-up in the way of a cancellation: long enough for a slow answer, no longer.
+REMOVE_SECONDS: Final = 5.0
+#: Keys to look at again; beyond it only the sweep at the next start finds them.
+SUSPECTS_MAX: Final = 1_000
+#: A part that is being written while its upload is aborted may outlive it: S3 says to look again.
+ABORTS_MAX: Final = 3
+#: Beyond the longest copy: daemons' clocks and the storage's agree no better.
+MARGIN_SECONDS: Final = 600.0
+PRESENCE_FILES_MAX: Final = 1_000
+
+log = structlog.get_logger()
+
+
+class Leftovers:
+    """Keys with uploads of ours to remove, and how."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._suspects: dict[str, None] = {}
+
+    @property
+    def suspects(self) -> list[str]:
+        """Keys under which an upload of ours may be left."""
+        return list(self._suspects)
+
+    async def remove(self, key: str, upload_id: str) -> None:
+        """Abort an upload, or with no id all under the key; never raises an error of ours.
+
+        One attempt per key is the copier's promise, so all under a key are leftovers.
+        """
+        self._suspect(key)
+        try:
+            async with asyncio.timeout(REMOVE_SECONDS):
+                if upload_id:
+                    await self._abort_for_good(key, upload_id)
+                else:
+                    await self._abort_all(key)
+        except (RlmmError, TimeoutError) as error:
+            log.warning("a multipart upload is left", key=key, error=str(error))
+        else:
+            self._suspects.pop(key, None)
+
+    async def retry(self) -> None:
+        """Try again what could not be aborted; stops at the first that still can't."""
+        for key in self.suspects:
+            await self.remove(key, "")
+            if key in self._suspects:
+                return
+
+    async def sweep(self) -> int:
+        """Abort uploads of segments below our prefix that no daemon can still be at.
+
+        Ages are by the storage's own clock. Returns how many were aborted.
+        """
+        prefix = self._client.options.prefix
+        layout, swept = Layout(prefix), 0
+        until = await self._now_ms() - int(await self._longest_copy() * 1000)
+        pages = listing.uploads(self._client, f"{prefix}/" if prefix else "")
+        async with contextlib.aclosing(pages):
+            async for page in pages:
+                for upload in page:
+                    # In a bucket that is shared with others only what is named like ours.
+                    ours = parse_key(layout, upload.key) is not None
+                    if ours and upload.initiated_ms < until:
+                        await self.abort(upload.key, upload.upload_id)
+                        swept += 1
+        if swept:
+            log.info("aborted multipart uploads of earlier runs", uploads=swept)
+        return swept
+
+    async def abort(self, key: str, upload_id: str) -> None:
+        """Abort one upload; absent is success."""
+
+        async def work() -> None:
+            try:
+                await self._client.s3.abort_multipart_upload(
+                    **self._client.where(key), UploadId=upload_id
+                )
+            except VENDOR_ERRORS as error:
+                if code_of(error) != "NoSuchUpload":
+                    raise
+
+        await self._client.call("AbortMultipartUpload", work, gate=self._client.writes, key=key)
+
+    async def _abort_for_good(self, key: str, upload_id: str) -> None:
+        for _ in range(ABORTS_MAX):
+            await self.abort(key, upload_id)
+            if await self._is_gone(key, upload_id):
+                return
+
+    async def _is_gone(self, key: str, upload_id: str) -> bool:
+        async def work() -> bool:
+            try:
+                await self._client.s3.list_parts(
+                    **self._client.where(key), UploadId=upload_id, MaxParts=1
+                )
+            except VENDOR_ERRORS as error:
+                if code_of(error) == "NoSuchUpload":
+                    return True
+                raise
+            return False
+
+        return await self._client.call("ListParts", work, key=key)
+
+    async def _abort_all(self, key: str) -> None:
+        async with contextlib.aclosing(listing.uploads(self._client, key)) as pages:
+            found = [row async for page in pages for row in page]
+        for upload in found:
+            if upload.key == key:
+                await self._abort_for_good(key, upload.upload_id)
+
+    def _suspect(self, key: str) -> None:
+        if len(self._suspects) < SUSPECTS_MAX:
+            self._suspects[key] = None
+
+    async def _now_ms(self) -> int:
+        """Return the storage's time, which `Initiated` is of too."""
+        options = self._client.options
+        answer = await self._client.call(
+            "ListObjectsV2",
+            lambda: self._client.s3.list_objects_v2(
+                **self._client.where(), Prefix=options.prefix, MaxKeys=1
+            ),
+        )
+        when = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+        try:
+            return int(parsedate_to_datetime(when).timestamp() * 1000)
+        except ValueError:
+            return 0  # without a time nothing is old
+
+    async def _longest_copy(self) -> float:
+        """Return the longest deadline that any daemon of this bucket recorded, and a margin."""
+        longest = self._client.options.copy_deadline
+        pages = listing.objects(self._client, PRESENCE_PREFIX)
+        async with contextlib.aclosing(pages):
+            keys = [row.key async for page in pages for row in page]
+        for key in keys[:PRESENCE_FILES_MAX]:
+            found = await control.get(self._client, key)
+            if found is None:
+                continue
+            try:
+                longest = max(longest, decode_presence(found.data).copy_deadline_seconds)
+            except Malformed as error:
+                log.warning("a presence file is not read", key=key, error=str(error))
+        return longest + MARGIN_SECONDS

@@ -1,0 +1,250 @@
+"""Single objects: what is there, ranges of it, and deletes with an outcome for each key."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+
+from rlmm_daemon.adapters.storage.s3.client import Client
+from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, judge, status_of
+from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.adapters.storage.s3.reading import checksum_value
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    ObjectMissing,
+    RlmmError,
+    StorageUnavailable,
+)
+from rlmm_daemon.ports.storage import Version
+
+#: What one DeleteObjects takes.
+DELETE_KEYS_MAX: Final = 1_000
+NOT_FOUND: Final = 404
+NOT_IMPLEMENTED: Final = 501
+PARTIAL: Final = 206
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An object as HEAD describes it."""
+
+    size: int
+    #: Of the whole object; None if the storage does not say.
+    crc32c: int | None
+
+
+async def head(client: Client, key: str) -> Found | None:
+    """Return an object's size and checksum, None if it is certainly absent; for use in a call."""
+    try:
+        answer = await client.s3.head_object(**client.where(key), ChecksumMode="ENABLED")
+    except VENDOR_ERRORS as error:
+        if status_of(error) != NOT_FOUND:
+            raise
+        # An answer to HEAD has no body, so no code: a GET says whose 404 it is.
+        return await _size_by_get(client, key)
+    return Found(
+        size=int(answer["ContentLength"]), crc32c=checksum_value(answer.get("ChecksumCRC32C"))
+    )
+
+
+async def _size_by_get(client: Client, key: str) -> Found | None:
+    try:
+        answer = await client.s3.get_object(**client.where(key), Range="bytes=0-0")
+    except VENDOR_ERRORS as error:
+        if code_of(error) == "NoSuchKey":
+            return None
+        if code_of(error) == "InvalidRange":
+            return Found(size=0, crc32c=None)
+        raise
+    answer["Body"].close()
+    return Found(size=_total(answer), crc32c=None)
+
+
+@dataclass(slots=True)
+class _Place:
+    """How far a range was read, and of which version of the object."""
+
+    key: str
+    at: int
+    end: int
+    version: Version
+
+
+class RangeReader:
+    """Streams ranges. A cut answer is resumed where it ended, on the same version of the object."""
+
+    def __init__(self, client: Client, rate: TokenBucket) -> None:
+        self._client, self._rate = client, rate
+
+    async def fetch(
+        self, key: str, start: int, end: int, version: Version | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield [start, end) as it comes; `end` beyond the object is cut there.
+
+        A `version` that was seen is the only one that is read, one not yet seen is filled in.
+
+        Raises:
+            ObjectMissing: certainly absent.
+            ChecksumMismatch: the object was replaced in the middle.
+            StorageUnavailable: not now; attempts without any new byte are counted.
+        """
+        place, failed = _Place(key, start, end, version or Version()), 0
+        while place.at < place.end:
+            before = place.at
+            answer = await self._client.call("GetObject", lambda: self._open(place), key=key)
+            if answer is None:
+                return
+            try:
+                async with contextlib.aclosing(self._pieces(answer, place)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            except VENDOR_ERRORS as error:
+                failed = 1 if place.at > before else failed + 1
+                await self._pause(error, key, failed)
+
+    async def _open(self, place: _Place) -> Any:
+        """Return an answer that begins at `place`; None beyond the object's end."""
+        condition = {"IfMatch": place.version.etag} if place.version.etag else {}
+        try:
+            answer = await self._client.s3.get_object(
+                **self._client.where(place.key),
+                **condition,
+                Range=f"bytes={place.at}-{place.end - 1}",
+            )
+        except VENDOR_ERRORS as error:
+            if code_of(error) == "InvalidRange":
+                return None
+            if code_of(error) == "PreconditionFailed":
+                raise _replaced(place.key) from error
+            raise
+        try:
+            _check(answer, place)
+        except RlmmError:
+            answer["Body"].close()
+            raise
+        return answer
+
+    async def _pieces(self, answer: Any, place: _Place) -> AsyncGenerator[bytes, None]:
+        """Yield what one answer brings, counted in `place`; `idle_timeout` while nobody asks."""
+        loop, body = asyncio.get_running_loop(), answer["Body"]
+        last, dropped = place.at + int(answer["ContentLength"]), False
+
+        def drop() -> None:
+            nonlocal dropped
+            dropped = True
+            body.close()
+
+        try:
+            while place.at < last:
+                piece = await body.raw_stream.content.readany()
+                if not piece:
+                    raise aiohttp.ClientPayloadError("the answer ended early")
+                piece = piece[: last - place.at]
+                await self._rate.take(len(piece))
+                place.at += len(piece)
+                # A reader that sleeps holds no connection: we go on from `place` when it wakes.
+                timer = loop.call_later(self._client.options.idle_timeout, drop)
+                try:
+                    yield piece
+                finally:
+                    timer.cancel()
+                if dropped:
+                    return
+            place.end = min(place.end, max(place.at, _total(answer)))
+        finally:
+            body.close()
+
+    async def _pause(self, error: BaseException, key: str, failed: int) -> None:
+        rim = self._client.rim
+        verdict = judge(error, "GetObject", bucket=self._client.options.bucket, key=key)
+        if failed >= self._client.options.attempts_max or not rim.budget.take():
+            raise verdict.error from error
+        rim.stats.retries += 1
+        await asyncio.sleep(rim.back_off(failed))
+
+
+def _check(answer: Any, place: _Place) -> None:
+    """Make sure that the answer is the wanted range of the wanted version."""
+    etag = str(answer.get("ETag", ""))
+    if place.version.etag and etag and etag != place.version.etag:
+        raise _replaced(place.key)
+    place.version.etag = etag
+    status = answer["ResponseMetadata"]["HTTPStatusCode"]
+    first = _first(answer) if status == PARTIAL else 0
+    if first != place.at:
+        raise StorageUnavailable(
+            f"asked for {place.key} from {place.at}, got it from {first}", reason="wrong_range"
+        )
+
+
+def _replaced(key: str) -> ChecksumMismatch:
+    return ChecksumMismatch(f"{key} was replaced while it was read", key=key)
+
+
+def _first(answer: Any) -> int:
+    """Return the first byte that `Content-Range: bytes 3-5/6` announces, -1 if it says nothing."""
+    text = str(answer.get("ContentRange", "")).removeprefix("bytes ").partition("-")[0]
+    return int(text) if text.isdigit() else -1
+
+
+def _total(answer: Any) -> int:
+    text = str(answer.get("ContentRange", "")).rpartition("/")[2]
+    return int(text) if text.isdigit() else int(answer["ContentLength"])
+
+
+async def delete(client: Client, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
+    """Delete objects, the `.log` of each segment before its companions; an outcome for each key."""
+    outcome: dict[str, RlmmError | None] = {}
+    logs = [key for key in keys if key.endswith(".log")]
+    others = [key for key in keys if not key.endswith(".log")]
+    for group in (logs, others):
+        for first in range(0, len(group), DELETE_KEYS_MAX):
+            outcome |= await _delete_batch(client, group[first : first + DELETE_KEYS_MAX])
+    return {key: outcome[key] for key in keys}
+
+
+async def _delete_batch(client: Client, keys: Sequence[str]) -> dict[str, RlmmError | None]:
+    async def work() -> dict[str, RlmmError | None]:
+        answer = await client.s3.delete_objects(
+            **client.where(), Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        )
+        failed = {str(row.get("Key")): row for row in answer.get("Errors", [])}
+        return {key: _outcome(client, key, failed.get(key)) for key in keys}
+
+    try:
+        return await client.call("DeleteObjects", work, gate=client.writes)
+    except RlmmError as error:
+        if getattr(error.__cause__, "response", None) and (
+            status_of(error.__cause__ or error) == NOT_IMPLEMENTED
+        ):
+            return {key: await _delete_one(client, key) for key in keys}
+        return dict.fromkeys(keys, error)
+
+
+async def _delete_one(client: Client, key: str) -> RlmmError | None:
+    async def work() -> None:
+        try:
+            await client.s3.delete_object(**client.where(key))
+        except VENDOR_ERRORS as error:
+            if code_of(error) != "NoSuchKey":
+                raise
+
+    try:
+        await client.call("DeleteObject", work, gate=client.writes, key=key)
+    except ObjectMissing:
+        return None
+    except RlmmError as error:
+        return error
+    return None
+
+
+def _outcome(client: Client, key: str, row: Any) -> RlmmError | None:
+    if row is None or row.get("Code") == "NoSuchKey":
+        return None
+    code, bucket = row.get("Code", ""), client.options.bucket
+    text = f"DeleteObject of {key} in bucket {bucket!r}: {row.get('Message', '')} ({code})"
+    reason = "denied" if code == "AccessDenied" else "refused"
+    return StorageUnavailable(text, reason=reason, call="DeleteObject")

@@ -1,0 +1,80 @@
+"""What an S3 storage is told: where, as whom, how large, how long."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from rlmm_daemon.domain.secret import Secret
+
+MIB: Final = 1024 * 1024
+#: S3's own limits.
+PARTS_MAX: Final = 10_000
+PART_BYTES_MIN: Final = 5 * MIB
+#: A call that moves bytes may take so much longer for each of them; slower is a fault.
+BYTES_PER_SECOND_MIN: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticKeys:
+    """One key pair, as read from its files."""
+
+    access_key_id: Secret
+    secret_access_key: Secret
+    session_token: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Bytes per second of the whole process; 0 is without a limit."""
+
+    copy_bytes_per_second: int = 0
+    fetch_bytes_per_second: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Options:
+    """Everything but live state. Durations are seconds."""
+
+    bucket: str
+    region: str | None = None
+    #: None: AWS's own for the region.
+    endpoint: str | None = None
+    addressing: Literal["auto", "path", "virtual"] = "auto"
+    ca_file: str | None = None
+    proxy: str | None = None
+    #: Reads the files anew at each call; None: the SDK's own chain.
+    static_keys: Callable[[], StaticKeys] | None = None
+    multipart_threshold_bytes: int = 100 * MIB
+    part_size_bytes: int = 16 * MIB
+    #: Parts in memory, over all copies.
+    parts_in_flight_max: int = 4
+    connect_timeout: float = 5.0
+    #: Without a byte in either direction.
+    read_timeout: float = 30.0
+    #: One call, apart from the time its bytes may take.
+    call_timeout: float = 60.0
+    #: A reader that takes nothing for so long loses its connection, not its place.
+    idle_timeout: float = 10.0
+    attempts_max: int = 4
+    writes_max: int = 16
+    reads_max: int = 32
+    sse: Literal["", "AES256", "aws:kms"] = ""
+    sse_kms_key_id: str | None = None
+    expected_bucket_owner: str | None = None
+    storage_class: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    rates: Rates = Rates()
+    #: This daemon's own; other daemons' are read from their presence files.
+    copy_deadline: float = 1_200.0
+    #: Where this daemon's segments go: nothing outside it is ever swept.
+    prefix: str = ""
+
+    def part_size(self, size: int) -> int:
+        """Return bytes per part, grown where an object would need more than 10,000 of them."""
+        needed = -(-size // PARTS_MAX)
+        grown = -(-needed // MIB) * MIB
+        return max(self.part_size_bytes, grown)
+
+    def call_seconds(self, size: int = 0) -> float:
+        """Return the deadline of a call that moves `size` bytes."""
+        return self.call_timeout + size / BYTES_PER_SECOND_MIN

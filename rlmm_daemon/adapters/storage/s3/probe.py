@@ -1,0 +1,160 @@
+"""What we may do in this bucket, found out on a canary of our own, and what a policy would say."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import google_crc32c
+
+from rlmm_daemon.adapters.storage.s3 import control, listing, objects
+from rlmm_daemon.adapters.storage.s3.client import Client
+from rlmm_daemon.adapters.storage.s3.leftovers import Leftovers
+from rlmm_daemon.adapters.storage.s3.objects import RangeReader
+from rlmm_daemon.adapters.storage.s3.reading import checksum_text
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
+from rlmm_daemon.ports.storage import Conflict, ProbeResult
+
+CANARY: Final = b"canary of rlmm-daemon\n"
+
+#: Step -> the IAM actions it needs; on the bucket itself where it begins with `s3:List`... or is
+#: about uploads of the whole bucket.
+ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "list": ("s3:ListBucket",),
+        "put": ("s3:PutObject",),
+        "head": ("s3:GetObject",),
+        "range get": ("s3:GetObject",),
+        "conditional put": ("s3:PutObject", "s3:GetObject"),
+        "multipart": ("s3:PutObject",),
+        "list uploads": ("s3:ListBucketMultipartUploads",),
+        "abort": ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
+        "delete": ("s3:DeleteObject",),
+    }
+)
+_ON_BUCKET: Final = frozenset({"s3:ListBucket", "s3:ListBucketMultipartUploads"})
+
+
+class Probe:
+    """Tries each step; a step whose forerunner failed tells that error instead of its own."""
+
+    def __init__(
+        self, client: Client, leftovers: Leftovers, reader: RangeReader, *, name: str
+    ) -> None:
+        """`name` tells daemons apart, so that their canaries never meet."""
+        self._client, self._leftovers, self._reader = client, leftovers, reader
+        self._key = f"_rlmm/probe/{name}"
+        self._multipart_key = f"{self._key}.multipart"
+        self._upload_id = ""
+
+    async def run(self) -> ProbeResult:
+        """Return each step's error, None where it is allowed. Leaves nothing if it may delete."""
+        steps: dict[str, Callable[[], Awaitable[None]]] = {
+            "list": lambda: listing.reachable(self._client, self._key),
+            "put": lambda: control.overwrite(self._client, self._key, CANARY, tag="probe"),
+            "head": self._head,
+            "range get": self._range,
+            "conditional put": self._conditional,
+            "multipart": self._multipart,
+            "list uploads": self._list_uploads,
+            "abort": self._abort,
+            "delete": self._delete,
+        }
+        assert steps.keys() == ACTIONS.keys(), "each step has its actions"
+        results: dict[str, RlmmError | None] = {}
+        for name, step in steps.items():
+            try:
+                await step()
+                results[name] = None
+            except RlmmError as error:
+                results[name] = error
+        return ProbeResult(results=results)
+
+    async def _head(self) -> None:
+        client = self._client
+        found = await client.call(
+            "HeadObject", lambda: objects.head(client, self._key), key=self._key
+        )
+        if found is None or found.size != len(CANARY):
+            raise StorageUnavailable("the canary that was written is not there")
+        if found.crc32c != google_crc32c.value(CANARY):
+            raise StorageUnavailable(
+                "the storage does not report CRC-32C, so no copy could be verified",
+                reason="no_checksums",
+            )
+
+    async def _range(self) -> None:
+        pieces = [piece async for piece in self._reader.fetch(self._key, 3, 9)]
+        if b"".join(pieces) != CANARY[3:9]:
+            raise StorageUnavailable("a range of the canary is not what was written")
+
+    async def _conditional(self) -> None:
+        try:
+            await control.put(self._client, self._key, b"x", if_etag=None, tag="second")
+        except Conflict:
+            return
+        raise StorageUnavailable(
+            "the storage ignores If-None-Match: daemons could overwrite each other's marker",
+            reason="no_conditional_writes",
+        )
+
+    async def _multipart(self) -> None:
+        client, key = self._client, self._multipart_key
+        checksum = checksum_text(google_crc32c.value(CANARY))
+
+        async def create() -> str:
+            answer = await client.s3.create_multipart_upload(
+                **client.where(key),
+                **client.as_written(),
+                ChecksumAlgorithm="CRC32C",
+                ChecksumType="FULL_OBJECT",
+            )
+            return str(answer["UploadId"])
+
+        async def part() -> Any:
+            return await client.s3.upload_part(
+                **client.where(key),
+                UploadId=self._upload_id,
+                PartNumber=1,
+                Body=CANARY,
+                ChecksumCRC32C=checksum,
+            )
+
+        self._upload_id = await client.call(
+            "CreateMultipartUpload", create, gate=client.writes, key=key
+        )
+        await client.call("UploadPart", part, gate=client.writes, key=key)
+
+    async def _list_uploads(self) -> None:
+        async for page in listing.uploads(self._client, self._key):
+            if not self._upload_id or any(row.upload_id == self._upload_id for row in page):
+                return
+        if self._upload_id:
+            raise StorageUnavailable(
+                "the storage does not list incomplete uploads, so none can be swept"
+            )
+
+    async def _abort(self) -> None:
+        if not self._upload_id:
+            raise StorageUnavailable("not tried: there was no upload to abort")
+        await self._leftovers.abort(self._multipart_key, self._upload_id)
+
+    async def _delete(self) -> None:
+        for error in (await objects.delete(self._client, [self._key])).values():
+            if error is not None:
+                raise error
+
+
+def policy(bucket: str, steps: Iterable[str], *, kms_key_id: str | None = None) -> dict[str, Any]:
+    """Return the smallest IAM policy that allows these steps of a probe."""
+    actions = sorted({action for step in steps for action in ACTIONS.get(step, ())})
+    statements = []
+    for actions_of, resource in (
+        ([a for a in actions if a in _ON_BUCKET], f"arn:aws:s3:::{bucket}"),
+        ([a for a in actions if a not in _ON_BUCKET], f"arn:aws:s3:::{bucket}/*"),
+    ):
+        if actions_of:
+            statements.append({"Effect": "Allow", "Action": actions_of, "Resource": resource})
+    if kms_key_id and "s3:PutObject" in actions:
+        allowed = ["kms:GenerateDataKey", "kms:Decrypt"]
+        statements.append({"Effect": "Allow", "Action": allowed, "Resource": kms_key_id})
+    return {"Version": "2012-10-17", "Statement": statements}

@@ -1,0 +1,207 @@
+"""From a source to the wire: blocks read and hashed in threads, streamed without a copy.
+
+google-crc32c holds the interpreter's lock and takes whole `bytes` only, so a part is a list of
+blocks: hashed one by one and handed to the socket as they are.
+"""
+
+import asyncio
+import base64
+import contextlib
+import functools
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, NoReturn, TypeVar
+
+import google_crc32c
+
+from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError
+from rlmm_daemon.ports.storage import Source
+
+BLOCK_BYTES: Final = 256 * 1024
+#: CRC-32C, reflected.
+_POLYNOMIAL: Final = 0x82F63B78
+_ONE: Final = 0x80000000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes of a source in memory, and their checksum."""
+
+    blocks: Sequence[bytes]
+    size: int
+    crc32c: int
+
+
+class Reader:
+    """Reads sources in threads of its own; a cancelled read waits until its thread let go."""
+
+    def __init__(self, threads_max: int) -> None:
+        self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="storage.s3")
+
+    async def part(self, source: Source, offset: int, length: int) -> Part:
+        """Return a piece of the source.
+
+        Raises:
+            ChecksumMismatch: the source became shorter, or a second read of a buffer differs.
+        """
+        return await self._run(functools.partial(_part, source, offset, length))
+
+    async def checksum(self, source: Source) -> int:
+        """Return the CRC-32C of a whole source without keeping it."""
+        return await self._run(functools.partial(_checksum, source))
+
+    async def block(self, source: Source, offset: int, length: int) -> bytes:
+        """Return a block of the source."""
+        return await self._run(functools.partial(source.pread, offset, length))
+
+    def close(self) -> None:
+        """Free the threads; running reads end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            # Whoever cancelled may close the file: the thread must be through with it.
+            while not future.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()  # retrieved: nobody asks any more
+            raise
+
+
+class Body:
+    """A request's body: what botocore takes for a file and aiohttp for a stream of known length.
+
+    An error of the source ends the request as a failed connection; `failure` keeps what it was.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        blocks: Callable[[], AsyncIterator[bytes]],
+        *,
+        rate: TokenBucket,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._size, self._blocks, self._rate, self._on_bytes = size, blocks, rate, on_bytes
+        self._told = 0
+        self.failure: RlmmError | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read(self) -> NoReturn:
+        """Fail: it is here because botocore looks for it."""
+        raise NotImplementedError("this body is streamed")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for block in self._blocks():
+                await self._rate.take(len(block))
+                yield block
+                # The next is asked for when the socket took this one.
+                self._told += len(block)
+                self._on_bytes(len(block))
+        except RlmmError as error:
+            self.failure = error
+            raise
+
+    def take_back(self) -> None:
+        """Undo what was told of an attempt that failed."""
+        self._on_bytes(-self._told)
+        self._told = 0
+
+
+async def blocks_of(part: Part) -> AsyncIterator[bytes]:
+    """Yield a part's blocks."""
+    for block in part.blocks:
+        yield block
+
+
+async def blocks_read(reader: Reader, source: Source) -> AsyncIterator[bytes]:
+    """Yield a whole source, reading as the network takes it: one block in memory."""
+    for offset in range(0, source.size, BLOCK_BYTES):
+        yield await reader.block(source, offset, min(BLOCK_BYTES, source.size - offset))
+
+
+def version_of(source: Source) -> tuple[int, int, int] | None:
+    """Return what changes when an open file is written to; None for a buffer.
+
+    Raises:
+        ChecksumMismatch: the file is not as long as when it was opened.
+    """
+    descriptor = source.fileno()
+    if descriptor is None:
+        return None
+    status = os.fstat(descriptor)
+    if status.st_size != source.size:
+        raise ChecksumMismatch("the source is not as long as it was when it was opened")
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def checksum_text(crc32c: int) -> str:
+    """Return a checksum as S3 writes it: base64 of four bytes, the highest first."""
+    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+
+
+def checksum_value(text: str | None) -> int | None:
+    """Return a full-object checksum of S3's; None where none, or one of parts, is reported."""
+    try:
+        raw = base64.b64decode(text or "", validate=True)
+    except ValueError:
+        return None
+    return int.from_bytes(raw, "big") if len(raw) == 4 else None  # noqa: PLR2004 - bytes of a CRC-32
+
+
+def joined(first: int, second: int, second_size: int) -> int:
+    """Return the CRC-32C of two pieces in a row from their own ones; O(log size).
+
+    The first is moved past the second: multiplied by x to the 8 x size, modulo the polynomial.
+    """
+    power, base, count = _ONE, _ONE >> 8, second_size
+    while count:
+        if count & 1:
+            power = _times(power, base)
+        base = _times(base, base)
+        count >>= 1
+    return _times(first, power) ^ second
+
+
+def _times(left: int, right: int) -> int:
+    """Multiply two polynomials over GF(2), reflected as CRCs are, modulo CRC-32C's."""
+    product = 0
+    for shift in range(31, -1, -1):
+        if left >> shift & 1:
+            product ^= right
+        right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
+    return product
+
+
+def _part(source: Source, offset: int, length: int) -> Part:
+    spans = [
+        (at, min(BLOCK_BYTES, offset + length - at))
+        for at in range(offset, offset + length, BLOCK_BYTES)
+    ]
+    blocks = [source.pread(*span) for span in spans]
+    if source.fileno() is None and any(
+        source.pread(*span) != block for span, block in zip(spans, blocks, strict=True)
+    ):
+        raise ChecksumMismatch("the source changed while it was read")
+    crc32c = functools.reduce(google_crc32c.extend, blocks, 0)
+    return Part(blocks, length, crc32c)
+
+
+def _checksum(source: Source) -> int:
+    crc32c = 0
+    for offset in range(0, source.size, BLOCK_BYTES):
+        block = source.pread(offset, min(BLOCK_BYTES, source.size - offset))
+        crc32c = google_crc32c.extend(crc32c, block)
+    return int(crc32c)

@@ -1,0 +1,319 @@
+"""One segment to S3: companions and `.log` verified one by one, the `.log` visible last.
+
+A large `.log` is sent in parts first, the companions go next, and completing the upload is the
+moment at which the `.log` appears: a copy that is given up in the middle leaves nothing visible.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlmm_daemon.adapters.storage.s3.client import Client
+from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of
+from rlmm_daemon.adapters.storage.s3.leftovers import Leftovers
+from rlmm_daemon.adapters.storage.s3.objects import head
+from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.adapters.storage.s3.reading import (
+    Body,
+    Part,
+    Reader,
+    blocks_of,
+    blocks_read,
+    checksum_text,
+    joined,
+    version_of,
+)
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    RlmmError,
+    StorageFull,
+    StorageUnavailable,
+)
+from rlmm_daemon.ports.storage import ObjectKind, Progress, Source, StoredObject
+
+Row = tuple[ObjectKind, str, Source]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What all copies share."""
+
+    client: Client
+    reader: Reader
+    leftovers: Leftovers
+    rate: TokenBucket
+    #: One for each part, or small object, in memory.
+    slots: asyncio.Semaphore
+
+
+@dataclass(slots=True)
+class _Multipart:
+    key: str
+    upload_id: str
+    part_size: int
+    #: Part number -> what CompleteMultipartUpload wants of it.
+    done: dict[int, dict[str, Any]] = field(default_factory=dict)
+    #: Part number -> checksum, of the first read: a retry must read the same.
+    crc32c: dict[int, int] = field(default_factory=dict)
+
+
+class SegmentUpload:
+    """One `put_segment`."""
+
+    def __init__(self, tools: Tools, rows: Sequence[Row], progress: Progress) -> None:
+        self._tools, self._client = tools, tools.client
+        self._rows, self._progress = rows, progress
+
+    async def run(self) -> list[StoredObject]:
+        """Store and verify all objects; leaves no multipart upload, whatever happens."""
+        progress = self._progress
+        progress.phase = "upload"
+        progress.bytes_total = sum(source.size for _, _, source in self._rows)
+        try:
+            last = self._rows[-1]
+            if last[2].size < self._client.options.multipart_threshold_bytes:
+                return [*await self._companions(), await self._single(last)]
+            async with self._begun(last) as upload:
+                crc32c = await self._parts(upload, last)
+                companions = await self._companions()
+                return [*companions, await self._complete(upload, last, crc32c)]
+        except StorageFull:
+            # Refused by the first call that would have written: nothing of ours is there.
+            progress.write_begun = progress.write_begun and progress.parts_done > 0
+            raise
+
+    async def _companions(self) -> list[StoredObject]:
+        return await _all(
+            [functools.partial(self._single, row) for row in self._rows[:-1]],
+            name="storage.companion",
+        )
+
+    async def _single(self, row: Row) -> StoredObject:
+        """Store a whole object in one call."""
+        kind, key, source = row
+        small = source.size <= self._client.options.part_size_bytes
+        first: list[int] = []
+
+        async def put() -> None:
+            before = version_of(source)
+            if small:
+                part = await self._tools.reader.part(source, 0, source.size)
+                crc32c = part.crc32c
+                body = self._body(source.size, lambda: blocks_of(part))
+            else:
+                crc32c = await self._tools.reader.checksum(source)
+                body = self._body(source.size, lambda: blocks_read(self._tools.reader, source))
+            first.append(crc32c)
+            if crc32c != first[0] or version_of(source) != before:
+                raise ChecksumMismatch(f"the source of {key} changed while it was read", key=key)
+            self._progress.write_begun = True
+            self._progress.call = f"PutObject {kind.value}"
+            await self._send(
+                body,
+                lambda: self._client.s3.put_object(
+                    **self._client.where(key),
+                    **self._client.as_written(),
+                    Body=body if source.size else b"",
+                    ChecksumCRC32C=checksum_text(crc32c),
+                ),
+            )
+
+        async with self._tools.slots:
+            await self._client.call(
+                "PutObject", put, gate=self._client.writes, key=key, size=source.size
+            )
+        stored = await self._verified(kind, key, source.size, first[0])
+        self._progress.parts_done += 1
+        return stored
+
+    @contextlib.asynccontextmanager
+    async def _begun(self, row: Row) -> AsyncIterator[_Multipart]:
+        """Begin a multipart upload and abort it unless the block completed it."""
+        kind, key, source = row
+        self._progress.call = f"CreateMultipartUpload {kind.value}"
+        leftovers, uncertain = self._tools.leftovers, False
+
+        def doubt() -> None:
+            nonlocal uncertain
+            uncertain = True
+
+        async def create() -> str:
+            answer = await self._client.s3.create_multipart_upload(
+                **self._client.where(key),
+                **self._client.as_written(),
+                ChecksumAlgorithm="CRC32C",
+                ChecksumType="FULL_OBJECT",
+            )
+            return str(answer["UploadId"])
+
+        upload_id = ""
+        try:
+            upload_id = await self._client.call(
+                "CreateMultipartUpload",
+                create,
+                gate=self._client.writes,
+                key=key,
+                on_uncertain=doubt,
+            )
+            self._progress.write_begun = True
+            yield _Multipart(key, upload_id, self._client.options.part_size(source.size))
+        except BaseException:
+            # Also where a create was refused for certain: the one before may have been heard.
+            if upload_id or uncertain:
+                await leftovers.remove(key, upload_id)
+            raise
+        if uncertain:
+            await leftovers.remove(key, "")
+
+    async def _parts(self, upload: _Multipart, row: Row) -> int:
+        """Send all parts and return the checksum of the whole."""
+        _, key, source = row
+        before = version_of(source)
+        numbers = range(1, -(-source.size // upload.part_size) + 1)
+        queue = iter(numbers)
+
+        async def worker() -> None:
+            # Many workers, one iterator: each number is taken once, in order.
+            for number in queue:
+                await self._part(upload, row, number)
+
+        workers = min(len(numbers), self._client.options.parts_in_flight_max)
+        await _all([worker] * workers, name="storage.part")
+        if version_of(source) != before:
+            raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
+        whole = 0
+        for number in numbers:
+            size = min(upload.part_size, source.size - (number - 1) * upload.part_size)
+            whole = joined(whole, upload.crc32c[number], size)
+        return whole
+
+    async def _part(self, upload: _Multipart, row: Row, number: int) -> None:
+        kind, key, source = row
+        offset = (number - 1) * upload.part_size
+        size = min(upload.part_size, source.size - offset)
+
+        async def send() -> None:
+            # Read inside the attempt: a part that waits for its retry holds no memory.
+            part = await self._tools.reader.part(source, offset, size)
+            if upload.crc32c.setdefault(number, part.crc32c) != part.crc32c:
+                raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
+            await self._send_part(upload, kind, number, part)
+
+        async with self._tools.slots:
+            await self._client.call(
+                "UploadPart", send, gate=self._client.writes, key=key, size=size
+            )
+        self._progress.parts_done += 1
+
+    async def _send_part(
+        self, upload: _Multipart, kind: ObjectKind, number: int, part: Part
+    ) -> None:
+        self._progress.call = f"UploadPart {number} {kind.value}"
+        checksum = checksum_text(part.crc32c)
+        body = self._body(part.size, lambda: blocks_of(part))
+        answer = await self._send(
+            body,
+            lambda: self._client.s3.upload_part(
+                **self._client.where(upload.key),
+                UploadId=upload.upload_id,
+                PartNumber=number,
+                Body=body,
+                ChecksumCRC32C=checksum,
+            ),
+        )
+        upload.done[number] = {
+            "PartNumber": number,
+            "ETag": answer["ETag"],
+            "ChecksumCRC32C": checksum,
+        }
+
+    async def _complete(self, upload: _Multipart, row: Row, crc32c: int) -> StoredObject:
+        kind, key, source = row
+        self._progress.call = f"CompleteMultipartUpload {kind.value}"
+        parts = [upload.done[number] for number in sorted(upload.done)]
+
+        async def complete() -> None:
+            try:
+                await self._client.s3.complete_multipart_upload(
+                    **self._client.where(key),
+                    UploadId=upload.upload_id,
+                    MultipartUpload={"Parts": parts},
+                    ChecksumCRC32C=checksum_text(crc32c),
+                    ChecksumType="FULL_OBJECT",
+                )
+            except VENDOR_ERRORS as error:
+                # An answer that was lost: the upload is gone because it became the object.
+                if code_of(error) != "NoSuchUpload":
+                    raise
+                found = await head(self._client, key)
+                if found is None or (found.size, found.crc32c) != (source.size, crc32c):
+                    raise
+
+        await self._client.call(
+            "CompleteMultipartUpload", complete, gate=self._client.writes, key=key
+        )
+        return await self._verified(kind, key, source.size, crc32c)
+
+    async def _verified(self, kind: ObjectKind, key: str, size: int, crc32c: int) -> StoredObject:
+        """Return the object as the storage describes it; one that differs does not stay."""
+        self._progress.call = f"HeadObject {kind.value}"
+        found = await self._client.call("HeadObject", lambda: head(self._client, key), key=key)
+        if found is not None and (found.size, found.crc32c) == (size, crc32c):
+            return StoredObject(key=key, size=size, crc32c=crc32c)
+        if found is None:
+            raise StorageUnavailable(
+                f"{key} was stored and is not there", reason="vanished", call="HeadObject"
+            )
+        await self._client.call(
+            "DeleteObject",
+            lambda: self._client.s3.delete_object(**self._client.where(key)),
+            gate=self._client.writes,
+            key=key,
+        )
+        if found.crc32c is None:
+            raise StorageUnavailable(
+                f"the storage reports no CRC-32C of {key}, so no copy can be verified",
+                reason="no_checksums",
+                retry=False,
+            )
+        raise ChecksumMismatch(f"the storage holds other bytes than were sent as {key}", key=key)
+
+    def _body(self, size: int, blocks: Callable[[], AsyncIterator[bytes]]) -> Body:
+        return Body(size, blocks, rate=self._tools.rate, on_bytes=self._moved)
+
+    def _moved(self, count: int) -> None:
+        self._progress.bytes_done += count
+
+    async def _send(self, body: Body, call: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await call()
+        except BaseException as error:
+            body.take_back()
+            if body.failure is not None and isinstance(error, Exception):
+                raise body.failure from error
+            raise
+
+
+async def _all(work: Sequence[Callable[[], Awaitable[Any]]], *, name: str) -> list[Any]:
+    """Run all at once and return their results; the first error of ours ends the others."""
+
+    async def run(each: Callable[[], Awaitable[Any]]) -> Any:
+        return await each()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(each), name=name) for each in work]
+    except* RlmmError as errors:
+        raise _first(errors) from None
+    return [task.result() for task in tasks]
+
+
+def _first(errors: BaseExceptionGroup[RlmmError]) -> RlmmError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, RlmmError)
+    return error
