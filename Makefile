@@ -6,10 +6,10 @@ SEEDS ?= 200
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo test lint format types imports sim sim-mutants bench dist lock clean
+.PHONY: help preflight install run demo test test-s3 lint format types imports sim sim-mutants bench dist lock clean
 
 help: ## This list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 preflight: ## Name each missing tool with its install command
 	@deploy/dev/preflight.sh >/dev/null
@@ -44,6 +44,9 @@ types: install ## Types, strict
 
 imports: install ## The direction of dependence
 	$(BIN)/lint-imports
+
+test-s3: install ## The tests against a real S3 server (SeaweedFS)
+	$(BIN)/pytest -q -m s3 tests/contract tests/s3 $(PYTEST_ARGS)
 
 sim: install ## The simulation: make sim SEEDS=1000
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
@@ -84,7 +87,17 @@ soak-kafka: install ## The long ones too
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/kafka
 
 demo-kafka: install ## The main job beside a real three-node cluster, leader and daemon killed
-	$(BIN)/python deploy/dev/demo_kafka.py
+	$(BIN)/python -m deploy.dev.demo_kafka
 
 bench-kafka: install ## Benchmarks against Kafka's own metadata manager on the same broker
 	$(BIN)/python -m tests.benchmarks.kafka
+
+# The broker's plugin: needs a JDK (17 or later) and Maven.
+.PHONY: plugin test-plugin
+MVN := mvn -q -B -f deploy/kafka-plugin/pom.xml
+
+plugin: ## Build the plugin's jar
+	$(MVN) -DskipTests package
+
+test-plugin: install ## The plugin's tests, against a real daemon
+	$(MVN) package -Drlmm.command=$(CURDIR)/$(BIN)/rlmm

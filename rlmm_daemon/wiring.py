@@ -1,6 +1,7 @@
 """Which adapter stands behind which port: the only module that names concrete ones."""
 
 import asyncio
+import functools
 import os
 import random
 from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -17,16 +18,19 @@ from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
 from rlmm_daemon.adapters.kafka_connection.security import load_security
 from rlmm_daemon.adapters.storage.local import LocalStorage
+from rlmm_daemon.adapters.storage.s3 import Rates, S3Options, S3Storage, StaticKeys
 from rlmm_daemon.codec.marker import PresencePartition
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.config import Config, NoStorage, differences
+from rlmm_daemon.config import Config, NoStorage, differences, read_secret
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import LocalStorage as LocalStorageConfig
+from rlmm_daemon.config import S3Storage as S3StorageConfig
 from rlmm_daemon.core.facts import LastError
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.readiness import Freshness, PartitionState
 from rlmm_daemon.daemon.admin import AdminServer, Ready
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.copy_job import CopyOptions
 from rlmm_daemon.daemon.crash_guard import CrashGuard
@@ -38,6 +42,8 @@ from rlmm_daemon.daemon.limits import ServerOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.operator import Operator, storage_kind
 from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
+from rlmm_daemon.daemon.read_ahead import ReadOptions
+from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.rights import Grant, RightsTable
 from rlmm_daemon.daemon.runtime import Runtime, Stopping, execute
@@ -47,6 +53,7 @@ from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.daemon.systemd import Notifier
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
+from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.event_log import EventLog
@@ -57,6 +64,14 @@ logger = structlog.get_logger(__name__)
 #: Of the drain's time, for requests in flight; copies and snapshots have the rest.
 _FINISH_SHARE = 0.2
 _COPIES_SHARE = 0.6
+#: Keys that SIGHUP applies.
+_RELOADED = frozenset(
+    {
+        "log.level",
+        "storage.copy_bytes_per_second_max",
+        "storage.fetch_bytes_per_second_max",
+    }
+)
 _LOOK_SECONDS = 0.5
 
 
@@ -170,6 +185,12 @@ class Daemon:
             broker_id=config.daemon.broker_id,
             now_ms=self._clock.now_ms,
         )
+        caches = self._read_caches(manager, jobs)
+        fetcher = (
+            Fetcher(bucket, manager, rng=self._rng, caches=caches, metrics=self._metrics)
+            if bucket
+            else None
+        )
         operator = Operator(
             manager,
             copier=copier,
@@ -186,7 +207,7 @@ class Daemon:
                 manager=manager,
                 operator=operator,
                 copier=copier if bucket else None,
-                fetcher=Fetcher(bucket, manager, rng=self._rng) if bucket else None,
+                fetcher=fetcher,
             ),
             broker_id=config.daemon.broker_id,
             cluster_id=config.daemon.cluster_id,
@@ -205,7 +226,23 @@ class Daemon:
             runtime.spawn("gauges", gauges.run())
             if self._storage is not None:
                 runtime.spawn("storage", self._keep_storage(self._storage, manager))
+            if caches is not None:
+                runtime.spawn("read caches", caches.run())
             runtime.ready("serving")
+
+    def _read_caches(self, manager: Manager, jobs: asyncio.TaskGroup) -> ReadCaches | None:
+        """Return what remote reads need; local files are sent as they are."""
+        if not isinstance(self._config.storage, S3StorageConfig):
+            return None
+        return ReadCaches(
+            read_cache_options_of(self._config),
+            manager,
+            disk=self.disk,
+            spawn=lambda work, name: jobs.create_task(work, name=name),
+            rng=self._rng,
+            metrics=self._metrics.reads,
+            monotonic=self._clock.monotonic,
+        )
 
     def _on_drain(self, manager: Manager, copier: Copier, server: Server) -> None:
         seconds = self._config.daemon.drain_deadline_ms / 1000
@@ -257,8 +294,12 @@ class Daemon:
     async def _reloaded(self) -> None:
         fresh = self._reload()
         logging.set_level(fresh.log.level)
+        backend = self._storage.backend if self._storage else None
+        if isinstance(backend, S3Storage) and isinstance(fresh.storage, S3StorageConfig):
+            backend.set_rates(_rates_of(fresh.storage))
+            await backend.reload_credentials()
         for key in differences(self._config, fresh):
-            if not key.startswith("log.level"):
+            if key not in _RELOADED:
                 logger.warning("this key changes at the next start only", key=key)
 
 
@@ -325,8 +366,90 @@ def storage_of(config: Config, rng: random.Random) -> _Storage | None:
                 threads_max=config.copy.parallelism + 2,
             )
             return _Storage(backend, Bucket(backend, layout=Layout(prefix), rng=rng))
+        case S3StorageConfig() as s3:
+            remote = S3Storage(
+                s3_options_of(config, s3), owner=str(config.daemon.broker_id), rng=rng
+            )
+            return _Storage(remote, Bucket(remote, layout=Layout(s3.prefix), rng=rng))
         case _:
             assert_never(config.storage)
+
+
+def s3_options_of(config: Config, s3: S3StorageConfig) -> S3Options:
+    """Return the S3 adapter's options; the keys are read when they are needed."""
+    has_keys = s3.access_key_id_file is not None or s3.access_key_id_env is not None
+    return S3Options(
+        bucket=s3.bucket,
+        region=s3.region,
+        endpoint=s3.endpoint,
+        addressing=s3.addressing,
+        ca_file=s3.ca_file,
+        proxy=s3.proxy,
+        static_keys=functools.partial(_static_keys, s3) if has_keys else None,
+        multipart_threshold_bytes=s3.multipart_threshold_bytes,
+        part_size_bytes=s3.part_size_bytes,
+        parts_in_flight_max=s3.parts_in_flight_max,
+        connect_timeout=s3.connect_timeout_ms / 1000,
+        read_timeout=s3.read_timeout_ms / 1000,
+        call_timeout=s3.call_timeout_ms / 1000,
+        idle_timeout=s3.idle_timeout_ms / 1000,
+        attempts_max=s3.attempts_max,
+        writes_max=s3.writes_in_flight_max,
+        reads_max=s3.reads_in_flight_max,
+        sse=s3.sse,
+        sse_kms_key_id=s3.sse_kms_key,
+        expected_bucket_owner=s3.expected_bucket_owner,
+        storage_class=s3.storage_class,
+        tags={name: value for name, _, value in (tag.partition("=") for tag in s3.tags)},
+        rates=_rates_of(s3),
+        copy_deadline=float(config.copy.deadline_seconds),
+        prefix=s3.prefix,
+    )
+
+
+def _rates_of(s3: S3StorageConfig) -> Rates:
+    return Rates(
+        copy_bytes_per_second=s3.copy_bytes_per_second_max,
+        fetch_bytes_per_second=s3.fetch_bytes_per_second_max,
+    )
+
+
+def _static_keys(s3: S3StorageConfig) -> StaticKeys:
+    def read(name: str) -> Secret | None:
+        return read_secret(
+            f"storage.{name}",
+            file=getattr(s3, f"{name}_file"),
+            env=getattr(s3, f"{name}_env"),
+            environ=os.environ,
+        )
+
+    key, secret = read("access_key_id"), read("secret_access_key")
+    if key is None or secret is None:
+        raise ConfigError("storage.access_key_id_* and storage.secret_access_key_* go together")
+    return StaticKeys(
+        access_key_id=key, secret_access_key=secret, session_token=read("session_token")
+    )
+
+
+def read_cache_options_of(config: Config) -> ReadCacheOptions:
+    """Return the sizes of the read path."""
+    read = config.read
+    return ReadCacheOptions(
+        reads=ReadOptions(
+            chunk_bytes=read.chunk_bytes,
+            ahead_chunks_max=read.read_ahead_chunks_max,
+            buffered_bytes_max=read.buffered_bytes_max,
+            idle_seconds=read.idle_seconds,
+            silence_seconds=read.idle_seconds,
+        ),
+        chunks=ChunkCacheOptions(
+            directory=config.cache_directory,
+            bytes_max=read.cache_bytes,
+            chunk_bytes=read.chunk_bytes,
+            free_bytes_min=read.cache_free_bytes_min,
+        ),
+        index_bytes_max=read.index_cache_bytes,
+    )
 
 
 def copy_options_of(config: Config) -> CopyOptions:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rlmm_daemon.config.model import Config, EmbeddedLog, KafkaSecurity, LocalStorage
+from rlmm_daemon.config.model import Config, EmbeddedLog, KafkaSecurity, LocalStorage, S3Storage
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.secret import HIDDEN, looks_secret
 
@@ -32,6 +32,11 @@ _PATHS: Final = (
     "event_log.kafka.security.key_password_file",
     "event_log.kafka.security.password_file",
     "storage.directory",
+    "read.cache_directory",
+    "storage.ca_file",
+    "storage.access_key_id_file",
+    "storage.secret_access_key_file",
+    "storage.session_token_file",
 )
 
 
@@ -236,6 +241,8 @@ def _check_together(config: Config) -> Iterator[str]:
         )
     if isinstance(config.storage, LocalStorage):
         yield from _check_local_storage(config, config.storage)
+    if isinstance(config.storage, S3Storage):
+        yield from _check_s3_storage(config, config.storage)
 
 
 def _check_embedded_log(config: Config, log: EmbeddedLog) -> Iterator[str]:
@@ -287,12 +294,35 @@ def _check_socket_path(path: str) -> Iterator[str]:
         )
 
 
-def _check_local_storage(config: Config, storage: LocalStorage) -> Iterator[str]:
+def _check_log_dirs(config: Config) -> Iterator[str]:
     if not config.daemon.log_dirs:
         yield (
             "daemon.log_dirs is empty, so no segment could ever be copied: "
             "give the broker's log.dirs"
         )
+
+
+def _check_s3_storage(config: Config, storage: S3Storage) -> Iterator[str]:
+    yield from _check_log_dirs(config)
+    given = {}
+    for name in ("access_key_id", "secret_access_key", "session_token"):
+        file, env = getattr(storage, f"{name}_file"), getattr(storage, f"{name}_env")
+        given[name] = file is not None or env is not None
+        if file is not None and env is not None:
+            yield f"storage.{name}_file and storage.{name}_env are both set; keep one of them"
+    if given["access_key_id"] != given["secret_access_key"]:
+        yield (
+            "storage.access_key_id_* and storage.secret_access_key_* belong together: give both, "
+            "or neither to use the SDK's own chain"
+        )
+    if given["session_token"] and not given["access_key_id"]:
+        yield "storage.session_token_* belongs to an access key, and there is none"
+    if storage.sse_kms_key is not None and storage.sse != "aws:kms":
+        yield 'storage.sse_kms_key is used with storage.sse = "aws:kms" only'
+
+
+def _check_local_storage(config: Config, storage: LocalStorage) -> Iterator[str]:
+    yield from _check_log_dirs(config)
     own = [
         ("daemon.state_dir", config.daemon.state_dir),
         *(

@@ -16,6 +16,8 @@ Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
 #: Made absolute against the working directory when the file is read.
 FilePath = Annotated[str, Meta(min_length=1)]
+KeyPrefix = Annotated[str, Meta(pattern=r"^([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?$")]
+ObjectTag = Annotated[str, Meta(pattern=r"^[A-Za-z0-9 +._:/@-]{1,128}=[A-Za-z0-9 +._:/@-]{0,256}$")]
 Uid = Annotated[int, Meta(ge=0, le=2**32 - 2)]
 
 _MIB = 1024 * 1024
@@ -215,11 +217,65 @@ class LocalStorage(_Section, frozen=True, kw_only=True, tag_field="kind", tag="l
     #: True says that every broker sees this same directory.
     shared: bool = False
     #: Below the directory; no leading or trailing slash.
-    prefix: Annotated[str, Meta(pattern=r"^([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?$")] = ""
+    prefix: KeyPrefix = ""
+
+
+class S3Storage(_Section, frozen=True, kw_only=True, tag_field="kind", tag="s3"):
+    """Segments in a bucket of AWS S3, or of a server that speaks its protocol."""
+
+    bucket: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$")]
+    #: Default: AWS's us-east-1, whose name most other servers take too.
+    region: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,64}$")] | None = None
+    #: Default: AWS's own for the region.
+    endpoint: Annotated[str, Meta(pattern=r"^https?://[^/\s@]+/?$")] | None = None
+    #: Of the segments' keys; no leading or trailing slash.
+    prefix: KeyPrefix = ""
+    addressing: Literal["auto", "path", "virtual"] = "auto"
+    #: PEM file of the authorities to trust. Default: the system's.
+    ca_file: FilePath | None = None
+    proxy: Annotated[str, Meta(pattern=r"^https?://[^/\s@]+/?$")] | None = None
+    #: Keys from files (or, named with `_env`, from the environment); without them the SDK's chain.
+    access_key_id_file: FilePath | None = None
+    access_key_id_env: str | None = None
+    secret_access_key_file: FilePath | None = None
+    secret_access_key_env: str | None = None
+    session_token_file: FilePath | None = None
+    session_token_env: str | None = None
+    #: A `.log` at least so large is sent in parts.
+    multipart_threshold_bytes: Annotated[int, Meta(ge=_MIB, le=5_120 * _MIB)] = 100 * _MIB
+    #: Grown where a segment would need more than 10,000 parts.
+    part_size_bytes: Annotated[int, Meta(ge=5 * _MIB, le=5_120 * _MIB)] = 16 * _MIB
+    #: Parts in memory, over all copies.
+    parts_in_flight_max: Annotated[int, Meta(ge=1, le=256)] = 4
+    #: Calls at once; halved while the storage asks for fewer.
+    writes_in_flight_max: Annotated[int, Meta(ge=1, le=1_024)] = 16
+    reads_in_flight_max: Annotated[int, Meta(ge=1, le=1_024)] = 32
+    connect_timeout_ms: Milliseconds = 5_000
+    #: Without a byte in either direction.
+    read_timeout_ms: Milliseconds = 30_000
+    #: One call, apart from the time its bytes take at 64 KiB/s.
+    call_timeout_ms: Milliseconds = 60_000
+    #: A reader that takes nothing for so long loses its connection, not its place.
+    idle_timeout_ms: Milliseconds = 10_000
+    #: Of one call, the first included.
+    attempts_max: Annotated[int, Meta(ge=1, le=20)] = 4
+    #: "" leaves it to the bucket's default.
+    sse: Literal["", "AES256", "aws:kms"] = ""
+    #: With "aws:kms": the key's id or ARN. Default: the account's own for S3.
+    sse_kms_key: Annotated[str, Meta(min_length=1)] | None = None
+    #: Account id; calls to a bucket of another account are refused by S3.
+    expected_bucket_owner: Annotated[str, Meta(pattern=r"^[0-9]{12}$")] | None = None
+    #: As S3 names it. Default: STANDARD. Archive classes can't be read back at once.
+    storage_class: Annotated[str, Meta(pattern=r"^[A-Z_]{1,64}$")] | None = None
+    #: `name=value` each, on every object.
+    tags: Annotated[tuple[ObjectTag, ...], Meta(max_length=10)] = ()
+    #: Of the whole process; 0: no limit. SIGHUP applies a change, to transfers in flight too.
+    copy_bytes_per_second_max: Annotated[int, Meta(ge=0, le=1_048_576 * _MIB)] = 0
+    fetch_bytes_per_second_max: Annotated[int, Meta(ge=0, le=1_048_576 * _MIB)] = 0
 
 
 #: The kinds of storage this version knows, told apart by `kind`.
-Storage = NoStorage | LocalStorage
+Storage = NoStorage | LocalStorage | S3Storage
 
 
 class Copy(_Section, frozen=True, kw_only=True):
@@ -234,6 +290,27 @@ class Copy(_Section, frozen=True, kw_only=True):
     waiting_max: Annotated[int, Meta(ge=0, le=65_536)] = 256
     #: Check every batch of the segment file before it is called finished.
     check_segment: bool = True
+
+
+class Read(_Section, frozen=True, kw_only=True):
+    """Reading segments back, where the storage is not a local directory."""
+
+    #: Default: `cache` below the state directory. No other daemon may use it.
+    cache_directory: FilePath | None = None
+    #: Of all cached chunks; the least recently used go first. 0: no cache on the disk.
+    cache_bytes: Annotated[int, Meta(ge=0, le=1_048_576 * _MIB)] = 1_024 * _MIB
+    #: The cache gives way where less than this would stay free on its disk.
+    cache_free_bytes_min: Annotated[int, Meta(ge=0, le=1_048_576 * _MIB)] = 1_024 * _MIB
+    #: A segment is read and cached in pieces of this size; changing it empties the cache.
+    chunk_bytes: Annotated[int, Meta(ge=65_536, le=64 * _MIB, multiple_of=65_536)] = 4 * _MIB
+    #: Segments' indexes in memory; 0 keeps none.
+    index_cache_bytes: Annotated[int, Meta(ge=0, le=65_536 * _MIB)] = 32 * _MIB
+    #: Of one reader, on their way beside the chunk it reads; 0 reads nothing ahead.
+    read_ahead_chunks_max: Annotated[int, Meta(ge=0, le=64)] = 4
+    #: Chunks in memory, over all readers.
+    buffered_bytes_max: Annotated[int, Meta(ge=65_536, le=65_536 * _MIB)] = 64 * _MIB
+    #: What a reader doesn't take for so long is dropped; a storage silent for so long asked again.
+    idle_seconds: Seconds = 30
 
 
 class Admin(_Section, frozen=True, kw_only=True):
@@ -264,6 +341,7 @@ class Config(_Section, frozen=True, kw_only=True):
     snapshots: Snapshots = Snapshots()
     storage: Storage = NoStorage()
     copy: Copy = Copy()
+    read: Read = Read()
     admin: Admin = Admin()
     log: Log = Log()
 
@@ -272,6 +350,11 @@ class Config(_Section, frozen=True, kw_only=True):
         """Where the embedded log keeps its files, or would."""
         chosen = self.event_log.directory if isinstance(self.event_log, EmbeddedLog) else None
         return chosen or f"{self.daemon.state_dir}/log"
+
+    @property
+    def cache_directory(self) -> str:
+        """Where chunks of segments are cached, or would be."""
+        return self.read.cache_directory or f"{self.daemon.state_dir}/cache"
 
     @property
     def snapshot_directory(self) -> str:

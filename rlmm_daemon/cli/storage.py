@@ -1,0 +1,84 @@
+"""`rlmm storage`: what the remote storage allows, asked of it without a daemon."""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import click
+
+from rlmm_daemon.cli.group import Exit
+from rlmm_daemon.cli.options import json_option
+from rlmm_daemon.cli.output import show_json, show_table
+from rlmm_daemon.config import Config, S3Storage, load
+from rlmm_daemon.domain.errors import RlmmError, StorageNotConfigured
+from rlmm_daemon.ports.storage import ProbeResult
+
+
+@click.group("storage")
+def command() -> None:
+    """Check the remote storage."""
+
+
+@command.command("doctor")
+@click.option("--config", "file", required=True, metavar="FILE", help="As in rlmm run.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
+@json_option
+def doctor(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
+    """Try every operation on a canary of our own, and say what a denied one needs.
+
+    Writes, reads and deletes below _rlmm/probe/ only. Exit code 1 if anything is not allowed.
+
+    --json: {steps: {name: null or {error, message, fields}}, policy: object or null}; the policy
+    allows what was denied, for AWS IAM and servers that take its form.
+    """
+    config = load(file, overrides)
+    result = asyncio.run(_probed(config))
+    policy = _policy(config, result)
+    if as_json:
+        show_json({"steps": {n: _error(e) for n, e in result.results.items()}, "policy": policy})
+    else:
+        rows = [(name, _verdict(error)) for name, error in result.results.items()]
+        show_table(("step", "outcome"), rows)
+        if policy is not None:
+            click.echo("\nThe policy that allows what was denied:")
+            click.echo(json.dumps(policy, indent=2))
+    if any(error is not None for error in result.results.values()):
+        raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+async def _probed(config: Config) -> ProbeResult:
+    # Imported late: a wrong configuration is told before everything is loaded.
+    from rlmm_daemon import wiring  # noqa: PLC0415
+
+    storage = wiring.storage_of(config, random.Random())  # noqa: S311 - jitter, no secrets
+    if storage is None:
+        raise StorageNotConfigured('storage.kind is "none": there is nothing to check')
+    try:
+        return await storage.backend.probe()
+    finally:
+        await storage.backend.close()
+
+
+def _policy(config: Config, result: ProbeResult) -> dict[str, Any] | None:
+    """Return what allows the denied steps; None for other storages and other troubles."""
+    from rlmm_daemon.adapters.storage.s3 import policy  # noqa: PLC0415 - as above
+
+    denied = [
+        name
+        for name, error in result.results.items()
+        if error is not None and error.fields.get("reason") == "denied"
+    ]
+    if not denied or not isinstance(config.storage, S3Storage):
+        return None
+    return policy(config.storage.bucket, denied, kms_key_id=config.storage.sse_kms_key)
+
+
+def _error(error: RlmmError | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    return {"error": error.wire_name(), "message": error.message, "fields": error.fields}
+
+
+def _verdict(error: RlmmError | None) -> str:
+    return "ok" if error is None else error.message
