@@ -111,13 +111,15 @@ class Asker:
         Raises:
             UnavailableError: not now.
         """
-        last: RlmmError = StorageUnavailable(f"metadata partition {partition} has no leader")
+        nobody = StorageUnavailable(f"metadata partition {partition} has no leader")
+        last: RlmmError = nobody
         async for again in self._attempts():
             leader = self._directory.leader(partition)
             if again or leader is None:
                 await self._directory.refresh()
                 leader = self._directory.leader(partition)
             if leader is None:
+                last = nobody
                 continue
             error, found = await self.epoch_end_at(leader, partition, epoch)
             if error == 0:

@@ -48,6 +48,7 @@ _PERHAPS_WRITTEN: Final = frozenset({-1, 7, 13, 20, 56})
 #: The leader refuses before it appends anything, and the same bytes would be refused again.
 _REFUSALS: Final = frozenset({Reaction.REFUSED, Reaction.TOO_LARGE, Reaction.SEQUENCE})
 PURPOSE: Final = "produce"
+_RECREATED: Final = "the metadata topic was recreated"
 
 
 class Producer:
@@ -97,7 +98,7 @@ class Producer:
         if self._closing or self._topic_id is None:
             raise Draining("the event log is closed")
         if self._recreated():
-            raise PartitionFailed("the metadata topic was recreated")
+            raise PartitionFailed(_RECREATED)
         lane = self._lanes.get(partition)
         if lane is None:
             lane = self._lanes[partition] = Lane(partition, self._config.batch_bytes_max)
@@ -288,13 +289,13 @@ class Producer:
     def _again(self, lane: Lane, error: RlmmError) -> None:
         """Try again after a while, or conclude what has run out of time."""
         self._note(error)
-        now = asyncio.get_running_loop().time()
+        now, recreated = asyncio.get_running_loop().time(), self._recreated()
         batch = lane.batch
-        if batch is not None and (batch.deadline <= now or self._recreated()):
+        if batch is not None and (batch.deadline <= now or recreated):
             if batch.maybe_written:
-                self._lose(lane, f"the delivery timeout passed: {error}")
+                self._lose(lane, f"no other attempt is made: {error}")
             else:
-                lane.refused(error)
+                lane.refused(PartitionFailed(_RECREATED) if recreated else error)
         self._expire(lane)
         if lane.idle:
             self._go_on(lane)
@@ -312,9 +313,10 @@ class Producer:
 
     def _expire(self, lane: Lane) -> None:
         now = asyncio.get_running_loop().time()
-        for entry in lane.expire(float("inf") if self._recreated() else now):
-            if self._recreated():
-                entry.tell(PartitionFailed("the metadata topic was recreated"))
+        recreated = self._recreated()
+        for entry in lane.expire(float("inf") if recreated else now):
+            if recreated:
+                entry.tell(PartitionFailed(_RECREATED))
             else:
                 last = self.last_error or "its leader was busy"
                 entry.tell(StorageUnavailable(f"the record could not be sent in time: {last}"))

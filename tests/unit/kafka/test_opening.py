@@ -1,0 +1,227 @@
+"""Finding the topic, making it, and what is refused about it."""
+
+import asyncio
+import logging
+
+import msgspec
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from rlmm_daemon.adapters.event_log.kafka.backoff import Backoff
+from rlmm_daemon.adapters.event_log.kafka.provisioning import topic_settings
+from rlmm_daemon.adapters.kafka_connection import errors
+from rlmm_daemon.adapters.kafka_connection.errors import Reaction, name_of, reaction_to
+from rlmm_daemon.adapters.kafka_connection.security import load_security
+from rlmm_daemon.config import KafkaAdmin, KafkaSecurity
+from rlmm_daemon.core.readiness import FAILURES, FailureReason
+from rlmm_daemon.domain.errors import (
+    ConfigError,
+    InvalidArgument,
+    StorageUnavailable,
+    UnavailableError,
+)
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.event_log import LogMissing, NoTopicId
+from tests.unit.kafka.broker import FakeBroker, connected, opened
+
+P0, P1 = MetadataPartition(0), MetadataPartition(1)
+
+
+async def test_no_question_about_a_topic_creates_it():
+    broker = FakeBroker()
+    broker.exists = False
+    async with connected(broker) as log:
+        with pytest.raises(LogMissing):
+            await log.open(create=False)
+    assert broker.requests("Metadata")
+    assert all(request.create is False for request in broker.requests("Metadata"))
+    assert not broker.requests("CreateTopics")
+
+
+async def test_a_topic_is_made_as_kafka_makes_it():
+    broker = FakeBroker()
+    broker.exists = False
+    async with connected(broker) as log:
+        identity = await log.open(create=True)
+    assert (identity.topic_id, identity.partition_count) == (broker.topic_id, 2)
+    (request,) = broker.requests("CreateTopics")
+    name, partitions, replicas, assignments, settings, _ = request.topics[0]
+    assert (name, partitions, replicas, assignments) == ("meta", 2, 1, [])
+    assert {(key, value) for key, value, _ in settings} == {
+        ("cleanup.policy", "delete"),
+        ("retention.ms", "-1"),
+        ("retention.bytes", "-1"),
+        ("min.insync.replicas", "1"),
+        ("remote.storage.enable", "false"),
+    }
+
+
+def test_the_replication_factor_bounds_the_replicas_in_sync():
+    assert topic_settings(KafkaAdmin())["min.insync.replicas"] == "2"
+    assert topic_settings(KafkaAdmin(replication_factor=1))["min.insync.replicas"] == "1"
+    assert topic_settings(KafkaAdmin(min_insync_replicas=3))["min.insync.replicas"] == "3"
+
+
+async def test_an_existing_topics_count_wins():
+    async with opened(FakeBroker(count=7)) as log:
+        assert log.identity is not None
+        assert log.identity.partition_count == 7
+
+
+async def test_a_topic_without_an_id_is_refused_and_the_failure_names_a_command():
+    broker = FakeBroker()
+    broker.topic_id = bytes(16)
+    async with connected(broker) as log:
+        with pytest.raises(NoTopicId, match=r"upgrade the cluster's metadata.version"):
+            await log.open(create=True)
+        assert log.identity is None
+    assert FAILURES[FailureReason.NO_TOPIC_ID].command == "rlmm doctor"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cleanup.policy": "compact"}, "compaction"),
+        ({"cleanup.policy": "compact,delete"}, "compaction"),
+        ({"retention.ms": "604800000"}, "retention.ms is 604800000"),
+        ({"retention.bytes": "1000"}, "retention.bytes is 1000"),
+    ],
+)
+async def test_a_topic_that_may_lose_events_is_a_warning_or_refused(settings, words):
+    broker = FakeBroker()
+    broker.settings = settings
+    async with opened(broker) as log:
+        (warning,) = log.facts()["warnings"]
+        assert words in warning
+    strict = KafkaAdmin(require_infinite_retention=True)
+    async with connected(broker, admin=strict) as log:
+        with pytest.raises(UnavailableError, match="require_infinite_retention"):
+            await log.open(create=True)
+        broker.settings = {}
+        await log.open(create=True)
+
+
+async def test_settings_that_may_not_be_read_are_a_warning():
+    broker = FakeBroker()
+    broker.faults["DescribeConfigs"].append(
+        lambda request: request.RESPONSE_TYPE(0, [(29, None, 2, "meta", [], {})], {})
+    )
+    async with opened(broker) as log:
+        (warning,) = log.facts()["warnings"]
+        assert "TOPIC_AUTHORIZATION_FAILED" in warning
+
+
+async def test_a_daemon_that_starts_before_its_broker_is_told_to_come_again():
+    broker = FakeBroker()
+    broker.refusing = {1, 2}
+    async with connected(broker) as log:
+        with pytest.raises(StorageUnavailable, match="refused"):
+            await log.open(create=True)
+        broker.refusing = set()
+        await log.open(create=True)
+
+
+async def test_an_end_offset_that_is_not_known_is_missing_and_never_zero():
+    broker = FakeBroker()
+    broker.put(0, b"a")
+    broker.partitions[1].leader = 2
+    broker.refusing = {2}
+    async with opened(broker) as log:
+        ranges = await log.end_offsets([P0, P1])
+        assert ranges.keys() == {P0}
+        assert ranges[P0].end == 1
+
+
+async def test_end_offsets_are_one_request_for_all_partitions_of_a_leader():
+    broker = FakeBroker(count=50)
+    async with opened(broker) as log:
+        await log.end_offsets([MetadataPartition(n) for n in range(50)])
+    assert len(broker.requests("ListOffsets")) == 2, "starts, then ends"
+
+
+async def test_an_epoch_end_without_a_leader_is_not_now():
+    broker = FakeBroker()
+    async with opened(broker) as log:
+        broker.partitions[0].leader = -1
+        broker.partitions[0].epoch += 1
+        with pytest.raises(StorageUnavailable, match="no leader"):
+            await log.epoch_end(P0, 0)
+        with pytest.raises(InvalidArgument):
+            await log.epoch_end(MetadataPartition(9), 0)
+
+
+async def test_facts_hold_no_secret_and_count_connections():
+    broker = FakeBroker()
+    async with opened(broker) as log:
+        await log.append(P0, b"x")
+        facts = log.facts()
+        assert facts["connections"] == len([c for c in broker.connections if c.connected()])
+    assert log.facts()["connections"] == 0
+
+
+async def test_many_who_ask_at_once_share_one_metadata_question():
+    broker = FakeBroker()
+    async with opened(broker) as log:
+        before = len(broker.requests("Metadata"))
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(50):
+                tasks.create_task(log.directory.refresh())
+        assert len(broker.requests("Metadata")) - before <= 2
+
+
+def test_a_back_off_grows_is_capped_jittered_and_reset():
+    class Luck:
+        def random(self) -> float:
+            return 1.0
+
+    backoff = Backoff(0.05, 2.0, Luck())  # type: ignore[arg-type]  # all the luck there is
+    waits = [backoff.next() for _ in range(10)]
+    assert waits[:4] == [0.05, 0.1, 0.2, 0.4]
+    assert waits[-1] == 2.0
+    backoff.reset()
+    assert backoff.next() == 0.05
+
+
+def test_codes_that_the_vendor_does_not_know_are_told_apart():
+    assert {name_of(code) for code in (74, 75, 100, 103)} == {
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_LEADER_EPOCH",
+        "UNKNOWN_TOPIC_ID",
+        "INCONSISTENT_TOPIC_ID",
+    }
+    assert reaction_to(100) is Reaction.TOPIC
+    assert reaction_to(12345) is Reaction.RETRY
+    assert name_of(12345) == "error 12345"
+
+
+def test_the_vendors_logger_never_prints_answers():
+    assert not logging.getLogger("aiokafka").isEnabledFor(logging.DEBUG)
+
+
+def test_a_transport_error_shows_its_cause_and_no_secret():
+    broken = KafkaConnectionError("closed")
+    broken.__cause__ = EOFError("0 bytes read")
+    assert "0 bytes read" in errors.transport_error(broken, "asking").message
+
+
+@pytest.mark.parametrize("key", ["ca_file", "certificate_file"])
+def test_a_file_that_is_no_pem_is_named(tmp_path, key):
+    file = tmp_path / "x.pem"
+    file.write_text("no certificate")
+    for given in (str(file), str(tmp_path / "absent")):
+        settings = KafkaSecurity(protocol="SSL", key_file=given)
+        with pytest.raises(ConfigError, match=key):
+            load_security(msgspec.structs.replace(settings, **{key: given}))
+
+
+def test_a_password_is_read_anew_and_never_shown(tmp_path):
+    file = tmp_path / "password"
+    file.write_text("hunter1\n")
+    settings = KafkaSecurity(
+        protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="u", password_file=str(file)
+    )
+    security = load_security(settings)
+    assert security.arguments()["sasl_plain_password"] == "hunter1"
+    assert "hunter1" not in repr(security)
+    file.write_text("hunter2\n")
+    assert load_security(settings).arguments()["sasl_plain_password"] == "hunter2"

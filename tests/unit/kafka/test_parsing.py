@@ -1,0 +1,102 @@
+"""What a Fetch answer holds, batch by batch."""
+
+import pytest
+
+from rlmm_daemon.adapters.event_log.kafka.parsing import InvalidBatch, slices
+from tests.unit.kafka.broker import encoded
+
+CONTROL = 0x20
+
+
+def control(base: int) -> bytes:
+    """A transaction marker: attributes are inside the checksum, so it is made anew."""
+    import google_crc32c  # noqa: PLC0415
+
+    batch = bytearray(encoded(base, [b"marker"]))
+    batch[21:23] = (0x30).to_bytes(2, "big")
+    batch[17:21] = google_crc32c.value(bytes(batch[21:])).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def read(buffer: bytes, position: int, size: int = 512):
+    found = list(slices(buffer, position, size))
+    return [pair for part in found for pair in part.records], found[
+        -1
+    ].next_offset if found else None
+
+
+def test_small_batches_are_gathered_and_the_last_one_names_the_epoch():
+    buffer = encoded(0, [b"a"], 3) + encoded(1, [b"b", b"c"], 4)
+    (part,) = slices(buffer, 0)
+    assert part == ([(0, b"a"), (1, b"b"), (2, b"c")], 3, 4)
+
+
+def test_a_large_batch_comes_in_slices_that_lose_nothing():
+    buffer = encoded(0, [b"%d" % n for n in range(25)], 2) + encoded(25, [b"x"], 3)
+    parts = list(slices(buffer, 0, 10))
+    assert [len(part.records) for part in parts] == [10, 10, 6]
+    assert [part.next_offset for part in parts] == [10, 20, 26]
+    assert [part.leader_epoch for part in parts] == [2, 2, 3]
+    assert [offset for part in parts for offset, _ in part.records] == list(range(26))
+
+
+def test_a_fetch_from_inside_a_batch_leaves_out_what_comes_before():
+    buffer = encoded(0, [b"a", b"b", b"c"])
+    assert read(buffer, 2) == ([(2, b"c")], 3)
+    assert read(buffer, 2, 1) == ([(2, b"c")], 3)
+
+
+def test_a_control_batch_is_passed_over_and_the_position_moves():
+    assert read(control(5), 5) == ([], 6)
+    assert read(encoded(4, [b"a"]) + control(5) + encoded(6, [b"b"]), 4) == (
+        [(4, b"a"), (6, b"b")],
+        7,
+    )
+
+
+def test_transactional_records_are_events_as_for_kafkas_own_consumer():
+    assert read(encoded(0, [b"a"], attributes=0x10), 0) == ([(0, b"a")], 1)
+
+
+def test_a_gap_is_passed():
+    assert read(encoded(9, [b"a"]), 3) == ([(9, b"a")], 10)
+
+
+def test_a_null_value_is_delivered_as_none():
+    assert read(encoded(0, [b"a", None]), 0) == ([(0, b"a"), (1, None)], 2)
+
+
+def test_a_batch_that_was_cut_off_is_left_for_the_next_fetch():
+    whole = encoded(0, [b"a"])
+    for cut in (1, 30, 61, 66):
+        assert read(whole + encoded(1, [b"b"])[:cut], 0) == ([(0, b"a")], 1)
+
+
+@pytest.mark.parametrize("at", [16, 17, 21, 40, 57, 65])
+def test_a_flipped_bit_is_noticed_after_everything_before_it_was_given(at: int):
+    broken = bytearray(encoded(1, [b"b"]))
+    broken[at] ^= 1
+    parts = slices(encoded(0, [b"a"]) + bytes(broken), 0)
+    assert next(parts).records == [(0, b"a")]
+    with pytest.raises(InvalidBatch) as raised:
+        next(parts)
+    assert raised.value.position == 1
+
+
+@pytest.mark.parametrize("length", [0, -1, 10])
+def test_an_impossible_length_is_an_invalid_batch(length: int):
+    broken = bytearray(encoded(0, [b"a"]))
+    broken[8:12] = length.to_bytes(4, "big", signed=True)
+    with pytest.raises(InvalidBatch):
+        list(slices(bytes(broken), 0))
+
+
+def test_an_answer_that_would_not_move_the_position_is_invalid():
+    with pytest.raises(InvalidBatch, match="ends before"):
+        list(slices(encoded(0, [b"a"]), 5))
+    with pytest.raises(InvalidBatch, match="not whole"):
+        list(slices(encoded(0, [b"a" * 100])[:-1], 0))
+
+
+def test_nothing_is_nothing():
+    assert list(slices(b"", 7)) == []
