@@ -440,7 +440,7 @@ class Manager:
             IllegalTransition: the segment exists and differs; nothing was appended.
             OutcomeUnknown: it may be in the log, now or later.
         """
-        event = records.decode(record)
+        event, normal = records.decode_normal(record)
         if not isinstance(event, SegmentMetadata):
             raise InvalidArgument("add_remote_log_segment_metadata takes a segment's record")
         if event.state is not SegmentState.COPY_SEGMENT_STARTED:
@@ -451,7 +451,7 @@ class Manager:
             self._gate(event.partition)
             if not self.assignment.announced[event.partition]:
                 raise NotLeader(f"the broker's last word made it a follower of {event.partition}")
-        await self._write(event, caller, timeout_seconds, on_demand=False)
+        await self._write(event, normal, caller, timeout_seconds, on_demand=False)
 
     async def update(
         self, record: bytes, caller: Caller, timeout_seconds: float = WRITE_SECONDS_DEFAULT
@@ -463,7 +463,7 @@ class Manager:
             SegmentNotFound, IllegalTransition: refused; nothing was appended.
             OutcomeUnknown: it may be in the log, now or later.
         """
-        event = records.decode(record)
+        event, normal = records.decode_normal(record)
         if not isinstance(event, SegmentUpdate):
             raise InvalidArgument("update_remote_log_segment_metadata takes an update record")
         if event.state is SegmentState.COPY_SEGMENT_STARTED:
@@ -471,7 +471,7 @@ class Manager:
         follow_set = self._follow_set()
         if caller is Caller.BROKER and follow_set.of(event.partition) not in self.fleet.followers:
             self._gate(event.partition)
-        await self._write(event, caller, timeout_seconds, on_demand=False)
+        await self._write(event, normal, caller, timeout_seconds, on_demand=False)
 
     async def put_partition_delete(
         self, record: bytes, caller: Caller, timeout_seconds: float = WRITE_SECONDS_DEFAULT
@@ -483,13 +483,13 @@ class Manager:
             IllegalTransition: the marks go MARKED, STARTED, FINISHED.
             OutcomeUnknown: it may be in the log, now or later.
         """
-        event = records.decode(record)
+        event, normal = records.decode_normal(record)
         if not isinstance(event, PartitionDelete):
             raise InvalidArgument("put_remote_partition_delete_metadata takes a delete record")
-        await self._write(event, caller, timeout_seconds, on_demand=True)
+        await self._write(event, normal, caller, timeout_seconds, on_demand=True)
 
     async def _write(
-        self, event: Event, caller: Caller, timeout_seconds: float, *, on_demand: bool
+        self, event: Event, value: bytes, caller: Caller, timeout_seconds: float, *, on_demand: bool
     ) -> None:
         if self.draining and caller is Caller.BROKER:
             raise Draining
@@ -504,7 +504,9 @@ class Manager:
                 await self._until_writable(metadata_partition, timeout_seconds)
             left = timeout_seconds - (self.clock.monotonic() - started)
             writer = self.fleet.writer(metadata_partition, group)
-            await writer.write(event, lambda: self._judge(event.partition).fold, max(0.0, left))
+            await writer.write(
+                event, value, lambda: self._judge(event.partition).fold, max(0.0, left)
+            )
 
     def _judge(self, partition: TopicIdPartition) -> Follower:
         """Return the follower whose fold may judge a write."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rlmm_daemon.codec import records
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeat, Repeated, Unreadable
 from rlmm_daemon.daemon.bell import Bell
@@ -98,11 +97,14 @@ class Writer:
         """Appends whose fate is not known yet."""
         return len(self._appends)
 
-    async def write(self, event: Event, fold: Callable[[], Fold], timeout_seconds: float) -> None:
+    async def write(
+        self, event: Event, value: bytes, fold: Callable[[], Fold], timeout_seconds: float
+    ) -> None:
         """Return once this daemon has applied `event`, or found that it had been applied before.
 
-        `fold` is asked when it is needed, since the present one may be dropped while we wait; it
-        raises when there is none that may judge.
+        `value` is the event in normal form, as it goes to the log. `fold` is asked when it is
+        needed, since the present one may be dropped while we wait; it raises when there is none
+        that may judge.
 
         Raises:
             RefusedError: by validation (nothing was appended) or by the apply itself.
@@ -120,7 +122,7 @@ class Writer:
             return
         if len(self._appends) >= IN_FLIGHT_MAX:
             raise Overloaded(f"{IN_FLIGHT_MAX} writes are in flight", limit="writes_in_flight")
-        append = self._hand_on(subject, records.encode(event), present.position)
+        append = self._hand_on(subject, value, present.position)
         if not await self._completed(append.answer, deadline):
             raise OutcomeUnknown("the deadline passed while the record was on its way")
         match append.answer.result():
@@ -168,9 +170,27 @@ class Writer:
         return append
 
     async def _completed(self, future: asyncio.Future[Any], deadline: float) -> bool:
-        """Wait for a future that is not ours to cancel; False at the deadline."""
-        if not future.done():
-            await asyncio.wait({future}, timeout=max(0.0, deadline - self._clock.monotonic()))
+        """Wait for a future that is not ours to cancel; False at the deadline.
+
+        As `asyncio.wait` with a timeout, at a fifth of its price: this is done for every write.
+        """
+        left = deadline - self._clock.monotonic()
+        if future.done() or left <= 0:
+            return future.done()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: object = None) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        timer = loop.call_later(left, wake)
+        future.add_done_callback(wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            future.remove_done_callback(wake)
         return future.done()
 
     async def _deliver(self, append: _Append) -> None:
