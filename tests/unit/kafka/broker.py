@@ -110,7 +110,7 @@ class FakeBroker:
         error = 0
         if not self.exists or (asked_id not in (NO_ID, self.topic_id)):
             error = 3 if asked_name else 100
-        rows = [
+        rows: Any = [
             (0, index, each.leader, each.epoch, [], [], [], NO_TAGS)
             for index, each in self.partitions.items()
         ]
@@ -124,7 +124,7 @@ class FakeBroker:
         return request.RESPONSE_TYPE(0, [row], NO_TAGS)
 
     async def on_describeconfigs(self, _: int, request: Any) -> Any:
-        configs = [
+        configs: Any = [
             (key, value, False, 0, False, [], 0, None) for key, value in self.settings.items()
         ]
         return request.RESPONSE_TYPE(0, [(0, None, 2, NAME, configs, NO_TAGS)], NO_TAGS)

@@ -1,0 +1,1 @@
+"""What is known of the Kafka cluster: `fixed` by configuration, `kafka` by asking its brokers."""

@@ -1,0 +1,43 @@
+"""A cluster of one broker, known from the configuration: what stands beside an embedded log."""
+
+from collections.abc import Mapping
+
+from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, TopicIdPartition
+from rlmm_daemon.ports.cluster import BrokerInfo
+
+
+class FixedCluster:
+    """Knows itself and nothing else; what it would have to ask somebody for, it does not claim."""
+
+    def __init__(self, *, cluster_id: str, broker_id: BrokerId, partition_count: int) -> None:
+        self._cluster_id = cluster_id
+        self._broker_id = broker_id
+        self._partition_count = partition_count
+
+    async def cluster_id(self) -> str:
+        """Return the configured id."""
+        return self._cluster_id
+
+    async def brokers(self) -> Mapping[BrokerId, BrokerInfo]:
+        """Return the one broker."""
+        return {self._broker_id: BrokerInfo(broker_id=self._broker_id, fenced=False)}
+
+    async def metadata_leaders(self) -> Mapping[MetadataPartition, BrokerId]:
+        """Return the one broker as the leader of every partition of the log."""
+        return {
+            MetadataPartition(number): self._broker_id for number in range(self._partition_count)
+        }
+
+    async def topic_ids_unknown(
+        self,
+        topic_ids: frozenset[TopicId],  # noqa: ARG002 - the port's word
+    ) -> frozenset[TopicId]:
+        """Return none: nobody was asked, so nothing is known to be gone."""
+        return frozenset()
+
+    async def tiered_partitions(
+        self,
+        broker_id: BrokerId,  # noqa: ARG002 - the port's word
+    ) -> frozenset[TopicIdPartition]:
+        """Return none: only the broker's announcement says what it holds."""
+        return frozenset()

@@ -1,0 +1,173 @@
+"""The cluster as its brokers tell it; an answer that is not complete is an error.
+
+Two views are kept for at most `VIEW_SECONDS` (or until `refresh` is called): the registered
+brokers, and the partitions of the topics with `remote.storage.enable`. Leaders and unknown topic
+ids are asked for each time, since they are what a delete is decided by.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlmm_daemon.adapters.kafka_connection import KafkaClient, Node
+from rlmm_daemon.adapters.kafka_connection.directory import metadata_by_name
+from rlmm_daemon.adapters.kafka_connection.errors import error_of
+from rlmm_daemon.adapters.kafka_connection.requests import (
+    NO_TAGS,
+    DescribeCluster,
+    DescribeConfigs,
+    Metadata,
+)
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, TopicIdPartition
+from rlmm_daemon.ports.cluster import BrokerInfo
+
+VIEW_SECONDS: Final = 30.0
+_BROKERS: Final = 1
+_TOPIC_RESOURCE: Final = 2
+_UNKNOWN_TOPIC_ID: Final = 100
+_TIERED: Final = "remote.storage.enable"
+#: Topics named in one request: a cluster may have a hundred thousand.
+_CHUNK: Final = 500
+#: A partition whose replica is offline, or that has no leader, is described all the same.
+_DESCRIBED: Final = frozenset({0, 5, 9})
+
+
+@dataclass(frozen=True, slots=True)
+class _Broker:
+    node: Node
+    fenced: bool
+
+
+class KafkaCluster:
+    """Asks over the connections that the client shares for questions."""
+
+    def __init__(self, client: KafkaClient, metadata_topic: str) -> None:
+        self._client = client
+        self._topic = metadata_topic
+        self._lock = asyncio.Lock()
+        self._cluster_id: str | None = None
+        self._brokers: dict[BrokerId, _Broker] = {}
+        self._brokers_until = 0.0
+        self._replicas: dict[TopicIdPartition, frozenset[int]] = {}
+        self._replicas_until = 0.0
+
+    def refresh(self) -> None:
+        """Let the next questions ask the brokers: something is known to have changed."""
+        self._brokers_until = self._replicas_until = 0.0
+
+    async def cluster_id(self) -> str:
+        """Return the cluster's own id."""
+        await self._described()
+        if not self._cluster_id:
+            raise StorageUnavailable("the brokers did not name their cluster")
+        return self._cluster_id
+
+    async def brokers(self) -> Mapping[BrokerId, BrokerInfo]:
+        """Return every registered broker; DescribeCluster 2 (Kafka 4.0) lists the fenced ones."""
+        described = await self._described()
+        return {
+            broker_id: BrokerInfo(broker_id=broker_id, fenced=broker.fenced)
+            for broker_id, broker in described.items()
+        }
+
+    async def metadata_leaders(self) -> Mapping[MetadataPartition, BrokerId]:
+        """Return the leaders; a partition without one makes the answer incomplete."""
+        _, answer = await self._client.ask_any(metadata_by_name(self._topic))
+        error, _, _, _, partitions, *_ = answer.topics[0]
+        if error:
+            raise error_of(error, f"looking for topic {self._topic}")
+        leaders = {MetadataPartition(row[1]): BrokerId(row[2]) for row in partitions}
+        without = sorted(number for number, leader in leaders.items() if leader < 0)
+        if without or not leaders:
+            raise StorageUnavailable(f"partitions {without} of {self._topic} have no leader")
+        return leaders
+
+    async def topic_ids_unknown(self, topic_ids: frozenset[TopicId]) -> frozenset[TopicId]:
+        """Return what every live broker calls unknown; one that does not answer is an error.
+
+        "Every": a broker that lags behind the controller may not have heard of a new topic yet,
+        and none of them would say so.
+        """
+        self._brokers_until = 0.0
+        live = [each.node for each in (await self._described()).values() if not each.fenced]
+        if not live:
+            raise StorageUnavailable("no live broker is registered")
+        unknown = topic_ids
+        for node in live:
+            if not unknown:
+                break
+            unknown &= await self._unknown_to(node, unknown)
+        return unknown
+
+    async def tiered_partitions(self, broker_id: BrokerId) -> frozenset[TopicIdPartition]:
+        """Return the tiered partitions with a replica at that broker."""
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if now >= self._replicas_until:
+                self._replicas = await self._tiered()
+                self._replicas_until = now + VIEW_SECONDS
+        return frozenset(at for at, held_by in self._replicas.items() if broker_id in held_by)
+
+    async def _described(self) -> dict[BrokerId, _Broker]:
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if now >= self._brokers_until:
+                request = DescribeCluster(False, _BROKERS, True, NO_TAGS)  # noqa: FBT003 - a struct
+                _, answer = await self._client.ask_any(request)
+                if answer.error or not answer.brokers:
+                    raise error_of(answer.error, "describing the cluster", answer.message)
+                self._cluster_id = answer.cluster_id
+                self._brokers = {
+                    BrokerId(row[0]): _Broker(Node(row[0], row[1], row[2]), row[4])
+                    for row in answer.brokers
+                }
+                self._brokers_until = now + VIEW_SECONDS
+            return self._brokers
+
+    async def _unknown_to(self, node: Node, topic_ids: frozenset[TopicId]) -> frozenset[TopicId]:
+        found: set[TopicId] = set()
+        for chunk in _chunks(sorted(topic_ids)):
+            rows = [(topic_id, None, NO_TAGS) for topic_id in chunk]
+            request = Metadata(rows, False, False, NO_TAGS)  # noqa: FBT003 - a struct
+            answer = await self._client.ask(node, request)
+            if len(answer.topics) != len(chunk):
+                raise StorageUnavailable(f"{node} answered for {len(answer.topics)} topics only")
+            found |= {TopicId(row[2]) for row in answer.topics if row[0] == _UNKNOWN_TOPIC_ID}
+        return frozenset(found)
+
+    async def _tiered(self) -> dict[TopicIdPartition, frozenset[int]]:
+        node, answer = await self._client.ask_any(Metadata(None, False, False, NO_TAGS))  # noqa: FBT003 - a struct
+        tiered = await self._tiered_names(node, sorted(row[1] for row in answer.topics))
+        found = {}
+        for error, name, topic_id, _, partitions, *_ in answer.topics:
+            if name not in tiered:
+                continue
+            if error:
+                raise error_of(error, f"describing topic {name}")
+            for row in partitions:
+                if row[0] not in _DESCRIBED:
+                    raise error_of(row[0], f"describing partition {row[1]} of {name}")
+                found[TopicIdPartition(TopicId(topic_id), name, row[1])] = frozenset(row[4])
+        return found
+
+    async def _tiered_names(self, node: Node, names: list[str]) -> set[str]:
+        tiered: set[str] = set()
+        for chunk in _chunks(names):
+            rows = [(_TOPIC_RESOURCE, name, [_TIERED], NO_TAGS) for name in chunk]
+            request = DescribeConfigs(rows, False, False, NO_TAGS)  # noqa: FBT003 - a struct
+            answer = await self._client.ask(node, request)
+            if len(answer.results) != len(chunk):
+                raise StorageUnavailable(f"{node} described {len(answer.results)} topics only")
+            for error, message, _, name, configs, *_ in answer.results:
+                if error:
+                    raise error_of(error, f"reading the settings of topic {name}", message)
+                if any(row[0] == _TIERED and row[1] == "true" for row in configs):
+                    tiered.add(name)
+        return tiered
+
+
+def _chunks(items: list[Any]) -> Iterator[list[Any]]:
+    for begin in range(0, len(items), _CHUNK):
+        yield items[begin : begin + _CHUNK]
