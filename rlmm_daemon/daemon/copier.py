@@ -106,7 +106,7 @@ class Copier:
         """
         removal = self._require_tools().removal
         given = decode_segment(record)
-        with self._log.keep_followed(given.partition):
+        async with self._log.keep_followed(given.partition):
             found = await self._until_delete_started(given.partition, given.segment_id)
             if found is None:
                 return
@@ -119,7 +119,7 @@ class Copier:
         A segment that is gone from a ready fold is success.
         """
         removal = self._require_tools().removal
-        with self._log.keep_followed(tp):
+        async with self._log.keep_followed(tp):
             await self._end_copy(segment_id)
             found = await self._log.segment(tp, segment_id)
             if found is None:

@@ -158,7 +158,7 @@ class CopyJob:
         }
         log.info("copy started", kind=self.kind.value, **where)
         try:
-            with self._tools.log.keep_followed(self.metadata.partition):
+            async with self._tools.log.keep_followed(self.metadata.partition):
                 answer = await self._finish(await self._stoppable_part())
         except RlmmError as error:
             error.fields.setdefault("write_begun", self.progress.write_begun)

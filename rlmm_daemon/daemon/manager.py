@@ -6,8 +6,8 @@ of readiness bind a broker; an operator's request follows what it asks about on 
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -468,9 +468,10 @@ class Manager:
             raise InvalidArgument("update_remote_log_segment_metadata takes an update record")
         if event.state is SegmentState.COPY_SEGMENT_STARTED:
             raise InvalidArgument("an update cannot lead back to COPY_SEGMENT_STARTED")
-        follow_set = self._follow_set()
-        if caller is Caller.BROKER and follow_set.of(event.partition) not in self.fleet.followers:
-            self._gate(event.partition)
+        if caller is Caller.BROKER:
+            follow_set = self._follow_set()
+            if follow_set.of(event.partition) not in self.fleet.followers:
+                self._gate(event.partition)
         await self._write(event, normal, caller, timeout_seconds, on_demand=False)
 
     async def put_partition_delete(
@@ -493,12 +494,17 @@ class Manager:
     ) -> None:
         if self.draining and caller is Caller.BROKER:
             raise Draining
-        group = self._group
-        follow_set = self._follow_set()
+        started = self.clock.monotonic()
+        if caller is Caller.OPERATOR and self.fleet.follow_set is None:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await self._opened()
+            except TimeoutError as error:
+                raise TimedOut("the event log was not open in time") from error
+        follow_set, group = self._follow_set(), self._group
         if group is None:
             raise Draining("the daemon stops; nothing was begun")
         metadata_partition = follow_set.of(event.partition)
-        started = self.clock.monotonic()
         with follow_set.keep(metadata_partition):
             if on_demand or caller is Caller.OPERATOR:
                 await self._until_writable(metadata_partition, timeout_seconds)
@@ -552,10 +558,23 @@ class Manager:
 
     # For copies, deletes and fetches.
 
-    def keep_followed(self, partition: TopicIdPartition) -> AbstractContextManager[None]:
-        """Keep a user partition's metadata partition followed while a job is in flight."""
-        follow_set = self._follow_set()
-        return follow_set.keep(follow_set.of(partition))
+    @asynccontextmanager
+    async def keep_followed(self, partition: TopicIdPartition) -> AsyncGenerator[None, None]:
+        """Keep a user partition's metadata partition followed while a job is in flight.
+
+        Waits, under the caller's deadline, until the log is open.
+        """
+        follow_set = await self._opened()
+        with follow_set.keep(follow_set.of(partition)):
+            yield
+
+    async def _opened(self) -> FollowSet:
+        """Wait until the log is open; raise at once what no waiting changes."""
+        while self.fleet.follow_set is None:
+            if self.fleet.whole_failure is not None:
+                raise self.fleet.whole_failure.error(MetadataPartition(0))
+            await self.fleet.changed.wait()
+        return self.fleet.follow_set
 
     async def segment(
         self, partition: TopicIdPartition, segment_id: SegmentId, timeout_seconds: float = 30.0
@@ -566,7 +585,7 @@ class Manager:
             TimedOut: the fold was not ready in time.
             PartitionFailed and kin: it will not be.
         """
-        with self.keep_followed(partition):
+        async with self.keep_followed(partition):
             follower = await self._until_writable(self._follow_set().of(partition), timeout_seconds)
             return _segment(follower, partition, segment_id)
 
@@ -584,7 +603,7 @@ class Manager:
         """
         earliest = min(states)
         deadline = self.clock.monotonic() + timeout_seconds
-        with self.keep_followed(partition):
+        async with self.keep_followed(partition):
             metadata_partition = self._follow_set().of(partition)
             while True:
                 left = max(0.0, deadline - self.clock.monotonic())

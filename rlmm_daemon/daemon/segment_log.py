@@ -1,7 +1,7 @@
 """What copier and fetcher need of the manager: a segment's state, and the three events of a job."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Protocol
 
@@ -32,8 +32,8 @@ class SegmentLog(Protocol):
         """Append an update and return after its apply; a repeat succeeds."""
         ...
 
-    def keep_followed(self, tp: TopicIdPartition) -> AbstractContextManager[None]:
-        """Keep the metadata partition followed meanwhile."""
+    def keep_followed(self, tp: TopicIdPartition) -> AbstractAsyncContextManager[None]:
+        """Keep the metadata partition followed meanwhile; waits until the log is open."""
         ...
 
     async def segment(

@@ -72,8 +72,8 @@ class FakeLog:
         self.followed = 0
         self._moved = asyncio.Condition()
 
-    @contextlib.contextmanager
-    def keep_followed(self, tp: TopicIdPartition):
+    @contextlib.asynccontextmanager
+    async def keep_followed(self, tp: TopicIdPartition):
         del tp
         self.followed += 1
         try:

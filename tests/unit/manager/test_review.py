@@ -256,3 +256,12 @@ async def test_a_snapshot_that_failed_is_still_due(rig, monkeypatch):
         assert await manager.snapshotter.try_write(follower) is None
         assert follower.applied_since_snapshot == 2
         assert segment_id(1) in follower.fold.partitions[TP].live_finished()
+
+
+async def test_an_operators_write_waits_for_the_log_to_open(rig):
+    rig.store.pause()
+    async with rig.manager() as manager, asyncio.TaskGroup() as group:
+        write = group.create_task(manager.add(started(1, 0, 9), OPERATOR))
+        await until(lambda: manager.fleet.trouble not in (None, "not opened yet"))
+        rig.store.resume()
+        await write
