@@ -224,6 +224,7 @@ class Daemon:
             runtime.spawn("manager", manager.run())
             runtime.spawn("server", server.run(), may_end=True)
             runtime.spawn("gauges", gauges.run())
+            runtime.spawn("cluster", _name_cluster(server, manager), may_end=True)
             if self._storage is not None:
                 runtime.spawn("storage", self._keep_storage(self._storage, manager))
             if caches is not None:
@@ -308,6 +309,14 @@ async def _repair(
 ) -> Mapping[str, Any]:
     assert isinstance(log, EmbeddedLog), "only this log has files to mend"
     return asdict(await repair(log, partition, records))
+
+
+async def _name_cluster(server: Server, manager: Manager) -> None:
+    """Tell the server which cluster this is, where only the brokers know; it waits for that."""
+    while (identity := manager.fleet.identity) is None:
+        await manager.fleet.changed.wait()
+    if identity.cluster_id is not None:
+        server.identify(identity.cluster_id)
 
 
 async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
