@@ -5,6 +5,7 @@ import functools
 import os
 import random
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, assert_never
 
@@ -51,7 +52,7 @@ from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.daemon.systemd import Notifier
-from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.errors import ConfigError, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.observability import logging
@@ -213,10 +214,19 @@ class Daemon:
             cluster_id=config.daemon.cluster_id,
             version=__version__,
         )
-        gauges = Gauges(self._metrics, manager, copier, server.stats)
+        gauges = Gauges(
+            self._metrics,
+            manager,
+            copier,
+            server.stats,
+            log_facts=manager.log.facts if isinstance(manager.log, KafkaLog) else None,
+        )
+        await _name_known_cluster(server, manager)
         server.listen()
         self._on_drain(manager, copier, server)
         runtime.on_reload("config", self._reloaded)
+        if isinstance(manager.log, KafkaLog):
+            runtime.on_reload("certificates", manager.log.reload)
         async with (
             AdminServer(config.admin.listen, self._metrics, lambda: _readiness(manager)),
             runtime.running(),
@@ -309,6 +319,14 @@ async def _repair(
 ) -> Mapping[str, Any]:
     assert isinstance(log, EmbeddedLog), "only this log has files to mend"
     return asdict(await repair(log, partition, records))
+
+
+async def _name_known_cluster(server: Server, manager: Manager) -> None:
+    """Tell the server the cluster that the state directory is bound to; a restart need not ask."""
+    with suppress(OSError, RlmmError):  # whatever is wrong with it, opening the log will tell
+        known = await manager.state.identity()
+        if known is not None and known.cluster_id is not None:
+            server.identify(known.cluster_id)
 
 
 async def _name_cluster(server: Server, manager: Manager) -> None:

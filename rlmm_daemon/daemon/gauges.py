@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated, Unreadable
 from rlmm_daemon.core.readiness import PartitionState
@@ -28,12 +28,20 @@ class Gauges:
     """Copies states, lags, counts and limits into the metrics."""
 
     def __init__(
-        self, metrics: Metrics, manager: Manager, copier: Copier, stats: ServerStats
+        self,
+        metrics: Metrics,
+        manager: Manager,
+        copier: Copier,
+        stats: ServerStats,
+        *,
+        log_facts: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self._metrics = metrics
         self._manager = manager
         self._copier = copier
         self._stats = stats
+        self._log_facts = log_facts
+        self._log_counts: Counter[str] = Counter()
         self._limits: Counter[str] = Counter()
         self._events: Counter[str] = Counter()
         manager.hooks.applied.append(self._applied)
@@ -60,6 +68,8 @@ class Gauges:
         followers = self._manager.followed()
         self._fold(followers)
         self._socket()
+        if self._log_facts is not None:
+            self._log(self._log_facts())
         jobs = self._copier.jobs()
         self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))
         self._metrics.storage.copies_waiting.set(sum(job.phase == "queued" for job in jobs))
@@ -82,6 +92,17 @@ class Gauges:
         roles = Counter(self._manager.assignment.announced.values())
         fold.announced.labels("leader").set(roles[True])
         fold.announced.labels("follower").set(roles[False])
+
+    def _log(self, facts: Mapping[str, Any]) -> None:
+        log = self._metrics.log
+        log.connections.labels("follow").set(facts["following"])
+        log.connections.labels("other").set(facts["connections"] - facts["following"])
+        log.warnings.set(len(facts["warnings"]))
+        counts = {"opened": facts["connections_opened"], **facts["errors"]}
+        for name, count in counts.items():
+            counter = log.connections_opened if name == "opened" else log.errors.labels(name)
+            counter.inc(count - self._log_counts[name])
+            self._log_counts[name] = count
 
     def _socket(self) -> None:
         socket, stats = self._metrics.socket, self._stats

@@ -109,9 +109,25 @@ class FoldMetrics:
 
 
 class LogMetrics:
-    """Writes to the event log."""
+    """Writes to the event log, and the connections of one that brokers hold."""
 
     def __init__(self, into: CollectorRegistry) -> None:
+        #: purpose: follow (one for each followed partition), other.
+        self.connections = Gauge(
+            "rlmm_log_connections", "Open connections to brokers.", ["purpose"], registry=into
+        )
+        self.connections_opened = Counter(
+            "rlmm_log_connections_opened_total", "Connections ever opened.", registry=into
+        )
+        #: task: fetch, produce.
+        self.errors = Counter(
+            "rlmm_log_errors_total", "Errors answered or met.", ["task"], registry=into
+        )
+        self.warnings = Gauge(
+            "rlmm_log_setting_warnings",
+            "Settings of the metadata topic with which events may be lost.",
+            registry=into,
+        )
         #: outcome: ok, refused, unavailable, unknown, corrupt.
         self.appends = Counter(
             "rlmm_appends_total", "Appends to the event log.", ["outcome"], registry=into
@@ -237,6 +253,49 @@ class StorageMetrics:
         )
 
 
+class ReadMetrics:
+    """Reads and their caches.
+
+    GETs per MiB served, in PromQL:
+    `sum(rate(rlmm_storage_gets_total[5m])) / (sum(rate(rlmm_fetch_bytes_total[5m])) / 2^20)`.
+    """
+
+    def __init__(self, into: CollectorRegistry) -> None:
+        #: cache: chunk, index. outcome: hit, miss, joined (another reader's miss, shared).
+        self.lookups = Tally(
+            "rlmm_read_cache_lookups", "Looked up in a cache.", ("cache", "outcome"), into
+        )
+        #: cause: size, deleted, corrupt, disk_full, replaced.
+        self.evictions = Counter(
+            "rlmm_read_cache_evictions_total", "Entries dropped.", ["cache", "cause"], registry=into
+        )
+        self.cached = Gauge("rlmm_read_cache_bytes", "Bytes cached.", ["cache"], registry=into)
+        self.writable = Gauge(
+            "rlmm_read_cache_writable",
+            "0 while the chunk cache's disk is full, failing or not ours.",
+            registry=into,
+        )
+        self.write_errors = Counter(
+            "rlmm_read_cache_write_errors_total", "Chunks that were not kept.", registry=into
+        )
+        self.buffered = Gauge(
+            "rlmm_read_buffered_bytes", "Fetched chunks held in memory.", registry=into
+        )
+        #: kind: log, index. Ranges asked of the storage, repeats included.
+        self.gets = Counter("rlmm_storage_gets_total", "Ranges read.", ["kind"], registry=into)
+        self.got_bytes = Counter(
+            "rlmm_storage_get_bytes_total", "Bytes that came.", ["kind"], registry=into
+        )
+        #: source: cache, storage.
+        self.first_byte = Histogram(
+            "rlmm_read_first_byte_duration_seconds",
+            "From a request for a range to its first byte in hand.",
+            ["source"],
+            buckets=FAST_SECONDS,
+            registry=into,
+        )
+
+
 class ProcessMetrics:
     """The process itself."""
 
@@ -271,6 +330,7 @@ class Metrics:
         self.snapshots = SnapshotMetrics(self.registry)
         self.socket = SocketMetrics(self.registry)
         self.storage = StorageMetrics(self.registry)
+        self.reads = ReadMetrics(self.registry)
         self.process = ProcessMetrics(self.registry)
         ProcessCollector(registry=self.registry)
 

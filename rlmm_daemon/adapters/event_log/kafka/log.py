@@ -76,6 +76,8 @@ class KafkaLog:
         self._fetchers: set[PartitionFetcher] = set()
         #: Where each partition's last follower stood, so that the next one checks that epoch.
         self._left_at: dict[MetadataPartition, tuple[int, int]] = {}
+        #: Of followers that have ended.
+        self._fetch_errors = 0
         #: What is wrong with the topic's settings; empty once they were read and are right.
         self.warnings: list[str] = []
 
@@ -140,7 +142,7 @@ class KafkaLog:
         """What `open` returned last."""
         return self._identity
 
-    def reload(self) -> None:
+    async def reload(self) -> None:
         """Read certificates and passwords again; open connections keep theirs.
 
         Raises:
@@ -212,6 +214,7 @@ class KafkaLog:
         finally:
             await batches.aclose()
             self._fetchers.discard(fetcher)
+            self._fetch_errors += fetcher.errors_count
             if fetcher.epoch >= 0:
                 self._left_at[partition] = (fetcher.position, fetcher.epoch)
 
@@ -222,6 +225,10 @@ class KafkaLog:
             "warnings": list(self.warnings),
             "connections": self.client.connection_count,
             "connections_opened": self.client.opened_count,
+            "errors": {
+                "fetch": self._fetch_errors + sum(each.errors_count for each in self._fetchers),
+                "produce": self.producer.errors_count,
+            },
             "following": sum(fetcher.connected for fetcher in self._fetchers),
             "partitions": {
                 int(fetcher.partition): {
@@ -236,7 +243,6 @@ class KafkaLog:
             },
             "producer": {
                 "in_flight": self.producer.in_flight,
-                "errors": self.producer.errors_count,
                 "lost": self.producer.lost_count,
                 "last_error": self.producer.last_error,
             },
