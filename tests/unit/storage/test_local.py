@@ -150,6 +150,13 @@ async def test_leftovers_of_a_crash_are_swept_by_their_owner_alone(tmp_path, sto
     await again.close()
 
 
+async def test_opening_again_leaves_alone_what_is_being_written(tmp_path, storage):
+    attempt = tmp_path / "remote/.rlmm/attempts/1/alive"
+    attempt.mkdir()
+    await storage.open()
+    assert attempt.exists()
+
+
 @pytest.mark.parametrize(
     "key", ["../x", "a/../../x", "/etc/passwd", "a//b", ".", "a\0b", ".rlmm/x", "x" * 256, ""]
 )

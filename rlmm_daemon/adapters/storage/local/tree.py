@@ -31,16 +31,23 @@ class Tree:
         self._attempts = f"{root.path}/{PRIVATE}/attempts"
         self._locks = f"{root.path}/{PRIVATE}/locks"
         self.own_attempts = f"{self._attempts}/{owner}"
+        self._swept = False
 
     def open(self) -> None:
-        """Take the root, make the private area, sweep what a crash of this owner left there."""
+        """Take the root, make the private area, sweep what a crash of this owner left there.
+
+        Swept only once: what is found there later is being written by this very process.
+        """
         self.root.take()
         with self.root.told("open"):
             make_directories(self.own_attempts, below=self.root.path)
             make_directories(self._locks, below=self.root.path)
+            if self._swept:
+                return
             with os.scandir(self.own_attempts) as entries:
                 for entry in entries:
                     shutil.rmtree(entry.path, ignore_errors=True)
+            self._swept = True
 
     def size(self, key: str) -> int | None:
         """Return the size of a regular file, None if it is certainly absent."""
