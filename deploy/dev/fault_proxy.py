@@ -163,13 +163,16 @@ class FaultProxy:
             if fault is None:
                 return await self._forward(request, None)
             return await self._fail(request, fault)
+        except ConnectionResetError:
+            return web.Response()  # the client has left
         finally:
             self.open_requests -= 1
 
     async def _fail(self, request: web.BaseRequest, fault: Fault) -> web.StreamResponse:
         match fault.kind:
             case Kind.ANSWER:
-                await request.read()
+                async for _ in request.content.iter_chunked(CHUNK_BYTES):
+                    pass  # read() would refuse what is large
                 return web.Response(
                     status=fault.status,
                     headers=fault.headers,

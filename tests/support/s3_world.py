@@ -51,7 +51,6 @@ class S3World:
         self.admin = _admin(server)
         self.admin.create_bucket(Bucket=self.bucket)
         self.proxy: FaultProxy | None = None
-        self.options: dict[str, Any] = {}
         self._stack = contextlib.AsyncExitStack()
 
     async def start_proxy(self) -> FaultProxy:
@@ -74,9 +73,15 @@ class S3World:
             "read_timeout": 10.0,
             "call_timeout": 20.0,
         }
-        return S3Storage(
-            S3Options(**(defaults | self.options | options)), owner=owner, rng=random.Random(7)
-        )
+        storage = S3Storage(S3Options(**(defaults | options)), owner=owner, rng=random.Random(7))
+        self._stack.push_async_callback(storage.close)
+        return storage
+
+    def quiet(self, storage: S3Storage) -> bool:
+        """Return whether nothing of this storage is under way."""
+        client = storage._client
+        assert self.proxy is not None
+        return not (client.writes.inside or client.reads.inside or self.proxy.open_requests)
 
     async def open(self, owner: str = "1", **options: Any) -> S3Storage:
         storage = await self.new(owner, **options)

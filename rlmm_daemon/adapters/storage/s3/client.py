@@ -49,6 +49,8 @@ class Client:
         #: Apart, so that reads never stand behind copies.
         self.writes = Gate(options.writes_max)
         self.reads = Gate(options.reads_max)
+        #: Answers that are being read: their calls have left the gate, their connections stay.
+        self.streams = asyncio.Semaphore(options.reads_max)
         self._stack = contextlib.AsyncExitStack()
         self._lock = asyncio.Lock()
         self._s3: Any = None
@@ -127,7 +129,7 @@ class Client:
         config = AioConfig(
             connect_timeout=options.connect_timeout,
             read_timeout=options.read_timeout,
-            max_pool_connections=options.writes_max + options.reads_max,
+            max_pool_connections=options.writes_max + 2 * options.reads_max,
             retries={"total_max_attempts": 1, "mode": "standard"},
             # Computed by us: botocore's CRC-32C would need awscrt.
             request_checksum_calculation="when_required",

@@ -5,7 +5,7 @@ from typing import Any, Final
 import google_crc32c
 
 from rlmm_daemon.adapters.storage.s3.client import Client
-from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of
+from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, told
 from rlmm_daemon.adapters.storage.s3.reading import checksum_text
 from rlmm_daemon.codec.marker import CONTROL_BYTES_MAX
 from rlmm_daemon.domain.errors import Malformed
@@ -74,7 +74,7 @@ async def _write(client: Client, key: str, data: bytes, tag: str, condition: dic
         Metadata={WRITE_TAG: tag},
         ChecksumCRC32C=checksum_text(google_crc32c.value(data)),
     )
-    return str(answer["ETag"])
+    return told(answer, "ETag")
 
 
 async def _read(client: Client, key: str) -> tuple[ControlObject, dict[str, str]] | None:
@@ -90,7 +90,7 @@ async def _read(client: Client, key: str) -> tuple[ControlObject, dict[str, str]
         data = await answer["Body"].raw_stream.read()
     finally:
         answer["Body"].close()
-    return ControlObject(data=data, etag=str(answer["ETag"])), answer.get("Metadata", {})
+    return ControlObject(data=data, etag=told(answer, "ETag")), answer.get("Metadata", {})
 
 
 def _is_own(present: tuple[ControlObject, dict[str, str]], data: bytes, tag: str) -> bool:

@@ -181,6 +181,14 @@ def judge(error: BaseException, call: str, *, bucket: str, key: str = "") -> Ver
     )
 
 
+def told(answer: Mapping[str, Any], name: str) -> str:
+    """Return what an answer must hold; a 200 without it is no answer of S3's, so try again."""
+    value = answer.get(name)
+    if not value:
+        raise aiohttp.ClientPayloadError(f"the answer lacks {name}")
+    return str(value)
+
+
 def _row(error: BaseException) -> _Row:
     if isinstance(error, ClientError):
         return _answered(error)

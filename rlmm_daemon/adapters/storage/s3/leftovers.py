@@ -7,6 +7,7 @@ again; and a fresh daemon aborts what a killed one left, once it is older than a
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -38,11 +39,37 @@ class Leftovers:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._suspects: dict[str, None] = {}
+        #: Keys that are being written now: an upload under them may be alive.
+        self._busy: set[str] = set()
+        #: Held while uploads are looked up and aborted, so that none is begun in between.
+        self._lock = asyncio.Lock()
 
     @property
     def suspects(self) -> list[str]:
         """Keys under which an upload of ours may be left."""
         return list(self._suspects)
+
+    @contextlib.asynccontextmanager
+    async def writing(self, key: str) -> AsyncIterator[None]:
+        """Keep `retry` away from a key while the block writes it."""
+        async with self._lock:
+            self._busy.add(key)
+        try:
+            yield
+        finally:
+            self._busy.discard(key)
+
+    async def discard(self, key: str) -> None:
+        """Delete an object that may have appeared unverified; never raises an error of ours."""
+
+        async def work() -> None:
+            await self._client.s3.delete_object(**self._client.where(key))
+
+        try:
+            async with asyncio.timeout(REMOVE_SECONDS):
+                await self._client.call("DeleteObject", work, gate=self._client.writes, key=key)
+        except (RlmmError, TimeoutError) as error:
+            log.warning("an unverified object may be left", key=key, error=str(error))
 
     async def remove(self, key: str, upload_id: str) -> None:
         """Abort an upload, or with no id all under the key; never raises an error of ours.
@@ -64,9 +91,11 @@ class Leftovers:
     async def retry(self) -> None:
         """Try again what could not be aborted; stops at the first that still can't."""
         for key in self.suspects:
-            await self.remove(key, "")
-            if key in self._suspects:
-                return
+            async with self._lock:
+                if key not in self._busy:
+                    await self.remove(key, "")
+                    if key in self._suspects:
+                        return
 
     async def sweep(self) -> int:
         """Abort uploads of segments below our prefix that no daemon can still be at.

@@ -9,7 +9,7 @@ from typing import Any, Final
 import aiohttp
 
 from rlmm_daemon.adapters.storage.s3.client import Client
-from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, judge, status_of
+from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, judge, status_of, told
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import checksum_value
 from rlmm_daemon.domain.errors import (
@@ -94,16 +94,26 @@ class RangeReader:
         place, failed = _Place(key, start, end, version or Version()), 0
         while place.at < place.end:
             before = place.at
-            answer = await self._client.call("GetObject", lambda: self._open(place), key=key)
-            if answer is None:
-                return
             try:
-                async with contextlib.aclosing(self._pieces(answer, place)) as pieces:
+                async with (
+                    self._client.streams,
+                    contextlib.aclosing(self._answered(place)) as pieces,
+                ):
                     async for piece in pieces:
                         yield piece
             except VENDOR_ERRORS as error:
                 failed = 1 if place.at > before else failed + 1
                 await self._pause(error, key, failed)
+
+    async def _answered(self, place: _Place) -> AsyncGenerator[bytes, None]:
+        """Yield what one call brings; beyond the object's end nothing is left to ask for."""
+        answer = await self._client.call("GetObject", lambda: self._open(place), key=place.key)
+        if answer is None:
+            place.end = place.at
+            return
+        async with contextlib.aclosing(self._pieces(answer, place)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def _open(self, place: _Place) -> Any:
         """Return an answer that begins at `place`; None beyond the object's end."""
@@ -122,7 +132,7 @@ class RangeReader:
             raise
         try:
             _check(answer, place)
-        except RlmmError:
+        except BaseException:
             answer["Body"].close()
             raise
         return answer
@@ -168,8 +178,9 @@ class RangeReader:
 
 def _check(answer: Any, place: _Place) -> None:
     """Make sure that the answer is the wanted range of the wanted version."""
-    etag = str(answer.get("ETag", ""))
-    if place.version.etag and etag and etag != place.version.etag:
+    # Without an ETag it is a body of somebody else's, an error page for example.
+    etag = told(answer, "ETag")
+    if place.version.etag and etag != place.version.etag:
         raise _replaced(place.key)
     place.version.etag = etag
     status = answer["ResponseMetadata"]["HTTPStatusCode"]

@@ -8,6 +8,7 @@ import google_crc32c
 
 from rlmm_daemon.adapters.storage.s3 import control, listing, objects
 from rlmm_daemon.adapters.storage.s3.client import Client
+from rlmm_daemon.adapters.storage.s3.errors import told
 from rlmm_daemon.adapters.storage.s3.leftovers import Leftovers
 from rlmm_daemon.adapters.storage.s3.objects import RangeReader
 from rlmm_daemon.adapters.storage.s3.reading import checksum_text
@@ -108,7 +109,7 @@ class Probe:
                 ChecksumAlgorithm="CRC32C",
                 ChecksumType="FULL_OBJECT",
             )
-            return str(answer["UploadId"])
+            return told(answer, "UploadId")
 
         async def part() -> Any:
             return await client.s3.upload_part(

@@ -93,10 +93,16 @@ class Body:
     ) -> None:
         self._size, self._blocks, self._rate, self._on_bytes = size, blocks, rate, on_bytes
         self._told = 0
+        self._patience: asyncio.Timeout | None = None
+        self._patience_seconds = 0.0
         self.failure: RlmmError | None = None
 
     def __len__(self) -> int:
         return self._size
+
+    def watch(self, patience: asyncio.Timeout | None, seconds: float) -> None:
+        """Let `patience` run out once the socket took nothing, or no answer came, for so long."""
+        self._patience, self._patience_seconds = patience, seconds
 
     def read(self) -> NoReturn:
         """Fail: it is here because botocore looks for it."""
@@ -106,13 +112,22 @@ class Body:
         try:
             async for block in self._blocks():
                 await self._rate.take(len(block))
+                self._expect(something=True)
                 yield block
                 # The next is asked for when the socket took this one.
+                self._expect(something=False)
                 self._told += len(block)
                 self._on_bytes(len(block))
         except RlmmError as error:
             self.failure = error
             raise
+        # Everything was taken: now for the answer.
+        self._expect(something=True)
+
+    def _expect(self, *, something: bool) -> None:
+        if self._patience is not None and not self._patience.expired():
+            now = asyncio.get_running_loop().time()
+            self._patience.reschedule(now + self._patience_seconds if something else None)
 
     def take_back(self) -> None:
         """Undo what was told of an attempt that failed."""

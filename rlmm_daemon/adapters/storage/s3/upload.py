@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlmm_daemon.adapters.storage.s3.client import Client
-from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of
+from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, told
 from rlmm_daemon.adapters.storage.s3.leftovers import Leftovers
 from rlmm_daemon.adapters.storage.s3.objects import head
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
@@ -66,6 +66,8 @@ class SegmentUpload:
     def __init__(self, tools: Tools, rows: Sequence[Row], progress: Progress) -> None:
         self._tools, self._client = tools, tools.client
         self._rows, self._progress = rows, progress
+        #: True from the moment at which the `.log` may become visible.
+        self._log_sent = False
 
     async def run(self) -> list[StoredObject]:
         """Store and verify all objects; leaves no multipart upload, whatever happens."""
@@ -73,17 +75,25 @@ class SegmentUpload:
         progress.phase = "upload"
         progress.bytes_total = sum(source.size for _, _, source in self._rows)
         try:
-            last = self._rows[-1]
-            if last[2].size < self._client.options.multipart_threshold_bytes:
-                return [*await self._companions(), await self._single(last)]
-            async with self._begun(last) as upload:
-                crc32c = await self._parts(upload, last)
-                companions = await self._companions()
-                return [*companions, await self._complete(upload, last, crc32c)]
-        except StorageFull:
-            # Refused by the first call that would have written: nothing of ours is there.
-            progress.write_begun = progress.write_begun and progress.parts_done > 0
+            async with self._tools.leftovers.writing(self._rows[-1][1]):
+                return await self._stored()
+        except BaseException as error:
+            if self._log_sent and not isinstance(error, StorageFull):
+                # It was not verified, so it must not be taken for a copy.
+                await self._tools.leftovers.discard(self._rows[-1][1])
+            if isinstance(error, StorageFull):
+                # Refused by the first call that would have written: nothing of ours is there.
+                progress.write_begun = progress.write_begun and progress.parts_done > 0
             raise
+
+    async def _stored(self) -> list[StoredObject]:
+        last = self._rows[-1]
+        if last[2].size < self._client.options.multipart_threshold_bytes:
+            return [*await self._companions(), await self._single(last)]
+        async with self._begun(last) as upload:
+            crc32c = await self._parts(upload, last)
+            companions = await self._companions()
+            return [*companions, await self._complete(upload, last, crc32c)]
 
     async def _companions(self) -> list[StoredObject]:
         return await _all(
@@ -111,6 +121,7 @@ class SegmentUpload:
                 raise ChecksumMismatch(f"the source of {key} changed while it was read", key=key)
             self._progress.write_begun = True
             self._progress.call = f"PutObject {kind.value}"
+            self._log_sent = self._log_sent or row is self._rows[-1]
             await self._send(
                 body,
                 lambda: self._client.s3.put_object(
@@ -147,7 +158,7 @@ class SegmentUpload:
                 ChecksumAlgorithm="CRC32C",
                 ChecksumType="FULL_OBJECT",
             )
-            return str(answer["UploadId"])
+            return told(answer, "UploadId")
 
         upload_id = ""
         try:
@@ -226,13 +237,14 @@ class SegmentUpload:
         )
         upload.done[number] = {
             "PartNumber": number,
-            "ETag": answer["ETag"],
+            "ETag": told(answer, "ETag"),
             "ChecksumCRC32C": checksum,
         }
 
     async def _complete(self, upload: _Multipart, row: Row, crc32c: int) -> StoredObject:
         kind, key, source = row
         self._progress.call = f"CompleteMultipartUpload {kind.value}"
+        self._log_sent = True
         parts = [upload.done[number] for number in sorted(upload.done)]
 
         async def complete() -> None:
@@ -289,12 +301,18 @@ class SegmentUpload:
 
     async def _send(self, body: Body, call: Callable[[], Awaitable[Any]]) -> Any:
         try:
-            return await call()
+            # aiohttp bounds the wait for an answer, not the wait for the socket to take our bytes.
+            async with asyncio.timeout(None) as patience:
+                body.watch(patience, self._client.options.read_timeout)
+                return await call()
         except BaseException as error:
             body.take_back()
             if body.failure is not None and isinstance(error, Exception):
                 raise body.failure from error
             raise
+        finally:
+            # Its writer may outlive the call, if the answer came early.
+            body.watch(None, 0)
 
 
 async def _all(work: Sequence[Callable[[], Awaitable[Any]]], *, name: str) -> list[Any]:

@@ -1,0 +1,489 @@
+"""Every fault on the way to a real server: nothing half-visible, nothing left, nothing held."""
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import resource
+from dataclasses import replace
+from typing import Any
+
+import google_crc32c
+import pytest
+
+from deploy.dev.fault_proxy import Fault, Kind
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    ObjectMissing,
+    RlmmError,
+    StorageFull,
+    StorageUnavailable,
+)
+from rlmm_daemon.ports.storage import Conflict, ObjectKind, Progress, Version
+from tests.contract.storage import SEGMENT, Buffer, read, segment
+from tests.support.s3_world import S3World, keys_of, needs_s3, open_descriptors, s3_server, until
+
+pytestmark = needs_s3
+__all__ = ["s3_server"]
+MIB = 1024 * 1024
+LOG = f"{SEGMENT}.log"
+#: Three parts.
+BODY = hashlib.shake_128(b"segment").digest(11 * MIB)
+#: The deadlines of a test that has to reach them.
+SHORT: dict[str, Any] = {
+    "read_timeout": 0.5,
+    "call_timeout": 1.5,
+    "connect_timeout": 1.0,
+    "attempts_max": 2,
+}
+
+
+@pytest.fixture
+async def world(s3_server):
+    world = S3World(s3_server)
+    await world.start_proxy()
+    yield world
+    await world.aclose()
+
+
+def fault(kind: Kind, operation: str = ".*", **more: Any) -> Fault:
+    return Fault(kind=kind, operation=operation, **more)
+
+
+def answer(status: int, code: str, operation: str, **more: Any) -> Fault:
+    return Fault(kind=Kind.ANSWER, operation=operation, status=status, code=code, **more)
+
+
+#: What passes: after so many faults the copy is there and right.
+PASSING = {
+    "latency": fault(Kind.LATENCY, seconds=0.05),
+    "bandwidth": fault(Kind.BANDWIDTH, "UploadPart", times=1, rate=20 * MIB),
+    "reset of a create": fault(Kind.RESET, "CreateMultipartUpload", times=1),
+    "reset of a part": fault(Kind.RESET, "UploadPart", times=2),
+    "cut in a part": fault(Kind.CUT_REQUEST, "UploadPart", times=1, after=2 * MIB),
+    "cut in a put": fault(Kind.CUT_REQUEST, "PutObject", times=1, after=10),
+    "damaged part": fault(Kind.DAMAGE_REQUEST, "UploadPart", times=1),
+    "damaged put": fault(Kind.DAMAGE_REQUEST, "PutObject", times=1),
+    "lost answer of a create": fault(Kind.LOSE_ANSWER, "CreateMultipartUpload", times=1),
+    "lost answer of a part": fault(Kind.LOSE_ANSWER, "UploadPart", times=1),
+    "lost answer of a put": fault(Kind.LOSE_ANSWER, "PutObject", times=1),
+    "lost answer of a complete": fault(Kind.LOSE_ANSWER, "CompleteMultipartUpload", times=1),
+    "500": answer(500, "InternalError", "UploadPart|PutObject", times=2),
+    "503": answer(503, "SlowDown", "UploadPart", times=2),
+    "503 with Retry-After": answer(
+        503, "SlowDown", "UploadPart", times=1, headers={"Retry-After": "1"}
+    ),
+    "200 with an error as a complete": answer(
+        200, "InternalError", "CompleteMultipartUpload", times=1
+    ),
+    "200 with an error as a part": answer(200, "InternalError", "UploadPart", times=1),
+    "200 with an error as a create": answer(200, "InternalError", "CreateMultipartUpload", times=1),
+    "trickle of an answer": fault(Kind.TRICKLE, "CreateMultipartUpload", seconds=0.01),
+    "silence once": fault(Kind.BLACK_HOLE, "HeadObject", times=1),
+}
+#: What fails: the error, and one word for programs.
+FAILING: dict[str, tuple[Fault, type[RlmmError], str]] = {
+    "403 in mid-copy": (
+        answer(403, "AccessDenied", "UploadPart", skip=1),
+        StorageUnavailable,
+        "denied",
+    ),
+    "404 on complete": (
+        answer(404, "NoSuchUpload", "CompleteMultipartUpload"),
+        StorageUnavailable,
+        "no_upload",
+    ),
+    "bare 404": (answer(404, "Odd", "UploadPart"), StorageUnavailable, "bare_404"),
+    "500 for ever": (
+        answer(500, "InternalError", "UploadPart"),
+        StorageUnavailable,
+        "server_error",
+    ),
+    "503 for ever": (answer(503, "SlowDown", "UploadPart"), StorageUnavailable, "throttled"),
+    "damage for ever": (
+        fault(Kind.DAMAGE_REQUEST, "UploadPart"),
+        StorageUnavailable,
+        "damaged_in_transit",
+    ),
+    "wrong checksum reported": (
+        fault(Kind.WRONG_CHECKSUM, "HeadObject", key=r"\.log$"),
+        ChecksumMismatch,
+        "",
+    ),
+    "no answer to the check": (
+        answer(500, "InternalError", "HeadObject", key=r"\.log$"),
+        StorageUnavailable,
+        "server_error",
+    ),
+    "200 that stored nothing": (
+        answer(200, "InternalError", "PutObject", key=r"\.index$"),
+        StorageUnavailable,
+        "server_error",
+    ),
+    "silence to a part": (fault(Kind.BLACK_HOLE, "UploadPart"), StorageUnavailable, "timeout"),
+    "silence to a put": (fault(Kind.BLACK_HOLE, "PutObject"), StorageUnavailable, "timeout"),
+    "silence to a complete": (
+        fault(Kind.BLACK_HOLE, "CompleteMultipartUpload"),
+        StorageUnavailable,
+        "timeout",
+    ),
+    "resets for ever": (fault(Kind.RESET), StorageUnavailable, "connection"),
+    "lost answers of creates": (
+        fault(Kind.LOSE_ANSWER, "CreateMultipartUpload"),
+        StorageUnavailable,
+        "connection",
+    ),
+    "no bucket": (answer(404, "NoSuchBucket", "UploadPart"), StorageUnavailable, "no_bucket"),
+    "wrong region": (
+        answer(400, "AuthorizationHeaderMalformed", "CreateMultipartUpload"),
+        StorageUnavailable,
+        "wrong_region",
+    ),
+    "clock skew": (
+        answer(403, "RequestTimeTooSkewed", "UploadPart"),
+        StorageUnavailable,
+        "clock_skew",
+    ),
+    "expired credentials": (
+        answer(400, "ExpiredToken", "UploadPart"),
+        StorageUnavailable,
+        "expired_credentials",
+    ),
+    "full": (answer(507, "InsufficientStorage", "UploadPart"), StorageFull, "full"),
+}
+
+
+async def settled(world: S3World, storage: Any) -> None:
+    """Prove that nothing of a copy is left, once the fault is gone."""
+    assert world.proxy is not None
+    world.proxy.lift()
+    await storage.open()
+    await until(lambda: world.quiet(storage))
+    assert world.uploads_left() == []
+    assert storage.suspects == []
+
+
+async def test_a_passing_fault_ends_in_a_right_copy_or_none(world):
+    storage = await world.open(**(SHORT | {"attempts_max": 4, "read_timeout": 3.0}))
+    for name, planted in PASSING.items():
+        world.proxy.plant(each := replace(planted))
+        stored = await storage.put_segment(segment(Buffer(BODY)), progress=(made := Progress()))
+        assert each.hits, name
+        assert stored[-1].crc32c == google_crc32c.value(BODY), name
+        assert made.bytes_done == made.bytes_total, name
+        world.proxy.lift()
+        assert await read(storage, LOG) == BODY, name
+        await settled(world, storage)
+    await storage.close()
+
+
+@pytest.mark.parametrize("name", FAILING)
+async def test_a_lasting_fault_ends_in_its_own_error_and_leaves_nothing(world, name):
+    planted, kind, reason = FAILING[name]
+    storage = await world.open(**SHORT)
+    world.proxy.plant(each := replace(planted))
+    with pytest.raises(kind) as failure:
+        await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    assert each.hits
+    assert failure.value.fields.get("reason", "") == reason
+    if reason in {"denied", "no_bucket", "wrong_region", "clock_skew", "full"}:
+        assert each.hits <= 2, "not retried blindly: at most once for each part in flight"
+        assert failure.value.fields["retry"] is False
+    await settled(world, storage)
+    assert LOG not in world.keys_there()
+    await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    assert await read(storage, LOG) == BODY
+    await storage.close()
+
+
+async def test_an_upload_to_a_silent_peer_ends_though_nobody_ever_says_continue(world):
+    """The stack would wait for `100 Continue` for ever, whatever its read timeout says."""
+    storage = await world.open(**(SHORT | {"attempts_max": 1}))
+    world.proxy.plant(fault(Kind.BLACK_HOLE, "PutObject|UploadPart"))
+    with pytest.raises(StorageUnavailable) as failure:
+        await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    assert failure.value.fields["reason"] == "timeout"
+    await settled(world, storage)
+    await storage.close()
+
+
+async def test_one_call_is_one_request_on_the_wire(world):
+    """aiohttp would repeat a PUT whose connection is cut, and nobody would know."""
+    storage = await world.open(attempts_max=1)
+    before = world.proxy.calls["PutObject"]
+    world.proxy.plant(fault(Kind.LOSE_ANSWER, "PutObject"))
+    with pytest.raises(StorageUnavailable):
+        await storage.overwrite_control("_rlmm/one", b"1")
+    assert world.proxy.calls["PutObject"] == before + 1
+    await storage.close()
+
+
+async def test_a_conditional_write_whose_answer_was_lost_is_no_conflict_with_itself(world):
+    storage = await world.open()
+    world.proxy.plant(fault(Kind.LOSE_ANSWER, "PutObject", times=1))
+    etag = await storage.put_control("_rlmm/m", b"mine", if_etag=None)
+    assert (await storage.get_control("_rlmm/m")).etag == etag
+    with pytest.raises(Conflict):
+        await storage.put_control("_rlmm/m", b"mine", if_etag=None)
+    world.proxy.plant(fault(Kind.LOSE_ANSWER, "PutObject", times=1))
+    await storage.put_control("_rlmm/m", b"newer", if_etag=etag)
+    assert (await storage.get_control("_rlmm/m")).data == b"newer"
+    await storage.close()
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        fault(Kind.CUT_ANSWER, "GetObject", times=2, after=3 * MIB + 7),
+        fault(Kind.SHORT_ANSWER, "GetObject", times=2, after=MIB),
+        fault(Kind.RESET, "GetObject", times=2),
+        answer(500, "InternalError", "GetObject", times=2),
+        answer(503, "SlowDown", "GetObject", times=1),
+        answer(200, "InternalError", "GetObject", times=1),
+        fault(Kind.BANDWIDTH, "GetObject", times=1, rate=40 * MIB),
+    ],
+    ids=lambda each: f"{each.kind.name} {each.status}",
+)
+async def test_a_read_goes_on_where_it_was_cut(world, planted):
+    """A cut body raises past botocore's retries: whoever reads has to resume."""
+    storage = await world.open()
+    await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    world.proxy.plant(each := replace(planted))
+    assert await read(storage, LOG, 1, len(BODY) - 1) == BODY[1:-1]
+    assert each.hits
+    await until(lambda: world.quiet(storage))
+    await storage.close()
+
+
+async def test_a_silent_read_ends_at_its_deadline(world):
+    storage = await world.open(**SHORT)
+    await storage.put_segment(segment(), progress=Progress())
+    world.proxy.plant(fault(Kind.BLACK_HOLE, "GetObject"))
+    with pytest.raises(StorageUnavailable) as failure:
+        await read(storage, LOG)
+    assert failure.value.fields["reason"] == "timeout"
+    await storage.close()
+
+
+async def test_an_object_replaced_between_two_ranges_is_never_mixed(world):
+    storage = await world.open()
+    await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    world.proxy.plant(fault(Kind.CUT_ANSWER, "GetObject", times=1, after=MIB))
+    world.proxy.plant(fault(Kind.OTHER_ETAG, "GetObject"))
+    with pytest.raises(ChecksumMismatch):
+        await read(storage, LOG)
+    world.proxy.lift()
+    version = Version()
+    async with contextlib.aclosing(storage.fetch_version(LOG, 0, 9, version)) as pieces:
+        assert b"".join([piece async for piece in pieces]) == BODY[:9]
+    await storage.put_segment(segment(Buffer(BODY[1:])), progress=Progress())
+    with pytest.raises(ChecksumMismatch):
+        async with contextlib.aclosing(storage.fetch_version(LOG, 9, 20, version)) as pieces:
+            _ = [piece async for piece in pieces]
+    await storage.close()
+
+
+@pytest.mark.parametrize("code", ["Odd", "NoSuchBucket", "NoSuchUpload"])
+async def test_a_404_that_is_not_no_such_key_never_says_that_an_object_is_gone(world, code):
+    storage = await world.open()
+    world.proxy.plant(answer(404, code, "HeadObject|GetObject"))
+    for call in (storage.size("x"), read(storage, "x"), storage.get_control("x")):
+        with pytest.raises(StorageUnavailable):
+            await call
+    world.proxy.lift()
+    assert await storage.size("x") is None
+    with pytest.raises(ObjectMissing):
+        await read(storage, "x")
+    await storage.close()
+
+
+async def test_a_reader_that_sleeps_holds_no_connection_and_goes_on_when_it_wakes(world):
+    storage = await world.open(idle_timeout=0.2)
+    await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    async with contextlib.aclosing(storage.fetch(LOG, 0, len(BODY))) as pieces:
+        got = [await anext(pieces)]
+        await until(lambda: world.proxy.open_requests == 0)
+        got += [piece async for piece in pieces]
+    assert b"".join(got) == BODY
+    await storage.close()
+
+
+async def test_a_reader_that_leaves_frees_its_connection(world):
+    storage = await world.open()
+    await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    async with contextlib.aclosing(storage.fetch(LOG, 0, len(BODY))) as pieces:
+        await anext(pieces)
+    await until(lambda: world.quiet(storage))
+    assert await read(storage, LOG, 5, 9) == BODY[5:9]
+    await storage.close()
+
+
+async def test_throttling_halves_what_runs_at_once_and_success_grows_it_again(world):
+    storage = await world.open(writes_max=8)
+    gate = storage._client.writes
+    world.proxy.plant(answer(503, "SlowDown", "PutObject", times=1))
+    await storage.overwrite_control("_rlmm/a", b"1")
+    assert gate.limit == 4
+    assert storage.stats.throttled == 1
+    for _ in range(40):
+        await storage.overwrite_control("_rlmm/a", b"1")
+    assert gate.limit == 8
+    await storage.close()
+
+
+async def test_when_everything_fails_the_budget_ends_the_retries(world):
+    storage = await world.open(attempts_max=4)
+    storage._client.rim.budget._left = 1.5
+    world.proxy.plant(planted := answer(500, "InternalError", "PutObject"))
+    for _ in range(5):
+        with pytest.raises(StorageUnavailable):
+            await storage.overwrite_control("_rlmm/a", b"1")
+    assert planted.hits == 6
+    assert storage.stats.retries_refused == 5
+    await storage.close()
+
+
+async def test_a_cancel_at_any_moment_leaves_no_upload_and_no_visible_log(world):
+    storage = await world.open()
+    for calls in range(1, 12):
+        seen = sum(world.proxy.calls.values())
+        copy = asyncio.get_running_loop().create_task(
+            storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+        )
+        await until(
+            lambda seen=seen, calls=calls, copy=copy: (
+                copy.done() or sum(world.proxy.calls.values()) >= seen + calls
+            )
+        )
+        copy.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await copy
+            break
+        await until(lambda: world.quiet(storage))
+        assert world.uploads_left() == [], calls
+        assert LOG not in world.keys_there(), calls
+    await storage.close()
+
+
+async def test_an_upload_whose_abort_failed_is_aborted_as_soon_as_it_can_be(world):
+    storage = await world.open(**SHORT)
+    world.proxy.plant(answer(403, "AccessDenied", "UploadPart|AbortMultipartUpload"))
+    with pytest.raises(StorageUnavailable):
+        await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    assert world.uploads_left() == [LOG]
+    assert storage.suspects == [LOG]
+    world.proxy.lift()
+    await storage.put_segment(segment(prefix=f"{SEGMENT}x"), progress=Progress())
+    assert world.uploads_left() == []
+    await storage.close()
+
+
+async def test_a_start_sweeps_what_is_older_than_any_copy_and_ours_and_nothing_else(world):
+    theirs = "somebody/else.log"
+    for key in (LOG, theirs):
+        world.admin.create_multipart_upload(Bucket=world.bucket, Key=key)
+    young = await world.open()
+    assert sorted(world.uploads_left()) == sorted([LOG, theirs])
+    await young.close()
+    old = await world.open(copy_deadline=-3_600.0)
+    assert world.uploads_left() == [theirs]
+    await old.close()
+
+
+async def test_credentials_are_read_anew_when_they_are_refused(world):
+    now = {"keys": replace(keys_of("daemon"), secret_access_key=keys_of("admin").access_key_id)}
+    storage = await world.new(static_keys=lambda: now["keys"])
+    with pytest.raises(StorageUnavailable) as failure:
+        await storage.open()
+    assert failure.value.fields["reason"] == "bad_credentials"
+    assert "adminkey" not in str(failure.value)
+    now["keys"] = keys_of("daemon")
+    await storage.open()
+    assert not await storage.reload_credentials()
+    await storage.close()
+
+
+async def test_a_reader_may_not_write_and_the_probe_says_so(world):
+    storage = await world.open(static_keys=lambda: keys_of("reader"))
+    with pytest.raises(StorageUnavailable) as failure:
+        await storage.overwrite_control("_rlmm/a", b"1")
+    assert failure.value.fields["reason"] == "denied"
+    results = (await storage.probe()).results
+    assert results["list"] is None
+    assert results["put"] is not None
+    assert results["put"].fields["reason"] == "denied"
+    await storage.close()
+
+
+async def test_rates_bound_a_copy_and_a_change_is_felt_by_one_in_flight(world):
+    loop = asyncio.get_running_loop()
+    storage = await world.open()
+    storage._copy_rate.set_rate(MIB)
+    begun = loop.time()
+    async with asyncio.TaskGroup() as group:
+        progress = Progress()
+        group.create_task(storage.put_segment(segment(Buffer(BODY)), progress=progress))
+        await until(lambda: progress.bytes_done >= MIB)
+        assert loop.time() - begun < 11
+        storage._copy_rate.set_rate(0)
+    assert await read(storage, LOG) == BODY
+    await storage.close()
+
+
+async def test_memory_and_descriptors_return_to_their_base_line(world):
+    storage = await world.open(**(SHORT | {"part_size_bytes": 8 * MIB, "attempts_max": 3}))
+    big = Buffer(BODY * 8)
+    faults = [
+        fault(Kind.RESET, "UploadPart", skip=1, times=2),
+        fault(Kind.CUT_REQUEST, "UploadPart", times=2, after=MIB),
+        answer(403, "AccessDenied", "UploadPart", skip=3),
+    ]
+
+    async def once() -> None:
+        for planted in faults:
+            world.proxy.plant(replace(planted))
+            with contextlib.suppress(StorageUnavailable):
+                await storage.put_segment(segment(big), progress=Progress())
+            world.proxy.lift()
+
+    await once()
+    await until(lambda: world.quiet(storage))
+    gc.collect()
+    descriptors, peak = open_descriptors(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    await once()
+    await until(lambda: world.quiet(storage))
+    gc.collect()
+    assert open_descriptors() <= descriptors + 4, "connections of both ends, kept alive"
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
+    assert grown * 1024 <= 2 * 8 * MIB + 32 * MIB
+    await storage.close()
+    await settled_uploads(world)
+
+
+async def settled_uploads(world: S3World) -> None:
+    assert world.uploads_left() == []
+
+
+async def test_objects_carry_tags_and_class_as_configured(world):
+    storage = await world.open(tags={"team": "a b", "x": ""}, storage_class="STANDARD_IA")
+    rows = [(ObjectKind.LOG, "t/a.log", Buffer(b"x")), (ObjectKind.LOG, "t/b.log", Buffer(BODY))]
+    await storage.put_segment(rows, progress=Progress())
+    for key in ("t/a.log", "t/b.log"):
+        tags = world.admin.get_object_tagging(Bucket=world.bucket, Key=key)["TagSet"]
+        assert {row["Key"]: row["Value"] for row in tags} == {"team": "a b", "x": ""}
+        found = world.admin.head_object(Bucket=world.bucket, Key=key)
+        assert found["StorageClass"] == "STANDARD_IA"
+    await storage.close()
+
+
+async def test_a_delete_says_which_key_failed(world):
+    storage = await world.open()
+    await storage.overwrite_control("a", b"1")
+    world.proxy.plant(answer(403, "AccessDenied", "DeleteObjects"))
+    outcome = await storage.delete(["a", "b.log"])
+    assert {type(error) for error in outcome.values()} == {StorageUnavailable}
+    world.proxy.lift()
+    world.proxy.plant(answer(501, "NotImplemented", "DeleteObjects"))
+    assert await storage.delete(["a", "b.log"]) == {"a": None, "b.log": None}
+    assert world.keys_there() == set()
+    await storage.close()
