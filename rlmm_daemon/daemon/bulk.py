@@ -18,7 +18,8 @@ import structlog
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon import handlers
 from rlmm_daemon.daemon.greeting import Introduction, verify
-from rlmm_daemon.daemon.services import BulkAnswer
+from rlmm_daemon.daemon.page_cache import is_cached
+from rlmm_daemon.daemon.services import BulkAnswer, FileSlice
 from rlmm_daemon.daemon.session import Shared, decode_params, internal_frame
 from rlmm_daemon.domain.errors import CorruptError, InvalidArgument, Malformed, RlmmError, TimedOut
 
@@ -150,8 +151,15 @@ class BulkSession:
     async def _send_chunks(self, answer: BulkAnswer) -> int:
         sent = 0
         async for chunk in answer.chunks():
-            if sent + len(chunk) > answer.length:
+            length = chunk.length if isinstance(chunk, FileSlice) else len(chunk)
+            if sent + length > answer.length:
                 raise CorruptError("the storage gave more bytes than were announced")
+            if isinstance(chunk, FileSlice):
+                poured = await self._send_file(chunk.descriptor, chunk.start, length)
+                sent += poured
+                if poured < length:
+                    break
+                continue
             await self._send(chunk)
             sent += len(chunk)
             self._shared.stats.bulk_bytes += len(chunk)
@@ -164,7 +172,7 @@ class BulkSession:
         while at < end:
             if at >= warm_until:
                 warm_until = min(at + WINDOW_BYTES, end)
-                if not _is_cached(file, at, warm_until):
+                if not is_cached(file, at, warm_until):
                     await asyncio.to_thread(_read_through, file, at, warm_until)
             sent = await self._pour(file, at, warm_until)
             at += sent
@@ -255,21 +263,6 @@ class _Pouring:
 def _set(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
-
-
-def _is_cached(file: int, start: int, end: int) -> bool:
-    """Return whether the first and last page are in the page cache, asked without waiting.
-
-    The kernel reads ahead, so a window whose ends are there is there. A file system that cannot
-    tell (EOPNOTSUPP) counts as not cached: a thread costs little, a stalled loop much.
-    """
-    one = bytearray(1)
-    try:
-        for at in (start, end - 1):
-            os.preadv(file, [one], at, os.RWF_NOWAIT)
-    except OSError:
-        return False
-    return True
 
 
 def _read_through(file: int, start: int, end: int) -> None:

@@ -7,15 +7,17 @@ import google_crc32c
 import pytest
 
 from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.daemon import fetcher as fetcher_module
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.copy_job import CopyOptions
 from rlmm_daemon.daemon.fetcher import Fetcher
+from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
+from rlmm_daemon.daemon.retry import Retry
 from rlmm_daemon.domain.errors import (
     IndexNotFound,
     InvalidArgument,
@@ -26,6 +28,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.observability.metrics import Metrics
 from tests.unit.daemon.segments import IDENTITY, LOG_BYTES, FakeLog, files_in, metadata
 
 S = SegmentState
@@ -37,7 +40,25 @@ class World:
         self.storage = storage
         self.log = FakeLog()
         self.bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
-        self.fetcher = Fetcher(self.bucket, self.log, rng=random.Random(1))
+        self.fetcher = self.fetcher_of(self.bucket)
+
+    def fetcher_of(self, bucket):
+        rng, loop = random.Random(1), asyncio.get_running_loop()
+
+        def new_retry():
+            return Retry(rng, first_seconds=0.001)
+
+        caches = ReadCaches(
+            ReadCacheOptions(),
+            self.log,
+            disk=LocalDisk(),
+            spawn=lambda work, name: loop.create_task(work, name=name),
+            rng=rng,
+            metrics=Metrics().reads,
+            monotonic=loop.time,
+            new_retry=new_retry,
+        )
+        return Fetcher(bucket, self.log, rng=rng, caches=caches, new_retry=new_retry)
 
     async def stored(self, home, **changes):
         """Copy a segment, then read it as recorded."""
@@ -74,8 +95,7 @@ def home(tmp_path):
 
 
 @pytest.fixture(params=["memory", "local"])
-async def world(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(fetcher_module, "BACK_OFF_SECONDS", 0.001)
+async def world(request, tmp_path):
     (tmp_path / "remote").mkdir()
     storage = (
         MemoryStorage(MemoryBucket(), clock=SystemClock())
@@ -179,12 +199,11 @@ async def test_without_custom_metadata_every_layout_is_searched(world, home):
     await later.open(IDENTITY)
     world.log.kept.clear()
     await world.log.put(metadata(state=S.COPY_SEGMENT_FINISHED))
-    fetcher = Fetcher(later, world.log, rng=random.Random(1))
+    fetcher = world.fetcher_of(later)
     assert await content(await fetcher.fetch_log_segment(RECORD, 0, 3)) == b"AAAA"
 
 
-async def test_a_passing_fault_is_retried_in_the_middle_of_a_range(home, monkeypatch):
-    monkeypatch.setattr(fetcher_module, "BACK_OFF_SECONDS", 0.001)
+async def test_a_passing_fault_is_retried_in_the_middle_of_a_range(home):
 
     class Shaky(MemoryStorage):
         faults = 0
@@ -207,8 +226,7 @@ async def test_a_passing_fault_is_retried_in_the_middle_of_a_range(home, monkeyp
     assert world.storage.faults > 3
 
 
-async def test_a_storage_that_stays_away_is_retried_until_the_callers_deadline(home, monkeypatch):
-    monkeypatch.setattr(fetcher_module, "BACK_OFF_SECONDS", 0.001)
+async def test_a_storage_that_stays_away_is_retried_until_the_callers_deadline(home):
     world = World(MemoryStorage(MemoryBucket(), clock=SystemClock()))
     await world.bucket.open(IDENTITY)
     await world.stored(home)

@@ -1,0 +1,42 @@
+"""Which segments began to be deleted: nothing of them is cached or read again."""
+
+from collections.abc import Callable
+from typing import Final
+
+from rlmm_daemon.domain.errors import SegmentNotFound
+from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
+
+#: Outlives any read that had passed the fold's check before; a segment id never comes back.
+REMEMBERED_MAX: Final = 65_536
+
+
+class DeletedSegments:
+    """Told of each DELETE_SEGMENT_STARTED, tells the caches, and remembers it for late fills."""
+
+    def __init__(self, *, remembered_max: int = REMEMBERED_MAX) -> None:
+        self._remembered_max = remembered_max
+        self._ids: dict[SegmentId, None] = {}
+        self._listeners: list[Callable[[SegmentId], None]] = []
+
+    def listen(self, forget: Callable[[SegmentId], None]) -> None:
+        """Have a cache told, in the order of listening; what it is told must not block."""
+        self._listeners.append(forget)
+
+    def started(self, partition: TopicIdPartition, segment_id: SegmentId) -> None:
+        """Take the manager's word; called in the loop, blocks on nothing."""
+        del partition  # a segment's id is unique
+        self._ids.pop(segment_id, None)
+        self._ids[segment_id] = None
+        if len(self._ids) > self._remembered_max:
+            del self._ids[next(iter(self._ids))]
+        for forget in self._listeners:
+            forget(segment_id)
+
+    def check(self, segment_id: SegmentId) -> None:
+        """Return if the segment is not known to be going.
+
+        Raises:
+            SegmentNotFound: its deletion began.
+        """
+        if segment_id in self._ids:
+            raise SegmentNotFound("the segment is being deleted", state="DELETE_SEGMENT_STARTED")
