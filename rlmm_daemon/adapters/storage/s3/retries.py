@@ -116,7 +116,7 @@ class Gate:
             if place.done() and not place.cancelled():
                 self._inside -= 1
                 self._wake()
-            else:
+            elif place in self._waiting:  # `_wake` may have met it first
                 self._waiting.remove(place)
             raise
 

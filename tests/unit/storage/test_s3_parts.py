@@ -1,0 +1,175 @@
+"""The S3 adapter's pieces that need no server: checksums, rates, gates, errors, sizes."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import google_crc32c
+import pytest
+from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmm_daemon.adapters.storage.s3 import S3Options, policy
+from rlmm_daemon.adapters.storage.s3.errors import Remedy, judge
+from rlmm_daemon.adapters.storage.s3.options import MIB, PARTS_MAX
+from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.adapters.storage.s3.reading import checksum_text, checksum_value, joined
+from rlmm_daemon.adapters.storage.s3.retries import Gate, RetryBudget
+from rlmm_daemon.domain.errors import ObjectMissing, StorageFull, StorageUnavailable
+from tests.simulation.loop import SimLoop, ended
+
+
+@given(st.binary(max_size=300), st.binary(max_size=3000))
+def test_the_checksum_of_two_pieces_is_that_of_the_whole(first: bytes, second: bytes):
+    found = joined(google_crc32c.value(first), google_crc32c.value(second), len(second))
+    assert found == google_crc32c.value(first + second)
+
+
+def test_a_checksum_is_four_bytes_in_base64_and_one_of_parts_is_none():
+    assert checksum_text(google_crc32c.value(b"123456789")) == "4waSgw=="
+    assert checksum_value("4waSgw==") == 0xE3069283
+    for other in (None, "", "4waSgw==-3", "AAAA", "!"):
+        assert checksum_value(other) is None
+
+
+@given(st.integers(min_value=1, max_value=5 * 1024 * 1024 * MIB))
+def test_parts_are_never_more_than_s3_takes(size: int):
+    part = S3Options(bucket="b").part_size(size)
+    assert -(-size // part) <= PARTS_MAX
+    assert part >= 16 * MIB
+
+
+def client_error(status: int, code: str, **headers: str) -> ClientError:
+    return ClientError(
+        {
+            "Error": {"Code": code, "Message": "m"},
+            "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers},
+        },
+        "Operation",
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "remedy"),
+    [
+        (client_error(403, "AccessDenied"), "denied", Remedy.NONE),
+        (client_error(403, "403"), "denied", Remedy.NONE),
+        (client_error(404, "404"), "bare_404", Remedy.NONE),
+        (client_error(404, "NoSuchBucket"), "no_bucket", Remedy.NONE),
+        (client_error(404, "XAdminUserNotFound"), "bad_credentials", Remedy.RELOAD),
+        (client_error(400, "ExpiredToken"), "expired_credentials", Remedy.RELOAD),
+        (client_error(403, "RequestTimeTooSkewed"), "clock_skew", Remedy.NONE),
+        (client_error(301, "301"), "wrong_region", Remedy.NONE),
+        (client_error(503, "Odd"), "throttled", Remedy.SLOWER),
+        (client_error(500, "Odd"), "server_error", Remedy.AGAIN),
+        (client_error(400, "BadDigest"), "damaged_in_transit", Remedy.AGAIN),
+        (client_error(400, "KMS.AnythingException"), "kms", Remedy.NONE),
+        (client_error(400, "Odd"), "refused", Remedy.NONE),
+        (NoCredentialsError(), "no_credentials", Remedy.NONE),
+        (ReadTimeoutError(endpoint_url="x"), "timeout", Remedy.AGAIN),
+        (TimeoutError(), "timeout", Remedy.AGAIN),
+        (ConnectionResetError(), "connection", Remedy.AGAIN),
+    ],
+)
+def test_each_answer_has_its_word_and_its_remedy(error, reason, remedy):
+    verdict = judge(error, "PutObject", bucket="b", key="k")
+    assert type(verdict.error) is StorageUnavailable
+    assert (verdict.error.fields["reason"], verdict.remedy) == (reason, remedy)
+    assert verdict.error.fields.get("retry") is (False if remedy is Remedy.NONE else None)
+
+
+def test_only_no_such_key_is_missing_and_a_full_storage_is_full():
+    assert isinstance(
+        judge(client_error(404, "NoSuchKey"), "GetObject", bucket="b", key="k").error, ObjectMissing
+    )
+    assert isinstance(judge(client_error(507, "507"), "PutObject", bucket="b").error, StorageFull)
+    wrong = client_error(301, "PermanentRedirect", **{"x-amz-bucket-region": "eu-west-1"})
+    assert judge(wrong, "PutObject", bucket="b").error.fields["region"] == "eu-west-1"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("7", 7.0), ("9999", 60.0), ("Fri, 1 Jan", None)])
+def test_the_servers_wish_to_wait_is_heard_within_reason(text: str, seconds: float | None):
+    error = client_error(503, "SlowDown", **{"retry-after": text})
+    assert judge(error, "PutObject", bucket="b").retry_after == seconds
+
+
+async def test_a_gate_lets_in_no_more_than_its_limit_and_forgets_who_left():
+    gate, inside, most = Gate(4), 0, 0
+
+    async def visit() -> None:
+        nonlocal inside, most
+        async with gate.turn():
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0)
+            inside -= 1
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(visit()) for _ in range(40)]
+        await asyncio.sleep(0)
+        for task in random.Random(3).sample(tasks[4:], 15):
+            task.cancel()
+    assert most == 4
+    assert gate.inside == 0
+    gate.slower()
+    gate.slower()
+    assert gate.limit == 2, "told together, counted once"
+
+
+def in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
+    with ended(SimLoop(rng=random.Random(0))) as loop:
+        loop.run_until_complete(main)
+
+
+def test_a_rate_holds_over_time_and_a_change_is_felt_by_who_waits():
+    async def main() -> None:
+        loop, bucket = asyncio.get_running_loop(), TokenBucket(100)
+        for _ in range(11):
+            await bucket.take(100)
+        # The first second was saved up, the last take is in debt.
+        assert loop.time() == pytest.approx(9, abs=0.2)
+        bucket.set_rate(1)
+        begun = loop.time()
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(bucket.take(1))
+            await asyncio.sleep(0.5)
+            bucket.set_rate(0)
+            await waiting
+        assert loop.time() - begun < 2
+
+    in_virtual_time(main())
+
+
+def test_a_take_larger_than_the_rate_does_not_wait_for_ever():
+    async def main() -> None:
+        bucket = TokenBucket(10)
+        await bucket.take(1_000)
+        begun = asyncio.get_running_loop().time()
+        await bucket.take(1)
+        assert asyncio.get_running_loop().time() - begun == pytest.approx(99, abs=1)
+
+    in_virtual_time(main())
+
+
+def test_a_budget_lets_everybody_stop_and_recovers_slowly():
+    budget = RetryBudget()
+    while budget.take():
+        pass
+    for _ in range(11):
+        budget.succeeded()
+    assert budget.take()
+    assert not budget.take()
+
+
+def test_a_policy_names_the_bucket_for_lists_and_its_objects_for_the_rest():
+    found = policy("b", ["list", "put", "abort"], kms_key_id="arn:k")
+    assert [(each["Resource"], each["Action"]) for each in found["Statement"]] == [
+        ("arn:aws:s3:::b", ["s3:ListBucket"]),
+        (
+            "arn:aws:s3:::b/*",
+            ["s3:AbortMultipartUpload", "s3:ListMultipartUploadParts", "s3:PutObject"],
+        ),
+        ("arn:k", ["kms:GenerateDataKey", "kms:Decrypt"]),
+    ]
