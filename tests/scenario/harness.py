@@ -72,7 +72,7 @@ class _Bucket:
     async def log(self) -> None:
         raise StorageUnavailable("the bucket does not answer")
 
-    async def accept_loss(self, _partition: int | None, _topic_id: TopicId) -> None:
+    async def accept_loss(self, _partition: int | None, _identity: LogIdentity) -> None:
         raise StorageUnavailable("the bucket does not answer")
 
 
