@@ -38,6 +38,7 @@ from rlmm_daemon.domain.ids import (
 )
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.ports.event_log import LogIdentity
 from tests.simulation.clock import SimClock
 from tests.simulation.disk import DiskFaults, SimDisk
 from tests.simulation.loop import SimLoop
