@@ -7,6 +7,8 @@ import click
 
 from rlmm_daemon.cli.asking import asking
 from rlmm_daemon.cli.group import Exit
+from rlmm_daemon.cli.log_copy import copy
+from rlmm_daemon.cli.log_restore import restore
 from rlmm_daemon.cli.options import Target, daemon_options, json_option
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.core import phrases
@@ -14,7 +16,11 @@ from rlmm_daemon.core import phrases
 
 @click.group("log")
 def command() -> None:
-    """Check, seal and repair the event log."""
+    """Check, seal, copy, restore and repair the event log."""
+
+
+command.add_command(copy)
+command.add_command(restore)
 
 
 @command.command("verify")

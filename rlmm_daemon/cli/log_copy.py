@@ -1,0 +1,48 @@
+"""`rlmm log copy`: an event log's events into another log, in order, verified."""
+
+from dataclasses import asdict
+
+import click
+
+from rlmm_daemon.cli.options import json_option
+from rlmm_daemon.cli.output import show_json, show_table
+from rlmm_daemon.config import load
+from rlmm_daemon.core import phrases
+
+
+@click.command("copy")
+@click.option("--config", "file", required=True, metavar="FILE", help="The daemon's TOML file.")
+@click.option("--from", "source", required=True, metavar="kafka|DIR", help="Where to read.")
+@click.option("--to", "target", required=True, metavar="kafka|DIR", help="Where to append.")
+@json_option
+def copy(file: str, source: str, target: str, *, as_json: bool) -> None:
+    """Copy every event from one log to another; `kafka` is the configuration's topic.
+
+    No daemon may write to either meanwhile. A target that is absent is made with as many
+    partitions. A copy that was cut short goes on where it ended, and one that is done changes
+    nothing; a target that holds other events is refused before anything is written. At the end
+    everything is read back and compared. Tombstones, garbage and rejected events are left behind.
+
+    --json: an array of {metadata_partition, events, appended, passed_over}.
+    """
+    config = load(file)
+    # Imported late: it brings the rooms of the daemon along.
+    from rlmm_daemon.cli.log_contents import KAFKA  # noqa: PLC0415
+    from rlmm_daemon.cli.log_copying import run  # noqa: PLC0415
+
+    if source == target or KAFKA not in (source, target):
+        raise click.UsageError("one of --from and --to is kafka, the other a directory")
+    rows = run(config, source, target)
+    if as_json:
+        show_json([asdict(row) for row in rows])
+        return
+    columns = ("partition", "events", "appended", "left behind")
+    shown = [row for row in rows if row.events or row.passed_over]
+    show_table(
+        columns,
+        [(row.metadata_partition, row.events, row.appended, row.passed_over) for row in shown],
+    )
+    events = phrases.number(sum(row.events for row in rows), "event")
+    click.echo(f"{events} compared, byte for byte equal")
+    click.echo("Next: let [event_log] name the new log, start the daemon,")
+    click.echo("      then: rlmm partition accept-loss --all (nothing is lost: it is another log)")

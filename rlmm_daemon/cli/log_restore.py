@@ -1,0 +1,56 @@
+"""`rlmm log restore`: finished segments that snapshots know and the log lost, appended again."""
+
+from dataclasses import asdict
+
+import click
+
+from rlmm_daemon.cli.options import json_option
+from rlmm_daemon.cli.output import show_json, show_table
+from rlmm_daemon.config import load
+from rlmm_daemon.core import phrases
+
+
+@click.command("restore")
+@click.option("--config", "file", required=True, metavar="FILE", help="The daemon's TOML file.")
+@click.option(
+    "--from-snapshots",
+    "directories",
+    required=True,
+    multiple=True,
+    metavar="DIR",
+    help="A daemon's snapshots directory; repeat it for those of other brokers' daemons.",
+)
+@click.option("--to", "target", default="kafka", show_default=True, metavar="kafka|DIR")
+@click.option("--execute", is_flag=True, help="Append; without it nothing is written.")
+@json_option
+def restore(
+    file: str, directories: tuple[str, ...], target: str, *, execute: bool, as_json: bool
+) -> None:
+    """Give a log back the finished segments that snapshots know and it does not.
+
+    A dry run unless --execute. Of each such segment COPY_SEGMENT_STARTED and COPY_SEGMENT_FINISHED
+    are appended, as they were; one whose COPY_SEGMENT_FINISHED is in the log is left alone, even
+    if it was deleted since. A snapshot may be older than a deletion that the log lost too: such a
+    segment comes back. Asking twice appends nothing more.
+
+    --json: an array of {metadata_partition, known, missing, appended}. Exit code 0 either way.
+    """
+    config = load(file)
+    # Imported late: it brings the rooms of the daemon along.
+    from rlmm_daemon.cli.log_restoring import known_to, run  # noqa: PLC0415
+
+    known = known_to(directories)
+    rows = run(config, known, target, execute=execute)
+    if as_json:
+        show_json([asdict(row) for row in rows])
+        return
+    columns = ("partition", "in snapshots", "missing", "segments appended")
+    shown = [row for row in rows if row.missing]
+    show_table(
+        columns, [(row.metadata_partition, row.known, row.missing, row.appended) for row in shown]
+    )
+    missing = phrases.number(sum(row.missing for row in rows), "segment")
+    if execute:
+        click.echo(f"{missing} restored. Next: rlmm partition retry N, or start the daemon")
+    else:
+        click.echo(f"{missing} missing; nothing was written. Next: the same with --execute")

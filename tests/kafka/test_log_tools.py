@@ -1,0 +1,103 @@
+"""`rlmm log copy` between an embedded log and the topic, and `rlmm log restore` from snapshots."""
+
+import asyncio
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from rlmm_daemon import config as configuration
+from rlmm_daemon.cli import main
+from rlmm_daemon.cli.log_copying import run as copy
+from rlmm_daemon.cli.log_restoring import known_to
+from rlmm_daemon.cli.log_restoring import run as restore
+from rlmm_daemon.domain.errors import InvalidArgument
+from rlmm_daemon.domain.segment import SegmentState
+from tests.kafka.rig import COUNT, KafkaRig, Writer, segments, serving, tp_in
+from tests.unit.manager import events
+
+
+def written(rig: KafkaRig, count: int) -> list[bytes]:
+    """Write the events of some segments, one deleted again, into the topic; return them."""
+    tp = tp_in(0)
+    values = []
+    for number in range(count):
+        start = number * 10
+        values += [events.started(number, start, start + 9, tp), events.updated(number, tp=tp)]
+    values.append(events.updated(0, SegmentState.DELETE_SEGMENT_STARTED, tp))
+    rig.probe.produce(rig.topic, 0, list(values))
+    return values
+
+
+async def test_events_go_to_an_embedded_log_and_back_and_twice_is_once(rig, tmp_path):
+    rig.create()
+    values = written(rig, 5)
+    rig.probe.produce(rig.topic, 0, [None, b"\x01\x63\x00"])
+    config, directory = rig.config(), str(tmp_path / "embedded")
+    done = await asyncio.to_thread(copy, config, "kafka", directory)
+    assert (done[0].events, done[0].appended, done[0].passed_over) == (11, 11, 2)
+    again = await asyncio.to_thread(copy, config, "kafka", directory)
+    assert [row.appended for row in again] == [0] * COUNT
+
+    rig.topic += ".back"
+    back = rig.config()
+    done = await asyncio.to_thread(copy, back, directory, "kafka")
+    assert sum(row.appended for row in done) == 11
+    assert [value for _, _, value in rig.probe.dump(rig.topic)] == values
+
+    rig.probe.produce(rig.topic, 0, [events.started(77, 770, 779, tp_in(0))])
+    assert not any(row.appended for row in await asyncio.to_thread(copy, back, directory, "kafka"))
+    rig.topic += ".other"
+    rig.create()
+    rig.probe.produce(rig.topic, 0, [events.started(77, 770, 779, tp_in(0))])
+    with pytest.raises(InvalidArgument, match="differs"):
+        await asyncio.to_thread(copy, rig.config(), directory, "kafka")
+    assert len(rig.probe.dump(rig.topic)) == 1, "and nothing was written"
+
+
+async def test_what_snapshots_know_comes_back_after_the_topic_was_lost(rig):
+    rig.create()
+    tp = tp_in(0)
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(4):
+            await writer.copy(number)
+        await manager.drain()
+        before = segments(manager, tp)
+    rig.topic += ".anew"
+    rig.create()
+    rig.probe.produce(
+        rig.topic, 0, [events.started(0, 0, 9, tp), events.updated(0, tp=tp), writer_started(tp)]
+    )
+    config = rig.config()
+    known = known_to([str(rig.home / "a" / "snapshots")])
+    assert len(known) == 4
+    dry = await asyncio.to_thread(restore, config, known, "kafka", execute=False)
+    assert [(row.missing, row.appended) for row in dry] == [(3, 0)]
+    assert len(rig.probe.dump(rig.topic)) == 3
+    done = await asyncio.to_thread(restore, config, known, "kafka", execute=True)
+    assert [(row.missing, row.appended) for row in done] == [(3, 3)]
+    assert len(rig.probe.dump(rig.topic)) == 3 + 2 + 2 + 1, "one had begun already"
+    again = await asyncio.to_thread(restore, config, known, "kafka", execute=True)
+    assert [(row.missing, row.appended) for row in again] == [(0, 0)]
+    async with rig.manager("b") as manager:
+        await serving(manager, tp)
+        assert segments(manager, tp) == before
+
+
+def writer_started(tp) -> bytes:
+    return events.started(1, 10, 19, tp)
+
+
+async def test_the_commands_say_what_they_did_and_what_is_next(rig, tmp_path):
+    rig.create()
+    written(rig, 2)
+    file = tmp_path / "rlmm.toml"
+    file.write_text(configuration.effective_toml(rig.config()))
+    line = ["log", "copy", "--config", str(file), "--from", "kafka", "--to", str(tmp_path / "log")]
+    said = await asyncio.to_thread(CliRunner().invoke, main, line)
+    assert said.exit_code == 0, said.output
+    assert "byte for byte equal" in said.output
+    told = await asyncio.to_thread(CliRunner().invoke, main, [*line, "--json"])
+    assert json.loads(told.output)[0]["appended"] == 0
