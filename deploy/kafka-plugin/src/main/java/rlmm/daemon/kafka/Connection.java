@@ -27,9 +27,9 @@ import org.slf4j.LoggerFactory;
  * The one connection on which a manager's requests travel, kept up by the one thread that ever touches its channel.
  *
  * <p>Callers only put a {@link Call} into its queue and wait on the future. Every call ends: with an answer, at its
- * deadline, or with the connection. A daemon that takes requests and says nothing at all for
- * {@value #SILENCE_MS} ms is given up like one that is gone, so that a stopped process costs one deadline, not one per
- * call.
+ * deadline, or with the connection. A daemon that takes requests and says nothing at all until the deadline of the first
+ * of them, or for {@value #SILENCE_MS} ms if that is longer, is given up like one that is gone: a stopped process costs
+ * one deadline, not one per call.
  */
 final class Connection implements AutoCloseable {
     /** How long nothing may come while something prompt is overdue. */
@@ -71,8 +71,9 @@ final class Connection implements AutoCloseable {
     // The IO thread's own.
     private ByteBuffer sending;
     private int ids;
-    /** When the oldest prompt request was sent to which nothing has been heard since; 0 when there is none. */
-    private long unheardSinceNanos;
+    /** A prompt request was sent, and nothing has been heard since. */
+    private boolean unheard;
+    private long patienceEndsNanos;
     private String complaint = "";
 
     Connection(PluginConfig config, String part, Owner owner, PluginMetrics metrics) {
@@ -273,7 +274,7 @@ final class Connection implements AutoCloseable {
 
     private void welcome(Greeting.Welcome welcome) {
         ids = Greeting.ID;
-        unheardSinceNanos = 0;
+        unheard = false;
         metrics.connected(true);
         LOG.info("Connected to the RLMM daemon {} on {} ({})", welcome.version(), config.socketPath(), part);
         complaint = "";
@@ -293,7 +294,7 @@ final class Connection implements AutoCloseable {
             selector.select(idle() ? IDLE_TICK_MS : TICK_MS);
             selector.selectedKeys().clear();
             if (reader.fill(channel)) {
-                        unheardSinceNanos = 0;
+                        unheard = false;
             }
             expire();
             owner.onTick();
@@ -377,8 +378,11 @@ final class Connection implements AutoCloseable {
         } finally {
             lock.unlock();
         }
-        if (call.isPrompt() && unheardSinceNanos == 0) {
-            unheardSinceNanos = System.nanoTime();
+        if (call.isPrompt() && !unheard) {
+            unheard = true;
+            long least = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(SILENCE_MS);
+            // The daemon is told a shorter deadline, so even a write that hangs is heard of before this.
+            patienceEndsNanos = least - call.deadlineNanos > 0 ? least : call.deadlineNanos;
         }
         return Wire.request(call.id, call.method, call.params);
     }
@@ -402,7 +406,7 @@ final class Connection implements AutoCloseable {
         for (Call call : late) {
             call.future.completeExceptionally(DaemonException.silent(call.method, call.timeoutMs));
         }
-        if (unheardSinceNanos != 0 && now - unheardSinceNanos > TimeUnit.MILLISECONDS.toNanos(SILENCE_MS)) {
+        if (unheard && now - patienceEndsNanos > 0) {
             throw DaemonException.silent("anything", SILENCE_MS);
         }
     }

@@ -88,6 +88,9 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
         byte[] record = records.encode(metadata);
         byte[] checkpoint = bytes(data.leaderEpochIndex());
         try {
+            if (!now.connection.isOpen()) { // a broker that has just started would have to roll back for nothing
+                now.caller.hold("copy_log_segment_data", now.holdMs, true);
+            }
             Value stored = now.caller.call("copy_log_segment_data", false, packer -> {
                 packer.packArrayHeader(3);
                 Wire.pack(packer, record);

@@ -46,7 +46,7 @@ final class OutageTest {
         storage = new RlmmDaemonStorageManager();
         storage.configure(configs);
         metadata.onPartitionLeadershipChanges(Set.of(LED), Set.of());
-        Wait.until("ready", () -> metadata.isReady(LED));
+        Wait.until("ready", () -> metadata.isReady(LED) && connected("storage"));
     }
 
     @AfterEach

@@ -1,0 +1,63 @@
+"""A real broker tiers through the plugin: copies, reads from the tier, deletes, and outages."""
+
+import random
+
+from tests.plugin.rig import BrokerRig, until
+
+COUNT = 9_000
+
+
+def lines(count: int, seed: int = 1) -> list[str]:
+    """Records of about half a KiB, all different."""
+    luck = random.Random(seed)
+    return [f"{number}:{luck.getrandbits(2048):0512x}" for number in range(count)]
+
+
+def test_a_topic_tiers_is_read_from_offset_0_and_leaves_nothing_behind(rig: BrokerRig) -> None:
+    written = lines(COUNT)
+    rig.create("orders")
+    rig.produce("orders", written)
+    rig.until_tiered("orders", COUNT)
+    logs = rig.stored("orders", ".log")
+    assert len(logs) >= 4
+    for suffix in (".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint"):
+        assert len(rig.stored("orders", suffix)) == len(logs), suffix
+    assert rig.offset("orders", "earliest") == 0
+    assert rig.offset("orders", "latest-tiered") == COUNT - 1
+    assert rig.offset("orders", "earliest-local") == COUNT
+    assert rig.consume("orders", COUNT) == written
+    committed = ("--isolation-level", "read_committed")
+    assert rig.consume("orders", COUNT, *committed) == written
+    rig.delete("orders")
+    until(lambda: not rig.stored("orders"), "the storage is empty")
+
+
+def test_retention_removes_what_is_remote(rig: BrokerRig) -> None:
+    rig.create("brief", retention_ms=6_000)
+    rig.produce("brief", lines(COUNT // 3))
+    until(lambda: bool(rig.stored("brief", ".log")), "something is tiered")
+    until(lambda: not rig.stored("brief"), "everything is too old")
+
+
+def test_without_a_daemon_the_broker_serves_what_is_local_and_tiers_it_later(
+    rig: BrokerRig,
+) -> None:
+    written = lines(COUNT // 3, seed=2)
+    rig.create("outage")
+    rig.produce("outage", written)
+    rig.until_tiered("outage", len(written))
+    rig.daemon.kill()
+    more = lines(COUNT // 3, seed=3)
+    rig.produce("outage", more)
+    assert len(rig.local_segments("outage")) > 1
+    rig.daemon.start()
+    rig.until_tiered("outage", len(written) + len(more))
+    assert rig.consume("outage", len(written) + len(more)) == written + more
+    rig.configure("outage", retention_ms=1000)
+    until(lambda: not rig.stored("outage"), "expiration runs as well")
+
+
+def test_nothing_that_the_broker_met_was_an_unknown_error(rig: BrokerRig) -> None:
+    said = rig.broker_log()
+    for bad in ("met a bug", "NoClassDefFoundError", "ClassCastException", "NullPointerException"):
+        assert bad not in said
