@@ -106,7 +106,7 @@ _HINTS: Final = MappingProxyType(
     {
         29: "; grant the daemon's principal READ, WRITE, DESCRIBE and DESCRIBE_CONFIGS on the "
         "metadata topic, and CREATE where it may make it",
-        31: "; grant the daemon's principal DESCRIBE on the cluster",
+        31: "; grant the daemon's principal WRITE on the metadata topic, DESCRIBE on the cluster",
     }
 )
 

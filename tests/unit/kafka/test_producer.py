@@ -153,6 +153,22 @@ async def test_what_is_not_authorized_is_told_at_once_and_says_what_to_grant():
             await log.append(P0, b"value")
 
 
+async def test_who_may_not_be_a_producer_is_told_at_once_and_may_try_again():
+    broker = FakeBroker()
+    broker.faults["InitProducerId"].append(lambda r: r.RESPONSE_TYPE(0, 31, -1, -1, {}))
+    async with opened(broker) as log:
+        with pytest.raises(StorageUnavailable, match="grant the daemon's principal WRITE"):
+            await log.append(P0, b"value")
+        assert await log.append(P0, b"again") == 0
+
+
+async def test_a_producer_id_that_is_not_there_yet_is_asked_for_again():
+    broker = FakeBroker()
+    broker.faults["InitProducerId"].append(lambda r: r.RESPONSE_TYPE(0, 14, -1, -1, {}))
+    async with opened(broker) as log:
+        assert await log.append(P0, b"value") == 0
+
+
 async def test_a_moved_leader_is_followed():
     broker = FakeBroker()
     async with opened(broker) as log:
@@ -241,3 +257,27 @@ async def test_a_producer_whose_tasks_may_not_start_answers_all_the_same():
         with pytest.raises(Draining):
             await log.append(P0, b"value")
     assert isinstance(log.producer, Producer)
+
+
+async def test_what_was_under_way_to_the_old_topic_never_enters_the_new_one():
+    broker = FakeBroker()
+    gate = asyncio.Event()
+
+    async def wait_then_cut(_):
+        await gate.wait()
+        raise KafkaConnectionError("cut")
+
+    broker.faults["ProduceById"].append(wait_then_cut)
+    async with opened(broker) as log, asyncio.TaskGroup() as tasks:
+        old = tasks.create_task(outcome(log.append(P0, b"old")))
+        await broker.arrived["ProduceById"].wait()
+        waiting = tasks.create_task(outcome(log.append(P0, b"waiting")))
+        await asyncio.sleep(0)
+        broker.topic_id = b"n" * 16
+        await log.open(create=False)
+        gate.set()
+        assert await log.append(P0, b"new") == 0
+        assert isinstance(await old, OutcomeUnknown)
+        assert isinstance(await waiting, PartitionFailed)
+        assert log.producer.in_flight == 0
+    assert written(broker) == [b"new"]

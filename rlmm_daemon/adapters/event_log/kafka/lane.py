@@ -13,7 +13,7 @@ from typing import Final
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError
-from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 
 BATCH_RECORDS_MAX: Final = 5_000
 _MAGIC: Final = 2
@@ -70,6 +70,8 @@ class Lane:
     """The records of one partition, in the order in which they were appended."""
 
     partition: MetadataPartition
+    #: A topic that is created again gets new lanes: nothing meant for the old one enters it.
+    topic_id: TopicId
     batch_bytes_max: int
     waiting: deque[Entry] = field(default_factory=deque)
     batch: Batch | None = None

@@ -6,16 +6,17 @@ event loop: a megabyte is some 10,000 events.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatch
 
-#: base offset, length, leader epoch, magic, checksum, attributes, last offset delta
-_HEAD: Final = struct.Struct(">qiibIhi")
+#: base offset, length, leader epoch, magic, checksum, attributes, last offset delta, count
+_HEAD: Final = struct.Struct(">qiibIhi30xi")
 _HEADER_BYTES: Final = 61
+assert _HEAD.size == _HEADER_BYTES, "the count ends the header"
 #: What a batch's length does not count: base offset and length itself.
 _UNCOUNTED_BYTES: Final = 12
 _CONTROL: Final = 0x20
@@ -56,19 +57,18 @@ def slices(buffer: bytes, position: int, slice_records: int = SLICE_RECORDS) -> 
     gathered: list[Pair] = []
     try:
         while (end := _end_of(buffer, at, position)) is not None:
-            base, _, batch_epoch, magic, _, attributes, last = _HEAD.unpack_from(buffer, at)
+            base, _, batch_epoch, magic, _, attributes, last, count = _HEAD.unpack_from(buffer, at)
             batch, after = _checked(buffer[at:end], magic, position), base + last + 1
             if after <= position:
                 raise InvalidBatch(position, f"ends before it, at {after}")
-            # A generator, since the batch's own iterator starts anew after its end.
-            pairs = ((each.offset, each.value) for each in batch)
-            records = iter(()) if attributes & _CONTROL else pairs
-            while chunk := _read(records, position, slice_records):
+            small = count <= slice_records and base >= position
+            for chunk in _chunks(batch, attributes, position, None if small else slice_records):
                 if gathered and len(gathered) + len(chunk) > slice_records:
                     yield Slice(gathered, position, epoch)
                     told, gathered = position, []
                 gathered += chunk
-                position, epoch = chunk[-1][0] + 1, batch_epoch
+                if chunk:
+                    position, epoch = chunk[-1][0] + 1, batch_epoch
             position, epoch, at = after, batch_epoch, end
     except InvalidBatch:
         if position > told:
@@ -100,14 +100,29 @@ def _checked(data: bytes, magic: int, position: int) -> DefaultRecordBatch:
     return batch
 
 
-def _read(records: Iterator[Pair], position: int, count: int) -> list[Pair]:
-    """Return the next records at or after `position`, at most `count`; empty at the end."""
+def _chunks(
+    batch: DefaultRecordBatch, attributes: int, position: int, count: int | None
+) -> Iterable[list[Pair]]:
+    """Return the batch's records in one piece, or `count` at a time; none of a control batch."""
+    if attributes & _CONTROL:
+        return ()
+    return (_all(batch, position),) if count is None else _some(batch, position, count)
+
+
+def _all(batch: DefaultRecordBatch, position: int) -> list[Pair]:
+    """Return the records of the usual batch: small, and wanted as a whole."""
     try:
-        while chunk := list(islice(records, count)):
-            if chunk[0][0] >= position:
-                return chunk
-            if wanted := [pair for pair in chunk if pair[0] >= position]:
-                return wanted
+        return [(each.offset, each.value) for each in batch]
     except (KafkaError, ValueError) as error:
         raise InvalidBatch(position, f"can't be read: {error}") from error
-    return []
+
+
+def _some(batch: DefaultRecordBatch, position: int, count: int) -> Iterator[list[Pair]]:
+    """Yield the records at or after `position`, at most `count` at a time."""
+    # A generator, since the batch's own iterator starts anew after its end.
+    records = ((each.offset, each.value) for each in batch if each.offset >= position)
+    try:
+        while chunk := list(islice(records, count)):
+            yield chunk
+    except (KafkaError, ValueError) as error:
+        raise InvalidBatch(position, f"can't be read: {error}") from error

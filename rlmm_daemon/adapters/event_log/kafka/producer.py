@@ -71,6 +71,8 @@ class Producer:
         self._config = client.config.producer
         self._topic_id: TopicId | None = None
         self._lanes: dict[MetadataPartition, Lane] = {}
+        #: Of a topic that was recreated, until their records' fate is known.
+        self._former: list[Lane] = []
         self._ready: dict[Node, list[Lane]] = {}
         self._senders: dict[Node, asyncio.Task[None]] = {}
         self._timers: dict[Lane, asyncio.TimerHandle] = {}
@@ -86,22 +88,26 @@ class Producer:
         """Records whose fate is not known."""
         return sum(
             len(lane.waiting) + (len(lane.batch.entries) if lane.batch else 0)
-            for lane in self._lanes.values()
+            for lane in self._all_lanes()
         )
 
     def start(self, topic_id: TopicId) -> None:
         """Take records for this topic from now on."""
+        if self._topic_id != topic_id:
+            self._former = [lane for lane in self._all_lanes() if not lane.idle]
+            self._lanes = {}
         self._topic_id, self._closing = topic_id, False
 
     async def append(self, partition: MetadataPartition, value: bytes) -> int:
         """Return the offset; see `EventLog.append`."""
         if self._closing or self._topic_id is None:
             raise Draining("the event log is closed")
-        if self._recreated():
-            raise PartitionFailed(_RECREATED)
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[partition] = Lane(partition, self._config.batch_bytes_max)
+            lane = Lane(partition, self._topic_id, self._config.batch_bytes_max)
+            self._lanes[partition] = lane
+        if self._recreated(lane):
+            raise PartitionFailed(_RECREATED)
         if len(lane.waiting) >= self._config.pending_records_max:
             raise Overloaded(f"{len(lane.waiting)} records wait", limit="pending_records_max")
         loop = asyncio.get_running_loop()
@@ -131,9 +137,10 @@ class Producer:
         self._timers.clear()
         if senders:
             await asyncio.wait(senders)
-        for lane in self._lanes.values():
+        for lane in self._all_lanes():
             self._abandon(lane)
         self._lanes.clear()
+        self._former.clear()
         self._ready.clear()
 
     # Who sends what when.
@@ -158,7 +165,7 @@ class Producer:
         except RuntimeError:  # the task group is ending, so nothing will be sent any more
             work.close()
             self._closing = True
-            for lane in self._lanes.values():
+            for lane in self._all_lanes():
                 self._abandon(lane)
             return None
 
@@ -183,17 +190,20 @@ class Producer:
 
     async def _send(self, node: Node, lanes: list[Lane]) -> list[tuple[Lane, RlmmError | None]]:
         """Send one request; return each lane with what another attempt might cure, if anything."""
+        gone = [lane for lane in lanes if self._recreated(lane)]
+        lanes = [lane for lane in lanes if lane not in gone]
+        results: dict[Lane, RlmmError | None] = {lane: PartitionFailed(_RECREATED) for lane in gone}
         try:
             connection = await self._client.shared(node, PURPOSE)
             for lane in lanes:
                 self._expire(lane)
                 if lane.identity is None and not lane.idle:
-                    lane.identity = await self._new_identity(connection)
+                    await self._identify(lane, connection)
         except UnavailableError as error:
             await self._refresh()
-            return [(lane, error) for lane in lanes]
+            return [*results.items(), *((lane, error) for lane in lanes)]
         sent = [(lane, batch) for lane in lanes if (batch := self._next_batch(lane)) is not None]
-        results: dict[Lane, RlmmError | None] = dict.fromkeys(lanes)
+        results |= dict.fromkeys(lanes)
         if not sent:
             return list(results.items())
         try:
@@ -226,12 +236,23 @@ class Producer:
         answer = await connection.ask(request, timeout_seconds=timeout_ms / 1000)
         return {row[0]: row for _, partitions, _ in answer.topics for row in partitions}
 
-    async def _new_identity(self, connection: Connection) -> Identity:
+    async def _identify(self, lane: Lane, connection: Connection) -> None:
+        """Make the lane a producer; where that is not allowed, its writers are told at once.
+
+        Raises:
+            UnavailableError: not now.
+        """
         request = InitProducerId(None, 0, NO_TAGS)
         answer = await connection.ask(request, timeout_seconds=self._client.request_seconds)
-        if answer.error:
-            raise error_of(answer.error, "asking for a producer id")
-        return Identity(answer.producer_id, answer.producer_epoch)
+        if not answer.error:
+            lane.identity = Identity(answer.producer_id, answer.producer_epoch)
+            return
+        error = error_of(answer.error, "asking for a producer id")
+        if reaction_to(answer.error) is not Reaction.REFUSED:
+            raise error
+        self._note(error)
+        for entry in lane.expire(float("inf")):
+            entry.tell(error)
 
     def _next_batch(self, lane: Lane) -> Batch | None:
         return lane.next_batch(self._clock.now_ms())
@@ -289,7 +310,7 @@ class Producer:
     def _again(self, lane: Lane, error: RlmmError) -> None:
         """Try again after a while, or conclude what has run out of time."""
         self._note(error)
-        now, recreated = asyncio.get_running_loop().time(), self._recreated()
+        now, recreated = asyncio.get_running_loop().time(), self._recreated(lane)
         batch = lane.batch
         if batch is not None and (batch.deadline <= now or recreated):
             if batch.maybe_written:
@@ -313,7 +334,7 @@ class Producer:
 
     def _expire(self, lane: Lane) -> None:
         now = asyncio.get_running_loop().time()
-        recreated = self._recreated()
+        recreated = self._recreated(lane)
         for entry in lane.expire(float("inf") if recreated else now):
             if recreated:
                 entry.tell(PartitionFailed(_RECREATED))
@@ -334,9 +355,12 @@ class Producer:
         lane.busy = False
         self._settled.set()
 
-    def _recreated(self) -> bool:
+    def _recreated(self, lane: Lane) -> bool:
         view = self._directory.view
-        return view is not None and view.topic_id != self._topic_id
+        return view is not None and view.topic_id != lane.topic_id
+
+    def _all_lanes(self) -> list[Lane]:
+        return [*self._former, *self._lanes.values()]
 
     async def _refresh(self) -> None:
         try:
