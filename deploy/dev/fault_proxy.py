@@ -103,6 +103,8 @@ class FaultProxy:
         self.faults: list[Fault] = []
         #: Operation -> calls that came in.
         self.calls: collections.Counter[str] = collections.Counter()
+        #: Calls whose body waits for `100 Continue`.
+        self.hesitant = 0
         self.open_requests = 0
         self.port = 0
         self._lifted = asyncio.Event()
@@ -155,6 +157,7 @@ class FaultProxy:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         operation = operation_of(request)
         self.calls[operation] += 1
+        self.hesitant += "Expect" in request.headers
         self.open_requests += 1
         try:
             fault = next(

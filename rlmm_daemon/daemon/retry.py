@@ -34,9 +34,10 @@ class Retry:
         """Wait before the next attempt.
 
         Raises:
-            UnavailableError: the one given, when it was waited for long enough.
+            UnavailableError: the one given, when it was waited for long enough, or when it says
+                itself (`retry` False) that only a person can help: wrong keys, no such bucket.
         """
-        if self._waited >= self._stall_seconds_max:
+        if error.fields.get("retry") is False or self._waited >= self._stall_seconds_max:
             raise error
         seconds = self._seconds * self._rng.uniform(0.5, 1.0)
         await asyncio.sleep(seconds)

@@ -14,6 +14,7 @@ import pytest
 from deploy.dev.fault_proxy import Fault, Kind
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
+    ConfigError,
     ObjectMissing,
     RlmmError,
     StorageFull,
@@ -204,6 +205,7 @@ async def test_an_upload_to_a_silent_peer_ends_though_nobody_ever_says_continue(
         await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
     assert failure.value.fields["reason"] == "timeout"
     await settled(world, storage)
+    assert world.proxy.hesitant == 0
     await storage.close()
 
 
@@ -400,6 +402,22 @@ async def test_credentials_are_read_anew_when_they_are_refused(world):
     now["keys"] = keys_of("daemon")
     await storage.open()
     assert not await storage.reload_credentials()
+    await storage.close()
+
+
+async def test_keys_that_cannot_be_read_are_a_passing_trouble_of_the_storage(world):
+    def keys() -> Any:
+        if not mended:
+            raise ConfigError("storage.access_key_id_file can't be read")
+        return keys_of("daemon")
+
+    mended = False
+    storage = await world.new(static_keys=keys)
+    with pytest.raises(StorageUnavailable) as failure:
+        await storage.open()
+    assert failure.value.fields["reason"] == "no_credentials"
+    mended = True
+    await storage.open()
     await storage.close()
 
 

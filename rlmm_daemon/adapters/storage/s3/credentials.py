@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from aiobotocore.credentials import (
@@ -14,7 +15,7 @@ from botocore.credentials import ReadOnlyCredentials
 from botocore.loaders import create_loader
 
 from rlmm_daemon.adapters.storage.s3.options import S3Options, StaticKeys
-from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable
 
 
 class ReloadableCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocore is not typed
@@ -34,7 +35,7 @@ class ReloadableCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocor
         """Return the keys to sign with; None if the chain has none."""
         if self._options.static_keys is not None:
             if self._keys is None:
-                self._keys = await asyncio.to_thread(self._options.static_keys)
+                self._keys = await _read(self._options.static_keys)
             return _frozen(self._keys)
         async with self._lock:
             if self._chain is None:
@@ -54,8 +55,8 @@ class ReloadableCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocor
             after = await self.get_frozen_credentials()
             return before is None or after != await before.get_frozen_credentials()
         try:
-            fresh = await asyncio.to_thread(self._options.static_keys)
-        except ConfigError:
+            fresh = await _read(self._options.static_keys)
+        except StorageUnavailable:
             return False
         changed, self._keys = fresh != self._keys, fresh
         return changed
@@ -82,6 +83,14 @@ def session_with(credentials: ReloadableCredentials) -> AioSession:
     resolver = AioCredentialResolver([_Provider(credentials)])
     session.register_component("credential_provider", resolver)
     return session
+
+
+async def _read(static_keys: Callable[[], StaticKeys]) -> StaticKeys:
+    try:
+        return await asyncio.to_thread(static_keys)
+    except ConfigError as error:
+        # The daemon runs by now, and the files may be mended without a restart.
+        raise StorageUnavailable(error.message, reason="no_credentials", retry=False) from error
 
 
 @functools.cache
