@@ -196,7 +196,7 @@ async def _rights(log: KafkaLog, topic: str, seconds: float) -> Finding:
     if not missing:
         return Finding(check=check, verdict="ok", found=", ".join(_RIGHTS))
     advice = f"grant it: kafka-acls.sh --add --topic {topic} --operation " + " --operation ".join(
-        name.title().replace("_c", "C") for name in missing
+        name.title().replace("_", "") for name in missing
     )
     needed = any(name in _NEEDED for name in missing)
     return Finding(

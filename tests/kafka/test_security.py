@@ -20,8 +20,8 @@ RIGHTS = [
     ("topic", "{topic}", "read"),
     ("topic", "{topic}", "write"),
     ("topic", "{topic}", "describe_configs"),
-    ("cluster", "kafka-cluster", "describe"),
 ]
+TO_CREATE = ("topic", "{topic}", "create")
 
 
 def grant(rig, principal: str, rights: list[tuple[str, str, str]]) -> None:
@@ -52,6 +52,15 @@ async def test_the_documented_rights_suffice(rig):
     async with rig.manager(**way) as manager:
         await serving(manager, tp)
         await Writer(manager, tp, base=10).copy(0)
+
+
+async def test_with_the_right_to_create_the_topic_is_made_too(rig):
+    grant(rig, "User:rlmm", [*RIGHTS, TO_CREATE])
+    tp = tp_in(0)
+    way = {"listener": "SASL", "mechanism": "SCRAM-SHA-256", "user": "rlmm"}
+    async with rig.manager(**way) as manager:
+        await serving(manager, tp)
+        await Writer(manager, tp).copy(0)
 
 
 @pytest.mark.parametrize("missing", ["read", "write"])
