@@ -311,7 +311,8 @@ class ChunkCache:
                         taken = await file.pwrite(at, rest)
                         rest, at = rest[taken:], at + taken
             finally:
-                await file.close()
+                # A close that is cancelled before its thread began would leak the descriptor.
+                await asyncio.shield(file.close())
             await self._disk.rename(self._path(temporary), self._path(entry.name))
             whole = True
         finally:
