@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +17,7 @@ from rlmm_daemon.adapters.kafka_connection.errors import Reaction, name_of, reac
 from rlmm_daemon.adapters.kafka_connection.security import load_security
 from rlmm_daemon.config import KafkaAdmin, KafkaSecurity
 from rlmm_daemon.core.readiness import FAILURES, FailureReason
+from rlmm_daemon.daemon.gauges import Gauges
 from rlmm_daemon.domain.errors import (
     ConfigError,
     InvalidArgument,
@@ -21,6 +25,7 @@ from rlmm_daemon.domain.errors import (
     UnavailableError,
 )
 from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.event_log import LogMissing, NoTopicId
 from tests.unit.kafka.broker import FakeBroker, connected, opened
 
@@ -225,3 +230,27 @@ def test_a_password_is_read_anew_and_never_shown(tmp_path):
     assert "hunter1" not in repr(security)
     file.write_text("hunter2\n")
     assert load_security(settings).arguments()["sasl_plain_password"] == "hunter2"
+
+
+async def test_connections_errors_and_warnings_become_metrics():
+    broker = FakeBroker()
+    broker.settings = {"retention.ms": "1"}
+    metrics = Metrics()
+    hooks = SimpleNamespace(applied=[], snapshot_written=[])
+    parts: list[Any] = [SimpleNamespace(hooks=hooks), None, None]
+    gauges = Gauges(metrics, *parts)
+    value = metrics.registry.get_sample_value
+    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+        broker.faults["Fetch"].append(OSError("cut"))
+        await anext(batches)
+        for _ in range(2):  # a counter is not counted twice
+            gauges._log(log.facts())
+        assert value("rlmm_log_connections", {"purpose": "follow"}) == 1
+        assert (
+            value("rlmm_log_connections", {"purpose": "other"}) == log.client.connection_count - 1
+        )
+        assert value("rlmm_log_errors_total", {"task": "fetch"}) == 1
+        assert value("rlmm_log_setting_warnings") == 1
+    gauges._log(log.facts())
+    assert value("rlmm_log_connections", {"purpose": "follow"}) == 0
+    assert value("rlmm_log_errors_total", {"task": "fetch"}) == 1
