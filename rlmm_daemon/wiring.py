@@ -65,6 +65,8 @@ logger = structlog.get_logger(__name__)
 #: Of the drain's time, for requests in flight; copies and snapshots have the rest.
 _FINISH_SHARE = 0.2
 _COPIES_SHARE = 0.6
+#: A request that comes with the start waits so long for the bucket's marker; see `_until_open`.
+_MARKER_SECONDS = 2.0
 #: Keys that SIGHUP applies.
 _RELOADED = frozenset(
     {
@@ -209,6 +211,7 @@ class Daemon:
                 operator=operator,
                 copier=copier if bucket else None,
                 fetcher=fetcher,
+                opened=lambda: _until_open(manager, bucket),
             ),
             broker_id=config.daemon.broker_id,
             cluster_id=config.daemon.cluster_id,
@@ -240,6 +243,7 @@ class Daemon:
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
             runtime.ready("serving")
+        copier.abandon()
 
     def _read_caches(self, manager: Manager, jobs: asyncio.TaskGroup) -> ReadCaches | None:
         """Return what remote reads need; local files are sent as they are."""
@@ -539,6 +543,13 @@ def presence_of(manager: Manager) -> PresenceFacts:
             for partition, position in positions.items()
         },
     )
+
+
+async def _until_open(manager: Manager, bucket: Bucket | None) -> None:
+    """Return once log and bucket are known; a storage that is away is waited for only briefly."""
+    await manager.until_open()
+    if bucket is not None and manager.fleet.identity is not None:
+        await bucket.until_judged(_MARKER_SECONDS)
 
 
 def _readiness(manager: Manager) -> Ready:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,8 @@ from rlmm_daemon.ports.storage import Conflict, ObjectKind, RemoteStorage
 
 #: Each lost race means that another daemon wrote its row, and there are few daemons.
 RACES_MAX: Final = 50
+#: The `reason` of a StorageUnavailable that no waiting ends.
+FOREIGN_MARKER: Final = "foreign_marker"
 BACK_OFF_SECONDS: Final = 0.2
 BACK_OFF_SECONDS_MAX: Final = 10.0
 
@@ -52,6 +55,13 @@ class Bucket:
         self._marker: BucketMarker | None = None
         self._number: int | None = None
         self._refusal: ConfigError | None = None
+        self._judged = asyncio.Event()
+
+    async def until_judged(self, timeout_seconds: float) -> None:
+        """Return once the marker was read, whosever it is, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                await self._judged.wait()
 
     @property
     def marker(self) -> BucketMarker | None:
@@ -80,6 +90,7 @@ class Bucket:
                 return await self._settle(identity)
             except ConfigError as error:
                 self._refusal = error
+                self._judged.set()
                 raise
             except UnavailableError as error:
                 log.warning("bucket not reached", error=str(error), retry_seconds=round(pause, 1))
@@ -108,6 +119,7 @@ class Bucket:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
+        await self.storage.open()  # the start may not have reached it yet
         for _ in range(RACES_MAX):
             control = await self.storage.get_control(MARKER_KEY)
             if control is None:
@@ -163,7 +175,7 @@ class Bucket:
 
     def _require(self) -> BucketMarker:
         if self._refusal is not None:
-            raise StorageUnavailable(self._refusal.message, reason="foreign_marker")
+            raise StorageUnavailable(self._refusal.message, reason=FOREIGN_MARKER)
         if self._marker is None:
             raise StorageUnavailable("the bucket marker was not read yet", reason="no_marker")
         return self._marker
@@ -203,6 +215,7 @@ class Bucket:
             except Conflict:
                 continue
             self._marker, self._number = wanted, number
+            self._judged.set()
             return wanted
         raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
 

@@ -121,6 +121,7 @@ class BulkSession:
         deadline = asyncio.timeout(self._shared.seconds_for(method, params))
         try:
             async with deadline:
+                await self._shared.services.opened()
                 return await handlers.BULKS[method](self._shared.services, params)
         except TimeoutError as error:
             if not deadline.expired():

@@ -150,6 +150,11 @@ class Copier:
             job.stop(Draining())
         await self._until_idle(until - asyncio.get_running_loop().time())
 
+    def abandon(self) -> None:
+        """Cancel what a drain that was cut short left over: nobody is there to answer it."""
+        for job in tuple(self._jobs.values()):
+            job.abandon()
+
     async def _joined(self, kind: Kind, record: bytes, files: SegmentFiles) -> bytes:
         try:
             job = self._job(kind, record, files)

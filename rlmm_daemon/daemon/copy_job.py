@@ -149,6 +149,11 @@ class CopyJob:
             self._reason = reason
             self._task.cancel()
 
+    def abandon(self) -> None:
+        """Cancel it wherever it is, a roll-back too; a later start finds what is left."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def run(self) -> None:
         """Do all of it and complete `outcome`; raises only a bug or a cancel from above."""
         self._task = asyncio.current_task()

@@ -230,7 +230,7 @@ class Fleet:
                 )
         in_doubt = self.foreign_evidence is not None or self.whole_failure is not None
         if self._accept_missing:
-            await self._accepted(None)
+            await self._accepted_in_time()
         elif known is None and not in_doubt:
             await self.write_identity()
 
@@ -292,6 +292,21 @@ class Fleet:
         """The lineage that was recorded is accounted for: record the present one from now on."""
         self._recorded.pop(partition, None)
         self._present.pop(partition, None)
+
+    async def _accepted_in_time(self) -> None:
+        """Write an acceptance of the whole log down, however long the bucket is away."""
+        wait = _RETRY_SECONDS_MIN
+        while True:
+            try:
+                await self._accepted(None)
+            except (UnavailableError, OSError) as error:
+                self.trouble = f"the accepted loss was not written down yet: {error}"
+                logger.warning("accepted loss not written yet", error=str(error))
+            else:
+                self.trouble = None
+                return
+            await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
+            wait = min(wait * 2, _RETRY_SECONDS_MAX)
 
     async def _accepted(self, partition: MetadataPartition | None) -> None:
         """Write the acceptance down, first in the bucket, which other daemons read too."""
@@ -380,6 +395,9 @@ class Fleet:
         if follower.applied_since_snapshot and allowed(follower):
             with blame(follower.partition):
                 await self._snapshotter.try_write(follower)
+            assert self.follow_set is not None, "opened before"
+            if partition in self.follow_set.wanted() or follower.writer.in_flight:
+                return  # wanted again meanwhile: a write may be on its way already
         self._note_position(follower)
         task = self._tasks.pop(partition)
         del self.followers[partition]

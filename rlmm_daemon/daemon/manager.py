@@ -388,6 +388,11 @@ class Manager:
             return not_ready(follower.partition, PartitionState.REPLAYING, follower.lag)
         return not_ready(follower.partition, state, follower.lag)
 
+    async def until_open(self) -> None:
+        """Return once the event log is open, or is known not to open without an operator."""
+        while self.fleet.follow_set is None and self.fleet.whole_failure is None:
+            await self.fleet.changed.wait()
+
     async def until_readable(
         self, partition: TopicIdPartition, caller: Caller, timeout_seconds: float
     ) -> None:

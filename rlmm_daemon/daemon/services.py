@@ -2,7 +2,7 @@
 
 # ruff: noqa: D102 - these rows are the socket's methods, which codec.api and the README describe
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -129,6 +129,10 @@ class Operator(Protocol):
     async def log_repair(self, metadata_partition: int | None) -> dict[str, Any]: ...
 
 
+async def _at_once() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """Everything behind the socket; without storage there is neither copier nor fetcher."""
@@ -137,3 +141,6 @@ class Services:
     operator: Operator
     copier: SegmentCopier | None = None
     fetcher: SegmentFetcher | None = None
+    #: Returns once log and bucket are known, or will not be without an operator: the socket answers
+    #: some milliseconds earlier, and a copy asked for then is not to be refused.
+    opened: Callable[[], Awaitable[None]] = _at_once

@@ -568,10 +568,13 @@ class Session(asyncio.Protocol):
         return _result_frame(request_id, None)
 
     async def _send_one(self, request_id: int, method: str, params: Any) -> bytes:
+        if method not in handlers.ABOUT_THE_DAEMON:
+            await self._shared.services.opened()
         result = await handlers.REQUESTS[method](self._shared.services, params, self._caller)
         return _result_frame(request_id, result)
 
     async def _send_pages(self, request_id: int, stream: handlers.Stream, params: Any) -> bytes:
+        await self._shared.services.opened()
         pages: AsyncGenerator[Any, None] = stream(self._shared.services, params, self._caller)
         async with aclosing(pages):
             async for page in pages:
