@@ -15,7 +15,7 @@ def test_the_manager_keeps_its_promises(block: int):
 
 def test_the_seeds_reach_writes_answers_and_snapshots():
     counts: dict[str, int] = {}
-    for seed in range(20, 24):
+    for seed in range(20, 28):
         for name, count in run_seed(seed, scenario).counts.items():
             counts[name] = counts.get(name, 0) + count
     assert min(counts[name] for name in ("steps_acknowledged", "answers", "snapshots")) > 0
