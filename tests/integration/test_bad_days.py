@@ -1,0 +1,365 @@
+"""What goes wrong on a real machine, and what an operator sees and types then."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.client import Client
+from rlmm_daemon.domain.errors import (
+    HistoryLost,
+    LogCorrupt,
+    PartitionFailed,
+    StorageFull,
+    StorageUnavailable,
+    UnavailableError,
+)
+from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, uuid_text
+from rlmm_daemon.domain.segment import SegmentState
+from tests.support.daemon_process import CONFIG
+from tests.support.fork_server import ForkServer
+from tests.support.stocked_daemon import Stocked, eventually, flip, make
+
+DELETING = SegmentState.DELETE_SEGMENT_STARTED
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    with ForkServer() as server:
+        yield server
+
+
+@pytest.fixture
+def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
+    stocked = make(tmp_path, forks)
+    with stocked.daemon:
+        stocked.stock()
+        yield stocked
+
+
+def fails_of(it: Stocked, reason: str) -> None:
+    """orders-0 failed of this, orders-1 serves, and everybody is told so."""
+    row = eventually(lambda: it.row(0), lambda row: row["state"] == "failed")
+    assert row["failure"]["reason"] == reason
+    answer = it.explain(0)
+    assert (answer["verdict"], answer["cause"]) == ("failed", reason)
+    assert answer["next_command"] == row["failure"]["command"]
+    assert it.rlmm("explain", "orders-0").exit_code == 1
+    assert it.rlmm("status").exit_code == 1
+    it.serves(1)
+
+
+def restarts_clean(it: Stocked) -> None:
+    assert it.daemon.stop() == 0
+    it.start()
+    it.serves(0)
+    it.serves(1)
+
+
+# Damage in the event log's files.
+
+
+def test_damage_amid_the_newest_log_file_fails_one_partition_until_it_is_repaired(it):
+    assert it.rlmm("snapshot", "now").exit_code == 0
+    it.daemon.kill()
+    (newest,) = it.log_files(0)
+    flip(newest, 100)
+    verified = it.rlmm("log", "verify", str(it.log_dir))
+    assert verified.exit_code == 1
+    assert str(newest) in verified.stdout
+    it.start()
+    with it.daemon.client() as client, pytest.raises(LogCorrupt):
+        client.list_remote_log_segments(it.orders[0])
+    fails_of(it, "log_corrupt")
+    assert str(newest) in "".join(it.explain(0)["evidence"])
+    assert it.explain(0)["next_command"] == f"rlmm log repair {it.number(0)}"
+    it.run_next(0)
+    it.serves(0)
+    assert Path(f"{newest}.corrupt").exists()
+    restarts_clean(it)
+    shutil.rmtree(it.state_dir / "snapshots")
+    it.daemon.kill()
+    it.start()
+    it.serves(0)
+
+
+def test_damage_in_a_sealed_file_shows_when_it_is_read_and_is_repaired_from_what_is_known(it):
+    assert it.daemon.stop() == 0
+    assert it.rlmm("log", "seal", str(it.log_dir)).exit_code == 0
+    sealed, _ = it.log_files(0)
+    it.start()
+    it.serves(0)
+    flip(sealed, sealed.stat().st_size // 2)
+    assert it.rlmm("partition", "rebuild", str(it.number(0))).exit_code == 0
+    fails_of(it, "log_corrupt")
+    it.run_next(0)
+    it.serves(0)
+    assert Path(f"{sealed}.corrupt").exists()
+    restarts_clean(it)
+
+
+def test_a_repair_does_not_bring_back_what_was_deleted(it):
+    gone = it.copied(0)[0].metadata.segment_id
+    with it.daemon.client() as client:
+        client.delete_segment(it.orders[0], gone)
+        client.snapshot_now()
+    it.daemon.kill()
+    flip(it.log_files(0)[0], 700)
+    it.start()
+    fails_of(it, "log_corrupt")
+    it.run_next(0)
+    left = {segment.metadata.segment_id for segment in it.copied(0)} - {gone}
+    assert it.listed(0).keys() == left
+
+
+# A log that is gone, or is older than what was read of it.
+
+
+def test_a_log_that_is_gone_is_made_anew_only_when_its_loss_was_accepted(it):
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.log_dir)
+    it.start()
+    status = eventually(lambda: it.json("status"), lambda answer: answer["log"]["failure"])
+    assert status["log"]["failure"]["reason"] == "log_missing"
+    answer = it.explain(0)
+    assert (answer["verdict"], answer["cause"]) == ("failed", "log_missing")
+    with it.daemon.client() as client, pytest.raises(PartitionFailed):
+        client.list_remote_log_segments(it.orders[0])
+    assert not (it.log_dir / "identity.json").exists()
+    assert answer["next_command"] == "rlmm partition accept-loss --all"
+    marker = it.daemon.remote / "_rlmm" / "marker.json"
+    before = marker.read_bytes()
+    assert it.rlmm("partition", "accept-loss", "--all").exit_code == 1  # nobody said yes
+    assert it.rlmm("partition", "accept-loss", "--all", "--yes").exit_code == 0
+    eventually(lambda: it.json("status"), lambda answer: answer["log"]["open"])
+    assert it.listed(0) == {}
+    added = it.copy_new(0)
+    assert marker.read_bytes() != before
+    assert it.daemon.stop() == 0
+    it.start()
+    assert it.listed(0).keys() == {added}
+    assert it.rlmm("status").exit_code == 0
+
+
+@pytest.mark.parametrize("remedy", ["repair", "accept-loss"])
+def test_a_log_replaced_by_an_older_copy_of_itself_is_noticed(it, remedy):
+    assert it.daemon.stop() == 0
+    shutil.copytree(it.log_dir, it.daemon.directory / "older")
+    it.start()
+    it.serves(0)
+    added = [it.copy_new(0, serial) for serial in range(3)]
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.log_dir)
+    shutil.copytree(it.daemon.directory / "older", it.log_dir)
+    it.start()
+    with it.daemon.client() as client, pytest.raises(HistoryLost):
+        client.list_remote_log_segments(it.orders[0])
+    fails_of(it, "history_lost")
+    if remedy == "repair":
+        it.run_next(0)
+        eventually(lambda: it.listed(0).keys() >= set(added))
+    else:
+        number = str(it.number(0))
+        assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+        eventually(lambda: it.row(0), lambda row: row["state"] == "ready")
+        assert not set(added) & it.listed(0).keys()
+    restarts_clean(it)
+
+
+@pytest.mark.parametrize("kept", ["positions"])
+def test_a_position_that_the_log_lost_is_enough_to_notice(it, kept):
+    """Without any snapshot, and with only one of the two places that hold positions."""
+    assert it.daemon.stop() == 0
+    shutil.copytree(it.log_dir, it.daemon.directory / "older")
+    it.start()
+    it.copy_new(0)
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.log_dir)
+    shutil.copytree(it.daemon.directory / "older", it.log_dir)
+    shutil.rmtree(it.state_dir / "snapshots")
+    presence = it.daemon.remote / "_rlmm" / "daemons" / "1.json"
+    (presence if kept == "positions" else it.state_dir / "positions.json").unlink()
+    it.start()
+    with it.daemon.client() as client, pytest.raises(HistoryLost):
+        client.list_remote_log_segments(it.orders[0])
+
+
+# Snapshots.
+
+
+def test_a_damaged_snapshot_is_set_aside_and_replayed_instead(it):
+    assert it.daemon.stop() == 0
+    for path in it.snapshots:
+        flip(path, path.stat().st_size // 2)
+    assert it.rlmm("snapshot", "verify", str(it.state_dir)).exit_code == 1
+    it.start()
+    it.serves(0)
+    it.serves(1)
+    assert len(list((it.state_dir / "snapshots").glob("*.rejected"))) == 2
+    assert it.json("status")["snapshots"]["rejected"] == 2
+    assert it.rlmm("status").exit_code == 0, "nothing was lost, so nothing is wrong"
+
+
+def test_a_snapshot_of_a_newer_daemon_is_refused_untouched(it):
+    assert it.daemon.stop() == 0
+    (path,) = (it.state_dir / "snapshots").glob(f"{it.number(0)}-*.snapshot")
+    newer = bytearray(path.read_bytes())
+    newer[8:12] = (9).to_bytes(4, "little")
+    path.write_bytes(newer)
+    it.start()
+    eventually(lambda: it.row(0), lambda row: row["state"] == "failed")
+    answer = it.explain(0)
+    assert answer["trouble"]
+    assert "snapshot format" in " ".join(answer["evidence"])
+    it.serves(1)
+    assert path.read_bytes() == newer
+    assert it.daemon.stop() == 0
+    assert path.read_bytes() == newer
+
+
+# A full disk.
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    path = tmp_path / "var" / "state"
+    path.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file system of our own: {done.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def test_a_full_disk_refuses_writes_only_and_ends_without_a_restart(tmp_path, forks, small_disk):
+    it = make(tmp_path, forks)
+    with it.daemon:
+        it.stock()
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as file:
+            while True:
+                try:
+                    file.write(bytes(4096))
+                except OSError:
+                    break
+        # What was preallocated is used up first.
+        with pytest.raises(StorageFull), it.daemon.client() as client:
+            fill_the_log(client, it)
+        it.serves(0)
+        it.serves(1)
+        filler.unlink()
+        eventually(lambda: it.copy_new(0, 255))
+        it.daemon.kill()
+        it.start()
+        it.serves(0)
+        assert it.daemon.stop() == 0
+
+
+def fill_the_log(client: Client, it: Stocked) -> None:
+    """Add segments until the log takes no more: each with as many epochs as a record may hold."""
+    segment = it.next(0).metadata
+    epochs = {LeaderEpoch(epoch): Offset(segment.start_offset) for epoch in range(5_000)}
+    for serial in range(1_000):
+        fresh = SegmentId(serial.to_bytes(16, "big"))
+        client.add_remote_log_segment_metadata(
+            replace(segment, segment_id=fresh, segment_leader_epochs=epochs)
+        )
+
+
+# The bucket.
+
+
+def test_a_foreign_bucket_takes_no_copies_while_metadata_is_served(it):
+    assert it.daemon.stop() == 0
+    path = it.daemon.remote / "_rlmm" / "marker.json"
+    marker = json.loads(path.read_text())
+    path.write_text(json.dumps(marker | {"cluster_id": "another-cluster"}))
+    before = path.read_bytes()
+    it.start()
+    assert len(it.listed(0)) == len(it.copied(0))
+    segment = it.next(0)
+    with it.daemon.client() as client, pytest.raises(StorageUnavailable, match="another-cluster"):
+        client.copy_segment(segment.metadata, segment.files)
+    assert segment.metadata.segment_id not in it.listed(0), "nothing was begun in the log"
+    run = it.rlmm("status")
+    assert run.exit_code == 1
+    assert "another-cluster" in run.stdout
+    assert "another-cluster" in json.dumps(it.explain(0))
+    assert it.daemon.stop() == 0
+    assert path.read_bytes() == before
+
+
+def test_a_storage_root_may_vanish_and_come_back(it):
+    away = it.daemon.remote.with_name("unmounted")
+    it.daemon.remote.rename(away)
+    with pytest.raises(StorageUnavailable, match="storage root"):
+        it.copy_new(0, 1)
+    stored = next(iter(it.listed(0).values()))
+    with it.daemon.client(timeout_seconds=1.0) as client, pytest.raises(UnavailableError):
+        client.fetch_log_segment(stored)
+    it.daemon.remote.mkdir()  # what an unmounted file system leaves behind: empty, and not it
+    with pytest.raises(UnavailableError):
+        it.copy_new(0, 2)
+    it.daemon.remote.rmdir()
+    away.rename(it.daemon.remote)
+    it.serves(0)
+    it.copy_new(0, 3)
+    # What could not be rolled back is seen, and ends with the command that explain names.
+    left = [each for each in it.listed(0).values() if each.state is DELETING]
+    for segment in left:
+        run = it.rlmm("delete", "orders-0", uuid_text(segment.segment_id), "--yes")
+        assert run.exit_code == 0, run.output
+    assert len(it.listed(0)) == len(it.copied(0)) + 1
+
+
+# A second daemon.
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "words"),
+    [
+        ("state", {"socket.path": "two.sock"}, "another daemon uses the state directory"),
+        ("socket", {"daemon.state_dir": "two"}, "another daemon answers on"),
+    ],
+)
+def test_a_second_daemon_is_refused_and_the_first_untouched(it, shared, own, words):
+    settings = it.daemon.settings | own
+    command = [f"--set={key}={value}" for key, value in settings.items()]
+    run = it.daemon.rlmm("run", "--config", str(CONFIG), *command)
+    assert run.returncode == 78, shared
+    assert words in run.stderr
+    assert "Traceback" not in run.stderr
+    it.serves(0)
+    it.copy_new(0)
+    assert it.daemon.stop() == 0
+
+
+def test_a_second_daemon_on_the_same_event_log_waits_and_says_why(it, tmp_path, forks):
+    other = make(
+        tmp_path / "two",
+        forks,
+        {"event_log.directory": str(it.log_dir), "storage.directory": str(tmp_path / "r")},
+    )
+    (tmp_path / "r").mkdir()
+    with ForkServer() as server:
+        other.daemon = type(other.daemon)(tmp_path / "two", other.daemon.settings, server)
+        with other.daemon:
+            trouble = eventually(
+                lambda: other.json("status")["log"]["trouble"], lambda trouble: "another" in trouble
+            )
+            assert "another process has the event log" in trouble
+            assert other.rlmm("status").exit_code == 1
+            answer = other.explain(0)
+            assert answer["cause"] == "log_not_open"
+            assert "another process" in " ".join(answer["evidence"])
+            it.serves(0)
+            it.copy_new(0)
+            assert it.daemon.stop() == 0
+            eventually(lambda: other.json("status")["log"]["open"])
+            it.start()
