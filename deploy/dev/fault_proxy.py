@@ -56,7 +56,7 @@ class Kind(enum.Enum):
     WRONG_CHECKSUM = enum.auto()
     #: Report another ETag than the object's.
     OTHER_ETAG = enum.auto()
-    #: Send the answer's body in small pieces with `seconds` between.
+    #: Send the answer's body in pieces of `after` (1024) bytes with `seconds` between.
     TRICKLE = enum.auto()
 
 
@@ -292,7 +292,7 @@ async def _answer(
         response.headers["ETag"] = '"0123456789abcdef0123456789abcdef"'
     await response.prepare(request)
     sent = 0
-    size = 1024 if kind is Kind.TRICKLE else CHUNK_BYTES
+    size = fault.after or 1024 if fault and kind is Kind.TRICKLE else CHUNK_BYTES
     async for chunk in answer.content.iter_chunked(size):
         if fault is not None and kind in {Kind.CUT_ANSWER, Kind.SHORT_ANSWER}:
             await response.write(chunk[: fault.after - sent])
