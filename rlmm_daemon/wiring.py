@@ -76,6 +76,7 @@ _RELOADED = frozenset(
     }
 )
 _LOOK_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 2.0
 
 
 def run(config: Config, *, reload: Callable[[], Config]) -> int:
@@ -303,6 +304,7 @@ class Daemon:
             copy_deadline_seconds=self._config.copy.deadline_seconds,
             facts=lambda: presence_of(manager),
         )
+        self._runtime.on_drain("presence", lambda: _last_words(presence))
         self._runtime.spawn("storage.presence", presence.run())
         await _tell_of_changes(manager, presence)
 
@@ -339,6 +341,15 @@ async def _name_cluster(server: Server, manager: Manager) -> None:
         await manager.fleet.changed.wait()
     if identity.cluster_id is not None:
         server.identify(identity.cluster_id)
+
+
+async def _last_words(presence: PresenceFile) -> None:
+    """Leave the presence file as of the end, unless the storage is away."""
+    try:
+        async with asyncio.timeout(_LAST_WORDS_SECONDS):
+            await presence.write()
+    except TimeoutError:
+        logger.warning("presence file not written at the end")
 
 
 async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:

@@ -67,6 +67,7 @@ class AdminServer:
             await self._runner.cleanup()
 
     async def _serve_metrics(self, _request: web.Request) -> web.Response:
+        self._metrics.process.ready.set(self._readiness().ready)
         return web.Response(
             body=self._metrics.text(),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},

@@ -1,6 +1,7 @@
 """Copies and deletes of segments: the SPI's two steps, the two whole jobs, one copy per segment."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -49,6 +50,9 @@ class Copier:
         self._log, self._tasks, self._options = log, tasks, options
         self._jobs: dict[SegmentId, CopyJob] = {}
         self._failures: dict[str, CopyFailure] = {}
+        self._outcomes: Counter[str] = Counter()
+        #: By all copies that ended, however they did.
+        self.bytes_copied = 0
         self._now_ms = now_ms
         self._draining = False
         self._tools = (
@@ -134,6 +138,10 @@ class Copier:
         """Return the copies that are running or waiting, in the order of their requests."""
         return [job.facts() for job in self._jobs.values()]
 
+    def outcomes(self) -> Mapping[str, int]:
+        """Return how many copies ended in which way: ok, cancelled, or an error's wire name."""
+        return self._outcomes
+
     def failures(self) -> Mapping[str, CopyFailure]:
         """Return what the last copy of a partition failed of, by the partition in Kafka's form."""
         return self._failures
@@ -199,6 +207,11 @@ class Copier:
         partition = str(job.metadata.partition)
         self._failures.pop(partition, None)
         error = None if outcome.cancelled() else outcome.exception()
+        if outcome.cancelled():
+            self._outcomes["cancelled"] += 1
+        else:
+            self._outcomes[error.wire_name() if isinstance(error, RlmmError) else "ok"] += 1
+        self.bytes_copied += job.progress.bytes_done
         if error is not None:
             self._failures[partition] = CopyFailure(
                 segment_id=uuid_text(job.metadata.segment_id),

@@ -259,8 +259,9 @@ class Follower:
             or position.leader_epoch != at.leader_epoch
             or position.next_offset > at.next_offset
         ]
-        if unsure or self._foreign_evidence() is not None:
-            self._recorded += unsure
+        self._recorded += unsure
+        held = self.failure is not None and self.failure.reason is FailureReason.CRASH_LOOP
+        if not held and (unsure or self._foreign_evidence() is not None):
             self.retry()
 
     async def accept_loss(self) -> None:

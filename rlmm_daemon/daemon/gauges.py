@@ -6,16 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated, Unreadable
-from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.core.readiness import FailureReason, PartitionState
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.limits import ServerStats
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.snapshots import WrittenSnapshot
 from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
 
 PERIOD_SECONDS: Final = 2.0
+_SHOWN: Final = tuple(
+    state for state in SegmentState if state is not SegmentState.DELETE_SEGMENT_FINISHED
+)
 _OUTCOMES: Final = {
     Applied: "applied",
     Repeated: "repeated",
@@ -42,7 +46,7 @@ class Gauges:
         self._stats = stats
         self._log_facts = log_facts
         self._log_counts: Counter[str] = Counter()
-        self._limits: Counter[str] = Counter()
+        self._counted: Counter[object] = Counter()
         self._events: Counter[str] = Counter()
         manager.hooks.applied.append(self._applied)
         manager.hooks.snapshot_written.append(self._snapshot)
@@ -61,6 +65,7 @@ class Gauges:
         """Copy the levels, for ever."""
         while True:
             self.refresh()
+            await self._segments()
             await asyncio.sleep(PERIOD_SECONDS)
 
     def refresh(self) -> None:
@@ -73,6 +78,36 @@ class Gauges:
         jobs = self._copier.jobs()
         self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))
         self._metrics.storage.copies_waiting.set(sum(job.phase == "queued" for job in jobs))
+        self._totals()
+
+    def _grown(self, name: object, count: int) -> int:
+        """Return by how much a count grew since it was last asked about."""
+        grown = count - self._counted[name]
+        self._counted[name] = count
+        return grown
+
+    def _totals(self) -> None:
+        """Take up what the rooms count by themselves."""
+        metrics, manager = self._metrics, self._manager
+        outcomes = metrics.snapshots.outcomes
+        outcomes.labels("failed").inc(self._grown("failed", manager.snapshotter.failures))
+        outcomes.labels("rejected").inc(self._grown("rejected", manager.snapshots.rejected))
+        for outcome, count in self._copier.outcomes().items():
+            metrics.storage.copies.labels(outcome).inc(self._grown(("copy", outcome), count))
+        metrics.storage.copy_bytes.inc(self._grown("copied", self._copier.bytes_copied))
+
+    async def _segments(self) -> None:
+        """Count segments, a metadata partition in each turn of the loop."""
+        counts, size = Counter[SegmentState](), 0
+        for follower in self._manager.followed():
+            for cache in follower.fold.partitions.values():
+                for state in _SHOWN:
+                    counts[state] += cache.segments_by_state[state]
+                size += cache.bytes_by_state[SegmentState.COPY_SEGMENT_FINISHED]
+            await asyncio.sleep(0)
+        for state in _SHOWN:
+            self._metrics.fold.segments.labels(state.name).set(counts[state])
+        self._metrics.fold.segments_bytes.set(size)
 
     def _fold(self, followers: Sequence[Follower]) -> None:
         fold = self._metrics.fold
@@ -89,6 +124,12 @@ class Gauges:
             fold.next_offset.labels(partition).set(follower.fold.position)
             if (lag := follower.lag) is not None:
                 fold.lag.labels(partition).set(lag)
+        self._metrics.process.crash_looped.set(
+            sum(
+                follower.failure is not None and follower.failure.reason is FailureReason.CRASH_LOOP
+                for follower in followers
+            )
+        )
         roles = Counter(self._manager.assignment.announced.values())
         fold.announced.labels("leader").set(roles[True])
         fold.announced.labels("follower").set(roles[False])
@@ -117,5 +158,12 @@ class Gauges:
             "buffered_bytes_max": stats.slow_reader_pauses,
         }
         for limit, count in reached.items():
-            socket.limits.labels(limit).inc(count - self._limits[limit])
-            self._limits[limit] = count
+            socket.limits.labels(limit).inc(self._grown(limit, count))
+        socket.accepted.inc(self._grown("accepted", stats.connections))
+        socket.malformed.inc(self._grown("malformed", stats.frames_malformed))
+        at_once = stats.requests - stats.requests_now
+        for (method, outcome), count in stats.outcomes.items():
+            at_once -= count
+            socket.requests.count(method, outcome, by=self._grown((method, outcome), count))
+        # Counted together: an increment by method would cost them more than it tells.
+        socket.requests.count("at once", "ok", by=max(0, self._grown("at once", at_once)))

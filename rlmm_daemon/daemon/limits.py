@@ -1,5 +1,6 @@
 """The socket's limits and what came of them, one counter for each."""
 
+from collections import Counter
 from dataclasses import dataclass, field, fields
 
 from rlmm_daemon.codec.frames import FRAME_BYTES_MAX
@@ -65,7 +66,10 @@ class ServerStats:
     bulk_answers: int = 0
     bulk_answers_broken: int = 0
     bulk_bytes: int = 0
+    #: (method, "ok" or an error's wire name) -> answers, but for look-ups answered at once.
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def snapshot(self) -> dict[str, int]:
         """Return every counter by its name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        levels = (each.name for each in fields(self) if each.name != "outcomes")
+        return {name: getattr(self, name) for name in levels}

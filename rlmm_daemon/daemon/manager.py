@@ -205,7 +205,8 @@ class Manager:
         if self.fleet.identity is not None:
             try:
                 await self.fleet.write_positions()
-                await self.state.write_announced(self.assignment.to_file())
+                if self.assignment.version:
+                    await self.state.write_announced(self.assignment.to_file())
             except OSError as error:  # they warm and guard the next start; the log has everything
                 logger.warning("last state not written", error=str(error))
 

@@ -528,25 +528,30 @@ class Session(asyncio.Protocol):
     async def _run(
         self, request_id: int, method: str, work: Callable[[], Any], seconds: float | None
     ) -> None:
-        deadline = asyncio.timeout(seconds)
+        deadline, outcome = asyncio.timeout(seconds), "ok"
         correlation_id = f"{self._number}.{request_id}"
         try:
             with structlog.contextvars.bound_contextvars(correlation_id=correlation_id):
                 async with deadline:
                     frame = await work()
         except RlmmError as error:
+            outcome = error.wire_name()
             frame = frames.error_frame(request_id, error)
         except TimeoutError as error:
             if not deadline.expired():
                 self._tell_bug(request_id, method)
                 raise
             self._stats.requests_timed_out += 1
+            outcome = TimedOut.wire_name()
             frame = frames.error_frame(request_id, TimedOut(str(error)))
         except OSError as error:
-            frame = frames.error_frame(request_id, from_os_error(error))
+            failure = from_os_error(error)
+            outcome = failure.wire_name()
+            frame = frames.error_frame(request_id, failure)
         except Exception:
             self._tell_bug(request_id, method)
             raise
+        self._stats.outcomes[method, outcome] += 1
         await self._send(frame)
 
     def _tell_bug(self, request_id: int, method: str) -> None:
