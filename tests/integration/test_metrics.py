@@ -1,0 +1,108 @@
+"""The admin port: what it says of a daemon that is well, and what moves when it is not."""
+
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlmm_daemon.domain.errors import RlmmError, SegmentNotFound
+from rlmm_daemon.domain.segment import (
+    CustomMetadata,
+    SegmentMetadata,
+    SegmentState,
+    SegmentUpdate,
+)
+from tests.support.fork_server import ForkServer
+from tests.support.stocked_daemon import Stocked, eventually, flip, free_address, make
+
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    with ForkServer() as server:
+        yield server
+
+
+@pytest.fixture
+def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
+    stocked = make(tmp_path, forks, {"admin.listen": free_address()})
+    with stocked.daemon:
+        yield stocked
+
+
+def update(
+    segment: SegmentMetadata, state: SegmentState, custom: bytes | None = None
+) -> SegmentUpdate:
+    return SegmentUpdate(
+        partition=segment.partition,
+        segment_id=segment.segment_id,
+        broker_id=segment.broker_id,
+        event_timestamp_ms=segment.event_timestamp_ms + 1,
+        custom_metadata=None if custom is None else CustomMetadata(custom),
+        state=state,
+    )
+
+
+# Signals.
+
+
+def test_health_readiness_and_metrics_tell_how_things_are(it):
+    it.stock()
+    assert it.admin("/healthz") == (200, "ok\n")
+    status, body = it.admin("/readyz")
+    assert status == 200
+    assert msgspec.json.decode(body)["ready"] is True
+    finished = 'rlmm_segments{state="COPY_SEGMENT_FINISHED"}'
+    metrics = eventually(it.metrics, lambda found: found.get(finished) == 6)
+    assert metrics["rlmm_ready"] == 1
+    assert metrics['rlmm_metadata_partitions{state="ready"}'] == 2
+    assert metrics['rlmm_user_partitions_announced{role="leader"}'] == 2
+    assert metrics['rlmm_events_total{outcome="applied"}'] == 12
+    assert metrics['rlmm_copies_total{outcome="ok"}'] == 6
+    assert metrics["rlmm_copy_bytes_total"] > 6 * 40_000
+    assert metrics['rlmm_requests_total{method="copy_segment",outcome="ok"}'] == 6
+    assert metrics["rlmm_connections_accepted_total"] >= 2
+
+
+def test_trouble_moves_a_metric(it):
+    it.stock()
+    assert it.rlmm("snapshot", "now").exit_code == 0
+    # A malformed frame, a refused write, a copy that fails.
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(it.daemon.socket_path)
+        raw.sendall(b"\0\0\0\1\xc1")
+        assert raw.recv(65_536)
+    segment = it.next(0)
+    with it.daemon.client() as client:
+        with pytest.raises(SegmentNotFound):
+            client.update_remote_log_segment_metadata(update(segment.metadata, FINISHED))
+        with pytest.raises(RlmmError):
+            client.copy_segment(replace(segment.metadata, segment_size_bytes=1), segment.files)
+    wanted = {
+        "rlmm_frames_malformed_total",
+        'rlmm_copies_total{outcome="invalid_argument"}',
+        'rlmm_requests_total{method="copy_segment",outcome="invalid_argument"}',
+        'rlmm_requests_total{method="update_remote_log_segment_metadata",outcome="segment_not_found"}',
+        'rlmm_snapshots_total{outcome="written"}',
+    }
+    eventually(
+        lambda: {name for name in wanted if not it.metrics().get(name)}, lambda left: not left
+    )
+    # A partition that failed, and a snapshot that was set aside.
+    it.daemon.kill()
+    flip(it.log_files(0)[0], 100)
+    (other,) = (it.state_dir / "snapshots").glob(f"{it.number(1)}-*.snapshot")
+    flip(other, other.stat().st_size // 2)
+    it.start()
+    failed = 'rlmm_metadata_partitions{state="failed"}'
+    metrics = eventually(it.metrics, lambda found: found.get(failed) == 1)
+    assert metrics["rlmm_ready"] == 0
+    assert metrics['rlmm_snapshots_total{outcome="rejected"}'] == 1
+    status, body = it.admin("/readyz")
+    assert status == 503
+    assert msgspec.json.decode(body)["partitions"][str(it.number(0))] == "failed"
+    assert it.admin("/healthz")[0] == 200
