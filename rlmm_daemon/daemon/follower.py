@@ -323,8 +323,9 @@ class Follower:
                 self._trimmed_to = moved.start
                 self._fail(FailureReason.HISTORY_LOST, f"{moved}, this daemon stands at {position}")
             except LogMoved as moved:
+                # Followed again after the usual pause: a log that stays moved must not spin.
                 await self._drop_fold(str(moved) or "the log lost its tail")
-                continue
+                position = self.fold.position
             except LogCorrupt as error:
                 self._fail(FailureReason.LOG_CORRUPT, error.message)
             except (CorruptError, RefusedError) as error:

@@ -62,7 +62,9 @@ class History:
         earlier = await self._state.lost(self.partition)
         known = {_key(record): record for record in (earlier.records if earlier else [])}
         known.update((_key(record), record) for record in finished(fold))
-        reasons = [*(earlier.reasons if earlier else []), reason]
+        reasons = list(earlier.reasons if earlier else [])
+        if reasons[-1:] != [reason]:
+            reasons.append(reason)
         lost = Lost(
             metadata_partition=self.partition, reasons=reasons, records=list(known.values())
         )

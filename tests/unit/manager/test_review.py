@@ -265,3 +265,30 @@ async def test_an_operators_write_waits_for_the_log_to_open(rig):
         await until(lambda: manager.fleet.trouble not in (None, "not opened yet"))
         rig.store.resume()
         await write
+
+
+async def test_a_topic_that_is_recreated_under_us_is_not_ready_and_does_not_spin(rig, monkeypatch):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        follower = manager.fleet.followers[of(TP)]
+        drops = []
+        drop = follower.history.drop
+
+        async def counted(fold, reason):
+            drops.append(reason)
+            await drop(fold, reason)
+
+        monkeypatch.setattr(follower.history, "drop", counted)
+        rig.store.recreate(OTHER)
+        await until(lambda: len(drops) >= 3)
+        assert len(follower.history.missing) == 1
+        assert len(follower.history.reasons) == 1
+        with pytest.raises((HistoryLost, NotReady)):
+            ask(manager)
+        monkeypatch.setattr("rlmm_daemon.daemon.follower.BACKOFF_SECONDS_MAX", 3600.0)
+        monkeypatch.setattr("rlmm_daemon.daemon.follower.BACKOFF_SECONDS_MIN", 3600.0)
+        seen = len(drops)
+        for _ in range(50):  # each drop does as much disk work as one of these
+            await rig.disk.write_atomically(f"{rig.directory}/beat", b"x")
+        assert len(drops) <= seen + 3, "the pauses grow, so few drops fit in"
