@@ -525,6 +525,8 @@ def server_options_of(config: Config) -> ServerOptions:
         requests_max=socket.requests_max,
         frame_bytes_max=socket.frame_bytes_max,
         buffered_bytes_max=socket.buffered_bytes_max,
+        slow_reader_seconds=socket.slow_reader_timeout_ms / 1000,
+        unfinished_bytes_max=socket.unfinished_bytes_max,
         hello_seconds=socket.hello_timeout_ms / 1000,
         request_seconds=socket.request_timeout_ms / 1000,
         job_seconds=config.copy.deadline_seconds * 2,

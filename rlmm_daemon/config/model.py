@@ -75,6 +75,10 @@ class Socket(_Section, frozen=True, kw_only=True):
     frame_bytes_max: Annotated[int, Meta(ge=4_096, le=64 * _MIB)] = 4 * _MIB
     #: Answers waiting for a slow reader; beyond it that connection is read no further.
     buffered_bytes_max: Annotated[int, Meta(ge=65_536, le=1_024 * _MIB)] = 8 * _MIB
+    #: A reader that takes nothing for so long, with answers waiting, is cut off.
+    slow_reader_timeout_ms: Milliseconds = 60_000
+    #: Unfinished frames over all connections.
+    unfinished_bytes_max: Annotated[int, Meta(ge=_MIB, le=4_096 * _MIB)] = 64 * _MIB
     hello_timeout_ms: Milliseconds = 5_000
     #: Of one request, copies apart; a caller may ask for less.
     request_timeout_ms: Milliseconds = 30_000

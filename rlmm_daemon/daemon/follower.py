@@ -38,6 +38,7 @@ from rlmm_daemon.domain.errors import (
     RefusedError,
     RlmmError,
     UnavailableError,
+    UnsupportedProtocol,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
@@ -326,10 +327,8 @@ class Follower:
                 # Followed again after the usual pause: a log that stays moved must not spin.
                 await self._drop_fold(str(moved) or "the log lost its tail")
                 position = self.fold.position
-            except LogCorrupt as error:
-                self._fail(FailureReason.LOG_CORRUPT, error.message)
             except (CorruptError, RefusedError) as error:
-                self._fail(FailureReason.HISTORY_LOST, error.message)
+                self._stopped_by(error)
             except (UnavailableError, OSError) as error:
                 self._troubled(error)
             except Exception as bug:
@@ -490,6 +489,16 @@ class Follower:
             now_ms = self._context.clock.now_ms()
             self.failure = Failure(reason, evidence, now_ms, instead=command)
         self.changed.ring()
+
+    def _stopped_by(self, error: CorruptError | RefusedError) -> None:
+        if isinstance(error, LogCorrupt):
+            self._fail(FailureReason.LOG_CORRUPT, error.message)
+        elif isinstance(error, UnsupportedProtocol):
+            # A newer daemon's file is left untouched; a rebuild gives it up on purpose.
+            command = f"rlmm partition rebuild {self.partition}"
+            self._fail(FailureReason.HISTORY_LOST, error.message, command)
+        else:
+            self._fail(FailureReason.HISTORY_LOST, error.message)
 
     def _troubled(self, error: Exception) -> None:
         before = self.trouble.consecutive if self.trouble else 0

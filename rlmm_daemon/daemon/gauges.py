@@ -156,6 +156,9 @@ class Gauges:
             "frame_bytes_max": stats.frames_too_long,
             "held_reads_max": stats.held_reads_refused,
             "buffered_bytes_max": stats.slow_reader_pauses,
+            "slow_reader_timeout_ms": stats.slow_readers_closed,
+            "unfinished_bytes_max": stats.unfinished_bytes_refused,
+            "request_timeout_ms": stats.requests_timed_out,
         }
         for limit, count in reached.items():
             socket.limits.labels(limit).inc(self._grown(limit, count))
