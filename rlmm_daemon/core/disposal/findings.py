@@ -1,0 +1,250 @@
+"""What a listing and the log say of one segment together, as findings; and what may be condemned.
+
+The log is the truth. An object is an orphan only if no event names its segment, which is sound
+because COPY_SEGMENT_STARTED is applied before the first byte is put, and the listing is older than
+the log that it is compared with. What is absent from a listing is only a hint: a listing is a
+picture of minutes, so `Judged.confirm` asks for a fresh read of the log and then of the object.
+
+    the log's last word      an object that is there     an object that is not
+    none                     orphan_object
+    COPY_SEGMENT_STARTED     (stuck_copy when old)
+    COPY_SEGMENT_FINISHED    size_mismatch if it is      missing_object (.log), partial_segment
+    DELETE_SEGMENT_STARTED   (stuck_delete when old)
+    DELETE_SEGMENT_FINISHED  deleted_but_present
+"""
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from rlmm_daemon.domain.segment import SegmentState
+
+LOG: Final = ".log"
+
+
+class Severity(enum.StrEnum):
+    """How soon somebody should look: HIGH is data that consumers can't read."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Finding(enum.StrEnum):
+    """Every way in which storage and log can disagree."""
+
+    ORPHAN_OBJECT = "orphan_object"
+    DELETED_BUT_PRESENT = "deleted_but_present"
+    MISSING_OBJECT = "missing_object"
+    PARTIAL_SEGMENT = "partial_segment"
+    SIZE_MISMATCH = "size_mismatch"
+    STUCK_COPY = "stuck_copy"
+    STUCK_DELETE = "stuck_delete"
+    DEAD_TOPIC = "dead_topic"
+    INCOMPLETE_UPLOAD = "incomplete_upload"
+    OVERLAP = "overlap"
+    OFFSET_GAP = "offset_gap"
+    UNKNOWN_KEY = "unknown_key"
+    FOREIGN_CLUSTER = "foreign_cluster"
+    NOT_CURRENT_VERSION = "not_current_version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a finding means to an operator, and whether anything may be deleted for it."""
+
+    severity: Severity
+    meaning: str
+    #: What to do; a command where there is one.
+    action: str
+    #: Whether quarantine and deletion may act on it. Everything else is only reported.
+    condemnable: bool = False
+
+
+F, S = Finding, Severity
+RULES: Final[Mapping[Finding, Rule]] = MappingProxyType({
+    F.ORPHAN_OBJECT: Rule(
+        severity=S.LOW, condemnable=True,
+        meaning="no event of the log names this object's segment",
+        action="rlmm reconcile run --execute quarantines it",
+    ),
+    F.DELETED_BUT_PRESENT: Rule(
+        severity=S.LOW, condemnable=True,
+        meaning="the segment is DELETE_SEGMENT_FINISHED, its object is still there",
+        action="rlmm reconcile run --execute quarantines it",
+    ),
+    F.INCOMPLETE_UPLOAD: Rule(
+        severity=S.LOW, condemnable=True,
+        meaning="a multipart upload that nobody finishes any more",
+        action="rlmm reconcile run --execute aborts it after its quarantine",
+    ),
+    F.MISSING_OBJECT: Rule(
+        severity=S.HIGH,
+        meaning="a live segment's .log is not in the storage",
+        action="restore the object, or delete the segment: rlmm delete TOPIC-PARTITION SEGMENT",
+    ),
+    F.PARTIAL_SEGMENT: Rule(
+        severity=S.HIGH,
+        meaning="a live segment lacks an index that was stored with it",
+        action="restore the object, or delete the segment: rlmm delete TOPIC-PARTITION SEGMENT",
+    ),
+    F.SIZE_MISMATCH: Rule(
+        severity=S.HIGH,
+        meaning="an object has another size than the one recorded",
+        action="restore the object from a backup or an older version",
+    ),
+    F.STUCK_COPY: Rule(
+        severity=S.MEDIUM,
+        meaning="COPY_SEGMENT_STARTED for longer than any copy may live",
+        action="the cleaner removes it; rlmm explain TOPIC-PARTITION says what it waits for",
+    ),
+    F.STUCK_DELETE: Rule(
+        severity=S.MEDIUM,
+        meaning="DELETE_SEGMENT_STARTED for over an hour",
+        action="the cleaner ends it; rlmm explain TOPIC-PARTITION says what it waits for",
+    ),
+    F.DEAD_TOPIC: Rule(
+        severity=S.MEDIUM,
+        meaning="live segments of a topic id that the cluster does not know",
+        action="rlmm purge TOPIC_ID",
+    ),
+    F.OVERLAP: Rule(
+        severity=S.LOW,
+        meaning="two live segments cover the same offsets of one epoch",
+        action="none: readers are given the one that finished last",
+    ),
+    F.OFFSET_GAP: Rule(
+        severity=S.MEDIUM,
+        meaning="offsets within an epoch's lineage that no live segment covers",
+        action="compare with the partition's deletes and compaction: rlmm segments TOPIC-PARTITION",
+    ),
+    F.UNKNOWN_KEY: Rule(
+        severity=S.LOW,
+        meaning="an object whose key no layout of the marker could have made",
+        action="none: it is somebody else's; keep foreign objects out of the prefix",
+    ),
+    F.FOREIGN_CLUSTER: Rule(
+        severity=S.MEDIUM,
+        meaning="an object of another cluster",
+        action="give each cluster a bucket or a prefix of its own",
+    ),
+    F.NOT_CURRENT_VERSION: Rule(
+        severity=S.LOW,
+        meaning="an old version of an object, kept by the bucket's versioning",
+        action="let a lifecycle rule expire noncurrent versions",
+    ),
+})  # fmt: skip
+assert RULES.keys() == set(Finding), "every finding has a rule"
+#: The only kinds that anything is ever deleted for.
+CONDEMNABLE: Final = frozenset(kind for kind, rule in RULES.items() if rule.condemnable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What the log says of one segment. `state` None: no event ever named it."""
+
+    state: SegmentState | None
+    #: When its last event was written; brokers' clocks, so only good for ages.
+    event_ms: int = 0
+    #: DELETE_SEGMENT_STARTED replaced a COPY_SEGMENT_FINISHED that its writer had not seen: the
+    #: objects may be the only copy, and nothing touches them before `rlmm log repair`.
+    held: bool = False
+    #: Suffix -> bytes of what was stored; only `.log` where the custom metadata is not ours.
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """One listed object of the segment."""
+
+    suffix: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ages:
+    """What counts as old at the moment of the listing; all in ms, times since 1970."""
+
+    #: When the listing began.
+    listed_ms: int
+    #: At least 24 h and twice the largest recorded copy deadline.
+    grace_ms: int
+    #: The largest recorded copy deadline and the delivery timeout together.
+    stuck_copy_ms: int
+    stuck_delete_ms: int = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One disagreement. `suffix` "" means the segment as a whole."""
+
+    kind: Finding
+    suffix: str = ""
+    #: For people: the numbers that prove it.
+    facts: str = ""
+    #: Whether absence or size must be seen again, after a fresh read of the log.
+    confirm: bool = False
+    #: Old enough, not held, and of a kind that may be condemned.
+    condemned: bool = False
+
+
+def judge(recorded: Recorded, present: Mapping[str, Present], ages: Ages) -> Iterator[Judged]:
+    """Yield how one segment's events and its listed objects (by suffix) disagree."""
+    match recorded.state:
+        case None:
+            yield from _unwanted(F.ORPHAN_OBJECT, recorded, present, ages)
+        case SegmentState.COPY_SEGMENT_STARTED:
+            yield from _stuck(F.STUCK_COPY, recorded, ages.listed_ms - ages.stuck_copy_ms)
+        case SegmentState.COPY_SEGMENT_FINISHED:
+            yield from _incomplete(recorded, present)
+        case SegmentState.DELETE_SEGMENT_STARTED:
+            yield from _stuck(F.STUCK_DELETE, recorded, ages.listed_ms - ages.stuck_delete_ms)
+        case SegmentState.DELETE_SEGMENT_FINISHED:
+            yield from _unwanted(F.DELETED_BUT_PRESENT, recorded, present, ages)
+
+
+def judge_upload(recorded: Recorded, initiated_ms: int, ages: Ages) -> Judged | None:
+    """Return a finding if an incomplete upload is too old for any copy to finish it."""
+    age_ms = ages.listed_ms - initiated_ms
+    if age_ms <= ages.grace_ms:
+        return None
+    # A segment that is being copied may have begun its upload anew just now.
+    condemned = not recorded.held and recorded.state is not SegmentState.COPY_SEGMENT_STARTED
+    return Judged(kind=F.INCOMPLETE_UPLOAD, facts=f"age_ms={age_ms}", condemned=condemned)
+
+
+def _unwanted(
+    kind: Finding, recorded: Recorded, present: Mapping[str, Present], ages: Ages
+) -> Iterator[Judged]:
+    for suffix, found in present.items():
+        # An event from a clock that runs ahead makes the object younger, never older.
+        age_ms = ages.listed_ms - max(found.modified_ms, recorded.event_ms)
+        old = age_ms > ages.grace_ms
+        yield Judged(
+            kind=kind,
+            suffix=suffix,
+            facts=f"age_ms={age_ms}" + (" held" if recorded.held else ""),
+            condemned=old and not recorded.held,
+        )
+
+
+def _stuck(kind: Finding, recorded: Recorded, oldest_ms: int) -> Iterator[Judged]:
+    if recorded.held:
+        facts = "held until rlmm log repair puts it back"
+        yield Judged(kind=kind, facts=facts)
+    elif recorded.event_ms < oldest_ms:
+        yield Judged(kind=kind, facts=f"event_ms={recorded.event_ms}")
+
+
+def _incomplete(recorded: Recorded, present: Mapping[str, Present]) -> Iterator[Judged]:
+    for suffix, size in recorded.sizes.items():
+        found = present.get(suffix)
+        if found is None:
+            kind = F.MISSING_OBJECT if suffix == LOG else F.PARTIAL_SEGMENT
+            yield Judged(kind=kind, suffix=suffix, facts=f"recorded={size}", confirm=True)
+        elif found.size != size:
+            facts = f"recorded={size} stored={found.size}"
+            yield Judged(kind=F.SIZE_MISMATCH, suffix=suffix, facts=facts, confirm=True)

@@ -1,0 +1,118 @@
+"""What listing and log say of one segment: the module's table, row by row."""
+
+import pytest
+
+from rlmm_daemon.core.disposal.findings import (
+    CONDEMNABLE,
+    RULES,
+    Ages,
+    Finding,
+    Judged,
+    Present,
+    Recorded,
+    judge,
+    judge_upload,
+)
+from rlmm_daemon.domain.segment import SegmentState as S
+
+DAY = 86_400_000
+NOW = 1_700_000_000_000
+AGES = Ages(listed_ms=NOW, grace_ms=DAY, stuck_copy_ms=3_600_000)
+OLD, YOUNG = NOW - 2 * DAY, NOW - 60_000
+SIZES = {".log": 100, ".index": 8}
+
+
+def there(modified_ms: int = OLD, **sizes: int) -> dict[str, Present]:
+    return {
+        f".{name}": Present(suffix=f".{name}", size=size, modified_ms=modified_ms)
+        for name, size in (sizes or {"log": 100, "index": 8}).items()
+    }
+
+
+def told(
+    state: S | None, present: dict[str, Present], *, event_ms: int = OLD, held: bool = False
+) -> list[Judged]:
+    recorded = Recorded(state=state, event_ms=event_ms, held=held, sizes=SIZES if state else {})
+    return list(judge(recorded, present, AGES))
+
+
+def kinds(judged: list[Judged]) -> list[tuple[str, str, bool]]:
+    return [(one.kind.value, one.suffix, one.condemned) for one in judged]
+
+
+def test_only_three_kinds_are_ever_condemned() -> None:
+    assert {"orphan_object", "deleted_but_present", "incomplete_upload"} == CONDEMNABLE
+    assert all(rule.meaning and rule.action for rule in RULES.values())
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [(None, "orphan_object"), (S.DELETE_SEGMENT_FINISHED, "deleted_but_present")],
+)
+def test_an_unwanted_object_is_condemned_when_it_is_old(state: S | None, kind: str) -> None:
+    event_ms = OLD if state else 0
+    assert kinds(told(state, there(), event_ms=event_ms)) == [
+        (kind, ".log", True),
+        (kind, ".index", True),
+    ]
+    assert kinds(told(state, there(YOUNG, log=1), event_ms=event_ms)) == [(kind, ".log", False)]
+
+
+def test_an_object_is_as_young_as_the_event_that_deleted_it() -> None:
+    judged = told(S.DELETE_SEGMENT_FINISHED, there(log=1), event_ms=YOUNG)
+    assert kinds(judged) == [("deleted_but_present", ".log", False)]
+
+
+def test_grace_is_over_only_after_its_last_millisecond() -> None:
+    assert not told(None, there(NOW - DAY, log=1), event_ms=0)[0].condemned
+    assert told(None, there(NOW - DAY - 1, log=1), event_ms=0)[0].condemned
+
+
+def test_a_whole_live_segment_is_no_finding() -> None:
+    assert told(S.COPY_SEGMENT_FINISHED, there()) == []
+
+
+def test_an_object_beyond_the_recorded_ones_is_left_alone() -> None:
+    assert told(S.COPY_SEGMENT_FINISHED, there(log=100, index=8, txnindex=5)) == []
+
+
+@pytest.mark.parametrize(
+    ("present", "expected"),
+    [
+        ({}, [("missing_object", ".log"), ("partial_segment", ".index")]),
+        (there(log=100), [("partial_segment", ".index")]),
+        (there(index=8), [("missing_object", ".log")]),
+        (there(log=99, index=8), [("size_mismatch", ".log")]),
+    ],
+)
+def test_a_live_segment_that_is_not_whole(
+    present: dict[str, Present], expected: list[tuple[str, str]]
+) -> None:
+    judged = told(S.COPY_SEGMENT_FINISHED, present)
+    assert [(one.kind.value, one.suffix) for one in judged] == expected
+    assert all(one.confirm and not one.condemned for one in judged)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [(S.COPY_SEGMENT_STARTED, "stuck_copy"), (S.DELETE_SEGMENT_STARTED, "stuck_delete")],
+)
+def test_a_step_that_takes_too_long_is_reported_and_condemns_nothing(state: S, kind: str) -> None:
+    assert kinds(told(state, there())) == [(kind, "", False)]
+    assert told(state, there(), event_ms=YOUNG) == []
+
+
+@pytest.mark.parametrize("state", [S.DELETE_SEGMENT_STARTED, S.DELETE_SEGMENT_FINISHED, None])
+def test_nothing_of_a_held_segment_is_ever_condemned(state: S | None) -> None:
+    judged = told(state, there(), held=True)
+    assert judged
+    assert not any(one.condemned for one in judged)
+
+
+@pytest.mark.parametrize("state", [None, *S])
+def test_an_old_upload_is_condemned_unless_its_copy_may_run(state: S | None) -> None:
+    judged = judge_upload(Recorded(state=state), OLD, AGES)
+    assert judged is not None
+    assert judged.kind is Finding.INCOMPLETE_UPLOAD
+    assert judged.condemned == (state is not S.COPY_SEGMENT_STARTED)
+    assert judge_upload(Recorded(state=state), YOUNG, AGES) is None
