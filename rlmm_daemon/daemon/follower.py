@@ -11,8 +11,8 @@ Each state change happens here and nowhere else::
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Final
 
 from rlmm_daemon.codec.state_files import Position
@@ -26,6 +26,7 @@ from rlmm_daemon.core.readiness import (
     state_now,
 )
 from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.confirmation import Asked, Confirmation
 from rlmm_daemon.daemon.crash_guard import PartitionCrash
 from rlmm_daemon.daemon.history import History
 from rlmm_daemon.daemon.snapshots import SnapshotStore
@@ -40,7 +41,7 @@ from rlmm_daemon.domain.errors import (
     UnavailableError,
     UnsupportedProtocol,
 )
-from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
+from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import (
     EventLog,
@@ -65,76 +66,6 @@ class Trouble:
     message: str
     at_ms: int
     consecutive: int = 1
-
-
-@dataclass(slots=True)
-class Confirmation:
-    """Which inserted user partitions may be answered in full.
-
-    A user partition is confirmed once the position reaches an end offset that was asked for after
-    its insertion. Targets never decrease within one lineage. Each insertion and each lineage draws
-    a ticket, so that an answer still on its way from before either is dropped.
-    """
-
-    target: int | None = None
-    lineage: int = 0
-    #: Inserted, and no end offset was asked for since: the ticket of that insertion.
-    asking: dict[TopicIdPartition, int] = field(default_factory=dict)
-    waiting: dict[TopicIdPartition, int] = field(default_factory=dict)
-    confirmed: set[TopicIdPartition] = field(default_factory=set)
-    _tickets: int = 0
-
-    def insert(self, partition: TopicIdPartition) -> bool:
-        """Note a user partition; True if that is new."""
-        if partition in self.confirmed or partition in self.waiting or partition in self.asking:
-            return False
-        self._tickets += 1
-        self.asking[partition] = self._tickets
-        return True
-
-    def remove(self, partition: TopicIdPartition) -> None:
-        """Forget a user partition, so that its next insertion asks anew."""
-        self.confirmed.discard(partition)
-        self.waiting.pop(partition, None)
-        self.asking.pop(partition, None)
-
-    def question(self) -> "Asked":
-        """Return what an end offset that is asked for now will answer."""
-        return Asked(self.lineage, dict(self.asking))
-
-    def answered(self, end: int, asked: "Asked") -> None:
-        """An end offset is known; `asked` was drawn before it was asked for."""
-        if asked.lineage != self.lineage:
-            return
-        self.target = end if self.target is None else max(self.target, end)
-        for partition, ticket in asked.tickets.items():
-            if self.asking.get(partition) == ticket:
-                del self.asking[partition]
-                self.waiting[partition] = self.target
-
-    def reached(self, position: int) -> None:
-        """Confirm what waited for a target at or before `position`."""
-        if self.waiting:
-            for partition, target in list(self.waiting.items()):
-                if position >= target:
-                    del self.waiting[partition]
-                    self.confirmed.add(partition)
-
-    def restart(self) -> None:
-        """The lineage ended: every target is asked for anew."""
-        inserted = [*self.asking, *self.waiting, *sorted(self.confirmed)]
-        self.asking, self.waiting, self.confirmed, self.target = {}, {}, set(), None
-        self.lineage += 1
-        for partition in inserted:
-            self.insert(partition)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a request for an end offset was sent for."""
-
-    lineage: int
-    tickets: Mapping[TopicIdPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="ready_one_record_early",
-        module=f"{_DAEMON}.follower",
+        module=f"{_DAEMON}.confirmation",
         old="        self.target = end if self.target is None else max(self.target, end)",
         new="        self.target = max(0, end - 1)",
         seeds=20,

@@ -6,8 +6,8 @@ import pytest
 
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.confirmation import Confirmation
 from rlmm_daemon.daemon.fleet import BucketLog
-from rlmm_daemon.daemon.follower import Confirmation
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.domain.errors import (
     ConfigError,
