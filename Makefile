@@ -29,8 +29,8 @@ run: install ## Run the daemon in the foreground with config/rlmm.toml
 demo: install ## The main job end to end on real Kafka segments
 	$(BIN)/python deploy/dev/demo.py
 
-test: install ## All tests
-	$(BIN)/pytest -q $(PYTEST_ARGS)
+test: install ## All tests but those that need a server beside them
+	$(BIN)/pytest -q -m "not s3" $(PYTEST_ARGS)
 
 lint: install ## Rules and format
 	$(BIN)/ruff check .

@@ -26,7 +26,7 @@ def keys_of(identity: str) -> StaticKeys:
 
 needs_s3 = [
     pytest.mark.s3,
-    pytest.mark.skipif(weed_binary() is None, reason="no `weed`: set RLMM_TEST_WEED"),
+    pytest.mark.skipif(weed_binary() is None, reason="no `weed` for this platform"),
 ]
 
 
