@@ -16,7 +16,14 @@ Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
 #: Made absolute against the working directory when the file is read.
 FilePath = Annotated[str, Meta(min_length=1)]
-KeyPrefix = Annotated[str, Meta(pattern=r"^([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?$")]
+#: `core.layout.Layout` says what the hash is; it is in front or nowhere.
+KeyPrefix = Annotated[
+    str,
+    Meta(
+        pattern=r"^(\{hash:(4|8|12|16|20|24|28|32)\}(/[A-Za-z0-9._=-]+)*"
+        r"|([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?)$"
+    ),
+]
 ObjectTag = Annotated[str, Meta(pattern=r"^[A-Za-z0-9 +._:/@-]{1,128}=[A-Za-z0-9 +._:/@-]{0,256}$")]
 Uid = Annotated[int, Meta(ge=0, le=2**32 - 2)]
 

@@ -2,6 +2,10 @@
 
     <prefix>/<topic>-<partition>-<topicId>/<start offset, 20 digits>-<segmentId><suffix>
 
+A prefix may begin with `{hash:BITS}`: so many bits of the segment id's CRC-32C as hexadecimal
+digits. It spreads a bucket's load over many key ranges, and what follows still tells whose object
+it is. Kafka's own reader of that naming does not find segments under such a prefix.
+
 A key is a pure function of what was recorded, so nobody ever has to search for an object.
 Source: LocalTieredStorage, RemoteLogSegmentFileset, RemoteTopicPartitionDirectory.
 """
@@ -9,6 +13,8 @@ Source: LocalTieredStorage, RemoteLogSegmentFileset, RemoteTopicPartitionDirecto
 import re
 from dataclasses import dataclass
 from typing import Final
+
+import google_crc32c
 
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import (
@@ -34,16 +40,20 @@ SUFFIXES: Final = (
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PREFIX: Final = re.compile(r"(?:[a-zA-Z0-9._=-]{1,255}(?:/[a-zA-Z0-9._=-]{1,255})*)?")
+#: In front only, and a name of its own: a listing needs the part before it.
+_HASH: Final = re.compile(r"\{hash:(?P<bits>4|8|12|16|20|24|28|32)\}(?:/(?P<rest>.+))?")
 _KEY: Final = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})-(?P<topic_id>[A-Za-z0-9_-]{22})/"
     r"(?P<start>\d{20})-(?P<segment_id>[A-Za-z0-9_-]{22})(?P<suffix>\.[a-z_]+)"
 )
+_KEY_AT_END: Final = re.compile(rf"(?:^|/){_KEY.pattern}$")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """One row of the bucket marker's table, without its number."""
 
+    #: `a/b`, or `{hash:16}/a/b`.
     prefix: str = ""
     kind: str = LOCAL_TIERED_STORAGE
 
@@ -51,12 +61,29 @@ class Layout:
         """Refuse what could leave the storage's root, or what this version cannot name.
 
         Raises:
-            InvalidArgument: another kind, or a prefix that is not plain `a/b/c`.
+            InvalidArgument: another kind, or a prefix that is not `a/b/c` or `{hash:16}/a/b`.
         """
         if self.kind != LOCAL_TIERED_STORAGE:
             raise InvalidArgument(f"layout kind {self.kind!r} is not known to this version")
-        if not _PREFIX.fullmatch(self.prefix) or {".", ".."} & set(self.prefix.split("/")):
+        plain = self._hashed()[1]
+        if not _PREFIX.fullmatch(plain) or {".", ".."} & set(plain.split("/")):
             raise InvalidArgument(f"layout prefix {self.prefix!r} is not a plain relative path")
+
+    @property
+    def listed_prefix(self) -> str:
+        """What the keys of all segments begin with, good for a listing; "" for the whole bucket."""
+        return f"{self.prefix}/" if self.prefix and not self._hashed()[0] else ""
+
+    def directory(self, segment_id: SegmentId) -> str:
+        """Return the prefix of one segment's keys, its slash included."""
+        bits, plain = self._hashed()
+        names = [f"{_hash(segment_id) >> (32 - bits):0{bits // 4}x}"] if bits else []
+        return "".join(f"{name}/" for name in [*names, plain] if name)
+
+    def _hashed(self) -> tuple[int, str]:
+        """Return how many bits come in front, and the rest of the prefix."""
+        match = _HASH.fullmatch(self.prefix)
+        return (int(match["bits"]), match["rest"] or "") if match else (0, self.prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +96,9 @@ class ParsedKey:
     suffix: str
 
 
-def partition_directory(layout: Layout, partition: TopicIdPartition) -> str:
-    """Return the key prefix of a partition's objects, without a slash at its end.
-
-    Raises:
-        InvalidArgument: a topic name that Kafka forbids.
-    """
-    if not _TOPIC.fullmatch(partition.topic) or partition.partition < 0:
-        raise InvalidArgument(f"{partition.topic!r} is not a topic name of Kafka's")
-    name = f"{partition.topic}-{partition.partition}-{uuid_text(partition.topic_id)}"
-    return f"{layout.prefix}/{name}" if layout.prefix else name
+def _hash(segment_id: SegmentId) -> int:
+    """Return 32 bits that are even over ids of any kind."""
+    return int(google_crc32c.value(segment_id))
 
 
 def object_key(
@@ -94,14 +114,17 @@ def object_key(
         InvalidArgument: a topic name that Kafka forbids.
     """
     assert suffix in SUFFIXES, suffix
-    directory = partition_directory(layout, partition)
-    return f"{directory}/{start_offset:020d}-{uuid_text(segment_id)}{suffix}"
+    if not _TOPIC.fullmatch(partition.topic) or partition.partition < 0:
+        raise InvalidArgument(f"{partition.topic!r} is not a topic name of Kafka's")
+    directory = f"{partition.topic}-{partition.partition}-{uuid_text(partition.topic_id)}"
+    name = f"{start_offset:020d}-{uuid_text(segment_id)}{suffix}"
+    return f"{layout.directory(segment_id)}{directory}/{name}"
 
 
 def parse_key(layout: Layout, key: str) -> ParsedKey | None:
     """Return what `key` names under this layout; None if `object_key` could not have made it."""
-    prefix = f"{layout.prefix}/" if layout.prefix else ""
-    match = _KEY.fullmatch(key[len(prefix) :]) if key.startswith(prefix) else None
+    # Found by its end: where it begins depends on the segment's id.
+    match = _KEY_AT_END.search(key)
     if match is None or match["suffix"] not in SUFFIXES:
         return None
     topic_id = TopicId(uuid_bytes(match["topic_id"]))
@@ -114,5 +137,5 @@ def parse_key(layout: Layout, key: str) -> ParsedKey | None:
     made = object_key(
         layout, parsed.partition, parsed.start_offset, parsed.segment_id, parsed.suffix
     )
-    # A partition of 007 or an id with stray low bits reads well but is nobody's key.
+    # A partition of 007, stray low bits of an id, another prefix: they read well and are nobody's.
     return parsed if made == key else None

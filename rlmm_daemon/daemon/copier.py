@@ -8,6 +8,7 @@ from typing import Final
 from rlmm_daemon.codec.api import SegmentFiles
 from rlmm_daemon.core.facts import CopyFailure
 from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copy_job import CopyFacts, CopyJob, CopyOptions, CopyTools, Kind
 from rlmm_daemon.daemon.removal import Removal
 from rlmm_daemon.daemon.segment_log import SegmentLog, decode_segment, same_segment
@@ -87,17 +88,20 @@ class Copier:
         """
         return await self._joined(Kind.DATA, record, files)
 
-    async def copy_segment(self, record: bytes, files: SegmentFiles) -> bytes:
+    async def copy_segment(
+        self, record: bytes, files: SegmentFiles, caller: Caller = Caller.OPERATOR
+    ) -> bytes:
         """Append COPY_SEGMENT_STARTED, store, append COPY_SEGMENT_FINISHED; return that record.
 
-        A failure before the last step is rolled back through the log; `rolled_back` says whether
-        that succeeded. A repeat of a finished copy returns its record at once.
+        A broker's copy passes the gates of a broker's COPY_SEGMENT_STARTED. A failure before the
+        last step is rolled back through the log; `rolled_back` says whether that succeeded. A
+        repeat of a finished copy returns its record at once.
 
         Raises:
             OutcomeUnknown: COPY_SEGMENT_FINISHED, or a caller that left, came to nobody knows what.
             RlmmError: as `copy_log_segment_data`, and as the manager's writes.
         """
-        return await self._joined(Kind.WHOLE, record, files)
+        return await self._joined(Kind.WHOLE, record, files, caller)
 
     async def delete_log_segment_data(self, record: bytes) -> None:
         """Delete the objects of a segment that is DELETE_SEGMENT_STARTED; absent is success.
@@ -163,9 +167,15 @@ class Copier:
         for job in tuple(self._jobs.values()):
             job.abandon()
 
-    async def _joined(self, kind: Kind, record: bytes, files: SegmentFiles) -> bytes:
+    async def _joined(
+        self,
+        kind: Kind,
+        record: bytes,
+        files: SegmentFiles,
+        caller: Caller = Caller.BROKER,
+    ) -> bytes:
         try:
-            job = self._job(kind, record, files)
+            job = self._job(kind, record, files, caller)
         except RlmmError as error:
             error.fields["write_begun"] = False
             raise
@@ -185,7 +195,7 @@ class Copier:
         finally:
             job.waiters -= 1
 
-    def _job(self, kind: Kind, record: bytes, files: SegmentFiles) -> CopyJob:
+    def _job(self, kind: Kind, record: bytes, files: SegmentFiles, caller: Caller) -> CopyJob:
         tools = self._require_tools()
         given = decode_segment(record)
         job = self._jobs.get(given.segment_id)
@@ -196,7 +206,7 @@ class Copier:
             raise Draining
         if len(self._jobs) >= self._options.parallel_max + self._options.waiting_max:
             raise Overloaded("too many copies are waiting")
-        job = CopyJob(kind, record, files, tools)
+        job = CopyJob(kind, record, files, tools, caller=caller)
         self._jobs[given.segment_id] = job
         job.outcome.add_done_callback(lambda outcome: self._ended(job, outcome))
         self._tasks.create_task(job.run(), name=f"copy {given.partition}")

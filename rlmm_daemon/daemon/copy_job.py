@@ -103,7 +103,16 @@ class CopyTools:
 class CopyJob:
     """Runs in a task of its own, so that a caller who leaves does not tear a roll-back apart."""
 
-    def __init__(self, kind: Kind, record: bytes, files: SegmentFiles, tools: CopyTools) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        record: bytes,
+        files: SegmentFiles,
+        tools: CopyTools,
+        *,
+        caller: Caller,
+    ) -> None:
+        """`caller`: who has COPY_SEGMENT_STARTED of a whole job appended."""
         self.kind = kind
         self.metadata = decode_segment(record)
         self.progress = Progress()
@@ -112,7 +121,7 @@ class CopyJob:
         self.outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         #: True from the moment at which an event of this job may be in the log.
         self.begun = False
-        self._record, self._files, self._tools = record, files, tools
+        self._record, self._files, self._tools, self._caller = record, files, tools, caller
         self._loop = asyncio.get_running_loop()
         self._begun_at = self._phase_at = self._loop.time()
         self._phase_ms: dict[str, int] = {}
@@ -295,7 +304,7 @@ class CopyJob:
                 return record
             self._require_started(state, record)
         self.begun = True
-        await segment_log.add(self._record, Caller.OPERATOR)
+        await segment_log.add(self._record, self._caller)
         self._started = True
         return None
 

@@ -94,8 +94,8 @@ REQUESTS: Final[dict[str, Request]] = {
     "delete_log_segment_data": lambda services, params, _caller: _copier(
         services
     ).delete_log_segment_data(params.record),
-    "copy_segment": lambda services, params, _caller: _copier(services).copy_segment(
-        params.record, params.files
+    "copy_segment": lambda services, params, caller: _copier(services).copy_segment(
+        params.record, params.files, caller
     ),
     "delete_segment": lambda services, params, _caller: _copier(services).delete_segment(
         params.partition.to_domain(), params.segment_id

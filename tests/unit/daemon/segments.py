@@ -68,6 +68,8 @@ class FakeLog:
         self.fold: dict[SegmentId, SegmentMetadata] = {}
         self.kept: dict[SegmentId, bytes] = {}
         self.written: list[str] = []
+        #: Of each `add`.
+        self.callers: list[Caller] = []
         self.faults: dict[str, RlmmError] = {}
         self.followed = 0
         self._moved = asyncio.Condition()
@@ -82,7 +84,7 @@ class FakeLog:
             self.followed -= 1
 
     async def add(self, record: bytes, caller: Caller) -> None:
-        assert caller is Caller.OPERATOR
+        self.callers.append(caller)
         await asyncio.sleep(0)
         if "ADD" in self.faults:
             raise self.faults["ADD"]

@@ -15,6 +15,7 @@ from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.copy_job import CopyOptions
 from rlmm_daemon.daemon.upload import kafka_segment_check
@@ -23,6 +24,7 @@ from rlmm_daemon.domain.errors import (
     Draining,
     IllegalTransition,
     InvalidArgument,
+    NotAssigned,
     OutcomeUnknown,
     Overloaded,
     PathNotAllowed,
@@ -132,6 +134,16 @@ async def test_a_whole_copy_ends_finished_with_what_was_stored(world):
     assert facts.sizes[".txnindex"] == 3
     assert len(world.stored) == 6
     assert world.copier.jobs() == []
+
+
+async def test_a_brokers_whole_copy_stands_before_a_brokers_gates(world):
+    world.log.faults = {"ADD": NotAssigned()}
+    with pytest.raises(NotAssigned) as refusal:
+        await world.copier.copy_segment(RECORD, world.files, Caller.BROKER)
+    assert refusal.value.fields["write_begun"] is False
+    world.log.faults = {}
+    await world.copier.copy_segment(RECORD, world.files)
+    assert world.log.callers == [Caller.BROKER, Caller.OPERATOR]
 
 
 async def test_a_repeat_after_the_end_answers_the_record_and_copies_nothing(world):

@@ -26,7 +26,7 @@ from rlmm_daemon.domain.errors import (
     StorageNotConfigured,
     StorageUnavailable,
 )
-from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.ids import BrokerId, SegmentId
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
 from tests.unit.daemon.segments import IDENTITY, LOG_BYTES, FakeLog, files_in, metadata
@@ -60,21 +60,24 @@ class World:
         )
         return Fetcher(bucket, self.log, rng=rng, caches=caches, new_retry=new_retry)
 
+    def copier_of(self, bucket, home, tasks):
+        return Copier(
+            bucket,
+            self.log,
+            tasks,
+            options=CopyOptions(),
+            log_dirs=[str(home.parent)],
+            broker_id=BrokerId(1),
+            now_ms=lambda: 7,
+            new_check=None,
+        )
+
     async def stored(self, home, **changes):
         """Copy a segment, then read it as recorded."""
         segment = metadata(**changes)
         transactions = None if segment.txn_index_empty else b"txn"
         async with asyncio.TaskGroup() as group:
-            copier = Copier(
-                self.bucket,
-                self.log,
-                group,
-                options=CopyOptions(),
-                log_dirs=[str(home.parent)],
-                broker_id=BrokerId(1),
-                now_ms=lambda: 7,
-                new_check=None,
-            )
+            copier = self.copier_of(self.bucket, home, group)
             files = files_in(home, transactions=transactions)
             await copier.copy_segment(records.encode(segment), files)
 
@@ -201,6 +204,29 @@ async def test_without_custom_metadata_every_layout_is_searched(world, home):
     await world.log.put(metadata(state=S.COPY_SEGMENT_FINISHED))
     fetcher = world.fetcher_of(later)
     assert await content(await fetcher.fetch_log_segment(RECORD, 0, 3)) == b"AAAA"
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+async def test_after_a_change_of_the_prefix_old_segments_read_and_delete(world, home, recorded):
+    await world.stored(home)
+    later = Bucket(world.storage, layout=Layout("{hash:12}/newer"), rng=random.Random(1))
+    await later.open(IDENTITY)
+    if not recorded:
+        world.log.kept.clear()
+        await world.log.put(metadata(state=S.COPY_SEGMENT_FINISHED))
+    fetcher = world.fetcher_of(later)
+    assert await content(await fetcher.fetch_log_segment(RECORD, 0, 3)) == b"AAAA"
+    async with asyncio.TaskGroup() as tasks:
+        copier = world.copier_of(later, home, tasks)
+        young = metadata(segment_id=SegmentId(bytes(15) + b"\x0a"))
+        await copier.copy_segment(records.encode(young), files_in(home))
+        log = await fetcher.fetch_log_segment(records.encode(young), 0, 3)
+        assert await content(log) == b"AAAA"
+        for gone in (metadata(), young):
+            await copier.delete_segment(gone.partition, gone.segment_id)
+    async with contextlib.aclosing(world.storage.list("")) as pages:
+        left = [row.key async for page in pages for row in page]
+    assert left == ["_rlmm/marker.json"]
 
 
 async def test_a_passing_fault_is_retried_in_the_middle_of_a_range(home):

@@ -237,7 +237,7 @@ class FakeCopier:
     async def copy_log_segment_data(self, record, files):
         return b"custom"
 
-    async def copy_segment(self, record, files):
+    async def copy_segment(self, record, files, caller):
         started = records.decode(record)
         assert isinstance(started, SegmentMetadata)
         return records.encode(replace(started, state=SegmentState.COPY_SEGMENT_FINISHED))

@@ -30,7 +30,31 @@ def test_the_suffixes_are_the_ports_kinds_in_upload_order():
     assert tuple(kind.value for kind in ObjectKind) == SUFFIXES
 
 
-@pytest.mark.parametrize("layout", [Layout(), Layout("a/b-1")])
+def test_a_hash_in_front_spreads_segments_and_keeps_the_objects_of_one_together():
+    layout = Layout("{hash:8}/eu")
+    logs = {key(0, n, ".log", layout).partition("/")[0] for n in range(1000)}
+    assert len(logs) > 240
+    assert all(len(each) == 2 for each in logs)
+    one = {key(0, 7, suffix, layout).rpartition(".")[0] for suffix in SUFFIXES}
+    assert len(one) == 1
+    assert one.pop().endswith("/eu/" + key(0, 7, ".log").removesuffix(".log"))
+    assert layout.listed_prefix == ""
+    assert Layout("eu").listed_prefix == "eu/"
+
+
+def test_under_another_hash_than_its_own_a_key_is_nobodys():
+    layout = Layout("{hash:16}")
+    mine = key(0, 7, ".log", layout)
+    other = f"{int(mine[:4], 16) ^ 1:04x}{mine[4:]}"
+    assert parse_key(layout, mine) is not None
+    assert parse_key(layout, other) is None
+    assert parse_key(Layout(), mine) is None
+
+
+HASHED = Layout("{hash:20}/a")
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout("a/b-1"), Layout("{hash:4}"), HASHED])
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_key_parses_back(layout, suffix):
     parsed = parse_key(layout, key(11, 0xFE, suffix, layout))
@@ -53,7 +77,23 @@ def test_what_no_segment_could_be_named_is_not_parsed(foreign):
     assert parse_key(Layout(), foreign) is None
 
 
-@pytest.mark.parametrize("prefix", ["..", "a/../b", "/a", "a/", "a//b", "a b", "."])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "..",
+        "a/../b",
+        "/a",
+        "a/",
+        "a//b",
+        "a b",
+        ".",
+        "{hash:5}",
+        "a/{hash:8}",
+        "{hash:8}/..",
+        "{hash:8}/",
+        "{hash:8}a",
+    ],
+)
 def test_a_prefix_that_could_leave_the_root_is_refused(prefix):
     with pytest.raises(InvalidArgument):
         Layout(prefix)

@@ -22,6 +22,7 @@ from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import Reader
 from rlmm_daemon.adapters.storage.s3.retries import Stats
 from rlmm_daemon.adapters.storage.s3.upload import Row, SegmentUpload, Tools
+from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.ports.storage import (
     ControlObject,
@@ -80,7 +81,7 @@ class S3Storage:
 
     async def open(self) -> None:
         """Check that the bucket answers; abort uploads that earlier runs left, once."""
-        await listing.reachable(self._client, self._options.prefix)
+        await listing.reachable(self._client, Layout(self._options.prefix).listed_prefix)
         await self._leftovers.retry()
         if not self._swept:
             await self._leftovers.sweep()

@@ -102,10 +102,9 @@ class Leftovers:
 
         Ages are by the storage's own clock. Returns how many were aborted.
         """
-        prefix = self._client.options.prefix
-        layout, swept = Layout(prefix), 0
+        layout, swept = Layout(self._client.options.prefix), 0
         until = await self._now_ms() - int(await self._longest_copy() * 1000)
-        pages = listing.uploads(self._client, f"{prefix}/" if prefix else "")
+        pages = listing.uploads(self._client, layout.listed_prefix)
         async with contextlib.aclosing(pages):
             async for page in pages:
                 for upload in page:
@@ -165,11 +164,11 @@ class Leftovers:
 
     async def _now_ms(self) -> int:
         """Return the storage's time, which `Initiated` is of too."""
-        options = self._client.options
+        prefix = Layout(self._client.options.prefix).listed_prefix
         answer = await self._client.call(
             "ListObjectsV2",
             lambda: self._client.s3.list_objects_v2(
-                **self._client.where(), Prefix=options.prefix, MaxKeys=1
+                **self._client.where(), Prefix=prefix, MaxKeys=1
             ),
         )
         when = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
