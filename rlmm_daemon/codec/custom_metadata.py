@@ -3,9 +3,9 @@
     offset  bytes  field                                  all big-endian, 32 bytes in all
     0       1      magic 0xB7
     1       1      format version (1)
-    2       1      flags, all zero in version 1
+    2       1      flags: bit 0 = only if COPY_SEGMENT_STARTED (see `ONLY_IF_STARTED`)
     3       1      objects: bit i = the i-th of SIZED exists; the .log always does
-    4       2      layout number in the bucket marker's table
+    4       2      layout number in the bucket marker's table; 0 if no object is named
     6       4      CRC-32C of the .log
     10      20     sizes of the five small objects in the order of SIZED, unsigned
     30      2      check: low half of the CRC-32C of bytes 0..29
@@ -28,12 +28,14 @@ CUSTOM_METADATA_BYTES: Final = 32
 FORMAT_VERSION: Final = 1
 #: The order of bits and sizes. Appending is not possible within version 1.
 SIZED: Final = (".index", ".timeindex", ".txnindex", ".snapshot", ".leader_epoch_checkpoint")
-#: Spare: no flag has a meaning in this version, so none is understood.
-FLAGS_KNOWN: Final = 0x00
+#: Of a DELETE_SEGMENT_STARTED that ends a stuck copy: it may follow COPY_SEGMENT_STARTED only.
+FLAG_ONLY_IF_STARTED: Final = 0x01
+FLAGS_KNOWN: Final = FLAG_ONLY_IF_STARTED
 
 _MAGIC: Final = 0xB7
 _BODY: Final = struct.Struct(">BBBBHI5I")
 _CHECK: Final = struct.Struct(">H")
+_FLAGS_AT: Final = 2
 _U32_MAX: Final = 0xFFFF_FFFF
 _U16_MAX: Final = 0xFFFF
 _LOW_HALF: Final = 0xFFFF
@@ -79,6 +81,8 @@ def encode(facts: StoredFacts) -> CustomMetadata:
 def decode(custom: bytes | None) -> StoredFacts | None:
     """Return the facts, or None if there are none or they are another plugin's.
 
+    None too for `ONLY_IF_STARTED`, which names no object: they are looked for in every layout.
+
     Raises:
         Malformed: ours, but of a version or with a flag that this program does not know: guessing
             would look for objects in the wrong place.
@@ -91,6 +95,8 @@ def decode(custom: bytes | None) -> StoredFacts | None:
             f"custom metadata of version {version} with flags {flags:#04x} is newer than this "
             f"program (version {FORMAT_VERSION})"
         )
+    if flags & FLAG_ONLY_IF_STARTED and not layout_number:
+        return None
     return StoredFacts(
         layout_number=layout_number,
         log_crc32c=log_crc32c,
@@ -101,6 +107,11 @@ def decode(custom: bytes | None) -> StoredFacts | None:
     )
 
 
+def is_only_if_started(custom: bytes | None) -> bool:
+    """Return whether this says "only if the segment is COPY_SEGMENT_STARTED"."""
+    return custom is not None and _ours(custom) and bool(custom[_FLAGS_AT] & FLAG_ONLY_IF_STARTED)
+
+
 def _ours(custom: bytes) -> bool:
     body, check = custom[: _BODY.size], custom[_BODY.size :]
     return len(custom) == CUSTOM_METADATA_BYTES and body[0] == _MAGIC and check == _check(body)
@@ -108,3 +119,13 @@ def _ours(custom: bytes) -> bool:
 
 def _check(body: bytes) -> bytes:
     return _CHECK.pack(google_crc32c.value(body) & _LOW_HALF)
+
+
+def _only_if_started() -> CustomMetadata:
+    body = _BODY.pack(_MAGIC, FORMAT_VERSION, FLAG_ONLY_IF_STARTED, 0, 0, 0, *([0] * len(SIZED)))
+    return CustomMetadata(body + _check(body))
+
+
+#: What the DELETE_SEGMENT_STARTED of a stuck copy carries. A fold that sees it replace
+#: COPY_SEGMENT_FINISHED holds the segment: its objects are needed.
+ONLY_IF_STARTED: Final = _only_if_started()

@@ -15,6 +15,7 @@ straight from the file. A table, rows by (start offset, id):
     id_order   u32[n]: rows by id        kept_rows  u32[k]                  kept_offs u32[k+1]
     kept       custom metadata that the records have lost
     heap       tails (`codec.tail`): a record is 01 00 00 + the partition's prefix + id + tail
+    held       if flagged: u32 size, then msgpack [[id, tail], ...] of held segments, by id
     per epoch  head: epoch, flags, highest, reach, counts; then
                starts i64[p], ends i64[p], rows u32[p]    who answers a look-up (`core.cover`)
                keys i64[r], key_rows u32[r]               Kafka's referenced set, if it differs
@@ -51,6 +52,8 @@ _TRAILER: Final = struct.Struct("<QQI4x8s")
 _TABLE: Final = struct.Struct("<IIIIiBb2x")
 _EPOCH: Final = struct.Struct("<iB3xqq8I")
 _HAS_WRITER: Final = 1
+_HAS_HELD: Final = 2
+_SIZE: Final = struct.Struct("<I")
 _HAS_HIGHEST: Final = 1
 _PLAIN: Final = 2
 _NO_DELETE: Final = -1
@@ -119,6 +122,8 @@ class PartitionTable:
     heap: bytes
     #: (row, custom metadata), rows ascending.
     kept: list[tuple[int, bytes]]
+    #: (id, tail as COPY_SEGMENT_FINISHED) of held segments, ids ascending; they need have no row.
+    held: list[tuple[bytes, bytes]] = field(default_factory=list)
     #: Ascending.
     epochs: list[EpochTable]
 
@@ -252,6 +257,7 @@ def encode_table(table: PartitionTable) -> bytes:
         _le(kept_offs),
         b"".join(custom for _, custom in table.kept),
         table.heap,
+        *_encode_held(table.held),
     ]
     fixed = b"".join(map(_padded, (table.ids, *sections)))
     index_size = len(_padded(bytes(4 * len(epochs)))) + 8 * len(epochs)
@@ -263,12 +269,19 @@ def encode_table(table: PartitionTable) -> bytes:
         len(table.kept),
         len(table.heap),
         table.writer or 0,
-        0 if table.writer is None else _HAS_WRITER,
+        (0 if table.writer is None else _HAS_WRITER) | (_HAS_HELD if table.held else 0),
         _NO_DELETE if table.delete_state is None else table.delete_state,
     )
     numbers = array("i", [epoch.epoch for epoch in table.epochs])
     index = _padded(_le(numbers)) + _le(array("Q", places))
     return b"".join((_padded(head), index, fixed, *epochs))
+
+
+def _encode_held(held: list[tuple[bytes, bytes]]) -> list[bytes]:
+    if not held:
+        return []
+    encoded = msgspec.msgpack.encode(held)
+    return [_SIZE.pack(len(encoded)), encoded]
 
 
 def _encode_epoch(table: EpochTable) -> bytes:
@@ -317,6 +330,10 @@ def decode_table(encoded: bytes, partition: TopicIdPartition) -> PartitionTable:
     kept_offs = reader.column("I", kept_count + 1)
     kept = reader.take(kept_offs[-1])
     heap = reader.take(heap_size)
+    held = []
+    if flags & _HAS_HELD:
+        (size,) = _SIZE.unpack(reader.take(_SIZE.size))
+        held = _unpack(reader.take(size), list[tuple[bytes, bytes]])
     if not _bounds(offs, heap_size) or not _bounds(kept_offs, len(kept)):
         raise Malformed("a column of offsets does not ascend to its heap's end")
     epochs = []
@@ -336,6 +353,7 @@ def decode_table(encoded: bytes, partition: TopicIdPartition) -> PartitionTable:
         id_order=id_order,
         heap=heap,
         kept=[(row, kept[kept_offs[at] : kept_offs[at + 1]]) for at, row in enumerate(kept_rows)],
+        held=held,
         epochs=epochs,
     )
 

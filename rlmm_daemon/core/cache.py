@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from rlmm_daemon.codec import tail as tails
+from rlmm_daemon.codec.custom_metadata import is_only_if_started
 from rlmm_daemon.codec.tail import Span, merged, spans, state_of
 from rlmm_daemon.core.cover import Piece
 from rlmm_daemon.core.epoch_index import EpochIndex
@@ -41,6 +42,7 @@ class PartitionCache:
         "changes",
         "delete_state",
         "epochs",
+        "held",
         "late_writers",
         "partition",
         "prefix",
@@ -68,6 +70,10 @@ class PartitionCache:
         self._kept: dict[SegmentId, bytes] = {}
         #: Epochs of an earlier COPY_SEGMENT_STARTED of the same id, in which it is still listed.
         self._strays: dict[SegmentId, set[int]] = {}
+        #: Finished segments whose delete was meant for a stuck copy (`ONLY_IF_STARTED`), as they
+        #: were: their objects may not be deleted until COPY_SEGMENT_FINISHED was appended again,
+        #: whatever is applied in between.
+        self.held: dict[SegmentId, bytes] = {}
         #: Who began the latest copy.
         self.writer: int | None = None
         self.segments_by_state = [0, 0, 0, 0]
@@ -146,13 +152,18 @@ class PartitionCache:
     def last_custom_metadata(self, segment_id: SegmentId) -> CustomMetadata | None:
         """Return the last non-null custom metadata: an update may have erased it in the record."""
         tail = self.segments.get(segment_id)
-        custom = None if tail is None else tails.custom_of(tail)
+        custom = None if tail is None else _custom_of(tail)
         custom = self._kept.get(segment_id) if custom is None else custom
         return None if custom is None else CustomMetadata(custom)
 
     def live_finished(self) -> Iterator[SegmentId]:
         """Yield the ids of all COPY_SEGMENT_FINISHED segments."""
         return (i for i in self.segments if state_of(self.segments[i]) == _FINISHED)
+
+    def held_records(self) -> list[bytes]:
+        """Return the held segments' records as they were when they were finished, by id."""
+        head = self.segments.head
+        return [b"".join((head, i, tail)) for i, tail in sorted(self.held.items())]
 
     @property
     def is_empty(self) -> bool:
@@ -245,6 +256,8 @@ class PartitionCache:
         stored.put(segment_id, new)
         if old[custom_at] or custom != tails.NULL_CUSTOM:
             self._keep_custom(segment_id, old, new)
+            if before == _FINISHED and state == _DELETE_STARTED and _is_for_stuck_copy(new):
+                self.held[segment_id] = old
         moved = self._move(segment_id, new, before, state)
         if moved or new != old:
             self.changes += 1
@@ -257,6 +270,7 @@ class PartitionCache:
             moved = self._finish(segment_id, parts, (segment_end, tails.has_txn_index(tail)))
             if before == _FINISHED:
                 return moved
+            self.held.pop(segment_id, None)
             if broker != self.writer:
                 self.late_writers[broker] = self.late_writers.get(broker, 0) + 1
         elif before == after:
@@ -315,9 +329,9 @@ class PartitionCache:
         self.changes += 1
 
     def _keep_custom(self, segment_id: SegmentId, old: bytes, new: bytes) -> None:
-        if tails.custom_of(new) is not None:
+        if _custom_of(new) is not None:
             self._kept.pop(segment_id, None)
-        elif (custom := tails.custom_of(old)) is not None:
+        elif (custom := _custom_of(old)) is not None:
             self._kept[segment_id] = custom
 
     def _facts(self, segment_id: SegmentId) -> tuple[int, bool]:
@@ -341,6 +355,7 @@ class PartitionCache:
         *,
         highest: dict[int, int],
         kept: dict[SegmentId, bytes],
+        held: dict[SegmentId, bytes],
         writer: int | None,
         delete_state: PartitionDeleteState | None,
     ) -> None:
@@ -348,7 +363,7 @@ class PartitionCache:
 
         `segments` and `epochs` were filled before.
         """
-        self._highest, self._kept = highest, kept
+        self._highest, self._kept, self.held = highest, kept, held
         self.writer, self.delete_state = writer, delete_state
         for segment_id in self.segments:
             tail = self.segments[segment_id]
@@ -358,6 +373,16 @@ class PartitionCache:
             for segment_id in index.unreferenced:
                 if all(own != epoch for own, _, _ in spans(self.segments[segment_id])):
                     self._strays.setdefault(segment_id, set()).add(epoch)
+
+
+def _custom_of(tail: bytes) -> bytes | None:
+    """Return what a record says of its objects; `ONLY_IF_STARTED` says nothing of them."""
+    custom = tails.custom_of(tail)
+    return None if is_only_if_started(custom) else custom
+
+
+def _is_for_stuck_copy(tail: bytes) -> bool:
+    return is_only_if_started(tails.custom_of(tail))
 
 
 def illegal(segment_id: SegmentId, before: SegmentState, after: SegmentState) -> IllegalTransition:

@@ -80,6 +80,8 @@ class Fold:
         self.rejected: dict[str, int] = {}
         self.unreadable_recent: deque[Trouble] = deque(maxlen=TROUBLES_MAX)
         self.rejected_recent: deque[Trouble] = deque(maxlen=TROUBLES_MAX)
+        #: User partitions with held segments (`PartitionCache.held`).
+        self.holding: set[Partition] = set()
         self.applied = 0
         self.repeated = 0
         self._by_prefix: dict[bytes, PartitionCache] = {}
@@ -175,7 +177,15 @@ class Fold:
             return self._reject(offset, value, cache, error)
         except RefusedError as error:
             return self._reject(offset, value, cache, error)
+        if cache.held or self.holding:
+            self._note_held(cache)
         return self._done(value, cache, before, changed=cache.changes != changes)
+
+    def _note_held(self, cache: PartitionCache) -> None:
+        if cache.held:
+            self.holding.add(cache.partition)
+        else:
+            self.holding.discard(cache.partition)
 
     def _mark_delete(
         self, offset: int, value: bytes, cache: PartitionCache, state: PartitionDeleteState
@@ -185,6 +195,7 @@ class Fold:
             before = cache.mark_delete(state)
         except RefusedError as error:
             return self._reject(offset, value, cache, error)
+        self._note_held(cache)
         return self._done(value, cache, before, changed=cache.changes != changes)
 
     def _done(
@@ -246,6 +257,13 @@ class Fold:
             if at.partition == partition and topic in (at.topic, at.topic_id)
         ]
 
+    def held_records(self) -> list[bytes]:
+        """Return the records, as COPY_SEGMENT_FINISHED, of all segments that are held."""
+        found: list[bytes] = []
+        for partition in sorted(self.holding):
+            found += self.partitions[partition].held_records()
+        return found
+
     def live_finished(self) -> Iterator[tuple[Partition, SegmentId]]:
         """Yield every live COPY_SEGMENT_FINISHED segment, for the comparison of histories."""
         for partition, cache in self.partitions.items():
@@ -265,6 +283,7 @@ class Fold:
         self.position, self.leader_epoch = position, leader_epoch
         for cache in caches:
             self._register(cache)
+            self._note_held(cache)
 
 
 def _update_state_at(value: bytes, at: int) -> int:

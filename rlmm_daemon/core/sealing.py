@@ -7,6 +7,7 @@ rejected records are not, they count since the process began.
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from rlmm_daemon.codec import snapshot
 from rlmm_daemon.codec import tail as tails
@@ -19,6 +20,8 @@ from rlmm_daemon.domain.errors import Malformed, UnsupportedProtocol
 from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, SegmentId, TopicId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
+
+FINISHED: Final = int(SegmentState.COPY_SEGMENT_FINISHED)
 
 
 def header_of(
@@ -94,6 +97,7 @@ def seal(cache: PartitionCache) -> PartitionTable:
         id_order=array("I", sorted(range(len(ids)), key=ids.__getitem__)),
         heap=b"".join(heap),
         kept=sorted((row_of[segment_id], custom) for segment_id, custom in kept.items()),
+        held=sorted(cache.held.items()),
         epochs=[_seal_epoch(cache, epoch, row_of) for epoch in numbers],
     )
 
@@ -162,10 +166,19 @@ def unseal(table: PartitionTable) -> PartitionCache:
     cache.restore(
         highest=highest,
         kept={ids[row]: custom for row, custom in table.kept},
+        held=_unseal_held(table.held),
         writer=table.writer,
         delete_state=delete_state,
     )
     return cache
+
+
+def _unseal_held(held: list[tuple[bytes, bytes]]) -> dict[SegmentId, bytes]:
+    for segment_id, tail in held:
+        tails.check(tail)
+        if len(segment_id) != UUID_BYTES or tails.state_of(tail) != FINISHED:
+            raise Malformed("a held segment was not finished")
+    return {SegmentId(segment_id): tail for segment_id, tail in held}
 
 
 def _unseal_epoch(table: EpochTable, ids: list[SegmentId]) -> EpochIndex:

@@ -128,6 +128,8 @@ class Follower:
         self._restart = False
         self._rebuild = False
         self._trimmed_to: int | None = None
+        #: The failure that says that segments are held.
+        self._held: Failure | None = None
         #: Where the log started when an operator accepted the loss of its head.
         self.accepted_start = accepted_start
         #: The position behind the last whole batch, with that batch's epoch.
@@ -375,10 +377,27 @@ class Follower:
 
     def _turn_ready(self) -> None:
         """Ready at the target, unless what was known before is still being looked for."""
+        self._hold()
         target = self.confirmation.target
         reached = target is not None and self.fold.position >= target
         if reached and self._state is PartitionState.REPLAYING and not self.history.comparing:
             self._state = PartitionState.READY
+
+    def _hold(self) -> None:
+        """Alarm while finished segments are held that a stuck copy's delete ended."""
+        alarmed = self._held is not None and self.failure is self._held
+        if not self.fold.holding:
+            if alarmed:
+                self.failure = None
+            self._held = None
+        elif self.failure is None:
+            count = len(self.fold.held_records())
+            self._fail(
+                FailureReason.HISTORY_LOST,
+                f"{count} finished {'segment' if count == 1 else 'segments'} "
+                "marked for deletion by what was meant for a stuck copy; nothing was deleted",
+            )
+            self._held = self.failure
 
     async def _compare(self) -> None:
         missing = self.history.missing

@@ -631,6 +631,12 @@ class Manager:
         cache = follower.fold.partitions.get(partition)
         return None if cache is None else cache.last_custom_metadata(segment_id)
 
+    def is_held(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
+        """Whether a segment's objects may not be deleted, whatever its state says."""
+        follower = self.fleet.followers.get(self._follow_set().of(partition))
+        cache = None if follower is None else follower.fold.partitions.get(partition)
+        return cache is not None and segment_id in cache.held
+
     # What followers report.
 
     def _applied(self, metadata_partition: MetadataPartition, outcome: Outcome) -> None:

@@ -13,6 +13,7 @@ from rlmm_daemon import __version__
 from rlmm_daemon.codec import api, records
 from rlmm_daemon.config import Config
 from rlmm_daemon.core.explain import explain
+from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState, not_ready
 from rlmm_daemon.daemon import selector as selectors
 from rlmm_daemon.daemon import tailing
@@ -359,7 +360,7 @@ class Operator:
             follower.retry()
             return row
         appended = 0
-        for record in _events(follower.history.missing):
+        for record in [*_events(follower.history.missing), *_put_back(follower.fold)]:
             try:
                 await self._manager.log.append(follower.partition, record)
             except OutcomeUnknown as error:
@@ -452,6 +453,19 @@ def _events(finished: Collection[bytes]) -> list[bytes]:
         started = segment.with_update(_update(segment, SegmentState.COPY_SEGMENT_STARTED))
         finish = _update(segment, SegmentState.COPY_SEGMENT_FINISHED)
         events.extend((records.encode(started), records.encode(finish)))
+    return events
+
+
+def _put_back(fold: Fold) -> list[bytes]:
+    """Return the events that are left to make held segments finished again."""
+    events = list[bytes]()
+    for record in fold.held_records():
+        segment = records.decode(record)
+        assert isinstance(segment, SegmentMetadata), "only segments are held"
+        state = fold.partitions[segment.partition].state(segment.segment_id)
+        if state is SegmentState.DELETE_SEGMENT_STARTED:
+            events.append(records.encode(_update(segment, SegmentState.DELETE_SEGMENT_FINISHED)))
+        events += _events([record])
     return events
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.segment_log import SegmentLog, update_record
-from rlmm_daemon.domain.errors import StorageUnavailable
-from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.errors import HistoryLost, StorageUnavailable
+from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState
 
 
@@ -34,8 +34,14 @@ class Removal:
         """Delete a segment's objects wherever they may lie; absent ones are fine.
 
         Raises:
+            HistoryLost: the segment is held; nothing was touched.
             StorageUnavailable: at least one may still be there.
         """
+        if self._log.is_held(metadata.partition, metadata.segment_id):
+            raise HistoryLost(
+                f"segment {uuid_text(metadata.segment_id)} had been finished when it was deleted "
+                "as a stuck copy, so it is held; run: rlmm log repair"
+            )
         kept = self._log.kept_custom_metadata(metadata.partition, metadata.segment_id)
         places = await self._bucket.places(metadata, kept)
         # The .log first: what is half deleted must not look whole.

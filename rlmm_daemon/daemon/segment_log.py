@@ -52,6 +52,10 @@ class SegmentLog(Protocol):
         """Return the last custom metadata that was not null."""
         ...
 
+    def is_held(self, tp: TopicIdPartition, segment_id: SegmentId) -> bool:
+        """Whether a segment's objects may not be deleted, whatever its state says."""
+        ...
+
 
 def decode_segment(record: bytes) -> SegmentMetadata:
     """Return the segment of an api key 0 record.

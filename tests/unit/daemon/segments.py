@@ -136,6 +136,10 @@ class FakeLog:
             )
         return await self.segment(tp, segment_id)
 
+    def is_held(self, tp: TopicIdPartition, segment_id: SegmentId) -> bool:
+        del tp, segment_id
+        return False
+
     def kept_custom_metadata(self, tp: TopicIdPartition, segment_id: SegmentId) -> bytes | None:
         del tp
         return self.kept.get(segment_id)

@@ -1,0 +1,49 @@
+"""A daemon that holds a segment alarms, deletes nothing, and can put it back."""
+
+import pytest
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core.readiness import FailureReason
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.operator import _put_back
+from rlmm_daemon.domain.errors import HistoryLost
+from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
+from tests.unit.manager.events import TP, of, segment_id, started, until, updated
+
+BROKER = Caller.BROKER
+
+
+def stuck_delete(number: int) -> bytes:
+    return records.encode(
+        SegmentUpdate(
+            partition=TP,
+            segment_id=segment_id(number),
+            broker_id=BrokerId(1),
+            event_timestamp_ms=3000,
+            custom_metadata=ONLY_IF_STARTED,
+            state=SegmentState.DELETE_SEGMENT_STARTED,
+        )
+    )
+
+
+async def test_a_held_segment_fails_its_partition_until_it_was_put_back(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await manager.add(started(1, 0, 9), BROKER)
+        await manager.update(updated(1), BROKER)
+        await manager.log.append(of(TP), stuck_delete(1))
+        follower = manager.fleet.followers[of(TP)]
+        await until(lambda: follower.failure is not None)
+        assert follower.failure.reason is FailureReason.HISTORY_LOST
+        assert follower.failure.command(of(TP)) == f"rlmm log repair {of(TP)}"
+        assert manager.is_held(TP, segment_id(1))
+        with pytest.raises(HistoryLost):
+            manager.remote_log_segment_metadata(TP, 0, 5, BROKER)
+        for record in _put_back(follower.fold):
+            await manager.log.append(of(TP), record)
+        await until(lambda: manager.is_ready(TP))
+        assert manager.remote_log_segment_metadata(TP, 0, 5, BROKER) is not None
+        assert not manager.is_held(TP, segment_id(1))
