@@ -1,0 +1,113 @@
+"""Marks that nobody asked for: what starts the clock over, and what is never marked."""
+
+from dataclasses import replace
+
+import pytest
+
+from rlmm_daemon.core.disposal.observation import HOUR_MS, Look, Observation, ObservationOptions
+from rlmm_daemon.domain.ids import TopicId
+
+DAY = 24 * HOUR_MS
+IDS = [TopicId(bytes([n]) * 16) for n in range(1, 31)]
+GONE = IDS[0]
+
+
+def look(at_ms: int, *unknown: TopicId) -> Look:
+    return Look(
+        at_ms=at_ms,
+        cluster_id="c",
+        controller_id=1,
+        answers=3,
+        registered=3,
+        asked=frozenset(IDS),
+        unknown=frozenset(unknown),
+        on_disk=frozenset(),
+        events={},
+        size_bytes=dict.fromkeys(IDS, 100),
+    )
+
+
+@pytest.fixture
+def watch():
+    watch = Observation()
+    assert watch.look(look(0)) == []
+    assert watch.look(look(1, GONE)) == []
+    return watch
+
+
+def test_unknown_for_the_whole_grace_period_is_marked_once(watch):
+    assert watch.look(look(DAY, GONE)) == []
+    assert watch.look(look(DAY + 1, GONE)) == [GONE]
+    assert watch.look(look(DAY + 2, GONE)) == []
+
+
+def test_an_id_that_was_never_seen_alive_is_never_marked():
+    watch = Observation()
+    watch.look(look(0, GONE))
+    assert watch.look(look(2 * DAY, GONE)) == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"unknown": frozenset()},
+        {"controller_id": 2},
+        {"cluster_id": "another"},
+        {"on_disk": frozenset({GONE})},
+        {"events": {GONE: 1}},
+        {"answers": 1},
+        {"answers": 0},
+    ],
+    ids=lambda odd: next(iter(odd)),
+)
+def test_anything_odd_starts_the_clock_over(watch, odd):
+    watch.look(replace(look(DAY - 5, GONE), **odd))
+    lasting = {name: value for name, value in odd.items() if name in ("events", "controller_id")}
+    assert watch.look(replace(look(DAY + 1, GONE), **lasting)) == []
+    # In another cluster it was never seen alive, so it is never marked there.
+    due = [] if "cluster_id" in odd else [GONE]
+    assert watch.look(replace(look(3 * DAY, GONE), **lasting)) == due
+
+
+def test_a_failed_look_starts_the_clock_over(watch):
+    watch.failed()
+    assert watch.look(look(DAY + 1, GONE)) == []
+    assert watch.look(look(2 * DAY, GONE)) == []
+    assert watch.look(look(2 * DAY + 1, GONE)) == [GONE]
+
+
+def test_the_only_broker_is_enough():
+    watch = Observation()
+
+    def alone(at_ms: int, *unknown: TopicId) -> Look:
+        return replace(look(at_ms, *unknown), answers=1, registered=1)
+
+    watch.look(alone(0))
+    watch.look(alone(1, GONE))
+    assert watch.look(alone(DAY + 1, GONE)) == [GONE]
+
+
+def test_many_unknown_at_once_mark_nothing():
+    watch = Observation()
+    watch.look(look(0))
+    for at in (1, DAY + 1, 3 * DAY):
+        assert watch.look(look(at, *IDS[:4])) == []  # 4 of 30
+    assert watch.look(look(3 * DAY + 1, *IDS[:3])) == IDS[:1]  # 300 of 3,000 bytes: one fits in 5 %
+
+
+def test_beyond_the_cap_it_takes_a_person_for_good():
+    watch = Observation(ObservationOptions(topics_max=1, bytes_share_max=1.0))
+    watch.look(look(0))
+    watch.look(look(1, *IDS[:3]))
+    assert watch.look(look(DAY + 1, *IDS[:3])) == IDS[:1]
+    assert watch.for_purge == set(IDS[1:3])
+    assert watch.look(look(9 * DAY, *IDS[1:3])) == []
+
+
+def test_the_cap_is_by_the_hour():
+    watch = Observation(ObservationOptions(topics_max=1, bytes_share_max=1.0))
+    watch.look(look(0))
+    watch.look(look(1, IDS[0]))
+    watch.look(look(1 + HOUR_MS, *IDS[:2]))
+    assert watch.look(look(DAY + 1, *IDS[:2])) == [IDS[0]]
+    assert watch.look(look(DAY + 1 + HOUR_MS, IDS[1])) == [IDS[1]]

@@ -1,0 +1,119 @@
+"""W11's third set: what is listed nowhere goes only if others that are listed hold its offsets."""
+
+import random
+
+import pytest
+
+from rlmm_daemon.core.disposal.third_set import may_go, removable
+from tests.unit.core.world import (
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    World,
+    add,
+    number,
+    seg,
+    update,
+)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def going(world: World) -> int | None:
+    found = removable(world.cache)
+    return None if found is None else number(found)
+
+
+def test_a_segment_replaced_by_a_shorter_one_of_the_same_start_stays_for_its_tail(world):
+    world.upload(1, 10, 100)
+    world.upload(2, 10, 90)
+    assert world.third(0) == [1]
+    assert going(world) is None  # 91..100 are in segment 1 alone
+
+
+def test_it_goes_once_referenced_segments_hold_all_of_it(world):
+    world.upload(1, 10, 100)
+    world.upload(2, 10, 90)
+    world.upload(3, 91, 200)
+    assert going(world) == 1
+
+
+def test_a_gap_of_one_offset_keeps_it(world):
+    world.upload(1, 10, 100)
+    world.upload(2, 10, 90)
+    world.upload(3, 92, 200)
+    assert going(world) is None
+
+
+def test_another_of_the_third_set_is_no_cover(world):
+    """Two that would be judged by each other would both go."""
+    world.upload(1, 10, 100)
+    world.upload(2, 10, 95)
+    world.upload(3, 10, 90)
+    assert world.third(0) == [1, 2]
+    assert going(world) is None
+
+
+def test_a_segment_that_is_being_deleted_is_no_cover(world):
+    world.upload(1, 10, 100)
+    world.upload(2, 10, 90)
+    world.upload(3, 91, 200)
+    world.put(update(3, DELETE_STARTED))
+    assert going(world) is None
+
+
+def test_every_epoch_must_be_covered_in_that_epoch(world):
+    world.upload(1, 0, 99, {0: 0, 1: 50})
+    world.upload(2, 0, 40, {0: 0})
+    world.upload(3, 41, 98, {0: 41, 1: 50})
+    # In epoch 0 segment 2 took its place; in epoch 1 segment 3, which lacks offset 99.
+    assert going(world) is None
+    assert 1 in world.third(0)
+    assert 1 in world.third(1)
+    world.upload(4, 99, 120, {1: 99})
+    assert going(world) == 1
+
+
+def test_listed_in_one_epoch_is_listed(world):
+    """Retention finds it there."""
+    world.upload(1, 0, 99, {0: 0, 1: 50})
+    world.upload(2, 0, 40, {0: 0})
+    world.upload(3, 41, 49, {0: 41})
+    assert world.third(0) == [1]
+    assert 1 in world.referenced(1)
+    assert going(world) is None
+
+
+def test_only_a_finished_one_goes(world):
+    world.upload(1, 10, 100)
+    world.upload(2, 10, 90)
+    world.upload(3, 91, 200)
+    world.put(update(1, DELETE_STARTED))
+    assert not may_go(world.cache, seg(1))
+    world.put(update(1, DELETE_FINISHED))
+    assert not may_go(world.cache, seg(1))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_removing_what_may_go_one_by_one_never_takes_an_answer_away(seed):
+    """Over random histories: every offset that a look-up answered is answered still."""
+    luck = random.Random(f"third/{seed}")
+    world = World()
+    for n in range(1, luck.randint(4, 14)):
+        start = luck.choice([0, 10, 20, 30])
+        end = start + luck.choice([5, 9, 19, 29])
+        epochs = {0: start}
+        if end - start > 8 and luck.random() < 0.5:
+            epochs[1] = start + luck.choice([4, 5])
+        world.put(add(n, start, end, epochs))
+        if luck.random() < 0.9:
+            world.put(update(n, 1))
+    before = {(e, o) for e in (0, 1) for o in range(80) if world.look(e, o) is not None}
+    while (victim := removable(world.cache)) is not None:
+        referenced = {i for e in world.cache.epochs.values() for i in e.referenced_ids()}
+        assert victim not in referenced
+        world.put(update(number(victim), DELETE_STARTED), update(number(victim), DELETE_FINISHED))
+    after = {(e, o) for e in (0, 1) for o in range(80) if world.look(e, o) is not None}
+    assert after == before
