@@ -347,6 +347,7 @@ class AsyncCaller:
                 when it did not.
         """
         row = api.METHODS[method]
+        pauses = common.retries(self._luck)
         try:
             async with asyncio.timeout_at(_at(self._end(seconds))):
                 while True:
@@ -356,6 +357,7 @@ class AsyncCaller:
                     except DaemonUnreachable:
                         if not common.repeatable(method):
                             raise
+                    await asyncio.sleep(next(pauses))
         except TimeoutError as error:
             raise common.silent(method) from error
 
@@ -396,6 +398,7 @@ class AsyncCaller:
             raise common.silent(method) from error
 
     async def _open_bulk(self, method: str, params: Any, deadline: float) -> AsyncBulkReader:
+        pauses = common.retries(self._luck)
         while True:
             connection, self._bulk = self._bulk, None
             if connection is None:
@@ -405,6 +408,7 @@ class AsyncCaller:
                 body = await connection.receive()
             except OSError:
                 connection.close()
+                await asyncio.sleep(next(pauses))
                 continue
             except BaseException:
                 connection.close()

@@ -99,6 +99,15 @@ def back_off(luck: random.Random) -> Iterator[float]:
         bound = min(bound * 2, _BACK_OFF_MAX)
 
 
+def retries(luck: random.Random) -> Iterator[float]:
+    """Yield the pauses before a lost request is sent again: none at first, then ever longer ones.
+
+    A daemon that restarted costs nothing so; one that takes connections and drops them is spared.
+    """
+    yield 0.0
+    yield from back_off(luck)
+
+
 def result_of(body: bytes, expected_id: int, kind: Any) -> Any:
     """Return an answer's result; None for an answer to another request.
 

@@ -4,7 +4,7 @@ import contextlib
 import io
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -252,6 +252,7 @@ class Caller:
         """
         row = api.METHODS[method]
         deadline = self._end(seconds)
+        pauses = common.retries(self._luck)
         while True:
             connection = self._connected(deadline)
             try:
@@ -259,8 +260,9 @@ class Caller:
                 if row.shape is api.Shape.STREAM:
                     return list(_pages(connection, request_id, row, deadline))
                 return common.result_of(connection.receive(deadline), request_id, row.result)
-            except NotSent:
+            except NotSent as error:
                 self._drop_main()
+                _pause(pauses, deadline, method, error)
             except TimeoutError as error:
                 self._drop_main()
                 raise common.silent(method) from error
@@ -268,6 +270,7 @@ class Caller:
                 self._drop_main()
                 if not common.repeatable(method):
                     raise common.lost(method) from error
+                _pause(pauses, deadline, method, error)
             except ProtocolViolation:
                 self._drop_main()
                 raise
@@ -290,6 +293,7 @@ class Caller:
     def open_bulk(self, method: str, params: Any, seconds: float | None = None) -> BulkReader:
         """Return a reader of a bulk answer whose header has come."""
         deadline = self._end(seconds)
+        pauses = common.retries(self._luck)
         while True:
             connection, self._bulk = self._bulk, None
             if connection is None:
@@ -300,8 +304,9 @@ class Caller:
             except TimeoutError as error:
                 connection.close()
                 raise common.silent(method) from error
-            except (OSError, NotSent):
+            except (OSError, NotSent) as error:
                 connection.close()
+                _pause(pauses, deadline, method, error)
                 continue
             return self._reader(connection, body, request_id, deadline)
 
@@ -358,6 +363,18 @@ class Caller:
             else:
                 self._was_connected = True
                 return connection
+
+
+def _pause(pauses: Iterator[float], deadline: float, method: str, error: Exception) -> None:
+    """Sleep before a lost request, which cannot have changed anything, is sent again.
+
+    Raises:
+        DaemonUnreachable: the deadline would pass meanwhile.
+    """
+    pause = next(pauses)
+    if time.monotonic() + pause >= deadline:
+        raise DaemonUnreachable(f"the connection was lost again and again in {method}") from error
+    time.sleep(pause)
 
 
 def _pages(

@@ -9,7 +9,6 @@ from rlmm_daemon.core.facts import Facts, Role
 from rlmm_daemon.core.offset_causes import OFFSET_CAUSES
 from rlmm_daemon.core.readiness import FAILURES, FailureReason, PartitionState
 from rlmm_daemon.core.verdict import Cause, Verdict
-from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 
@@ -18,9 +17,9 @@ S, P, D, R = SegmentState, PartitionState, PartitionDeleteState, FailureReason
 
 def _failed(reason: FailureReason, sentence: str) -> Cause:
     def command(f: Facts) -> str:
-        if f.metadata_partition is None:
-            return FAILURES[reason].command.format(partition="N")
-        return FAILURES[reason].command.format(partition=MetadataPartition(f.metadata_partition))
+        failure = evidence.failure(f)
+        instead = None if failure is None else failure.instead
+        return instead or FAILURES[reason].command.format(partition=evidence.number(f))
 
     def applies(f: Facts) -> bool:
         failure = evidence.failure(f)
@@ -333,6 +332,7 @@ _READY: Final = (
         ),
         evidence=lambda f: (*_recorded(f), *_live(f), *evidence.last_event(f)),
         command=lambda _: "systemctl status rlmm-daemon",
+        harmless=True,
     ),
     Cause(
         name="ready_empty",

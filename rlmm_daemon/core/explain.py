@@ -39,6 +39,7 @@ def explain(facts: Facts) -> Explanation:
         sentence=cause.sentence(facts),
         evidence=tuple(line for line in chain(_age(facts), cause.evidence(facts)) if line),
         next_command=cause.command(facts),
+        harmless=cause.harmless,
         also=tuple(
             Notice(
                 cause=row.name,

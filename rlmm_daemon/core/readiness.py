@@ -191,3 +191,34 @@ def not_ready(partition: MetadataPartition, state: PartitionState, lag: int | No
         metadata_partition=partition,
         lag=lag,
     )
+
+
+def not_sure(
+    partition: MetadataPartition,
+    *,
+    position: int,
+    end: int | None,
+    confirmed: bool,
+    silent_seconds: float,
+) -> NotReady:
+    """Return the error for a question that `READY` cannot answer in full; it says what is awaited.
+
+    `end` is the offset at which a user partition that was inserted is confirmed, None while the log
+    was not asked for it or has not answered.
+    """
+    state = PartitionState.REPLAYING
+    if confirmed:
+        state = PartitionState.STALE
+        waits = f"the event log has not answered for {silent_seconds:.0f} s"
+    elif end is None:
+        waits = "this partition waits for the log to say where it ends"
+    else:
+        waits = f"this partition waits until offset {end} is read"
+    lag = None if end is None else max(0, end - position)
+    return NotReady(
+        f"metadata partition {partition} was read up to offset {position}; {waits}",
+        state=state.value,
+        metadata_partition=partition,
+        lag=lag,
+        waits_for=end,
+    )

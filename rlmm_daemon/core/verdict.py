@@ -48,11 +48,14 @@ class Explanation:
     evidence: tuple[str, ...]
     next_command: str
     also: tuple[Notice, ...] = ()
+    #: Whether nothing is wrong although not every question is answered.
+    harmless: bool = False
 
     @property
     def trouble(self) -> bool:
         """Whether anything is not as it should be."""
-        return self.verdict is not Verdict.READY or any(notice.trouble for notice in self.also)
+        well = self.harmless or self.verdict is Verdict.READY
+        return not well or any(notice.trouble for notice in self.also)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stable shape that `rlmm explain --json` prints."""
@@ -88,6 +91,8 @@ class Cause:
     evidence: Callable[[Facts], Iterable[str]] = lambda _: ()
     #: The states that this row speaks for.
     covers: frozenset[enum.Enum] = frozenset()
+    #: Whether nothing is wrong, whatever the verdict.
+    harmless: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from rlmm_daemon.core.readiness import (
     Permit,
     Question,
     not_ready,
+    not_sure,
     permit,
 )
 from rlmm_daemon.daemon.assignment import Assignment, from_file
@@ -285,7 +286,7 @@ class Manager:
         cache = follower.fold.partitions.get(partition)
         found = None if cache is None else cache.lookup(LeaderEpoch(epoch), Offset(offset))
         if found is None and allowed is Permit.POSITIVE_ONLY:
-            raise self._not_ready(follower)
+            raise self._not_ready(follower, partition)
         return found
 
     def highest_offset_for_epoch(
@@ -353,7 +354,7 @@ class Manager:
         if allowed is Permit.NONE or (
             allowed is Permit.POSITIVE_ONLY and question is not Question.LOOKUP
         ):
-            raise self._not_ready(follower)
+            raise self._not_ready(follower, partition)
         return follower, allowed
 
     def _gate(self, partition: TopicIdPartition) -> None:
@@ -383,11 +384,17 @@ class Manager:
         return self.fleet.follow_set
 
     @staticmethod
-    def _not_ready(follower: Follower) -> NotReady:
-        state = follower.state
-        if state is PartitionState.READY:
-            return not_ready(follower.partition, PartitionState.REPLAYING, follower.lag)
-        return not_ready(follower.partition, state, follower.lag)
+    def _not_ready(follower: Follower, partition: TopicIdPartition | None = None) -> NotReady:
+        state, confirmation = follower.state, follower.confirmation
+        if state is not PartitionState.READY or partition is None:
+            return not_ready(follower.partition, state, follower.lag)
+        return not_sure(
+            follower.partition,
+            position=follower.fold.position,
+            end=confirmation.waiting.get(partition),
+            confirmed=partition in confirmation.confirmed,
+            silent_seconds=follower.silent_seconds,
+        )
 
     async def until_open(self) -> None:
         """Return once the event log is open, or is known not to open without an operator."""

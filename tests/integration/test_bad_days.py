@@ -211,9 +211,14 @@ def test_a_snapshot_of_a_newer_daemon_is_refused_untouched(it):
     newer[8:12] = (9).to_bytes(4, "little")
     path.write_bytes(newer)
     it.start()
-    eventually(lambda: it.row(0), lambda row: row["state"] == "failed")
+    row = eventually(lambda: it.row(0), lambda row: row["state"] == "failed")
     answer = it.explain(0)
     assert answer["trouble"]
+    assert (
+        answer["next_command"]
+        == row["failure"]["command"]
+        == f"rlmm partition rebuild {it.number(0)}"
+    )
     assert "snapshot format" in " ".join(answer["evidence"])
     it.serves(1)
     assert path.read_bytes() == newer

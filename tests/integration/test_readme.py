@@ -50,8 +50,7 @@ def test_an_operators_first_steps_work_in_their_order(daemon: DaemonProcess):
             assert daemon.process.wait(30) == 0, "drained"
             daemon.kill()
         ended = daemon.rlmm(*words)
-        # An offset that is nowhere, and files that cannot say whether the daemon answers.
-        trouble = bool({"999999", "--state-dir"} & set(words))
+        trouble = "999999" in words  # an offset that is nowhere
         assert ended.returncode == trouble, (words, ended.stdout, ended.stderr)
     assert (daemon.directory / "segment.log").stat().st_size > 40_000
 

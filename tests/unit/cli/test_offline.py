@@ -66,6 +66,13 @@ def test_explain_finds_a_segment_in_the_files_and_says_how_old_they_are(home):
     assert "these facts come from files" in answer["evidence"][0]
 
 
+def test_files_with_nothing_wrong_are_no_trouble_although_only_a_daemon_could_say_more(home):
+    done = run("explain", "orders-0", "--state-dir", str(home), "--json")
+    answer = json.loads(done.stdout)
+    assert (done.exit_code, answer["cause"], answer["trouble"]) == (0, "offline", False)
+    assert answer["verdict"] == "unknown"
+
+
 def test_explain_reads_the_log_where_there_is_no_snapshot(home):
     for snapshot in (home / "snapshots").iterdir():
         snapshot.unlink()
