@@ -93,7 +93,7 @@ bench-kafka: install ## Benchmarks against Kafka's own metadata manager on the s
 	$(BIN)/python -m tests.benchmarks.kafka
 
 # The broker's plugin: needs a JDK (17 or later) and Maven.
-.PHONY: plugin test-plugin
+.PHONY: plugin test-plugin test-cluster soak-cluster
 MVN := mvn -q -B -f deploy/kafka-plugin/pom.xml
 
 plugin: ## Build the plugin's jar
@@ -101,3 +101,9 @@ plugin: ## Build the plugin's jar
 
 test-plugin: install ## The plugin's tests, against a real daemon
 	$(MVN) package -Drlmm.command=$(CURDIR)/$(BIN)/rlmm
+
+test-cluster: install plugin ## Real brokers with the plugin, a daemon beside each
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(PYTEST_ARGS) tests/plugin
+
+soak-cluster: install plugin ## The long ones too: many kills under load
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/plugin

@@ -43,7 +43,10 @@ def java_of_ours(*options: str) -> list[str]:
 class Probe:
     """A running Probe.java; its methods block, so call them from a thread or between steps."""
 
-    def __init__(self, bootstrap: str, output: Path) -> None:
+    def __init__(
+        self, bootstrap: str, output: Path, answer_seconds: float = _ANSWER_SECONDS
+    ) -> None:
+        self._answer_seconds = answer_seconds
         self._lock = threading.Lock()
         with output.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -69,7 +72,7 @@ class Probe:
         with self._lock:
             self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
             self._process.stdin.flush()
-            readable, _, _ = select.select([self._process.stdout], [], [], _ANSWER_SECONDS)
+            readable, _, _ = select.select([self._process.stdout], [], [], self._answer_seconds)
             line = self._process.stdout.readline() if readable else ""
         if not line:
             raise ProbeError(f"{op}: no answer; the JVM ended or hangs")

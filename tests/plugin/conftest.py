@@ -1,4 +1,4 @@
-"""One broker with the plugin and one daemon beside it.
+"""Brokers with the plugin and daemons beside them, shared by the tests of a module or of the run.
 
 Asked for by RLMM_TEST_KAFKA=1 or RLMM_TEST_KAFKA_LIBS, and only where the plugin was built
 (`make plugin`); otherwise skipped.
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.dev.kafka import libs
+from tests.plugin.fleet import Fleet
 from tests.plugin.rig import BrokerRig
 
 HERE = Path(__file__).parent
@@ -23,7 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker("kafka")
-            item.add_marker(pytest.mark.timeout(180))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(400))
             if not REQUESTED:
                 item.add_marker(pytest.mark.skip(reason="needs a broker: RLMM_TEST_KAFKA=1"))
             elif not PLUGIN.exists():
@@ -40,3 +42,21 @@ def rig() -> Iterator[BrokerRig]:
             yield rig
         finally:
             rig.end()
+
+
+@pytest.fixture(scope="module")
+def module_fleet() -> Iterator[Fleet]:
+    """Three brokers and three daemons for a module's tests, which use `fleet`."""
+    with tempfile.TemporaryDirectory(prefix="rlmm-fleet-", ignore_cleanup_errors=True) as directory:
+        fleet = Fleet(Path(directory), PLUGIN)
+        try:
+            yield fleet.start()
+        finally:
+            fleet.end()
+
+
+@pytest.fixture
+def fleet(module_fleet: Fleet) -> Iterator[Fleet]:
+    """The module's fleet, all of which runs again afterwards."""
+    yield module_fleet
+    module_fleet.heal()

@@ -57,6 +57,8 @@ class Cluster:
     java_options: tuple[str, ...] = QUICK
     #: More lines for every server.properties.
     properties: dict[str, str] = field(default_factory=dict)
+    #: And for that of one node; a change is in force from its next start on.
+    node_properties: dict[int, dict[str, str]] = field(default_factory=dict)
     nodes: dict[int, Node] = field(default_factory=dict)
     #: Our own children, which have to be waited for.
     _children: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -239,16 +241,18 @@ class Cluster:
         text = (libs.HERE / "server.properties.in").read_text()
         for name, value in values.items():
             text = text.replace(f"@{name}@", value)
-        return text + "".join(f"{name}={value}\n" for name, value in self.properties.items())
+        more = self.properties | self.node_properties.get(node.node_id, {})
+        return text + "".join(f"{name}={value}\n" for name, value in more.items())
 
     def _spawn(self, node: Node) -> int:
         log = self.log(node.node_id)
         position = log.stat().st_size if log.exists() else 0
-        properties = str(self._properties(node.node_id))
+        properties = self._properties(node.node_id)
+        properties.write_text(self._server_properties(node))
         options = (f"-Xmx{self.heap}", *self.java_options, "-Dloglevel=INFO")
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: S603 - our own arguments
-                [*java(*options), "kafka.Kafka", properties],
+                [*java(*options), "kafka.Kafka", str(properties)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

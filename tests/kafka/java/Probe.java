@@ -61,6 +61,7 @@ public final class Probe {
 
     private final String bootstrap;
     private final Admin admin;
+    private final Traffic traffic;
     private final RemoteLogMetadataSerde serde = new RemoteLogMetadataSerde();
     private KafkaProducer<byte[], byte[]> producer;
     private TopicBasedRemoteLogMetadataManager manager;
@@ -68,6 +69,7 @@ public final class Probe {
     private Probe(String bootstrap) {
         this.bootstrap = bootstrap;
         this.admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
+        this.traffic = new Traffic(bootstrap, admin);
     }
 
     public static void main(String[] args) throws Exception {
@@ -133,7 +135,7 @@ public final class Probe {
                 var found = manager.remoteLogSegmentMetadata(user(ask), ask.get("epoch").asInt(), ask.get("offset").asLong());
                 answer.put("hex", found.map(each -> HEX.formatHex(serde.serialize(each))).orElse(null));
             }
-            default -> throw new IllegalArgumentException(ask.toString());
+            default -> traffic.handle(ask, answer);
         }
     }
 
