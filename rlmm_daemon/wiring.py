@@ -13,6 +13,8 @@ import structlog
 
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.cluster.fixed import FixedCluster
+from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
@@ -32,6 +34,7 @@ from rlmm_daemon.core.readiness import Freshness, PartitionState
 from rlmm_daemon.daemon.admin import AdminServer, Ready
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
+from rlmm_daemon.daemon.cluster_view import ClusterFacts, ClusterView
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.copy_job import CopyOptions
 from rlmm_daemon.daemon.crash_guard import CrashGuard
@@ -57,6 +60,7 @@ from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.ports.cluster import Cluster
 from rlmm_daemon.ports.event_log import EventLog
 from rlmm_daemon.ports.storage import RemoteStorage
 
@@ -180,6 +184,7 @@ class Daemon:
     async def _serve_rooms(self, manager: Manager, jobs: asyncio.TaskGroup) -> None:
         config, runtime = self._config, self._runtime
         bucket = self._storage.bucket if self._storage else None
+        view = self._cluster_view(manager)
         copier = Copier(
             bucket,
             manager,
@@ -188,6 +193,7 @@ class Daemon:
             log_dirs=config.daemon.log_dirs,
             broker_id=config.daemon.broker_id,
             now_ms=self._clock.now_ms,
+            require_copyable=view.refuse_compacted,
         )
         caches = self._read_caches(manager, jobs)
         fetcher = (
@@ -239,12 +245,34 @@ class Daemon:
             runtime.spawn("server", server.run(), may_end=True)
             runtime.spawn("gauges", gauges.run())
             runtime.spawn("cluster", _name_cluster(server, manager), may_end=True)
+            runtime.spawn("cluster.view", _keep_view(view, manager))
             if self._storage is not None:
                 runtime.spawn("storage", self._keep_storage(self._storage, manager))
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
             runtime.ready("serving")
         copier.abandon()
+
+    def _cluster_view(self, manager: Manager) -> ClusterView:
+        """Return the view of the broker's cluster, which asks from when the log is open."""
+        discovers = self._config.assignment.mode == "discover"
+
+        def answered(facts: ClusterFacts) -> None:
+            manager.fleet.seen(partition_count=len(facts.leaders))
+            if facts.tiered is not None and manager.fleet.follow_set is not None:
+                manager.fleet.follow_set.discover(facts.tiered.replicated)
+
+        view = ClusterView(
+            cluster_of(self._config, manager.log),
+            self._clock,
+            self._rng,
+            broker_id=self._config.daemon.broker_id,
+            discovers=discovers,
+            on_answer=answered,
+        )
+        if isinstance(manager.log, KafkaLog):
+            manager.log.directory.on_change.append(view.refresh)
+        return view
 
     def _read_caches(self, manager: Manager, jobs: asyncio.TaskGroup) -> ReadCaches | None:
         """Return what remote reads need; local files are sent as they are."""
@@ -343,6 +371,12 @@ async def _name_cluster(server: Server, manager: Manager) -> None:
         server.identify(identity.cluster_id)
 
 
+async def _keep_view(view: ClusterView, manager: Manager) -> None:
+    """Ask the cluster for ever, once the log that says which cluster it is has opened."""
+    await manager.until_open()
+    await view.run()
+
+
 async def _last_words(presence: PresenceFile) -> None:
     """Leave the presence file as of the end, unless the storage is away."""
     try:
@@ -393,6 +427,22 @@ def event_log_of(
         partition_count=chosen.partition_count,
         cluster_id=config.daemon.cluster_id,
         options=EmbeddedOptions(segment_bytes=chosen.segment_bytes),
+    )
+
+
+def cluster_of(config: Config, log: EventLog) -> Cluster:
+    """Return the cluster of the log's brokers; an embedded log's is the one broker."""
+    if isinstance(config.event_log, KafkaLogConfig):
+        assert isinstance(log, KafkaLog), "the log is the configured one"
+        return KafkaCluster(
+            log.client,
+            config.event_log.kafka.topic,
+            lambda: log.identity.topic_id if log.identity else None,
+        )
+    return FixedCluster(
+        cluster_id=config.daemon.cluster_id or "",
+        broker_id=config.daemon.broker_id,
+        partition_count=lambda: log.identity.partition_count if log.identity else 0,
     )
 
 
@@ -545,7 +595,8 @@ def presence_of(manager: Manager) -> PresenceFacts:
     return PresenceFacts(
         incarnation=manager.assignment.incarnation_ms,
         lease_end_ms=None,
-        metadata_manager="rlmm",
+        # Another manager never says hello, and neither does the plugin before the broker runs.
+        metadata_manager="foreign" if manager.assignment.incarnation_ms is None else "rlmm",
         partitions={
             partition: PresencePartition(
                 state=states.get(partition, PartitionState.UNASSIGNED).value,

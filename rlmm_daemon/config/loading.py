@@ -231,6 +231,11 @@ def _check_together(config: Config) -> Iterator[str]:
         yield from _check_embedded_log(config, config.event_log)
     else:
         yield from _check_kafka_security(config.event_log.kafka.security)
+    if config.assignment.mode == "discover" and isinstance(config.event_log, EmbeddedLog):
+        yield (
+            'assignment.mode = "discover" asks the cluster, and an embedded log knows none: '
+            'use it with event_log.kind = "kafka"'
+        )
     yield from _check_socket_path(config.socket.path)
     if config.admin.listen and int(config.admin.listen.rpartition(":")[2]) > _PORT_MAX:
         yield f'admin.listen = "{config.admin.listen}": a port is at most {_PORT_MAX}'

@@ -191,9 +191,12 @@ EventLog = EmbeddedLog | KafkaLog
 
 
 class Assignment(_Section, frozen=True, kw_only=True):
-    """Which user partitions are served: those that the broker announces."""
+    """Which metadata partitions are followed before anybody asks."""
 
-    mode: Literal["announced"] = "announced"
+    #: announced: those of the partitions that the broker's metadata manager announces. discover:
+    #: also those of the tiered partitions that the broker replicates, by the cluster's word, for a
+    #: broker whose metadata manager is another one.
+    mode: Literal["announced", "discover"] = "announced"
 
 
 class Readiness(_Section, frozen=True, kw_only=True):

@@ -46,8 +46,12 @@ class Copier:
         broker_id: BrokerId,
         now_ms: Callable[[], int],
         new_check: NewCheck | None = kafka_segment_check,
+        require_copyable: Callable[[TopicIdPartition], None] = lambda _: None,
     ) -> None:
-        """Without a bucket (`kind = "none"`) every method is StorageNotConfigured."""
+        """Without a bucket (`kind = "none"`) every method is StorageNotConfigured.
+
+        `require_copyable` raises for a partition that must not be copied, whoever asks.
+        """
         self._log, self._tasks, self._options = log, tasks, options
         self._jobs: dict[SegmentId, CopyJob] = {}
         self._failures: dict[str, CopyFailure] = {}
@@ -56,6 +60,7 @@ class Copier:
         self.bytes_copied = 0
         self._now_ms = now_ms
         self._draining = False
+        self._require_copyable = require_copyable
         self._tools = (
             None
             if bucket is None
@@ -198,6 +203,7 @@ class Copier:
     def _job(self, kind: Kind, record: bytes, files: SegmentFiles, caller: Caller) -> CopyJob:
         tools = self._require_tools()
         given = decode_segment(record)
+        self._require_copyable(given.partition)
         job = self._jobs.get(given.segment_id)
         if job is not None:
             _require_joinable(job, kind, given)

@@ -247,6 +247,17 @@ class Fleet:
             )
         )
 
+    def seen(self, *, partition_count: int) -> None:
+        """Take up how many partitions the log has now: events of another count lie elsewhere."""
+        identity = self.identity
+        if identity is not None and partition_count != identity.partition_count:
+            self._whole_failed(
+                FailureReason.PARTITION_COUNT_CHANGED,
+                f"the log had {identity.partition_count} partitions and has {partition_count} now",
+            )
+            if self.follow_set is not None:
+                self.follow_set.changed.ring()
+
     def _whole_failed(self, reason: FailureReason, evidence: str) -> None:
         if self.whole_failure is None or self.whole_failure.evidence != evidence:
             self.whole_failure = Failure(reason, evidence, self._clock.now_ms())

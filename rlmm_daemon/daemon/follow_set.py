@@ -4,6 +4,7 @@
     warm        one did before the restart, and the broker has not announced anything yet
     kept        a copy, delete or write of this broker is in flight
     on demand   an operator asked, not long ago
+    discovered  the cluster says that the broker replicates a tiered partition of it
 
 The set is asked for whenever a reason came or went; nothing here starts or stops a task.
 """
@@ -32,6 +33,7 @@ class FollowSet:
         self._warm: set[MetadataPartition] = set()
         self._kept: Counter[MetadataPartition] = Counter()
         self._demanded: dict[MetadataPartition, float] = {}
+        self._discovered: set[MetadataPartition] = set()
         #: Rung when a reason came or went.
         self.changed = Bell()
 
@@ -89,9 +91,17 @@ class FollowSet:
             self._demanded[partition] = until
         self.changed.ring()
 
+    def discover(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Follow for exactly these, which the cluster says the broker replicates."""
+        found = {self.of(partition) for partition in partitions}
+        if found != self._discovered:
+            self._discovered = found
+            self.changed.ring()
+
     def wanted(self) -> set[MetadataPartition]:
         """Return what should be followed now."""
         now = self._clock.monotonic()
         self._demanded = {p: until for p, until in self._demanded.items() if until > now}
         announced = {partition for partition, members in self._announced.items() if members}
-        return announced | self._warm | self._kept.keys() | self._demanded.keys()
+        known = announced | self._warm | self._discovered
+        return known | self._kept.keys() | self._demanded.keys()

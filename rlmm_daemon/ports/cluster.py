@@ -15,6 +15,16 @@ class BrokerInfo:
     fenced: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieredTopics:
+    """The topics with `remote.storage.enable`, as far as one broker is concerned."""
+
+    #: Partitions that the broker replicates, those of compacted topics left out.
+    replicated: frozenset[TopicIdPartition] = frozenset()
+    #: Topics that compact: KIP-405 does not support them.
+    compacted: frozenset[TopicId] = frozenset()
+
+
 class Cluster(Protocol):
     """The cluster that this daemon's broker belongs to.
 
@@ -38,6 +48,10 @@ class Cluster(Protocol):
         """Return those ids that every live broker calls unknown."""
         ...
 
-    async def tiered_partitions(self, broker_id: BrokerId) -> frozenset[TopicIdPartition]:
-        """Return the partitions with `remote.storage.enable` that this broker replicates."""
+    async def tiered_topics(self, broker_id: BrokerId) -> TieredTopics:
+        """Return what has `remote.storage.enable`, and what of it this broker replicates."""
+        ...
+
+    def refresh(self) -> None:
+        """Let the next questions ask the brokers: something is known to have changed."""
         ...

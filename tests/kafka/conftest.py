@@ -12,12 +12,25 @@ from pathlib import Path
 import pytest
 
 from deploy.dev.kafka.cluster import Cluster
-from tests.kafka.probe import Probe
+from tests.kafka.probe import Probe, classes
 from tests.kafka.proxy import Proxy
 from tests.kafka.rig import KafkaRig
 
 HERE = Path(__file__).parent
 REQUESTED = any(os.environ.get(name) for name in ("RLMM_TEST_KAFKA", "RLMM_TEST_KAFKA_LIBS"))
+
+
+def tiering() -> dict[str, str]:
+    """Let topics have remote.storage.enable; nothing is ever moved."""
+    storage, metadata = "remote.log.storage", "remote.log.metadata"
+    return {
+        f"{storage}.system.enable": "true",
+        f"{storage}.manager.class.name": "NoStorage",
+        f"{storage}.manager.class.path": f"{classes()}/",
+        f"{metadata}.manager.class.name": "NoMetadata",
+        f"{metadata}.manager.class.path": f"{classes()}/",
+        f"{metadata}.manager.listener.name": "PLAINTEXT",
+    }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,7 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kafka_cluster() -> Iterator[Cluster]:
     """Three nodes with every kind of listener; a fault's test uses `cluster`."""
     directory = Path(tempfile.mkdtemp(prefix="rlmm-kafka-"))
-    cluster = Cluster(directory=directory, count=int(os.environ.get("RLMM_TEST_KAFKA_NODES", "3")))
+    count = int(os.environ.get("RLMM_TEST_KAFKA_NODES", "3"))
+    cluster = Cluster(directory=directory, count=count, properties=tiering())
     try:
         cluster.start()
         yield cluster

@@ -9,7 +9,7 @@ import pytest
 from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
 from rlmm_daemon.domain.errors import InvalidArgument
-from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_bytes
 
 P0, P1 = MetadataPartition(0), MetadataPartition(1)
 WAIT_SECONDS = 30
@@ -74,14 +74,14 @@ async def test_the_cluster_port_names_brokers_leaders_and_unknown_topics(rig, cl
     async with rig.log() as closed:
         log = await opened(closed)
         assert log.identity is not None
-        port = KafkaCluster(log.client, rig.topic)
+        port = KafkaCluster(log.client, rig.topic, lambda: None)
         assert await port.cluster_id() == cluster.cluster_id == log.identity.cluster_id
         assert {int(each) for each in await port.brokers()} == set(cluster.nodes)
         leaders = await port.metadata_leaders()
         assert leaders.keys() == set(range(log.identity.partition_count))
         known, never = log.identity.topic_id, TopicId(b"never" + bytes(11))
         assert await port.topic_ids_unknown(frozenset({known, never})) == {never}
-        assert await port.tiered_partitions(leaders[P0]) == frozenset()
+        assert (await port.tiered_topics(leaders[P0])).replicated == frozenset()
 
 
 async def test_a_broker_that_is_gone_is_registered_and_fenced(rig, cluster):
@@ -89,7 +89,7 @@ async def test_a_broker_that_is_gone_is_registered_and_fenced(rig, cluster):
         pytest.skip("needs a broker that stays")
     async with rig.log() as closed:
         log = await opened(closed)
-        port = KafkaCluster(log.client, rig.topic)
+        port = KafkaCluster(log.client, rig.topic, lambda: None)
         gone = max(cluster.nodes)
         await asyncio.to_thread(cluster.stop, [gone])
         async with asyncio.timeout(WAIT_SECONDS):
@@ -97,3 +97,31 @@ async def test_a_broker_that_is_gone_is_registered_and_fenced(rig, cluster):
                 port.refresh()
                 await asyncio.sleep(0.1)
         assert {int(each) for each in await port.brokers()} == set(cluster.nodes)
+
+
+async def test_what_the_broker_replicates_of_tiered_topics_is_discovered(rig):
+    if rig.cluster.count == 1:
+        pytest.skip("needs a broker that replicates less than all")
+    log_topic = rig.topic
+    made = {}
+    for name, tiered, placement in (
+        ("tiered", "true", [[1, 2], [2, 3], [3, 1]]),
+        ("local", "false", [[1, 2]]),
+    ):
+        rig.topic = f"{log_topic}.{name}"
+        made[name] = TopicId(uuid_bytes(rig.create(placement, remote_storage_enable=tiered)))
+    rig.topic = log_topic
+    async with rig.log() as closed:
+        log = await opened(closed)
+        port = KafkaCluster(log.client, rig.topic, lambda: None)
+        name = f"{log_topic}.tiered"
+        for broker, held in ((1, {0, 2}), (2, {0, 1}), (3, {1, 2})):
+            found: set[int] = set()
+            async with asyncio.timeout(WAIT_SECONDS):
+                while found != held:  # not every broker knows of a new topic at once
+                    port.refresh()
+                    seen = (await port.tiered_topics(BrokerId(broker))).replicated
+                    mine = [each for each in seen if each.topic == name]
+                    found = {each.partition for each in mine}
+                    assert {each.topic_id for each in mine} <= {made["tiered"]}
+                    assert not any(each.topic == f"{log_topic}.local" for each in seen)

@@ -1,15 +1,17 @@
 """A cluster of one broker, known from the configuration: what stands beside an embedded log."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, TopicIdPartition
-from rlmm_daemon.ports.cluster import BrokerInfo
+from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId
+from rlmm_daemon.ports.cluster import BrokerInfo, TieredTopics
 
 
 class FixedCluster:
     """Knows itself and nothing else; what it would have to ask somebody for, it does not claim."""
 
-    def __init__(self, *, cluster_id: str, broker_id: BrokerId, partition_count: int) -> None:
+    def __init__(
+        self, *, cluster_id: str, broker_id: BrokerId, partition_count: Callable[[], int]
+    ) -> None:
         self._cluster_id = cluster_id
         self._broker_id = broker_id
         self._partition_count = partition_count
@@ -25,7 +27,7 @@ class FixedCluster:
     async def metadata_leaders(self) -> Mapping[MetadataPartition, BrokerId]:
         """Return the one broker as the leader of every partition of the log."""
         return {
-            MetadataPartition(number): self._broker_id for number in range(self._partition_count)
+            MetadataPartition(number): self._broker_id for number in range(self._partition_count())
         }
 
     async def topic_ids_unknown(
@@ -35,9 +37,12 @@ class FixedCluster:
         """Return none: nobody was asked, so nothing is known to be gone."""
         return frozenset()
 
-    async def tiered_partitions(
+    async def tiered_topics(
         self,
         broker_id: BrokerId,  # noqa: ARG002 - the port's word
-    ) -> frozenset[TopicIdPartition]:
+    ) -> TieredTopics:
         """Return none: only the broker's announcement says what it holds."""
-        return frozenset()
+        return TieredTopics()
+
+    def refresh(self) -> None:
+        """Do nothing: what is configured does not change."""

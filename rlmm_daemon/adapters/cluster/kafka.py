@@ -1,12 +1,12 @@
 """The cluster as its brokers tell it; an answer that is not complete is an error.
 
-Two views are kept for at most `VIEW_SECONDS` (or until `refresh` is called): the registered
-brokers, and the partitions of the topics with `remote.storage.enable`. Leaders and unknown topic
-ids are asked for each time, since they are what a delete is decided by.
+Two views are kept for a little less than `VIEW_SECONDS` (or until `refresh` is called): the
+registered brokers, and the topics with `remote.storage.enable`. Leaders and unknown topic ids are
+asked for each time, since they are what a delete is decided by.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,13 +21,14 @@ from rlmm_daemon.adapters.kafka_connection.requests import (
 )
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, TopicIdPartition
-from rlmm_daemon.ports.cluster import BrokerInfo
+from rlmm_daemon.ports.cluster import BrokerInfo, TieredTopics
 
-VIEW_SECONDS: Final = 30.0
+VIEW_SECONDS: Final = 29.0
 _BROKERS: Final = 1
 _TOPIC_RESOURCE: Final = 2
 _UNKNOWN_TOPIC_ID: Final = 100
 _TIERED: Final = "remote.storage.enable"
+_CLEANUP: Final = "cleanup.policy"
 #: Topics named in one request: a cluster may have a hundred thousand.
 _CHUNK: Final = 500
 #: A partition whose replica is offline, or that has no leader, is described all the same.
@@ -43,14 +44,19 @@ class _Broker:
 class KafkaCluster:
     """Asks over the connections that the client shares for questions."""
 
-    def __init__(self, client: KafkaClient, metadata_topic: str) -> None:
+    def __init__(
+        self, client: KafkaClient, metadata_topic: str, topic_id: Callable[[], TopicId | None]
+    ) -> None:
+        """`topic_id` is the one that the log opened: leaders of another topic are none of ours."""
         self._client = client
         self._topic = metadata_topic
+        self._topic_id = topic_id
         self._lock = asyncio.Lock()
         self._cluster_id: str | None = None
         self._brokers: dict[BrokerId, _Broker] = {}
         self._brokers_until = 0.0
         self._replicas: dict[TopicIdPartition, frozenset[int]] = {}
+        self._compacted: frozenset[TopicId] = frozenset()
         self._replicas_until = 0.0
 
     def refresh(self) -> None:
@@ -75,9 +81,11 @@ class KafkaCluster:
     async def metadata_leaders(self) -> Mapping[MetadataPartition, BrokerId]:
         """Return the leaders; a partition without one makes the answer incomplete."""
         _, answer = await self._client.ask_any(metadata_by_name(self._topic))
-        error, _, _, _, partitions, *_ = answer.topics[0]
+        error, _, topic_id, _, partitions, *_ = answer.topics[0]
         if error:
             raise error_of(error, f"looking for topic {self._topic}")
+        if self._topic_id() not in (None, topic_id):
+            raise StorageUnavailable(f"topic {self._topic} is another one than the log opened")
         leaders = {MetadataPartition(row[1]): BrokerId(row[2]) for row in partitions}
         without = sorted(number for number, leader in leaders.items() if leader < 0)
         if without or not leaders:
@@ -101,14 +109,15 @@ class KafkaCluster:
             unknown &= await self._unknown_to(node, unknown)
         return unknown
 
-    async def tiered_partitions(self, broker_id: BrokerId) -> frozenset[TopicIdPartition]:
-        """Return the tiered partitions with a replica at that broker."""
+    async def tiered_topics(self, broker_id: BrokerId) -> TieredTopics:
+        """Return the tiered partitions with a replica at that broker, and what compacts."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if now >= self._replicas_until:
-                self._replicas = await self._tiered()
+                self._replicas, self._compacted = await self._tiered()
                 self._replicas_until = now + VIEW_SECONDS
-        return frozenset(at for at, held_by in self._replicas.items() if broker_id in held_by)
+        mine = (at for at, held_by in self._replicas.items() if broker_id in held_by)
+        return TieredTopics(replicated=frozenset(mine), compacted=self._compacted)
 
     async def _described(self) -> dict[BrokerId, _Broker]:
         async with self._lock:
@@ -132,30 +141,39 @@ class KafkaCluster:
             rows = [(topic_id, None, NO_TAGS) for topic_id in chunk]
             request = Metadata(rows, False, False, NO_TAGS)  # noqa: FBT003 - a struct
             answer = await self._client.ask(node, request)
+            if answer.cluster_id != self._cluster_id:
+                raise StorageUnavailable(f"{node} belongs to cluster {answer.cluster_id}")
             if len(answer.topics) != len(chunk):
                 raise StorageUnavailable(f"{node} answered for {len(answer.topics)} topics only")
             found |= {TopicId(row[2]) for row in answer.topics if row[0] == _UNKNOWN_TOPIC_ID}
         return frozenset(found)
 
-    async def _tiered(self) -> dict[TopicIdPartition, frozenset[int]]:
+    async def _tiered(
+        self,
+    ) -> tuple[dict[TopicIdPartition, frozenset[int]], frozenset[TopicId]]:
+        """Return who replicates which partition of the tiered topics, and which of them compact."""
         node, answer = await self._client.ask_any(Metadata(None, False, False, NO_TAGS))  # noqa: FBT003 - a struct
-        tiered = await self._tiered_names(node, sorted(row[1] for row in answer.topics))
-        found = {}
+        compacts = await self._tiered_names(node, sorted(row[1] for row in answer.topics))
+        found, compacted = {}, set()
         for error, name, topic_id, _, partitions, *_ in answer.topics:
-            if name not in tiered:
+            if name not in compacts:
                 continue
             if error:
                 raise error_of(error, f"describing topic {name}")
+            if compacts[name]:
+                compacted.add(TopicId(topic_id))
+                continue
             for row in partitions:
                 if row[0] not in _DESCRIBED:
                     raise error_of(row[0], f"describing partition {row[1]} of {name}")
                 found[TopicIdPartition(TopicId(topic_id), name, row[1])] = frozenset(row[4])
-        return found
+        return found, frozenset(compacted)
 
-    async def _tiered_names(self, node: Node, names: list[str]) -> set[str]:
-        tiered: set[str] = set()
+    async def _tiered_names(self, node: Node, names: list[str]) -> dict[str, bool]:
+        """Return the topics with remote storage, each with whether it compacts."""
+        tiered: dict[str, bool] = {}
         for chunk in _chunks(names):
-            rows = [(_TOPIC_RESOURCE, name, [_TIERED], NO_TAGS) for name in chunk]
+            rows = [(_TOPIC_RESOURCE, name, [_TIERED, _CLEANUP], NO_TAGS) for name in chunk]
             request = DescribeConfigs(rows, False, False, NO_TAGS)  # noqa: FBT003 - a struct
             answer = await self._client.ask(node, request)
             if len(answer.results) != len(chunk):
@@ -163,8 +181,9 @@ class KafkaCluster:
             for error, message, _, name, configs, *_ in answer.results:
                 if error:
                     raise error_of(error, f"reading the settings of topic {name}", message)
-                if any(row[0] == _TIERED and row[1] == "true" for row in configs):
-                    tiered.add(name)
+                settings = {row[0]: row[1] or "" for row in configs}
+                if settings.get(_TIERED) == "true":
+                    tiered[name] = "compact" in settings.get(_CLEANUP, "")
         return tiered
 
 

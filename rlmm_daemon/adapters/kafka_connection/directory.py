@@ -1,7 +1,7 @@
 """Who leads which partition of the metadata topic, and whether it is still the same topic."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,8 @@ class Directory:
         self._exists: bool | None = None
         self._refreshed_at = 0.0
         self.refresh_count = 0
+        #: Called after an answer that differs from the one before: id, count or a leader.
+        self.on_change: list[Callable[[], None]] = []
 
     @property
     def view(self) -> TopicView | None:
@@ -110,7 +112,8 @@ class Directory:
             return
         if error not in (0, _LEADER_NOT_AVAILABLE):
             raise error_of(error, f"looking for topic {self._topic}")
-        before = self._view if self._view and self._view.topic_id == topic_id else None
+        shown = self._view
+        before = shown if shown and shown.topic_id == topic_id else None
         self._exists = True
         self._view = TopicView(
             cluster_id=answer.cluster_id,
@@ -118,6 +121,9 @@ class Directory:
             partition_count=len(partitions),
             leaders=_leaders(partitions, nodes, before.leaders if before else {}),
         )
+        if shown is not None and self._view != shown:
+            for changed in self.on_change:
+                changed()
 
 
 def _leaders(

@@ -186,6 +186,13 @@ def test_what_the_embedded_log_needs_is_asked_for(old: str, new: str, problem: s
     assert any(each.startswith(problem) for each in problems(SMALLEST.replace(old, new)))
 
 
+def test_a_cluster_is_discovered_only_where_there_is_one_to_ask():
+    discover = '[assignment]\nmode = "discover"\n'
+    assert any("an embedded log knows none" in each for each in problems(SMALLEST + discover))
+    parsed = parse("[daemon]\nbroker_id = 1\n" + KAFKA + discover)
+    assert parsed.assignment.mode == "discover"
+
+
 def test_a_missing_table_is_named_with_what_it_has_to_hold():
     assert problems("") == [
         "the table [daemon] is missing",

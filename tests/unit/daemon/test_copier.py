@@ -87,7 +87,9 @@ class World:
         self.bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
         self.copier = self.new_copier()
 
-    def new_copier(self, options: CopyOptions = OPTIONS, new_check: Any = None) -> Copier:
+    def new_copier(
+        self, options: CopyOptions = OPTIONS, new_check: Any = None, **more: Any
+    ) -> Copier:
         return Copier(
             self.bucket,
             self.log,
@@ -97,6 +99,7 @@ class World:
             broker_id=BrokerId(1),
             now_ms=lambda: 7,
             new_check=new_check,
+            **more,
         )
 
     @property
@@ -462,6 +465,21 @@ async def test_a_failed_delete_of_objects_leaves_the_segment_started(world):
     with pytest.raises(StorageUnavailable):
         await world.copier.delete_segment(PARTITION, metadata().segment_id)
     assert world.state is S.DELETE_SEGMENT_STARTED
+
+
+async def test_a_partition_that_must_not_be_copied_is_refused_before_anything_is_written(world):
+    def compacts(partition) -> None:
+        raise InvalidArgument(f"{partition.topic} compacts")
+
+    copier = world.new_copier(require_copyable=compacts)
+    for call in (
+        copier.copy_segment(RECORD, world.files),
+        copier.copy_log_segment_data(RECORD, world.files),
+    ):
+        with pytest.raises(InvalidArgument, match="orders compacts") as refused:
+            await call
+        assert refused.value.fields["write_begun"] is False
+    assert (world.stored, world.state) == (set(), None)
 
 
 async def test_without_storage_every_method_says_so(world):

@@ -9,7 +9,7 @@ from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
 from rlmm_daemon.adapters.kafka_connection import Node
 from rlmm_daemon.domain.errors import StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, TopicIdPartition
-from rlmm_daemon.ports.cluster import BrokerInfo
+from rlmm_daemon.ports.cluster import BrokerInfo, TieredTopics
 
 OLD, NEW = TopicId(b"o" * 16), TopicId(b"n" * 16)
 
@@ -23,6 +23,8 @@ class FakeClient:
         self.silent: set[int] = set()
         self.leaders = {0: 1, 1: 2}
         self.tiered = {"orders": "true", "plain": "false"}
+        self.cleanup: dict[str, str] = {}
+        self.cluster_ids = {1: "cluster", 2: "cluster"}
         self.topic_error = 0
         self.describe_error = 0
         self.asked: list[str] = []
@@ -56,7 +58,7 @@ class FakeClient:
                 (0 if each in known else 100, None, each, False, [], 0, {})
                 for each, _, _ in request.topics
             ]
-        return 0, [], "cluster", 1, rows
+        return 0, [], self.cluster_ids[node.node_id], 1, rows
 
     def _topic(self, name: str, error: int = 0) -> tuple[Any, ...]:
         partitions: Any = [(0, n, at, 0, [at, 3], [at], [], {}) for n, at in self.leaders.items()]
@@ -64,10 +66,15 @@ class FakeClient:
 
     def on_describeconfigs(self, _: Node, request: Any) -> tuple[Any, ...]:
         rows: Any = [
-            (0, None, 2, name, [(keys[0], self.tiered[name], False, 0, False, [], 0, None, {})], {})
+            (0, None, 2, name, [self._setting(name, key) for key in keys], {})
             for _, name, keys, _ in request.resources
         ]
         return 0, rows
+
+    def _setting(self, name: str, key: str) -> tuple[Any, ...]:
+        tiering = key == "remote.storage.enable"
+        value = self.tiered[name] if tiering else self.cleanup.get(name, "delete")
+        return key, value, False, 0, False, [], 0, None, {}
 
 
 @pytest.fixture
@@ -77,7 +84,7 @@ def client() -> FakeClient:
 
 @pytest.fixture
 def cluster(client: FakeClient) -> KafkaCluster:
-    return KafkaCluster(client, "meta")  # type: ignore[arg-type]  # what stands in for it
+    return KafkaCluster(client, "meta", lambda: OLD)  # type: ignore[arg-type]  # what stands in for it
 
 
 async def test_every_registered_broker_is_named_fenced_ones_included(cluster):
@@ -110,6 +117,12 @@ async def test_leaders_are_complete_or_not_known(cluster, client):
         await cluster.metadata_leaders()
 
 
+async def test_leaders_of_a_recreated_topic_are_not_those_of_the_log(client):
+    stale = KafkaCluster(client, "meta", lambda: NEW)
+    with pytest.raises(StorageUnavailable, match="another one"):
+        await stale.metadata_leaders()
+
+
 async def test_a_topic_id_is_unknown_only_if_every_live_broker_says_so(cluster, client):
     both = frozenset({OLD, NEW})
     assert await cluster.topic_ids_unknown(both) == {NEW}
@@ -128,27 +141,41 @@ async def test_a_live_broker_that_is_silent_leaves_the_question_open(cluster, cl
 
 
 async def test_the_tiered_partitions_of_a_broker_are_those_that_it_replicates(cluster, client):
-    assert await cluster.tiered_partitions(BrokerId(2)) == {TopicIdPartition(OLD, "orders", 1)}
-    assert len(await cluster.tiered_partitions(BrokerId(3))) == 2
+    found = await cluster.tiered_topics(BrokerId(2))
+    assert found.replicated == {TopicIdPartition(OLD, "orders", 1)}
+    assert len((await cluster.tiered_topics(BrokerId(3))).replicated) == 2
     assert client.asked == ["Metadata", "DescribeConfigs"]
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+async def test_a_topic_that_compacts_is_named_and_none_of_its_partitions(cluster, client, policy):
+    client.cleanup["orders"] = policy
+    found = await cluster.tiered_topics(BrokerId(2))
+    assert (found.replicated, found.compacted) == (frozenset(), {OLD})
+
+
+async def test_a_broker_of_another_cluster_leaves_the_question_open(cluster, client):
+    client.cluster_ids[2] = "another"
+    with pytest.raises(StorageUnavailable, match="belongs to cluster another"):
+        await cluster.topic_ids_unknown(frozenset({NEW}))
 
 
 async def test_a_topic_that_cannot_be_described_makes_the_whole_answer_an_error(cluster, client):
     client.topic_error = 5
     with pytest.raises(StorageUnavailable, match="describing topic orders"):
-        await cluster.tiered_partitions(BrokerId(1))
+        await cluster.tiered_topics(BrokerId(1))
 
 
 async def test_many_topics_are_asked_for_in_several_requests(cluster, client):
     client.tiered = {f"t{number}": "true" for number in range(1_201)}
-    assert len(await cluster.tiered_partitions(BrokerId(1))) == 1_201
+    assert len((await cluster.tiered_topics(BrokerId(1))).replicated) == 1_201
     assert client.asked.count("DescribeConfigs") == 3
 
 
 async def test_a_cluster_of_one_knows_itself():
-    fixed = FixedCluster(cluster_id="c", broker_id=BrokerId(7), partition_count=2)
+    fixed = FixedCluster(cluster_id="c", broker_id=BrokerId(7), partition_count=lambda: 2)
     assert await fixed.cluster_id() == "c"
     assert (await fixed.brokers()).keys() == {7}
     assert await fixed.metadata_leaders() == {MetadataPartition(0): 7, MetadataPartition(1): 7}
     assert await fixed.topic_ids_unknown(frozenset({NEW})) == frozenset()
-    assert await fixed.tiered_partitions(BrokerId(7)) == frozenset()
+    assert await fixed.tiered_topics(BrokerId(7)) == TieredTopics()
