@@ -16,6 +16,7 @@ import structlog
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Identity, Positions
 from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Outcome
 from rlmm_daemon.core.readiness import (
     PartitionState,
@@ -37,6 +38,7 @@ from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import (
     ConfigError,
     Draining,
+    IllegalTransition,
     InvalidArgument,
     Malformed,
     NotAssigned,
@@ -502,9 +504,93 @@ class Manager:
             raise InvalidArgument("put_remote_partition_delete_metadata takes a delete record")
         await self._write(event, normal, caller, timeout_seconds, on_demand=True)
 
+    async def update_if(
+        self,
+        record: bytes,
+        holds: Callable[[PartitionCache], bool],
+        timeout_seconds: float = WRITE_SECONDS_DEFAULT,
+        *,
+        inside: bool = False,
+    ) -> Outcome | None:
+        """Publish an update if something holds of the fold just before the append.
+
+        Returns what its own apply came to; None if it was a repeat. `inside` is for whoever holds
+        the segment's `fence`.
+
+        Raises:
+            IllegalTransition: it does not hold, or the life cycle refuses it; nothing was appended.
+            OutcomeUnknown: it may be in the log, now or later.
+        """
+        event, normal = records.decode_normal(record)
+        if not isinstance(event, SegmentUpdate):
+            raise InvalidArgument("an update record is wanted")
+
+        def judge() -> Fold:
+            fold = self._judge(event.partition).fold
+            cache = fold.partitions.get(event.partition)
+            if cache is None or not holds(cache):
+                raise IllegalTransition("what the update was meant for does not hold any more")
+            return fold
+
+        return await self._write(
+            event,
+            normal,
+            Caller.OPERATOR,
+            timeout_seconds,
+            on_demand=True,
+            judge=judge,
+            inside=inside,
+        )
+
+    @asynccontextmanager
+    async def fence(
+        self, partition: TopicIdPartition, segment_id: SegmentId, timeout_seconds: float
+    ) -> AsyncGenerator[None, None]:
+        """Refuse updates of a segment, but those `inside`, from a fold that holds all there is.
+
+        Before the block runs, writes in flight have ended and an end offset that was asked for
+        after them is folded.
+
+        Raises:
+            OutcomeUnknown, TimedOut, NotReady: that could not be reached in time.
+        """
+        follow_set, group = await self._opened(), self._group
+        if group is None:
+            raise Draining("the daemon stops; nothing was begun")
+        number = follow_set.of(partition)
+        with follow_set.keep(number):
+            writer = self.fleet.writer(number, group)
+            async with writer.fence((partition, segment_id), timeout_seconds):
+                await self._fold_to_end(number, timeout_seconds)
+                yield
+
+    async def _fold_to_end(self, number: MetadataPartition, timeout_seconds: float) -> None:
+        """Return once everything is folded that was in the log when this was called."""
+        follower = await self._until_writable(number, timeout_seconds)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                known = (await self.log.end_offsets([number])).get(number)
+                if known is None:
+                    raise NotReady(f"the end of metadata partition {number} is not known")
+                fold = follower.fold
+                while follower.fold is fold and fold.position < known.end:
+                    await follower.changed.wait()
+        except TimeoutError as error:
+            raise TimedOut(f"metadata partition {number} was not folded to its end") from error
+        if follower.fold is not fold:
+            raise NotReady(f"metadata partition {number} is being folded anew")
+
     async def _write(
-        self, event: Event, value: bytes, caller: Caller, timeout_seconds: float, *, on_demand: bool
-    ) -> None:
+        self,
+        event: Event,
+        value: bytes,
+        caller: Caller,
+        timeout_seconds: float,
+        *,
+        on_demand: bool,
+        judge: Callable[[], Fold] | None = None,
+        inside: bool = False,
+    ) -> Outcome | None:
         if self.draining and caller is Caller.BROKER:
             raise Draining
         started = self.clock.monotonic()
@@ -523,8 +609,12 @@ class Manager:
                 await self._until_writable(metadata_partition, timeout_seconds)
             left = timeout_seconds - (self.clock.monotonic() - started)
             writer = self.fleet.writer(metadata_partition, group)
-            await writer.write(
-                event, value, lambda: self._judge(event.partition).fold, max(0.0, left)
+            return await writer.write(
+                event,
+                value,
+                judge or (lambda: self._judge(event.partition).fold),
+                max(0.0, left),
+                inside=inside,
             )
 
     def _judge(self, partition: TopicIdPartition) -> Follower:

@@ -7,14 +7,15 @@ no fast path around the follower: applying a record earlier could put it on a di
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeat, Repeated, Unreadable
 from rlmm_daemon.daemon.bell import Bell
-from rlmm_daemon.domain.errors import OutcomeUnknown, Overloaded, RlmmError
+from rlmm_daemon.domain.errors import IllegalTransition, OutcomeUnknown, Overloaded, RlmmError
 from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete
@@ -89,6 +90,7 @@ class Writer:
         self._spawn = spawn
         self._delivery_timeout_seconds = delivery_timeout_seconds
         self._appends: dict[Subject, _Append] = {}
+        self._fenced: set[Subject] = set()
         self._position = 0
         self._progress = Bell()
 
@@ -97,14 +99,40 @@ class Writer:
         """Appends whose fate is not known yet."""
         return len(self._appends)
 
+    @asynccontextmanager
+    async def fence(self, subject: Subject, timeout_seconds: float) -> AsyncGenerator[None, None]:
+        """Refuse writes about a subject, but for those `inside`, once those in flight have ended.
+
+        Raises:
+            OutcomeUnknown: one in flight did not end in time.
+        """
+        deadline = self._clock.monotonic() + timeout_seconds
+        if subject in self._fenced:
+            raise IllegalTransition("the segment is being removed already")
+        self._fenced.add(subject)
+        try:
+            while (earlier := self._appends.get(subject)) is not None:
+                if not await self._completed(earlier.fate, deadline):
+                    raise OutcomeUnknown("an earlier write about the segment is still in flight")
+            yield
+        finally:
+            self._fenced.discard(subject)
+
     async def write(
-        self, event: Event, value: bytes, fold: Callable[[], Fold], timeout_seconds: float
-    ) -> None:
+        self,
+        event: Event,
+        value: bytes,
+        fold: Callable[[], Fold],
+        timeout_seconds: float,
+        *,
+        inside: bool = False,
+    ) -> Outcome | None:
         """Return once this daemon has applied `event`, or found that it had been applied before.
 
-        `value` is the event in normal form, as it goes to the log. `fold` is asked when it is
-        needed, since the present one may be dropped while we wait; it raises when there is none
-        that may judge.
+        Returns what the apply came to; None if nothing had to be appended. `value` is the event in
+        normal form, as it goes to the log. `fold` is asked when it is needed, just before the
+        record is handed on, since the present one may be dropped while we wait; it raises when
+        there is none that may judge. `inside` is a write of whoever holds the fence.
 
         Raises:
             RefusedError: by validation (nothing was appended) or by the apply itself.
@@ -117,17 +145,20 @@ class Writer:
         while (earlier := self._appends.get(subject)) is not None:
             if not await self._completed(earlier.fate, deadline):
                 raise OutcomeUnknown("an earlier write about the same segment is still in flight")
+        if subject in self._fenced and not inside:
+            raise IllegalTransition("the segment is being removed as a copy that nobody finishes")
         present = fold()
         if isinstance(present.validate(event), Repeat):
-            return
+            return None
         if len(self._appends) >= IN_FLIGHT_MAX:
             raise Overloaded(f"{IN_FLIGHT_MAX} writes are in flight", limit="writes_in_flight")
         append = self._hand_on(subject, value, present.position)
         if not await self._completed(append.answer, deadline):
             raise OutcomeUnknown("the deadline passed while the record was on its way")
-        match append.answer.result():
+        outcome = append.answer.result()
+        match outcome:
             case Applied() | Repeated():
-                return
+                return outcome
             case Rejected(error=error):
                 raise error
             case Unreadable(reason=reason):

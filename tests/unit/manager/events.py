@@ -15,7 +15,12 @@ from rlmm_daemon.domain.ids import (
     TopicIdPartition,
 )
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.domain.segment import (
+    CustomMetadata,
+    SegmentMetadata,
+    SegmentState,
+    SegmentUpdate,
+)
 
 COUNT = 3
 TP = TopicIdPartition(TopicId(bytes(range(1, 17))), "orders", 0)
@@ -57,6 +62,7 @@ def updated(
     number: int,
     state: SegmentState = SegmentState.COPY_SEGMENT_FINISHED,
     tp: TopicIdPartition = TP,
+    custom: CustomMetadata | None = None,
 ) -> bytes:
     return records.encode(
         SegmentUpdate(
@@ -64,6 +70,7 @@ def updated(
             segment_id=segment_id(number),
             broker_id=BrokerId(1),
             event_timestamp_ms=2000 + number,
+            custom_metadata=custom,
             state=state,
         )
     )
