@@ -3,10 +3,12 @@
 One contract test class holds every promise below against every adapter.
 """
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 
 
@@ -56,6 +58,10 @@ class LogBatch:
     range: LogRange
 
 
+#: Hears once what became of a record: its offset, or as which error it was not acknowledged.
+Told = Callable[[int | RlmmError], None]
+
+
 class EventLog(Protocol):
     """What holds the events. Offsets are per metadata partition, dense except for gaps."""
 
@@ -76,8 +82,20 @@ class EventLog(Protocol):
         """The identity once `open` has returned, else None."""
         ...
 
+    def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
+        """Take a record and return; `told` is given its offset once it is durable.
+
+        Durable is acks=all, or fdatasync. `told` is called exactly once, in the loop and never
+        from within this call, with the offset or with an error that `append` would raise. A
+        record that is refused here is certainly not in the log, and `told` never hears of it.
+
+        Raises:
+            UnavailableError, InvalidArgument, PartitionFailed, LogCorrupt: not taken.
+        """
+        ...
+
     async def append(self, partition: MetadataPartition, value: bytes) -> int:
-        """Return the record's offset once it is durable (acks=all, or fdatasync).
+        """Return the record's offset once it is durable: `begin_append`, awaited.
 
         Cancelling the caller does not take the record back.
 
@@ -123,6 +141,22 @@ class EventLog(Protocol):
     async def close(self) -> None:
         """Finish appends that were taken and give everything back; idempotent."""
         ...
+
+
+async def appended(log: EventLog, partition: MetadataPartition, value: bytes) -> int:
+    """Return what `EventLog.append` promises, by `begin_append`."""
+    offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def told(outcome: int | RlmmError) -> None:
+        if offset.done():
+            return  # the caller has left
+        if isinstance(outcome, RlmmError):
+            offset.set_exception(outcome)
+        else:
+            offset.set_result(outcome)
+
+    log.begin_append(partition, value, told)
+    return await offset
 
 
 class LogMissing(Exception):

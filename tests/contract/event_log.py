@@ -6,7 +6,7 @@ reason, never silently.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol, final
 
@@ -24,7 +24,7 @@ from rlmm_daemon.ports.event_log import (
 )
 
 P0, P1 = MetadataPartition(0), MetadataPartition(1)
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 
 
 class LogHarness(Protocol):
@@ -96,6 +96,11 @@ class EventLogContract:
     def need(self, harness: LogHarness, hook: str) -> None:
         if hook in harness.cannot:
             pytest.skip(harness.cannot[hook])
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not holds():  # noqa: ASYNC110  # whoever makes it true rings no bell
+                await asyncio.sleep(0.005)
 
     async def fill(self, log: EventLog, count: int, begin: int = 0) -> list[tuple[int, bytes]]:
         return [(await log.append(P0, value), value) for value in values(count, begin)]
@@ -267,6 +272,55 @@ class EventLogContract:
         assert await read(harness.log, P0, 0, 64) == expected
         await harness.restart()
         assert await read(harness.log, P0, 0, 64) == expected
+
+    @final
+    async def test_a_begun_append_is_told_once_its_offset_and_not_at_once(
+        self, harness: LogHarness
+    ) -> None:
+        heard: list[tuple[bytes, int | RlmmError]] = []
+        for value in values(64):
+
+            def told(outcome: int | RlmmError, value: bytes = value) -> None:
+                heard.append((value, outcome))
+
+            harness.log.begin_append(P0, value, told)
+        assert not heard, "told from within the call"
+        await self.until(lambda: len(heard) == 64)
+        offsets = {outcome: value for value, outcome in heard}
+        assert sorted(offsets.values()) == sorted(values(64))
+        assert await read(harness.log, P0, 0, 64) == sorted(offsets.items())
+        assert len(heard) == 64, "told twice"
+
+    @final
+    async def test_a_begun_append_is_told_of_an_unknown_outcome(self, harness: LogHarness) -> None:
+        self.need(harness, "fail_next_append")
+        await self.fill(harness.log, 1)
+        await harness.fail_next_append(P0)
+        heard: list[int | RlmmError] = []
+        harness.log.begin_append(P0, b"perhaps", heard.append)
+        await self.until(lambda: bool(heard))
+        assert [type(each) for each in heard] == [OutcomeUnknown]
+
+    @final
+    async def test_a_closed_log_refuses_to_begin_and_tells_nothing(
+        self, harness: LogHarness
+    ) -> None:
+        await harness.log.close()
+        heard: list[int | RlmmError] = []
+        with pytest.raises(UnavailableError):
+            harness.log.begin_append(P0, b"late", heard.append)
+        await asyncio.sleep(0)
+        assert not heard
+
+    @final
+    async def test_what_was_begun_is_finished_by_close(self, harness: LogHarness) -> None:
+        await self.fill(harness.log, 1)
+        heard: list[int | RlmmError] = []
+        for value in values(8):
+            harness.log.begin_append(P0, value, heard.append)
+        await harness.log.close()
+        await self.until(lambda: len(heard) == 8)
+        assert heard == list(range(1, 9))
 
     @final
     async def test_a_cancelled_append_is_not_taken_back_nor_stops_others(

@@ -29,7 +29,7 @@ from rlmm_daemon.domain.ids import (
     TopicIdPartition,
 )
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogIdentity, LogRange
+from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogIdentity, LogRange, Told
 from tests.simulation import embedded_log
 from tests.simulation.model import Model, spans
 from tests.simulation.swarm import Swarm
@@ -107,6 +107,9 @@ class TappedLog:
     @property
     def identity(self) -> LogIdentity | None:
         return self._log.identity
+
+    def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
+        self._log.begin_append(partition, value, told)
 
     async def append(self, partition: MetadataPartition, value: bytes) -> int:
         return await self._log.append(partition, value)

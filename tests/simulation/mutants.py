@@ -152,8 +152,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="failed_sync_called_a_refusal",
         module=f"{_LOG}.writer",
-        old='            waiting.fail(OutcomeUnknown(f"the event log\'s write failed: {error}"))',
-        new="            waiting.fail(self._full())",
+        old='            waiting.told(OutcomeUnknown(f"the event log\'s write failed: {error}"))',
+        new="            waiting.told(self._full())",
         seeds=300,
     ),
     Mutant(

@@ -8,7 +8,7 @@ import asyncio
 import enum
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -17,7 +17,9 @@ from rlmm_daemon.domain.errors import (
     Draining,
     InvalidArgument,
     OutcomeUnknown,
+    Overloaded,
     PartitionFailed,
+    RlmmError,
     StorageFull,
     StorageUnavailable,
 )
@@ -30,12 +32,15 @@ from rlmm_daemon.ports.event_log import (
     LogRange,
     LogTrimmed,
     LogTruncated,
+    Told,
     TopicIdChanged,
+    appended,
 )
 
 RECORDS_MAX_DEFAULT: Final = 10_000_000
 BATCH_RECORDS_MAX: Final = 500
 FAULTS_MAX: Final = 1_000
+REQUESTS_HELD_MAX: Final = 100_000
 
 
 class AppendFault(enum.Enum):
@@ -135,8 +140,8 @@ class MemoryLogStore:
         self._records_max = records_max
         self._partitions = [_Partition() for _ in range(partition_count)]
         self._changed = asyncio.Event()
-        self._running = asyncio.Event()
-        self._running.set()
+        self._running = True
+        self._held: list[Callable[[], object]] = []
 
     @property
     def identity(self) -> LogIdentity:
@@ -146,7 +151,7 @@ class MemoryLogStore:
     @property
     def paused(self) -> bool:
         """Whether the log answers nobody."""
-        return not self._running.is_set()
+        return not self._running
 
     def partition(self, partition: MetadataPartition) -> _Partition:
         """Return one partition's contents.
@@ -213,16 +218,22 @@ class MemoryLogStore:
 
     def pause(self) -> None:
         """Stop answering: appends wait, followers get nothing, questions are refused."""
-        self._running.clear()
+        self._running = False
 
     def resume(self) -> None:
         """Answer again."""
-        self._running.set()
+        self._running = True
+        held, self._held = self._held, []
+        for request in held:
+            request()
         self._wake()
 
-    async def running(self) -> None:
-        """Wait until the store answers."""
-        await self._running.wait()
+    def when_running(self, request: Callable[[], object]) -> None:
+        """Do it once the store answers again; only while it is paused."""
+        assert self.paused
+        if len(self._held) >= REQUESTS_HELD_MAX:
+            raise Overloaded(f"{REQUESTS_HELD_MAX} requests wait for the log to answer")
+        self._held.append(request)
 
     def changed(self) -> asyncio.Event:
         """Return an event that the next change sets; take it before looking."""
@@ -270,17 +281,35 @@ class MemoryEventLog:
         """What `open` returned last."""
         return self._identity
 
+    def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
+        """Append once the store answers, or suffer the fault that was ordered."""
+        call_soon = asyncio.get_running_loop().call_soon
+        if self._store.paused:
+            # Resumed by whoever resumes the store, so told from there it would be told from within.
+            self._store.when_running(lambda: call_soon(told, self._fate(partition, value)))
+            return
+        self._check_topic()
+        call_soon(told, self._put(partition, value))
+
     async def append(self, partition: MetadataPartition, value: bytes) -> int:
         """Append and return the offset, or suffer the fault that was ordered."""
-        await self._store.running()
-        self._check_topic()
+        return await appended(self, partition, value)
+
+    def _fate(self, partition: MetadataPartition, value: bytes) -> int | RlmmError:
+        try:
+            self._check_topic()
+            return self._put(partition, value)
+        except RlmmError as error:
+            return error
+
+    def _put(self, partition: MetadataPartition, value: bytes) -> int | RlmmError:
         target = self._store.partition(partition)
         if not target.faults:
             return self._store.put(partition, value)
         fault = target.faults.popleft()
         match fault:
             case AppendFault.REFUSED:
-                raise StorageUnavailable("the event log refused the record")
+                return StorageUnavailable("the event log refused the record")
             case AppendFault.UNKNOWN_LANDED:
                 self._store.put(partition, value)
             case AppendFault.UNKNOWN_LOST:
@@ -289,7 +318,7 @@ class MemoryEventLog:
                 target.late.append(value)
             case _:
                 assert_never(fault)
-        raise OutcomeUnknown
+        return OutcomeUnknown()
 
     async def end_offsets(
         self, partitions: Collection[MetadataPartition]

@@ -20,7 +20,15 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk, DiskLock
-from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogIdentity, LogMissing, LogRange
+from rlmm_daemon.ports.event_log import (
+    EpochEnd,
+    LogBatch,
+    LogIdentity,
+    LogMissing,
+    LogRange,
+    Told,
+    appended,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -95,16 +103,24 @@ class EmbeddedLog:
         """The identity while the log is open."""
         return self._identity
 
+    def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
+        """Take a record; `told` hears its offset once fdatasync has covered it.
+
+        Raises:
+            InvalidArgument: no such partition, or a record over `record_bytes_max`.
+            StorageFull, StorageUnavailable, Overloaded, Draining: certainly not in the log.
+            LogCorrupt: the partition holds an invalid batch that is not a torn tail.
+        """
+        self._partition(partition).begin_append(value, told)
+
     async def append(self, partition: MetadataPartition, value: bytes) -> int:
         """Return the offset once fdatasync has covered the record.
 
         Raises:
-            InvalidArgument: no such partition, or a record over `record_bytes_max`.
             OutcomeUnknown: the write or its sync failed.
-            StorageFull, StorageUnavailable, Overloaded, Draining: certainly not in the log.
-            LogCorrupt: the partition holds an invalid batch that is not a torn tail.
+            RlmmError: as `begin_append`.
         """
-        return await self._partition(partition).append(value)
+        return await appended(self, partition, value)
 
     async def end_offsets(
         self, partitions: Collection[MetadataPartition]

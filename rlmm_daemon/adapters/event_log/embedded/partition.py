@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
@@ -17,12 +18,20 @@ from rlmm_daemon.adapters.event_log.embedded.writer import Writer
 from rlmm_daemon.domain.errors import (
     Draining,
     LogCorrupt,
+    Overloaded,
     RlmmError,
     StorageFull,
     StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogRange, LogTrimmed, LogTruncated
+from rlmm_daemon.ports.event_log import (
+    EpochEnd,
+    LogBatch,
+    LogRange,
+    LogTrimmed,
+    LogTruncated,
+    Told,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -46,6 +55,8 @@ class Partition:
         self._journal: Journal | None = None
         self._writer: Writer | None = None
         self._opening: asyncio.Task[None] | None = None
+        #: Records that were taken before the partition was open.
+        self._early: deque[tuple[bytes, Told]] = deque()
         self._corrupt: LogCorrupt | None = None
         self._trouble: RlmmError | None = None
         self._closed = False
@@ -55,10 +66,16 @@ class Partition:
         """Where the files are."""
         return self._directory
 
-    async def append(self, value: bytes) -> int:
-        """Return the offset once durable; see `Writer.append`."""
-        writer, _ = await self._ready()
-        return await writer.append(value)
+    def begin_append(self, value: bytes, told: Told) -> None:
+        """Take a record, now or once the partition is open; see `Writer.begin_append`."""
+        if self._writer is not None and not self._early:
+            self._writer.begin_append(value, told)
+            return
+        if len(self._early) >= self._context.options.pending_records_max:
+            raise Overloaded("too many records wait for the event log to open")
+        if self._begin_opening() is None:
+            raise self._why_not()
+        self._early.append((value, told))
 
     async def seal(self) -> None:
         """Trim the newest file and begin the next, so that tools may read all that is there."""
@@ -146,20 +163,33 @@ class Partition:
         return self._trouble or Draining("the event log is closing")
 
     async def _open_once(self) -> None:
-        if self._corrupt is not None or self._closed:
-            return
-        if self._opening is None:
+        opening = self._begin_opening()
+        if opening is not None:
+            await asyncio.wait([opening])
+
+    def _begin_opening(self) -> asyncio.Task[None] | None:
+        """Return the task that opens the partition; None if it will not be opened."""
+        if self._opening is None and self._corrupt is None and not self._closed:
             work = self._open()
             try:
                 self._opening = self._context.spawn(work, f"log.open.{self._partition}")
             except RuntimeError:  # the task group is ending
                 work.close()
-                return
+                return None
+            # A callback, since a task that is cancelled before its first step runs no `finally`.
             self._opening.add_done_callback(self._opened)
-        await asyncio.wait([self._opening])
+        return self._opening
 
     def _opened(self, _: asyncio.Task[None]) -> None:
         self._opening = None
+        early, self._early = self._early, deque()
+        for value, told in early:
+            try:
+                if self._writer is None:
+                    raise self._why_not()
+                self._writer.begin_append(value, told)
+            except RlmmError as error:
+                told(error)
 
     async def _open(self) -> None:
         try:

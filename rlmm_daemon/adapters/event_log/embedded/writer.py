@@ -26,21 +26,17 @@ from rlmm_daemon.domain.errors import (
     StorageFull,
 )
 from rlmm_daemon.ports.disk import DiskFile
+from rlmm_daemon.ports.event_log import Told
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A record and whoever waits for its offset; a waiter that left does not take it back."""
+    """A record and whoever is to be told of it."""
 
     value: bytes
-    offset: asyncio.Future[int]
-
-    def fail(self, error: RlmmError) -> None:
-        if not self.offset.done():
-            self.offset.set_exception(error)
-            self.offset.exception()  # a waiter that has left is no forgotten error
+    told: Told
 
 
 class Writer:
@@ -67,23 +63,23 @@ class Writer:
         self._refusal = ""
         self._ended = False
 
-    async def append(self, value: bytes) -> int:
-        """Return the offset of `value` once a sync has covered it.
+    def begin_append(self, value: bytes, told: Told) -> None:
+        """Take a record; `told` hears its offset once a sync has covered it.
+
+        It hears OutcomeUnknown if the write or its sync failed, and what is raised below if that
+        shows only when the record's turn comes.
 
         Raises:
             InvalidArgument: the record is too large for any batch.
             Overloaded: too many records wait already.
             StorageFull: the disk is full, or the log is known to be unwritable just now.
             Draining: the log is closing.
-            OutcomeUnknown: the write or its sync failed.
         """
         self._check(value)
-        waiting = _Waiting(value, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
+        if self._idle.is_set() and not self._start():
+            raise Draining("the event log is closing")
+        self._waiting.append(_Waiting(value, told))
         self._waiting_bytes += len(value)
-        if self._idle.is_set():
-            self._start()
-        return await waiting.offset
 
     async def seal(self) -> None:
         """Begin a new file once nothing is being written; nothing to do in an empty one.
@@ -155,7 +151,8 @@ class Writer:
 
     # The one task that writes -------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Begin to write what waits from the loop's next turn on; False if nothing can begin."""
         self._idle.clear()
         work = self._commit_all()
         try:
@@ -163,9 +160,10 @@ class Writer:
         except RuntimeError:  # the task group is ending
             work.close()
             self._stop()
-            return
+            return False
         # A callback, since a task that is cancelled before its first step runs no `finally`.
         task.add_done_callback(self._ended_task)
+        return True
 
     def _ended_task(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or task.exception() is not None:
@@ -185,7 +183,7 @@ class Writer:
         self._must_cut = True
         handed, self._handed = self._handed, []
         for waiting in handed:
-            waiting.fail(OutcomeUnknown("the event log stopped during the write"))
+            waiting.told(OutcomeUnknown("the event log stopped during the write"))
         self._refuse_waiting(Draining("the event log is closing"))
         self._idle.set()
 
@@ -249,8 +247,7 @@ class Writer:
         self._journal.grew(synced, size=size)
         handed, self._handed = self._handed, []
         for offset, waiting in enumerate(handed, base):
-            if not waiting.offset.done():
-                waiting.offset.set_result(offset)
+            waiting.told(offset)
 
     # Failures -----------------------------------------------------------------------------
 
@@ -260,7 +257,7 @@ class Writer:
         _log.error("log_write_failed", partition=partition, errno=error.errno, error=str(error))
         handed, self._handed = self._handed, []
         for waiting in handed:
-            waiting.fail(OutcomeUnknown(f"the event log's write failed: {error}"))
+            waiting.told(OutcomeUnknown(f"the event log's write failed: {error}"))
         try:
             await self._cut_if_needed()
         except OSError as second:
@@ -295,13 +292,13 @@ class Writer:
     def _refuse_handed(self, error: RlmmError) -> None:
         handed, self._handed = self._handed, []
         for waiting in handed:
-            waiting.fail(error)
+            waiting.told(error)
 
     def _refuse_waiting(self, error: RlmmError) -> None:
         refused, self._waiting = self._waiting, deque()
         self._waiting_bytes = 0
         for waiting in refused:
-            waiting.fail(error)
+            waiting.told(error)
 
     # Room ---------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ neighbours. At most one batch of a lane is on its way; it keeps its producer id,
 through every retry, and the sequence moves on only when its fate is known to be "written".
 """
 
-import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +13,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.ports.event_log import Told
 
 BATCH_RECORDS_MAX: Final = 5_000
 _MAGIC: Final = 2
@@ -32,22 +32,12 @@ class Identity:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One record and whoever waits for its offset."""
+    """One record and whoever is to be told of it."""
 
     value: bytes
-    answer: asyncio.Future[int]
+    tell: Told
     #: On the loop's clock: when its fate has to be known.
     deadline: float
-
-    def tell(self, outcome: int | RlmmError) -> None:
-        """Answer, unless the caller has left."""
-        if self.answer.done():
-            return
-        if isinstance(outcome, int):
-            self.answer.set_result(outcome)
-        else:
-            self.answer.set_exception(outcome)
-            self.answer.exception()  # whoever left does not make it an unretrieved one
 
 
 @dataclass(slots=True, eq=False)

@@ -37,7 +37,9 @@ from rlmm_daemon.ports.event_log import (
     LogMissing,
     LogRange,
     NoTopicId,
+    Told,
     TopicIdChanged,
+    appended,
 )
 
 #: How long `close` waits for records that were taken.
@@ -159,10 +161,14 @@ class KafkaLog:
 
     # The port.
 
-    async def append(self, partition: MetadataPartition, value: bytes) -> int:
-        """Append; see the port. A record too large for the topic is an InvalidArgument."""
+    def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
+        """Take a record; see the port. One too large for the topic is told InvalidArgument."""
         self._check_partition(partition)
-        return await self.producer.append(partition, value)
+        self.producer.begin_append(partition, value, told)
+
+    async def append(self, partition: MetadataPartition, value: bytes) -> int:
+        """Append; see the port."""
+        return await appended(self, partition, value)
 
     async def end_offsets(
         self, partitions: Collection[MetadataPartition]

@@ -37,6 +37,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.ports.clock import Clock
+from rlmm_daemon.ports.event_log import Told
 
 #: Starts a named task in the daemon's task group.
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
@@ -98,8 +99,8 @@ class Producer:
             self._lanes = {}
         self._topic_id, self._closing = topic_id, False
 
-    async def append(self, partition: MetadataPartition, value: bytes) -> int:
-        """Return the offset; see `EventLog.append`."""
+    def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
+        """Take a record; see `EventLog.begin_append`."""
         if self._closing or self._topic_id is None:
             raise Draining("the event log is closed")
         lane = self._lanes.get(partition)
@@ -112,11 +113,10 @@ class Producer:
             raise Overloaded(f"{len(lane.waiting)} records wait", limit="pending_records_max")
         loop = asyncio.get_running_loop()
         seconds = self._config.delivery_timeout_ms / 1000
-        entry = Entry(value, loop.create_future(), loop.time() + seconds)
-        lane.waiting.append(entry)
+        lane.waiting.append(Entry(value, told, loop.time() + seconds))
         if not lane.busy:
-            self._queue(lane)
-        return await entry.answer
+            lane.busy = True
+            loop.call_soon(self._queue, lane)  # what it finds out, nobody is told from within here
 
     async def close(self, timeout_seconds: float) -> None:
         """Finish what was taken, for at most so long; then what was sent is unknown."""
