@@ -94,9 +94,10 @@ def repair(number: int | None, *, target: Target) -> None:
     """Let the daemon mend a failed metadata partition N, or all that failed.
 
     A corrupt file is kept aside as .corrupt; finished segments that the log lost and the daemon
-    still knows are appended again. Exit code 1 if not all of it could be done.
+    still knows are appended again. It answers when the partition was judged anew; a long replay
+    goes on. Exit code 1 if not all of it could be done.
 
-    --json: {repaired: [{metadata_partition, reason, appended, ...}]}.
+    --json: {repaired: [{metadata_partition, reason, appended, state, ...}]}.
     """
     with asking(target) as client:
         answer = client.log_repair(number)
@@ -104,15 +105,22 @@ def repair(number: int | None, *, target: Target) -> None:
     if target.json:
         show_json(answer)
     elif rows:
-        columns = ("partition", "had failed of", "events appended", "trouble")
+        columns = ("partition", "had failed of", "events appended", "now", "trouble")
         show_table(
             columns,
             [
-                (row["metadata_partition"], row["reason"], row["appended"], row.get("error"))
+                (
+                    row["metadata_partition"],
+                    row["reason"],
+                    row["appended"],
+                    row["state"],
+                    row.get("error"),
+                )
                 for row in rows
             ],
         )
-        click.echo("Next: rlmm partitions")
+        if any(row["state"] == "replaying" for row in rows):
+            click.echo("Next: rlmm partitions")
     else:
         click.echo("nothing has failed")
     if any(row.get("error") for row in rows):

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
 
@@ -25,11 +26,16 @@ def command() -> None:
 def retry(number: int, *, target: Target) -> None:
     """Start a failed metadata partition over, once the cause is gone.
 
-    --json: {retried: [N]}; empty if it had not failed.
+    It answers when N was judged anew. Exit code 1 if it failed again.
+
+    --json: {retried: [N], failed: [N]}; empty if it had not failed, or did not fail again.
     """
     with asking(target) as client:
         answer = client.partition_retry(number)
-    _show(answer, target, "started over" if answer["retried"] else "has not failed", number)
+    words = "started over" if answer["retried"] else "has not failed"
+    _show(answer, target, "failed again" if answer["failed"] else words, number)
+    if answer["failed"]:
+        raise click.exceptions.Exit(Exit.TROUBLE)
 
 
 @command.command("rebuild")

@@ -4,17 +4,16 @@ Nothing here is bound by the broker's announcements: what is asked about is foll
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any, Final
 
 from rlmm_daemon import __version__
-from rlmm_daemon.codec import api, records
+from rlmm_daemon.codec import api
 from rlmm_daemon.config import Config
 from rlmm_daemon.core.explain import explain
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState, not_ready
+from rlmm_daemon.core.readiness import Failure, PartitionState, not_ready
 from rlmm_daemon.daemon import selector as selectors
 from rlmm_daemon.daemon import tailing
 from rlmm_daemon.daemon.caller import Caller
@@ -24,23 +23,20 @@ from rlmm_daemon.daemon.facts import CopyView, StorageView, collect
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.mending import LogRepair, Mending
 from rlmm_daemon.daemon.runtime import Runtime
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     NotReady,
-    OutcomeUnknown,
     SegmentNotFound,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition, uuid_text
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.domain.segment import SegmentState
 
 #: How long a question waits for metadata partitions that nobody followed yet.
 ON_DEMAND_SECONDS: Final = 10.0
 #: `explain` answers in whatever state things are; it only gives a follower time to begin.
 EXPLAIN_SECONDS: Final = 1.0
-
-#: Mends one partition of the log with the records given; returns what it did.
-LogRepair = Callable[[MetadataPartition, Collection[bytes]], Awaitable[Mapping[str, Any]]]
 
 
 class Operator:
@@ -63,10 +59,9 @@ class Operator:
         self._copies = _copies(copier, config)
         self._config = config
         self._runtime = runtime
-        self._guard = guard
         self._version = version
         self._storage = storage or (lambda: StorageView(kind=storage_kind(config)))
-        self._repair_log = repair
+        self._mending = Mending(manager, guard=guard, repair=repair)
         self._started_at = manager.clock.monotonic()
 
     # Which partitions.
@@ -308,14 +303,7 @@ class Operator:
 
     async def partition_retry(self, metadata_partition: int | None) -> dict[str, Any]:
         """Start failed metadata partitions over, since what failed them may be gone."""
-        followers = await self._chosen(metadata_partition, all_of_them=False)
-        failed = [follower for follower in followers if follower.failure is not None]
-        for follower in failed:
-            self._manager.fleet.released(follower.partition)
-            if self._guard is not None:
-                self._guard.forgive(follower.partition)
-            follower.retry()
-        return {"retried": [follower.partition for follower in failed]}
+        return await self._mending.retry(await self._chosen(metadata_partition, all_of_them=False))
 
     async def partition_rebuild(self, metadata_partition: int | None) -> dict[str, Any]:
         """Drop a fold and replay it from the log's start, held against what had been known."""
@@ -332,44 +320,13 @@ class Operator:
         if everything == (metadata_partition is not None):
             raise InvalidArgument("say either one metadata partition or all of them")
         if metadata_partition is None:
-            missing = sum(len(f.history.missing) for f in self._manager.followed())
-            await self._manager.fleet.accept_all()
-            return {"accepted": "all", "missing": missing}
+            return await self._mending.accept_everything()
         (follower,) = await self._chosen(metadata_partition)
-        missing = len(follower.history.missing)
-        await self._manager.fleet.accept(follower)
-        return {"accepted": [follower.partition], "missing": missing}
+        return await self._mending.accept(follower)
 
     async def log_repair(self, metadata_partition: int | None) -> dict[str, Any]:
         """Mend the log's files, append the finished segments that it lost, and start over."""
-        chosen = await self._chosen(metadata_partition, all_of_them=False)
-        failed = [follower for follower in chosen if follower.failure is not None]
-        return {"repaired": [await self._repair(follower) for follower in failed]}
-
-    async def _repair(self, follower: Follower) -> dict[str, Any]:
-        assert follower.failure is not None, "only failed ones are repaired"
-        row: dict[str, Any] = {
-            "metadata_partition": follower.partition,
-            "reason": follower.failure.reason.value,
-        }
-        if follower.failure.reason is FailureReason.LOG_CORRUPT:
-            if self._repair_log is None:
-                raise InvalidArgument("this event log has no repair of its own")
-            known = await follower.known_to_snapshot()
-            row |= dict(await self._repair_log(follower.partition, _events(known)))
-            follower.retry()
-            return row
-        appended = 0
-        for record in [*_events(follower.history.missing), *_put_back(follower.fold)]:
-            try:
-                await self._manager.log.append(follower.partition, record)
-            except OutcomeUnknown as error:
-                # Appended twice it is a repeat, so the operator may simply ask again.
-                row["error"] = error.message
-                break
-            appended += 1
-        follower.retry()
-        return {**row, "appended": appended}
+        return await self._mending.repair(await self._chosen(metadata_partition, all_of_them=False))
 
     # Which followers.
 
@@ -442,40 +399,3 @@ def _require_ready(follower: Follower) -> None:
         raise follower.failure.error(follower.partition)
     if follower.state is not PartitionState.READY:
         raise not_ready(follower.partition, follower.state, follower.lag)
-
-
-def _events(finished: Collection[bytes]) -> list[bytes]:
-    """Return the events that make finished segments, given as records of their present state."""
-    events = list[bytes]()
-    for record in finished:
-        segment = records.decode(record)
-        assert isinstance(segment, SegmentMetadata), "only segments are kept"
-        started = segment.with_update(_update(segment, SegmentState.COPY_SEGMENT_STARTED))
-        finish = _update(segment, SegmentState.COPY_SEGMENT_FINISHED)
-        events.extend((records.encode(started), records.encode(finish)))
-    return events
-
-
-def _put_back(fold: Fold) -> list[bytes]:
-    """Return the events that are left to make held segments finished again."""
-    events = list[bytes]()
-    for record in fold.held_records():
-        segment = records.decode(record)
-        assert isinstance(segment, SegmentMetadata), "only segments are held"
-        state = fold.partitions[segment.partition].state(segment.segment_id)
-        if state is SegmentState.DELETE_SEGMENT_STARTED:
-            events.append(records.encode(_update(segment, SegmentState.DELETE_SEGMENT_FINISHED)))
-        events += _events([record])
-    return events
-
-
-def _update(segment: SegmentMetadata, state: SegmentState) -> SegmentUpdate:
-    started = state is SegmentState.COPY_SEGMENT_STARTED
-    return SegmentUpdate(
-        partition=segment.partition,
-        segment_id=segment.segment_id,
-        broker_id=segment.broker_id,
-        event_timestamp_ms=segment.event_timestamp_ms,
-        custom_metadata=None if started else segment.custom_metadata,
-        state=state,
-    )

@@ -87,5 +87,5 @@ def test_a_partition_that_crashes_the_process_three_times_is_set_aside(tmp_path,
         assert f"[{it.number(0)}]" in it.daemon.output.read_text()
         switch.unlink()
         it.run_next(0)
-        eventually(lambda: it.row(0), lambda row: row["state"] == "ready")
+        assert it.row(0)["state"] == "ready"
         restarts_clean(it)

@@ -6,7 +6,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.readiness import FailureReason
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.operator import _put_back
+from rlmm_daemon.daemon.mending import _put_back
 from rlmm_daemon.domain.errors import HistoryLost
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate

@@ -1,0 +1,160 @@
+"""What an operator orders for metadata partitions that failed: retry, repair, accept the loss.
+
+An order answers when its partitions were judged anew, so that whoever gave it need not guess.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
+from rlmm_daemon.daemon.crash_guard import CrashGuard
+from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.domain.errors import InvalidArgument, OutcomeUnknown
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+
+#: How long an order waits to be judged; a longer replay goes on and is answered as it stands.
+JUDGED_SECONDS: Final = 20.0
+
+#: Mends one partition of the log with the records given; returns what it did.
+LogRepair = Callable[[MetadataPartition, Collection[bytes]], Awaitable[Mapping[str, Any]]]
+
+
+class Mending:
+    """The orders, over a running manager."""
+
+    def __init__(
+        self, manager: Manager, *, guard: CrashGuard | None, repair: LogRepair | None
+    ) -> None:
+        """Without `repair` the event log has none of its own."""
+        self._manager = manager
+        self._guard = guard
+        self._repair_log = repair
+
+    async def retry(self, followers: Sequence[Follower]) -> dict[str, Any]:
+        """Start those that failed over; return which, and which of them failed again."""
+        failed = _failed(followers)
+        for follower in failed:
+            self._manager.fleet.released(follower.partition)
+            if self._guard is not None:
+                self._guard.forgive(follower.partition)
+            follower.retry()
+        await _judged(failed)
+        return {
+            "retried": [follower.partition for follower in failed],
+            "failed": [follower.partition for follower in failed if follower.failure is not None],
+        }
+
+    async def accept_everything(self) -> dict[str, Any]:
+        """Go on without whatever is missing, of the whole log."""
+        missing = sum(len(f.history.missing) for f in self._manager.followed())
+        await self._manager.fleet.accept_all()
+        return {"accepted": "all", "missing": missing}
+
+    async def accept(self, follower: Follower) -> dict[str, Any]:
+        """Go on without what is missing of one metadata partition."""
+        missing = len(follower.history.missing)
+        await self._manager.fleet.accept(follower)
+        return {"accepted": [follower.partition], "missing": missing}
+
+    async def repair(self, followers: Sequence[Follower]) -> dict[str, Any]:
+        """Mend the log's files, append the finished segments that it lost, and start over.
+
+        Raises:
+            InvalidArgument: this event log has no repair of its own.
+        """
+        failed = _failed(followers)
+        rows = [await self._repair(*each) for each in failed.items()]
+        await _judged(failed)
+        for row, follower in zip(rows, failed, strict=True):
+            row["state"] = follower.state.value
+            if follower.failure is not None:
+                row.setdefault("error", follower.failure.evidence)
+        return {"repaired": rows}
+
+    async def _repair(self, follower: Follower, failure: Failure) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "metadata_partition": follower.partition,
+            "reason": failure.reason.value,
+        }
+        if failure.reason is FailureReason.LOG_CORRUPT:
+            if self._repair_log is None:
+                raise InvalidArgument("this event log has no repair of its own")
+            known = await follower.known_to_snapshot()
+            row |= dict(await self._repair_log(follower.partition, _events(known)))
+            follower.retry()
+            return row
+        appended = 0
+        for record in [*_events(follower.history.missing), *_put_back(follower.fold)]:
+            try:
+                await self._manager.log.append(follower.partition, record)
+            except OutcomeUnknown as error:
+                # Appended twice it is a repeat, so the operator may simply ask again.
+                row["error"] = error.message
+                break
+            appended += 1
+        follower.retry()
+        return {**row, "appended": appended}
+
+
+def _failed(followers: Sequence[Follower]) -> dict[Follower, Failure]:
+    """Return those that failed, each with what it failed of."""
+    return {each: each.failure for each in followers if each.failure is not None}
+
+
+async def _judged(before: Mapping[Follower, Failure]) -> None:
+    """Return once each has become ready, or failed again; or when it takes too long."""
+    try:
+        async with asyncio.timeout(JUDGED_SECONDS):
+            for follower, failure in before.items():
+                while not _is_judged(follower, failure):
+                    await follower.changed.wait()
+    except TimeoutError:
+        return
+
+
+def _is_judged(follower: Follower, before: Failure) -> bool:
+    if follower.failure is not None:
+        return follower.failure is not before
+    return follower.retired or follower.state in (PartitionState.READY, PartitionState.STALE)
+
+
+def _events(finished: Collection[bytes]) -> list[bytes]:
+    """Return the events that make finished segments, given as records of their present state."""
+    events = list[bytes]()
+    for record in finished:
+        segment = records.decode(record)
+        assert isinstance(segment, SegmentMetadata), "only segments are kept"
+        started = segment.with_update(_update(segment, SegmentState.COPY_SEGMENT_STARTED))
+        finish = _update(segment, SegmentState.COPY_SEGMENT_FINISHED)
+        events.extend((records.encode(started), records.encode(finish)))
+    return events
+
+
+def _put_back(fold: Fold) -> list[bytes]:
+    """Return the events that are left to make held segments finished again."""
+    events = list[bytes]()
+    for record in fold.held_records():
+        segment = records.decode(record)
+        assert isinstance(segment, SegmentMetadata), "only segments are held"
+        state = fold.partitions[segment.partition].state(segment.segment_id)
+        if state is SegmentState.DELETE_SEGMENT_STARTED:
+            events.append(records.encode(_update(segment, SegmentState.DELETE_SEGMENT_FINISHED)))
+        events += _events([record])
+    return events
+
+
+def _update(segment: SegmentMetadata, state: SegmentState) -> SegmentUpdate:
+    started = state is SegmentState.COPY_SEGMENT_STARTED
+    return SegmentUpdate(
+        partition=segment.partition,
+        segment_id=segment.segment_id,
+        broker_id=segment.broker_id,
+        event_timestamp_ms=segment.event_timestamp_ms,
+        custom_metadata=None if started else segment.custom_metadata,
+        state=state,
+    )
