@@ -294,7 +294,7 @@ final class Connection implements AutoCloseable {
             selector.select(idle() ? IDLE_TICK_MS : TICK_MS);
             selector.selectedKeys().clear();
             if (reader.fill(channel)) {
-                        unheard = false;
+                unheard = false;
             }
             expire();
             owner.onTick();

@@ -9,7 +9,6 @@ import org.apache.kafka.server.log.remote.metadata.storage.serialization.RemoteL
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
-import org.msgpack.core.MessageTypeException;
 import org.msgpack.value.Value;
 
 /** Metadata as Kafka's own record bytes, by the serde of the broker that this runs in. Safe for any thread. */
@@ -39,8 +38,7 @@ final class Records {
     private RemoteLogSegmentMetadata decode(Value value) throws RemoteStorageException {
         try {
             return (RemoteLogSegmentMetadata) serde.deserialize(value.asBinaryValue().asByteArray());
-        } catch (MessageTypeException | ClassCastException | IllegalArgumentException
-                 | org.apache.kafka.common.KafkaException broken) {
+        } catch (RuntimeException broken) { // of many classes, NullPointerException for a state unknown to the serde
             throw new RemoteStorageException("the daemon sent a record that this broker cannot read", broken);
         }
     }

@@ -10,7 +10,6 @@ import org.apache.kafka.common.errors.ReplicaNotAvailableException;
 import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.server.log.remote.storage.RemoteResourceNotFoundException;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
-import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -61,18 +60,6 @@ final class ErrorsTest {
         assertEquals(RemoteStorageException.class, Errors.ofCopy(answered(code)).getClass());
         DaemonException begun = DaemonException.answered(code, "n", "m", Map.of("write_begun", true));
         assertEquals(RemoteStorageException.class, Errors.ofCopy(begun).getClass());
-    }
-
-    @Test
-    void aCopyIsRetriableOnlyOnTheDaemonsWord() {
-        DaemonException refused = DaemonException.answered(202, "n", "m", Map.of("write_begun", false));
-        assertEquals(RetriableRemoteStorageException.class, Errors.ofCopy(refused).getClass());
-        DaemonException forGood = DaemonException.answered(106, "n", "m", Map.of("write_begun", false));
-        assertEquals(RemoteStorageException.class, Errors.ofCopy(forGood).getClass());
-        for (DaemonException silence : new DaemonException[]{
-            DaemonException.disconnected("x"), DaemonException.silent("m", 1), DaemonException.interrupted("m")}) {
-            assertEquals(RemoteStorageException.class, Errors.ofCopy(silence).getClass());
-        }
     }
 
     @Test

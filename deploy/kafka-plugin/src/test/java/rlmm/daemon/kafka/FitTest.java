@@ -16,7 +16,6 @@ import java.util.Set;
 import java.util.concurrent.atomic.AtomicInteger;
 
 import org.apache.kafka.common.errors.ReplicaNotAvailableException;
-import org.apache.kafka.server.log.remote.metadata.storage.BrokerReadyCallback;
 import org.junit.jupiter.api.Test;
 
 /** Whether daemon, broker and cluster belong together. */
@@ -98,12 +97,6 @@ final class FitTest {
                 Wait.until("ready", () -> manager.isReady(ORDERS));
             }
         }
-    }
-
-    @Test
-    void theCallbackIsSeenByBrokersThatHaveIt() throws Exception {
-        assertTrue(BrokerReadyCallback.class.isAssignableFrom(RlmmDaemonMetadataManagerWithCallback.class));
-        new RlmmDaemonMetadataManagerWithCallback().onBrokerReady();
     }
 
     @Test

@@ -103,6 +103,29 @@ final class MetadataManagerTest {
     }
 
     @Test
+    void customMetadataAndTheEmptinessOfTheTransactionIndexComeBackAsTheyWere() throws Exception {
+        TopicIdPartition partition = Segments.partition("echo", 0);
+        lead(partition);
+        Optional<CustomMetadata> custom = Optional.of(new CustomMetadata(new byte[]{9, 8, 7}));
+        RemoteLogSegmentMetadata without = Segments.started(partition, 0, 9, 1, true);
+        RemoteLogSegmentMetadata with = Segments.started(partition, 10, 19, 1, false);
+        finish(without, custom);
+        finish(with, custom);
+        RemoteLogSegmentMetadata found = manager.remoteLogSegmentMetadata(partition, EPOCH, 5).orElseThrow();
+        assertTrue(found.isTxnIdxEmpty());
+        assertEquals(custom, found.customMetadata());
+        RemoteLogSegmentMetadata next = manager.nextSegmentWithTxnIndex(partition, EPOCH, 5).orElseThrow();
+        assertEquals(with.remoteLogSegmentId(), next.remoteLogSegmentId());
+        assertFalse(next.isTxnIdxEmpty());
+        var gone = Segments.update(found, found.customMetadata(), RemoteLogSegmentState.DELETE_SEGMENT_STARTED);
+        manager.updateRemoteLogSegmentMetadata(gone).get(10, TimeUnit.SECONDS);
+        RemoteLogSegmentMetadata deleting = all(manager.listRemoteLogSegments(partition)).stream()
+            .filter(each -> each.remoteLogSegmentId().equals(found.remoteLogSegmentId())).findAny().orElseThrow();
+        assertTrue(deleting.isTxnIdxEmpty());
+        assertEquals(custom, deleting.customMetadata());
+    }
+
+    @Test
     void thousandsOfWritesAtOnceAllEndAndAreListedInOrderOverSeveralPages() throws Exception {
         TopicIdPartition partition = Segments.partition("burst", 0);
         lead(partition);

@@ -171,6 +171,20 @@ final class OutageTest {
     }
 
     @Test
+    void announcementsToAFrozenDaemonReturnAtOnceAndAreMadeGoodLater() throws Exception {
+        daemon.freeze();
+        long begun = System.nanoTime();
+        for (int i = 0; i < 2_000; i++) { // each would cost a deadline if it waited
+            metadata.onPartitionLeadershipChanges(Set.of(LATER), Set.of(Segments.partition("other", i)));
+            metadata.onStopPartitions(Set.of(Segments.partition("other", i)));
+        }
+        assertTrue(System.nanoTime() - begun < TimeUnit.SECONDS.toNanos(30), "an announcement waited");
+        daemon.thaw();
+        Wait.until("ready", () -> metadata.isReady(LED) && metadata.isReady(LATER));
+        assertFalse(metadata.isReady(Segments.partition("other", 1_999)));
+    }
+
+    @Test
     void afterAFailedDeleteTheTopicsOtherDeletesAreRefusedAtOnce() throws Exception {
         RemoteLogSegmentMetadata stored = finished(1);
         daemon.freeze();

@@ -39,7 +39,7 @@ final class Segments {
         return started(partition, start, end, size, false);
     }
 
-    private static RemoteLogSegmentMetadata started(
+    static RemoteLogSegmentMetadata started(
             TopicIdPartition partition, long start, long end, int size, boolean txnIndexEmpty) {
         return new RemoteLogSegmentMetadata(new RemoteLogSegmentId(partition, Uuid.randomUuid()), start, end, 1_000,
             DaemonProcess.BROKER_ID, 2_000, size, Map.of(EPOCH, start), txnIndexEmpty);

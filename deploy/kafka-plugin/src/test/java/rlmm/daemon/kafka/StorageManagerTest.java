@@ -27,7 +27,6 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
 import org.apache.kafka.server.log.remote.storage.RemoteResourceNotFoundException;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageManager.IndexType;
-import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -167,7 +166,7 @@ final class StorageManagerTest {
             Optional.empty(), segment.data().producerSnapshotIndex(), segment.data().leaderEpochIndex());
         RemoteStorageException error = assertThrows(RemoteStorageException.class,
             () -> storage.copyLogSegmentData(segment.metadata(), foreign));
-        assertFalse(error instanceof RetriableRemoteStorageException);
+        assertEquals(RemoteStorageException.class, error.getClass(), "and not its retriable kind");
         Files.delete(outside);
     }
 
