@@ -185,6 +185,7 @@ class Daemon:
         config, runtime = self._config, self._runtime
         bucket = self._storage.bucket if self._storage else None
         view = self._cluster_view(manager)
+        backend = self._storage.backend if self._storage else None
         copier = Copier(
             bucket,
             manager,
@@ -194,6 +195,7 @@ class Daemon:
             broker_id=config.daemon.broker_id,
             now_ms=self._clock.now_ms,
             require_copyable=view.refuse_compacted,
+            metrics=self._metrics.storage,
         )
         caches = self._read_caches(manager, jobs)
         fetcher = (
@@ -230,6 +232,7 @@ class Daemon:
             copier,
             server.stats,
             log_facts=manager.log.facts if isinstance(manager.log, KafkaLog) else None,
+            traffic=backend.traffic if isinstance(backend, S3Storage) else None,
         )
         await _name_known_cluster(server, manager)
         server.listen()

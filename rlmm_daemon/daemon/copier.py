@@ -1,8 +1,9 @@
 """Copies and deletes of segments: the SPI's two steps, the two whole jobs, one copy per segment."""
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
 from rlmm_daemon.codec.api import SegmentFiles
@@ -25,6 +26,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
+from rlmm_daemon.observability.metrics import Metrics, StorageMetrics
 
 #: Of the time to drain, this part waits for copies to finish; the rest is for roll-backs.
 DRAIN_PATIENCE: Final = 0.6
@@ -47,6 +49,7 @@ class Copier:
         now_ms: Callable[[], int],
         new_check: NewCheck | None = kafka_segment_check,
         require_copyable: Callable[[TopicIdPartition], None] = lambda _: None,
+        metrics: StorageMetrics | None = None,
     ) -> None:
         """Without a bucket (`kind = "none"`) every method is StorageNotConfigured.
 
@@ -59,6 +62,7 @@ class Copier:
         #: By all copies that ended, however they did.
         self.bytes_copied = 0
         self._now_ms = now_ms
+        self._metrics = metrics or Metrics().storage
         self._draining = False
         self._require_copyable = require_copyable
         self._tools = (
@@ -119,7 +123,7 @@ class Copier:
         """
         removal = self._require_tools().removal
         given = decode_segment(record)
-        async with self._log.keep_followed(given.partition):
+        async with self._counted_delete(), self._log.keep_followed(given.partition):
             found = await self._until_delete_started(given.partition, given.segment_id)
             if found is None:
                 return
@@ -132,7 +136,7 @@ class Copier:
         A segment that is gone from a ready fold is success.
         """
         removal = self._require_tools().removal
-        async with self._log.keep_followed(tp):
+        async with self._counted_delete(), self._log.keep_followed(tp):
             await self._end_copy(segment_id)
             found = await self._log.segment(tp, segment_id)
             if found is None:
@@ -142,6 +146,20 @@ class Copier:
             except asyncio.CancelledError:
                 # A deadline must not say `timed_out` of what has begun; a repeat goes on with it.
                 raise OutcomeUnknown("the delete was begun and is not finished") from None
+
+    @contextlib.asynccontextmanager
+    async def _counted_delete(self) -> AsyncIterator[None]:
+        outcome = "cancelled"
+        self._metrics.deleting.inc()
+        try:
+            yield
+            outcome = "ok"
+        except RlmmError as error:
+            outcome = error.wire_name()
+            raise
+        finally:
+            self._metrics.deleting.dec()
+            self._metrics.deletes.labels(outcome).inc()
 
     def jobs(self) -> list[CopyFacts]:
         """Return the copies that are running or waiting, in the order of their requests."""
@@ -228,6 +246,9 @@ class Copier:
         else:
             self._outcomes[error.wire_name() if isinstance(error, RlmmError) else "ok"] += 1
         self.bytes_copied += job.progress.bytes_done
+        self._metrics.copy.observe(job.facts().age_seconds)
+        for phase, milliseconds in job.phases_ms.items():
+            self._metrics.copy_phase.labels(phase).observe(milliseconds / 1000)
         if error is not None:
             self._failures[partition] = CopyFailure(
                 segment_id=uuid_text(job.metadata.segment_id),

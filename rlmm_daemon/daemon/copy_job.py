@@ -124,7 +124,8 @@ class CopyJob:
         self._record, self._files, self._tools, self._caller = record, files, tools, caller
         self._loop = asyncio.get_running_loop()
         self._begun_at = self._phase_at = self._loop.time()
-        self._phase_ms: dict[str, int] = {}
+        #: Phase -> milliseconds spent in it so far.
+        self.phases_ms: dict[str, int] = {}
         self._phase = "queued"
         self._started = False
         self._stoppable = False
@@ -191,7 +192,7 @@ class CopyJob:
             kind=self.kind.value,
             bytes=self.progress.bytes_done,
             ms=int((self._loop.time() - self._begun_at) * 1000),
-            phases_ms=self._phase_ms,
+            phases_ms=self.phases_ms,
             **({"error": str(answer)} if failed else {}),
             **where,
         )
@@ -400,6 +401,6 @@ class CopyJob:
     def _enter(self, phase: str) -> None:
         now = self._loop.time()
         spent = int((now - self._phase_at) * 1000)
-        self._phase_ms[self._phase] = self._phase_ms.get(self._phase, 0) + spent
+        self.phases_ms[self._phase] = self.phases_ms.get(self._phase, 0) + spent
         self._phase_at = now
         self._phase = self.progress.phase = phase

@@ -56,8 +56,11 @@ class Bulk:
         file: tuple[int, int] | None = None,
         first: bytes | FileSlice = b"",
         rest: Pieces | None = None,
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`closed` is told once, by `aclose`."""
         self.length, self.crc32c = length, crc32c
+        self._closed = closed
         #: Descriptor and position of the first byte, good for `sendfile` until `aclose`.
         self.file = file
         self._first, self._rest = first, rest
@@ -76,6 +79,8 @@ class Bulk:
             self.file = None
         if self._rest is not None:
             await self._rest.aclose()
+        closed, self._closed = self._closed, lambda: None
+        closed()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +127,11 @@ class Fetcher:
         with self._counted("log"):
             bucket = self._require_bucket()
             began = asyncio.get_running_loop().time()
+
+            def ended() -> None:
+                seconds = asyncio.get_running_loop().time() - began
+                self._metrics.storage.fetch.observe(seconds)
+
             metadata = await self._readable(record)
             size = metadata.segment_size_bytes
             last = size - 1 if end_inclusive is None else min(end_inclusive, size - 1)
@@ -137,7 +147,7 @@ class Fetcher:
             file = await self._local(wanted, found)
             if file is not None:
                 self._metrics.storage.fetch_bytes.labels("log").inc(last + 1 - start)
-                return Bulk(last + 1 - start, crc32c, file=(file, start))
+                return Bulk(last + 1 - start, crc32c, file=(file, start), closed=ended)
             recorded = None if facts is None else facts.log_crc32c
             log = RemoteLog(_identity(metadata, found, recorded), found.key, size, bucket.storage)
             bounded = end_inclusive is not None
@@ -148,7 +158,7 @@ class Fetcher:
             source = "cache" if isinstance(first, FileSlice) else "storage"
             seconds = asyncio.get_running_loop().time() - began
             self._metrics.reads.first_byte.labels(source).observe(seconds)
-            return Bulk(last + 1 - start, crc32c, first=first, rest=pieces)
+            return Bulk(last + 1 - start, crc32c, first=first, rest=pieces, closed=ended)
 
     async def fetch_index(self, record: bytes, index: str) -> Bulk:
         """Return a whole index: OFFSET, TIMESTAMP, TRANSACTION, PRODUCER_SNAPSHOT, LEADER_EPOCH.

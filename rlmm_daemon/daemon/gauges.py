@@ -15,6 +15,7 @@ from rlmm_daemon.daemon.snapshots import WrittenSnapshot
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.ports.storage import Traffic
 
 PERIOD_SECONDS: Final = 2.0
 _SHOWN: Final = tuple(
@@ -39,12 +40,13 @@ class Gauges:
         stats: ServerStats,
         *,
         log_facts: Callable[[], Mapping[str, Any]] | None = None,
+        traffic: Callable[[], Traffic] | None = None,
     ) -> None:
         self._metrics = metrics
         self._manager = manager
         self._copier = copier
         self._stats = stats
-        self._log_facts = log_facts
+        self._log_facts, self._traffic = log_facts, traffic
         self._log_counts: Counter[str] = Counter()
         self._counted: Counter[object] = Counter()
         self._events: Counter[str] = Counter()
@@ -75,6 +77,8 @@ class Gauges:
         self._socket()
         if self._log_facts is not None:
             self._log(self._log_facts())
+        if self._traffic is not None:
+            self._storage(self._traffic())
         jobs = self._copier.jobs()
         self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))
         self._metrics.storage.copies_waiting.set(sum(job.phase == "queued" for job in jobs))
@@ -144,6 +148,20 @@ class Gauges:
             counter = log.connections_opened if name == "opened" else log.errors.labels(name)
             counter.inc(count - self._log_counts[name])
             self._log_counts[name] = count
+
+    def _storage(self, traffic: Traffic) -> None:
+        storage = self._metrics.storage
+        for (operation, outcome), count in traffic.requests.items():
+            requests = storage.requests.labels(operation, outcome)
+            requests.inc(self._grown(("request", operation, outcome), count))
+        for outcome, count in traffic.retries.items():
+            storage.retries.labels(outcome).inc(self._grown(("retry", outcome), count))
+        storage.throttled.inc(self._grown("throttled", traffic.throttled))
+        storage.retry_budget.set(traffic.retry_budget)
+        storage.uploads_left.set(traffic.uploads_left)
+        for direction, most in traffic.in_flight_max.items():
+            storage.requests_max.labels(direction).set(most)
+            storage.requests_now.labels(direction).set(traffic.in_flight[direction])
 
     def _socket(self) -> None:
         socket, stats = self._metrics.socket, self._stats

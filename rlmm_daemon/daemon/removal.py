@@ -1,13 +1,19 @@
 """Taking a segment out of the storage, always in the log's order: STARTED, objects, FINISHED."""
 
+import contextlib
 from collections.abc import Callable
+
+import structlog
 
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.segment_log import SegmentLog, update_record
-from rlmm_daemon.domain.errors import HistoryLost, StorageUnavailable
+from rlmm_daemon.domain.errors import HistoryLost, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState
+from rlmm_daemon.ports.storage import ObjectKind
+
+log = structlog.get_logger()
 
 
 class Removal:
@@ -31,7 +37,7 @@ class Removal:
         await self._append(metadata, SegmentState.DELETE_SEGMENT_FINISHED, custom)
 
     async def objects(self, metadata: SegmentMetadata) -> None:
-        """Delete a segment's objects wherever they may lie; absent ones are fine.
+        """Delete a segment's objects, and uploads of them, wherever they may lie; none is fine.
 
         Raises:
             HistoryLost: the segment is held; nothing was touched.
@@ -57,6 +63,21 @@ class Removal:
                 f"{len(failed)} of {len(keys)} objects were not deleted, {key}: {error}",
                 failed=len(failed),
             ) from error
+        if kept is None:
+            # Perhaps it was never finished: its copier may have been killed in the middle.
+            for place in places:
+                await self._abort_uploads(place.keys[ObjectKind.LOG])
+
+    async def _abort_uploads(self, key: str) -> None:
+        """Abort what an ended copy left; the sweep at a start finds what is not aborted here."""
+        storage = self._bucket.storage
+        try:
+            async with contextlib.aclosing(storage.list_uploads(key)) as pages:
+                found = [row async for page in pages for row in page if row.key == key]
+            for upload in found:
+                await storage.abort_upload(upload)
+        except RlmmError as error:
+            log.warning("an incomplete upload may be left", key=key, error=str(error))
 
     async def _append(
         self, metadata: SegmentMetadata, state: SegmentState, custom: CustomMetadata | None

@@ -247,9 +247,37 @@ class StorageMetrics:
         self.fetch = Histogram(
             "rlmm_fetch_duration_seconds", "A whole fetch.", buckets=SLOW_SECONDS, registry=into
         )
-        #: error: the wire name.
-        self.errors = Counter(
-            "rlmm_storage_errors_total", "What the storage answered.", ["error"], registry=into
+        #: operation: S3's name. outcome: ok, or the error's reason. An attempt is a request.
+        self.requests = Counter(
+            "rlmm_storage_requests_total",
+            "Requests to the storage.",
+            ["operation", "outcome"],
+            registry=into,
+        )
+        #: outcome: made, or refused by the budget of the whole process.
+        self.retries = Counter(
+            "rlmm_storage_retries_total", "Requests repeated.", ["outcome"], registry=into
+        )
+        self.retry_budget = Gauge(
+            "rlmm_storage_retry_budget", "Retries that may still be made.", registry=into
+        )
+        self.throttled = Counter(
+            "rlmm_storage_throttled_total", "Answers that asked for fewer requests.", registry=into
+        )
+        #: direction: read, write.
+        self.requests_now = Gauge(
+            "rlmm_storage_requests_in_flight", "Requests now.", ["direction"], registry=into
+        )
+        self.requests_max = Gauge(
+            "rlmm_storage_requests_in_flight_max",
+            "Requests allowed at once now: halved by throttling, grown by successes.",
+            ["direction"],
+            registry=into,
+        )
+        self.uploads_left = Gauge(
+            "rlmm_storage_uploads_left",
+            "Keys under which a multipart upload could not be aborted yet.",
+            registry=into,
         )
 
 

@@ -114,6 +114,22 @@ class Version:
     etag: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What went between us and a storage since the start, and what may go at once now."""
+
+    #: (operation, outcome) -> requests; outcome is "ok" or one word for the error.
+    requests: Mapping[tuple[str, str], int]
+    #: outcome -> retries: made, refused.
+    retries: Mapping[str, int]
+    retry_budget: float
+    throttled: int
+    #: direction -> requests: read, write.
+    in_flight: Mapping[str, int]
+    in_flight_max: Mapping[str, int]
+    uploads_left: int
+
+
 class Conflict(Exception):
     """A conditional write met another state than it named."""
 

@@ -48,7 +48,7 @@ from tests.unit.daemon.segments import (
 S = SegmentState
 REAL = Path(__file__).parents[2] / "data" / "segments"
 RECORD = records.encode(metadata())
-OPTIONS = CopyOptions(apply_wait_seconds=0.05)
+OPTIONS = CopyOptions(apply_wait_seconds=0.5)
 
 
 class SlowStorage(MemoryStorage):
@@ -247,7 +247,7 @@ async def test_the_roll_back_table(world, row):
 
 
 async def test_a_finish_that_was_certainly_not_written_is_asked_again_and_keeps_the_objects(world):
-    options = replace(OPTIONS, deadline_seconds=0.3)
+    options = replace(OPTIONS, deadline_seconds=2.0)
     world.log.faults = {"COPY_SEGMENT_FINISHED": Overloaded("not now")}
     with pytest.raises(Overloaded):
         await world.new_copier(options).copy_segment(RECORD, world.files)
@@ -261,7 +261,8 @@ async def test_a_finish_that_was_certainly_not_written_is_asked_again_and_keeps_
 @pytest.mark.parametrize("why", ["deadline", "floor", "caller", "delete", "drain"])
 async def test_whatever_ends_a_copy_in_the_middle_rolls_it_back(world, why):
     options = {
-        "deadline": replace(OPTIONS, deadline_seconds=0.05),
+        # Far longer than it takes to get there, or there would be nothing to roll back.
+        "deadline": replace(OPTIONS, deadline_seconds=2.0),
         "floor": replace(OPTIONS, progress_window_seconds=0.02),
     }.get(why, OPTIONS)
     copier = world.new_copier(options)

@@ -30,6 +30,7 @@ from rlmm_daemon.ports.storage import (
     ProbeResult,
     Progress,
     StoredObject,
+    Traffic,
     UploadInfo,
     Version,
 )
@@ -64,6 +65,20 @@ class S3Storage:
     def stats(self) -> Stats:
         """Calls, retries and throttles since the start."""
         return self._client.rim.stats
+
+    def traffic(self) -> Traffic:
+        """Return the figures for the metrics."""
+        rim, gates = self._client.rim, {"read": self._client.reads, "write": self._client.writes}
+        made = {"made": rim.stats.retries, "refused": rim.stats.retries_refused}
+        return Traffic(
+            requests=rim.stats.calls,
+            retries=made,
+            retry_budget=rim.budget.left,
+            throttled=rim.stats.throttled,
+            in_flight={name: gate.inside for name, gate in gates.items()},
+            in_flight_max={name: gate.limit for name, gate in gates.items()},
+            uploads_left=len(self._leftovers.suspects),
+        )
 
     @property
     def suspects(self) -> Sequence[str]:

@@ -1,0 +1,122 @@
+"""The whole daemon on a real S3: what an operator and a broker see of it."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from deploy.dev.fault_proxy import Fault, Kind
+from rlmm_daemon.domain.errors import OutcomeUnknown, StorageUnavailable
+from rlmm_daemon.domain.ids import SegmentId
+from rlmm_daemon.domain.segment import SegmentMetadata
+from tests.support import kafka_segments
+from tests.support.fork_server import ForkServer
+from tests.support.kafka_segments import KafkaSegment
+from tests.support.s3_daemon import ProxyThread, Tier, configure
+from tests.support.s3_world import needs_s3, s3_server
+from tests.support.stocked_daemon import Stocked, eventually, free_address, make
+
+pytestmark = needs_s3
+__all__ = ["s3_server"]
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    with ForkServer() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(s3_server) -> Iterator[ProxyThread]:
+    with ProxyThread(s3_server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def tier(s3_server) -> Tier:
+    return Tier(s3_server)
+
+
+@pytest.fixture
+def it(tmp_path: Path, forks: ForkServer, proxy: ProxyThread, tier: Tier) -> Iterator[Stocked]:
+    config = configure(tmp_path, proxy.endpoint, tier.bucket, "{hash:8}/tiered")
+    stocked = make(tmp_path, forks, {"admin.listen": free_address()}, config)
+    with stocked.daemon:
+        yield stocked
+
+
+def large(it: Stocked, mark: int = 1) -> KafkaSegment:
+    """A segment of several parts."""
+    return kafka_segments.enlarge(
+        it.placed[it.orders[0]][-1], SegmentId(bytes([mark] * 16)), 12 * MIB
+    )
+
+
+def copied(it: Stocked, segment: KafkaSegment) -> SegmentMetadata:
+    with it.daemon.client() as client:
+        return client.copy_segment(segment.metadata, segment.files, timeout_seconds=120)
+
+
+def test_what_is_copied_is_served_and_counted(it, tier):
+    it.stock()
+    for _ in range(2):
+        it.serves(0)
+        it.serves(1)
+    it.announce()
+    wanted = {
+        'rlmm_storage_requests_total{operation="PutObject",outcome="ok"}',
+        'rlmm_storage_requests_total{operation="GetObject",outcome="ok"}',
+        "rlmm_storage_retry_budget",
+        'rlmm_storage_requests_in_flight_max{direction="write"}',
+        'rlmm_storage_gets_total{kind="log"}',
+        'rlmm_read_cache_lookups_total{cache="chunk",outcome="hit"}',
+        'rlmm_read_cache_lookups_total{cache="chunk",outcome="miss"}',
+        'rlmm_read_first_byte_duration_seconds_count{source="cache"}',
+        'rlmm_read_first_byte_duration_seconds_count{source="storage"}',
+        "rlmm_copy_duration_seconds_count",
+        'rlmm_copy_phase_duration_seconds_count{phase="upload"}',
+        "rlmm_fetch_duration_seconds_count",
+    }
+    eventually(it.metrics, lambda found: all(found.get(name, 0) > 0 for name in wanted))
+    assert all("/tiered/" in key for key in tier.keys_there() if not key.startswith("_rlmm/"))
+
+
+def test_trouble_of_the_storage_moves_its_metrics(it, proxy):
+    it.announce()
+    proxy.plant(
+        Fault(kind=Kind.ANSWER, operation="UploadPart", times=1, status=503, code="SlowDown")
+    )
+    proxy.plant(Fault(kind=Kind.RESET, operation="UploadPart", times=1))
+    copied(it, large(it))
+    proxy.plant(Fault(kind=Kind.ANSWER, operation="UploadPart", status=403, code="AccessDenied"))
+    with pytest.raises(StorageUnavailable) as refusal:
+        copied(it, large(it, 2))
+    assert refusal.value.fields["reason"] == "denied"
+    wanted = {
+        "rlmm_storage_throttled_total",
+        'rlmm_storage_retries_total{outcome="made"}',
+        'rlmm_storage_requests_total{operation="UploadPart",outcome="connection"}',
+        'rlmm_storage_requests_total{operation="UploadPart",outcome="denied"}',
+        'rlmm_copies_total{outcome="storage_unavailable"}',
+    }
+    eventually(it.metrics, lambda found: all(found.get(name, 0) > 0 for name in wanted))
+
+
+def test_the_delete_of_a_copy_that_was_killed_aborts_its_upload(it, proxy, tier):
+    it.announce()
+    big = large(it)
+    proxy.plant(Fault(kind=Kind.BLACK_HOLE, operation="UploadPart", skip=1))
+    with ThreadPoolExecutor(1) as threads:
+        copying = threads.submit(copied, it, big)
+        eventually(tier.uploads)
+        it.daemon.kill()
+        assert isinstance(copying.exception(60), OutcomeUnknown)
+    proxy.lift()
+    assert tier.uploads()
+    it.start()
+    with it.daemon.client() as client:
+        client.delete_segment(big.metadata.partition, big.metadata.segment_id)
+    assert tier.uploads() == []
+    assert tier.keys_there(big.metadata.segment_id) == []
