@@ -8,6 +8,10 @@ from rlmm_daemon.cli.asking import asking
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json, show_table
+from rlmm_daemon.codec.api import UserPartition
+from rlmm_daemon.core import phrases
+from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.escape import escape
 
 _COLUMNS = (
@@ -15,12 +19,18 @@ _COLUMNS = (
     "rejected",
 )  # fmt: skip
 
+_USER_COLUMNS = ("partition", "topic id", "N", "role", "finished", "size", "copying", "deleting")
+
 
 @click.command("partitions")
 @click.option("--all", "everything", is_flag=True, help="Also those that are ready and empty.")
 @click.option("--records", is_flag=True, help="Also show the last records that changed nothing.")
+@click.option("--users", is_flag=True, help="List the user partitions instead.")
+@click.option("--topic", metavar="TOPIC", help="With --users: those of one topic, by name or id.")
 @daemon_options
-def command(*, everything: bool, records: bool, target: Target) -> None:
+def command(
+    *, everything: bool, records: bool, users: bool, topic: str | None, target: Target
+) -> None:
     """List the metadata partitions that are followed, with state, position and health.
 
     N is what rlmm partition and rlmm log take. Announced are the broker's user partitions, folded
@@ -33,7 +43,16 @@ def command(*, everything: bool, records: bool, target: Target) -> None:
     position, target, lag, log_start, log_end, leader_epoch, silent_seconds, trouble, announced,
     user_partitions, segments, writes_in_flight, snapshot_at_ms, events_since_snapshot, missing,
     unreadable{reason: count}, rejected{reason: count}, recent[{kind, offset, reason, head}]}.
+
+    \b
+    --users --json: a line for each {topic_id, topic, partition, metadata_partition, role,
+    segments{state: count}, size_bytes, delete_state}.
     """  # noqa: D301 - click's own mark
+    if topic is not None and not users:
+        raise click.UsageError("--topic goes with --users")
+    if users:
+        _users(target, topic)
+        return
     with asking(target) as client:
         rows = client.partitions()
     if target.json:
@@ -49,6 +68,44 @@ def command(*, everything: bool, records: bool, target: Target) -> None:
             _show_records(rows)
     if any(row["failure"] for row in rows):
         raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def _users(target: Target, topic: str | None) -> None:
+    with asking(target) as client:
+        found = list(client.user_partitions(topic))
+    if target.json:
+        for each in found:
+            show_json(_as_json(each))
+        return
+    show_table(_USER_COLUMNS, [_user_row(each) for each in found])
+    click.echo(phrases.number(len(found), "user partition"))
+
+
+def _as_json(each: UserPartition) -> dict[str, Any]:
+    return {
+        "topic_id": uuid_text(each.partition.to_domain().topic_id),
+        "topic": each.partition.topic,
+        "partition": each.partition.partition,
+        "metadata_partition": each.metadata_partition,
+        "role": each.role,
+        "segments": each.segments,
+        "size_bytes": each.size_bytes,
+        "delete_state": each.delete_state,
+    }
+
+
+def _user_row(each: UserPartition) -> tuple[object, ...]:
+    counts, partition = each.segments, each.partition.to_domain()
+    return (
+        f"{partition.topic}-{partition.partition}",
+        uuid_text(partition.topic_id),
+        each.metadata_partition,
+        each.role,
+        counts.get(SegmentState.COPY_SEGMENT_FINISHED.name, 0),
+        phrases.size(each.size_bytes),
+        counts.get(SegmentState.COPY_SEGMENT_STARTED.name) or None,
+        counts.get(SegmentState.DELETE_SEGMENT_STARTED.name) or None,
+    )
 
 
 def _eventful(row: dict[str, Any]) -> bool:

@@ -216,6 +216,17 @@ class AsyncClient(AsyncCaller):
         result: list[dict[str, Any]] = await self.call("partitions", params, seconds)
         return result
 
+    async def user_partitions(
+        self, topic: str | None = None, *, timeout_seconds: float | None = None
+    ) -> AsyncGenerator[api.UserPartition, None]:
+        """Yield the user partitions that are known, of one topic or all."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.TopicParams(topic, ms)
+        async with aclosing(self.stream("user_partitions", params, seconds)) as pages:
+            async for page in pages:
+                for each in page.partitions:
+                    yield each
+
     async def segments(
         self, selector: str, epoch: int | None = None, *, timeout_seconds: float | None = None
     ) -> AsyncGenerator[SegmentMetadata, None]:

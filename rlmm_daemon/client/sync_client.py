@@ -216,6 +216,16 @@ class Client(Caller):
         result: list[dict[str, Any]] = self.call("partitions", params, seconds)
         return result
 
+    def user_partitions(
+        self, topic: str | None = None, *, timeout_seconds: float | None = None
+    ) -> Generator[api.UserPartition, None, None]:
+        """Yield the user partitions that are known, of one topic or all."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.TopicParams(topic, ms)
+        with closing(self.stream("user_partitions", params, seconds)) as pages:
+            for page in pages:
+                yield from page.partitions
+
     def segments(
         self, selector: str, epoch: int | None = None, *, timeout_seconds: float | None = None
     ) -> Generator[SegmentMetadata, None, None]:

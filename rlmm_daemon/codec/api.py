@@ -208,6 +208,13 @@ class ExportParams(_Array, frozen=True):
     timeout_ms: int | None = None
 
 
+class TopicParams(_Array, frozen=True):
+    """A topic by its name or its id; None means all."""
+
+    topic: str | None = None
+    timeout_ms: int | None = None
+
+
 class AcceptLossParams(_Array, frozen=True):
     """The metadata partition whose missing events are given up; None needs `everything`."""
 
@@ -234,6 +241,29 @@ class RecordPage(_Array, frozen=True):
     """Some records of a streamed answer."""
 
     records: list[bytes]
+    more: bool
+
+
+class UserPartition(_Array, frozen=True):
+    """A user partition as a daemon knows it."""
+
+    partition: Partition
+    #: None until the event log is open.
+    metadata_partition: int | None
+    #: "leader" or "follower", as the broker announced it; None if it did not.
+    role: str | None
+    #: State's name -> segments; empty if no event names the partition.
+    segments: dict[str, int]
+    #: Of the finished segments.
+    size_bytes: int
+    #: The partition's own mark on its way to removal.
+    delete_state: str | None = None
+
+
+class UserPartitionPage(_Array, frozen=True):
+    """Some user partitions of a streamed answer."""
+
+    partitions: list[UserPartition]
     more: bool
 
 
@@ -309,6 +339,7 @@ _ROWS: Final = (
     Method("resolve", SelectorParams, list[Partition], R),
     Method("status", NoParams, dict[str, Any], R),
     Method("partitions", NoParams, list[dict[str, Any]], R),
+    Method("user_partitions", TopicParams, UserPartitionPage, R, Shape.STREAM),
     Method("segments", SelectorParams, RecordPage, R, Shape.STREAM),
     Method("explain", ExplainParams, dict[str, Any], R),
     Method("tail", TailParams, TailPage, R, Shape.STREAM),

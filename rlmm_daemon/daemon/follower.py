@@ -171,6 +171,11 @@ class Follower:
         """Whether positions of earlier lives were confirmed, so that they may be rewritten."""
         return not self._recorded and self._state is not PartitionState.STARTING
 
+    @property
+    def restarting(self) -> bool:
+        """Whether it was told to start over and has not begun to."""
+        return self._restart
+
     def target_known(self, end: int, asked: Asked) -> None:
         """An end offset was asked for and came."""
         self.confirmation.answered(end, asked)

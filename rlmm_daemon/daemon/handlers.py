@@ -130,6 +130,9 @@ STREAMS: Final[dict[str, Stream]] = {
     "segments": lambda services, params, _caller: record_pages(
         services.operator.segments(params.selector, params.epoch)
     ),
+    "user_partitions": lambda services, params, _caller: user_partition_pages(
+        services.operator.user_partitions(params.topic)
+    ),
     "export": lambda services, params, _caller: record_pages(
         services.operator.export(params.selector)
     ),
@@ -148,6 +151,8 @@ BULKS: Final[dict[str, Bulk]] = {
     ),
 }
 
+#: A page of user partitions holds so many; each is some 200 bytes.
+_PAGE_PARTITIONS: Final = 1_000
 #: Bounded by `job_seconds`; what they do has deadlines of its own.
 JOBS: Final = frozenset(
     {
@@ -158,7 +163,9 @@ JOBS: Final = frozenset(
 #: Speak of the daemon itself, so they are answered before the cluster is known and while draining.
 ABOUT_THE_DAEMON: Final = frozenset({"status", "partitions", "explain", "drain"})
 #: Still answered while the daemon drains: they begin nothing.
-WHILE_DRAINING: Final = ABOUT_THE_DAEMON | LOOKUPS.keys() | {"resolve", "segments"}
+WHILE_DRAINING: Final = ABOUT_THE_DAEMON | LOOKUPS.keys() | {
+    "resolve", "user_partitions", "segments",
+}  # fmt: skip
 
 _TABLES: Final = (LOOKUPS, ANNOUNCEMENTS, WRITES, REQUESTS, STREAMS, BULKS)
 assert sorted(name for table in _TABLES for name in table) == sorted(api.METHODS), (
@@ -192,6 +199,20 @@ async def record_pages(
             page.append(record)
             size += len(record)
     yield api.RecordPage(page, more=False)
+
+
+async def user_partition_pages(
+    found: AsyncGenerator[api.UserPartition, None],
+) -> AsyncGenerator[api.UserPartitionPage, None]:
+    """Yield pages of user partitions, the last without `more`."""
+    page = list[api.UserPartition]()
+    async with aclosing(found):
+        async for each in found:
+            if len(page) == _PAGE_PARTITIONS:
+                yield api.UserPartitionPage(page, more=True)
+                page = []
+            page.append(each)
+    yield api.UserPartitionPage(page, more=False)
 
 
 async def tail_pages(

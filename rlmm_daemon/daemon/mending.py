@@ -4,7 +4,7 @@ An order answers when its partitions were judged anew, so that whoever gave it n
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rlmm_daemon.codec import records
@@ -106,21 +106,18 @@ def _failed(followers: Sequence[Follower]) -> dict[Follower, Failure]:
     return {each: each.failure for each in followers if each.failure is not None}
 
 
-async def _judged(before: Mapping[Follower, Failure]) -> None:
-    """Return once each has become ready, or failed again; or when it takes too long."""
+async def _judged(followers: Iterable[Follower]) -> None:
+    """Return once each that was started over is ready or failed; or when it takes too long."""
+    settled = (PartitionState.READY, PartitionState.STALE, PartitionState.FAILED)
     try:
         async with asyncio.timeout(JUDGED_SECONDS):
-            for follower, failure in before.items():
-                while not _is_judged(follower, failure):
+            for follower in followers:
+                while follower.restarting or follower.state not in settled:
+                    if follower.retired:
+                        break
                     await follower.changed.wait()
     except TimeoutError:
         return
-
-
-def _is_judged(follower: Follower, before: Failure) -> bool:
-    if follower.failure is not None:
-        return follower.failure is not before
-    return follower.retired or follower.state in (PartitionState.READY, PartitionState.STALE)
 
 
 def _events(finished: Collection[bytes]) -> list[bytes]:

@@ -25,6 +25,7 @@ from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.mending import LogRepair, Mending
 from rlmm_daemon.daemon.runtime import Runtime
+from rlmm_daemon.daemon.user_partitions import user_partitions
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     NotReady,
@@ -195,6 +196,13 @@ class Operator:
                 for each in ring
             ],
         }
+
+    async def user_partitions(self, topic: str | None) -> AsyncGenerator[api.UserPartition, None]:
+        """Yield the user partitions that are announced, or that a followed log names."""
+        found = user_partitions(self._manager, topic)
+        async with aclosing(found):
+            async for each in found:
+                yield each
 
     async def segments(self, selector: str, epoch: int | None) -> AsyncGenerator[bytes, None]:
         """Yield the records of a selector's partitions, in Kafka's order within each."""

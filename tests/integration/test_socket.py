@@ -83,6 +83,7 @@ async def test_every_method_answers_through_the_async_client(path):
         assert await client.resolve("orders-0") == [ORDERS]
         assert await client.status() == {"state": "fine"}
         assert await client.partitions() == [{"partition": 1}]
+        assert len([each async for each in client.user_partitions()]) == 2_500
         assert [each async for each in client.segments("orders-0")] == [started]
         assert [each async for each in client.export()] == [started]
         assert (await client.explain("orders-0"))["selector"] == "orders-0"
@@ -120,6 +121,7 @@ async def test_every_method_answers_through_the_blocking_client(path):
             assert client.resolve("orders-0") == [ORDERS]
             assert client.status() == {"state": "fine"}
             assert client.partitions() == [{"partition": 1}]
+            assert len(list(client.user_partitions("orders"))) == 2_500
             assert list(client.segments("orders-0")) == [started]
             assert list(client.export()) == [started]
             assert client.explain("x")["verdict"] == "ok"

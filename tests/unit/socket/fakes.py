@@ -155,6 +155,10 @@ class FakeOperator:
     async def partitions(self):
         return [{"partition": 1}]
 
+    async def user_partitions(self, topic):
+        for _ in range(2_500):
+            yield api.UserPartition(api.Partition.of(ORDERS), 3, "leader", {}, 0)
+
     async def segments(self, selector, epoch):
         for record in self.manager.records:
             yield record

@@ -1,0 +1,66 @@
+"""The user partitions that a daemon knows: announced by the broker, or named by its log."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from rlmm_daemon.codec import api
+from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.segment import SegmentState
+
+#: Partitions that are looked at before others get a turn.
+_TURN_PARTITIONS: Final = 256
+
+
+async def user_partitions(
+    manager: Manager, topic: str | None
+) -> AsyncGenerator[api.UserPartition, None]:
+    """Yield those of one topic, by its name or its id, or all of them; by name, id and number."""
+    known = {partition for partition in manager.assignment.announced if _is_of(partition, topic)}
+    for follower in manager.followed():
+        known.update(each for each in follower.fold.partitions if _is_of(each, topic))
+    for index, partition in enumerate(
+        sorted(known, key=lambda each: (each.topic, each.topic_id, each.partition))
+    ):
+        if index % _TURN_PARTITIONS == _TURN_PARTITIONS - 1:
+            await asyncio.sleep(0)
+        yield _row(manager, partition)
+
+
+def _is_of(partition: TopicIdPartition, topic: str | None) -> bool:
+    return topic is None or topic in (partition.topic, uuid_text(partition.topic_id))
+
+
+def _row(manager: Manager, partition: TopicIdPartition) -> api.UserPartition:
+    number, cache = _found(manager, partition)
+    leads = manager.assignment.announced.get(partition)
+    finished = SegmentState.COPY_SEGMENT_FINISHED
+    mark = None if cache is None else cache.delete_state
+    return api.UserPartition(
+        partition=api.Partition.of(partition),
+        metadata_partition=number,
+        role={True: "leader", False: "follower", None: None}[leads],
+        segments={}
+        if cache is None
+        else {
+            state.name: cache.segments_by_state[state]
+            for state in SegmentState
+            if state is not SegmentState.DELETE_SEGMENT_FINISHED
+        },
+        size_bytes=0 if cache is None else cache.bytes_by_state[finished],
+        delete_state=None if mark is None else mark.name,
+    )
+
+
+def _found(
+    manager: Manager, partition: TopicIdPartition
+) -> tuple[MetadataPartition | None, PartitionCache | None]:
+    """Return where a partition's events are, and what is folded of them."""
+    follow_set = manager.fleet.follow_set
+    if follow_set is None:
+        return None, None
+    number = follow_set.of(partition)
+    follower = manager.fleet.followers.get(number)
+    return number, None if follower is None else follower.fold.partitions.get(partition)
