@@ -47,7 +47,7 @@ public final class Bench {
         System.exit(0);
     }
 
-    private static TopicIdPartition user(int number) {
+    static TopicIdPartition user(int number) {
         int topic = number / 10;
         return new TopicIdPartition(new Uuid(MSB + topic, LSB), new TopicPartition("topic-" + topic, number % 10));
     }

@@ -1,0 +1,270 @@
+"""`make bench-cluster`: one broker with the plugin and the daemon, then with Kafka's own managers.
+
+The same broker, topic settings, directory and load for both: the daemon's storage is a directory,
+and so is LocalTieredStorage's. Then both metadata managers, each in a JVM that does with it what a
+broker does, over a topic with a million events. The machine is part of every figure: only the
+ratios say something, and of more than one round.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from deploy.dev.kafka import libs
+from deploy.dev.kafka.cluster import FAST, Cluster, java
+from tests.benchmarks.kafka import peer
+from tests.benchmarks.rows import Row, table
+from tests.kafka.probe import java_of_ours
+from tests.plugin.fleet import KAFKAS, OURS, BesideKafka, Fleet, Parts, until
+
+JAR: Final = libs.REPOSITORY / "deploy" / "kafka-plugin" / "target" / "rlmm-kafka-plugin.jar"
+_TOOLS: Final = "org.apache.kafka.tools"
+_TBRLMM: Final = (
+    "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+)
+_PLUGIN: Final = "rlmm.daemon.kafka.RlmmDaemonMetadataManager"
+_RECORD_BYTES: Final = 1_000
+_USER_PARTITIONS: Final = 100
+_TOOL_SECONDS: Final = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    #: Of 1,000 bytes each, in each of the two loads.
+    records: int = 1_000_000
+    paced_seconds: int = 15
+    paced_per_second: int = 10_000
+    segment_bytes: int = 64 * 1024 * 1024
+    rounds: int = 2
+    events: int = 1_000_000
+    lookups: int = 20_000
+
+
+def tool(fleet: Fleet, name: str, *arguments: str) -> str:
+    server = ("--bootstrap-server", fleet.cluster.bootstrap())
+    done = subprocess.run(
+        [*java("-Xmx512m", *FAST), f"{_TOOLS}.{name}", *server, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=_TOOL_SECONDS,
+    )
+    return done.stdout
+
+
+def produce(fleet: Fleet, topic: str, records: int, per_second: int = -1) -> dict[str, float]:
+    """Return MB/s and the p99 of the acknowledgement in ms."""
+    said = tool(
+        fleet, "ProducerPerformance", "--topic", topic, "--num-records", str(records),
+        "--record-size", str(_RECORD_BYTES), "--throughput", str(per_second),
+        "--command-property", "acks=all", "batch.size=65536", "linger.ms=5",
+    )  # fmt: skip
+    last = said.strip().splitlines()[-1]  # "..., 94.19 MB/sec), ..., 30 ms 99th, ..."
+    rate = float(last.split(" MB/sec")[0].rsplit("(", 1)[1])
+    return {"rate": rate, "p99": float(last.split(" ms 99th")[0].rsplit(" ", 1)[1])}
+
+
+def consume(fleet: Fleet, topic: str, records: int) -> float:
+    """Return MB/s of a consumer that begins at offset 0."""
+    said = tool(
+        fleet, "ConsumerPerformance", "--topic", topic, "--num-records", str(records),
+        "--timeout", "60000",
+    )  # fmt: skip
+    return float(said.strip().splitlines()[-1].split(",")[8])
+
+
+class Round:
+    """One kind of broker, from an empty topic to everything read back."""
+
+    def __init__(self, fleet: Fleet, scale: Scale, name: str) -> None:
+        self.fleet, self.scale, self.name = fleet, scale, name
+
+    def run(self) -> dict[str, float]:
+        return self._produce_while_tiering() | self._tier_and_read()
+
+    def _produce_while_tiering(self) -> dict[str, float]:
+        topic = f"live-{self.name}"
+        self._create(topic, tiered=True)
+        produce(self.fleet, topic, self.scale.records // 10)  # the broker's JVM is warm afterwards
+        fast = produce(self.fleet, topic, self.scale.records)
+        pace = self.scale.paced_per_second
+        paced = produce(self.fleet, topic, self.scale.paced_seconds * pace, pace)
+        self.fleet.delete(topic)
+        until(lambda: not self.fleet.stored(topic), f"{topic} is gone")
+        return {"produce": fast["rate"], "p99": paced["p99"]}
+
+    def _tier_and_read(self) -> dict[str, float]:
+        topic = f"past-{self.name}"
+        self._create(topic, tiered=False)
+        produce(self.fleet, topic, self.scale.records)
+        begun = time.perf_counter()
+        self.fleet.configure(topic, remote_storage_enable="true")
+        end = int(self.local_logs(topic)[-1].stem)  # the active segment is not copied
+        until(lambda: self.fleet.offset(topic, "latest-tiered") >= end - 1, "tiered", every=0.05)
+        took = time.perf_counter() - begun
+        size = sum(path.stat().st_size for path in self.fleet.stored(topic, ".log"))
+        self.fleet.configure(topic, local_retention_ms=1000)
+        self.fleet.until_tiered(topic, self.scale.records)
+        rate = consume(self.fleet, topic, self.scale.records)
+        self.fleet.delete(topic)
+        until(lambda: not self.fleet.stored(topic), f"{topic} is gone")
+        return {"tier": size / took / 1e6, "tier_seconds": took, "read": rate, "tiered": size}
+
+    def local_logs(self, topic: str) -> list[Path]:
+        return sorted((self.fleet.cluster.data(1) / f"{topic}-0").glob("*.log"))
+
+    def _create(self, topic: str, *, tiered: bool) -> None:
+        self.fleet.create(
+            topic, [1], remote_storage_enable=str(tiered).lower(),
+            segment_bytes=self.scale.segment_bytes, local_retention_ms=3_600_000,
+        )  # fmt: skip
+
+
+def segments(directory: Path, scale: Scale, console: Console) -> list[Row]:
+    """Measure produce, tier and read, the kinds in turn."""
+    found: dict[Parts, list[dict[str, float]]] = {OURS: [], KAFKAS: []}
+    fleet = Fleet(directory, JAR, count=1)
+    fleet.cluster.heap, fleet.cluster.java_options = "1g", FAST
+    try:
+        fleet.start()
+        for number in range(scale.rounds):
+            for parts, results in found.items():
+                if number or parts is not OURS:
+                    fleet.restart(1, parts)
+                kind = "ours" if parts is OURS else "kafka"
+                results.append(Round(fleet, scale, f"{kind}-{number}").run())
+                console.print(f"round {number + 1}, {kind}: {results[-1]}")
+    finally:
+        fleet.end()
+    return segment_rows(found[OURS], found[KAFKAS])
+
+
+def segment_rows(ours: list[dict[str, float]], kafkas: list[dict[str, float]]) -> list[Row]:
+    def row(
+        what: str,
+        name: str,
+        unit: str,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+    ) -> Row:
+        mine, theirs = (statistics.median(each[name] for each in all_) for all_ in (ours, kafkas))
+        return Row(
+            group="segments", what=what, value=mine, unit=unit, peer="TBRLMM, LocalTieredStorage",
+            peer_value=theirs, ratio=mine / theirs, at_least=at_least, at_most=at_most,
+        )  # fmt: skip
+
+    gib = ours[0]["tiered"] / 2**30
+    return [
+        row("produce while tiering", "produce", "MB/s", at_least=0.95),
+        row("p99 of a paced producer while tiering", "p99", "ms", at_most=1.1),
+        row(f"{gib:.1f} GiB to the tier", "tier_seconds", "s"),
+        row("the same as a rate", "tier", "MB/s"),
+        row("consumer from offset 0, out of the tier", "read", "MB/s", at_least=0.9),
+    ]
+
+
+def managers(directory: Path, scale: Scale) -> list[Row]:
+    """Measure configure to every isReady, and look-ups, as a broker's JVM sees them."""
+    cluster = Cluster(directory=directory / "kafka", count=1, heap="768m", java_options=FAST)
+    home = directory / "d1"
+    home.mkdir(parents=True)
+    (directory / "remote").mkdir()
+    daemon = BesideKafka(home, 1, cluster, directory / "remote")
+    try:
+        cluster.start()
+        events = int(peer("fill", cluster.bootstrap(), str(scale.events)))
+        each = events // 2 // (_USER_PARTITIONS + 1)
+
+        def manager(name: str) -> dict[str, float]:
+            options = java_of_ours("-Xmx3g", *FAST)
+            options[-1] = f"{JAR}:{options[-1]}"
+            arguments = (cluster.bootstrap(), cluster.cluster_id, daemon.socket_path)
+            numbers = map(str, (_USER_PARTITIONS, each, scale.lookups))
+            done = subprocess.run(
+                [*options, "ManagerBench", name, *arguments, *numbers],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=_TOOL_SECONDS,
+            )
+            return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+        theirs = manager(_TBRLMM)
+        daemon.start()
+        first = manager(_PLUGIN)
+        again = manager(_PLUGIN)
+        assert daemon.stop() == 0, daemon.last_words()
+        daemon.start()
+        restarted = manager(_PLUGIN)
+    finally:
+        daemon.kill()
+        cluster.stop()
+    return manager_rows(theirs, first, again, restarted, events)
+
+
+def manager_rows(
+    theirs: dict[str, float],
+    first: dict[str, float],
+    again: dict[str, float],
+    restarted: dict[str, float],
+    events: int,
+) -> list[Row]:
+    def ready(what: str, mine: dict[str, float], at_least: float | None) -> Row:
+        return Row(
+            group="managers", what=f"configure to ready, {events:,} events, {what}",
+            value=mine["ready_seconds"] * 1e3, unit="ms", peer="TBRLMM",
+            peer_value=theirs["ready_seconds"] * 1e3,
+            ratio=theirs["ready_seconds"] / mine["ready_seconds"], at_least=at_least,
+        )  # fmt: skip
+
+    def look_up(name: str) -> Row:
+        return Row(
+            group="managers", what=f"look-up as the broker sees it, {name}",
+            value=again[f"lookup_{name}_us"], unit="us", peer="TBRLMM, in its heap",
+            peer_value=theirs[f"lookup_{name}_us"],
+            note="budget p99 < 1 ms" if name == "p99" else "",
+        )  # fmt: skip
+
+    return [
+        ready("the broker restarted", again, 20),
+        ready("broker and daemon restarted", restarted, None),
+        ready("the daemon's very first start", first, None),
+        look_up("p50"),
+        look_up("p99"),
+    ]
+
+
+def main() -> int:
+    """Return the exit code."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--records", type=int, default=Scale().records)
+    options.add_argument("--rounds", type=int, default=Scale().rounds)
+    options.add_argument("--events", type=int, default=Scale().events)
+    options.add_argument("--only", choices=["segments", "managers"])
+    chosen = options.parse_args()
+    scale = Scale(records=chosen.records, rounds=chosen.rounds, events=chosen.events)
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="rlmm-bench-", ignore_cleanup_errors=True) as directory:
+        if chosen.only != "segments":
+            rows += managers(Path(directory) / "managers", scale)
+        if chosen.only != "managers":
+            rows += segments(Path(directory) / "segments", scale, console)
+    console.print(table(rows))
+    console.print(f"{os.cpu_count()} processors")
+    return 0 if all(row.met is not False for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
