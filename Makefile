@@ -6,7 +6,7 @@ SEEDS ?= 200
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo test test-s3 lint format types imports sim sim-mutants bench dist lock clean
+.PHONY: help preflight install run demo demo-s3 test test-s3 lint format types imports sim sim-mutants bench dist lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ imports: install ## The direction of dependence
 
 test-s3: install ## The tests against a real S3 server (SeaweedFS)
 	$(BIN)/pytest -q -m s3 tests/contract tests/s3 $(PYTEST_ARGS)
+
+demo-s3: install ## The main job on a real S3 server, with faults on the way to it
+	$(BIN)/python -m deploy.dev.demo_s3
 
 sim: install ## The simulation: make sim SEEDS=1000
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -73,6 +73,10 @@ class Demo:
     def segments(self) -> list[KafkaSegment]:
         """Return the recorded segments of both partitions."""
         return [segment for several in self.placed.values() for segment in several]
+
+    def objects_of(self, segment_id: SegmentId) -> Sequence[object]:
+        """Return what the storage holds of a segment, looked at past the daemon."""
+        return list(self.daemon.remote.rglob(f"*{uuid_text(segment_id)}*"))
 
     @contextmanager
     def step(self, what: str) -> Iterator[Step]:
@@ -276,7 +280,7 @@ def clean_up(demo: Demo, client: Client, big: KafkaSegment) -> None:
     """Delete the interrupted copy, and do it again under another id."""
     with demo.step("delete the interrupted copy") as step:
         client.delete_segment(big.metadata.partition, big.metadata.segment_id)
-        check(not objects_of(demo, big.metadata.segment_id), "no object of it is left")
+        check(not demo.objects_of(big.metadata.segment_id), "no object of it is left")
         step.count, step.note = 1, "no object of it is left"
     again = kafka_segments.enlarge(demo.segments[-1], SegmentId(demo.luck.randbytes(16)), BIG_BYTES)
     with demo.step("copy it again, under another id") as step:
@@ -301,18 +305,13 @@ def delete(demo: Demo, client: Client) -> None:
                 epoch, offset = next(iter(gone.segment_leader_epochs.items()))
                 found = client.remote_log_segment_metadata(gone.partition, epoch, offset)
                 check(found is None, f"{gone.segment_id!r} is still found")
-                check(not objects_of(demo, gone.segment_id), "its objects are gone")
+                check(not demo.objects_of(gone.segment_id), "its objects are gone")
                 del demo.finished[gone.segment_id]
                 step.count += 1
                 step.size_bytes += gone.segment_size_bytes
         left = {segment.segment_id for segment in listed(demo, client)}
         check(left == demo.finished.keys(), "the others are untouched")
         step.note = f"not found any more, no object left; {len(left)} segments stay"
-
-
-def objects_of(demo: Demo, segment_id: SegmentId) -> list[Path]:
-    """Return the stored files of a segment."""
-    return list(demo.daemon.remote.rglob(f"*{uuid_text(segment_id)}*"))
 
 
 def stop(demo: Demo) -> None:
