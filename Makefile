@@ -96,7 +96,7 @@ bench-kafka: install ## Benchmarks against Kafka's own metadata manager on the s
 	$(BIN)/python -m tests.benchmarks.kafka
 
 # The broker's plugin: needs a JDK (17 or later) and Maven.
-.PHONY: plugin test-plugin test-cluster soak-cluster bench-cluster
+.PHONY: plugin test-plugin test-cluster soak-cluster demo-cluster bench-cluster
 MVN := mvn -q -B -f deploy/kafka-plugin/pom.xml
 
 plugin: ## Build the plugin's jar
@@ -110,6 +110,9 @@ test-cluster: install plugin ## Real brokers with the plugin, a daemon beside ea
 
 soak-cluster: install plugin ## The long ones too: many kills under load
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/plugin
+
+demo-cluster: install plugin ## What tiers where on three brokers, while a leader is killed
+	$(BIN)/python -m deploy.dev.demo_cluster
 
 bench-cluster: install plugin ## The same broker with the plugin, then with Kafka's own managers
 	$(BIN)/python -m tests.benchmarks.cluster

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from deploy.dev.kafka import libs
 from deploy.dev.kafka.cluster import Cluster
 from tests.kafka.probe import Probe
 from tests.support.daemon_process import DaemonProcess
@@ -307,18 +308,22 @@ def _quick(count: int) -> dict[str, str]:
 def _metadata(parts: Parts, jar: Path, socket: Path) -> dict[str, str]:
     if not parts.metadata:
         return {f"{_RLM}.metadata.manager.class.name": _TBRLMM}
-    return {
-        f"{_RLM}.metadata.manager.class.name": "rlmm.daemon.kafka.RlmmDaemonMetadataManager",
-        f"{_RLM}.metadata.manager.class.path": str(jar),
-        "rlmm.config.socket.path": str(socket),
-    }
+    return _pasted((f"{_RLM}.metadata.", "rlmm.config."), jar, socket)
 
 
 def _storage(parts: Parts, jar: Path, socket: Path) -> dict[str, str]:
     if not parts.storage:
         return {f"{_RLM}.storage.manager.class.name": _LTS}
+    return _pasted((f"{_RLM}.storage.", "rsm.config."), jar, socket)
+
+
+def _pasted(prefixes: tuple[str, ...], jar: Path, socket: Path) -> dict[str, str]:
+    """Return the lines of deploy/kafka/rlmm.properties for one of the managers."""
+    lines = (libs.REPOSITORY / "deploy" / "kafka" / "rlmm.properties").read_text().splitlines()
+    pairs = (line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    ours = {"class.path": str(jar), "socket.path": str(socket)}
     return {
-        f"{_RLM}.storage.manager.class.name": "rlmm.daemon.kafka.RlmmDaemonStorageManager",
-        f"{_RLM}.storage.manager.class.path": str(jar),
-        "rsm.config.socket.path": str(socket),
+        key: ours.get(".".join(key.split(".")[-2:]), value)
+        for key, value in pairs
+        if key.startswith(prefixes)
     }

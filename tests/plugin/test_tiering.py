@@ -190,6 +190,25 @@ def test_without_daemons_local_data_is_served_and_every_task_goes_on_afterwards(
     until(lambda: not fleet.stored("outage"), "expiration runs as well")
 
 
+def test_a_frozen_daemon_does_not_keep_its_broker_from_what_the_controller_says(
+    fleet: Fleet,
+) -> None:
+    """A topic's segments are deleted on the thread that applies all other metadata too."""
+    fleet.create("frozen", [1])
+    end = fleet.write("frozen", 2500) + 1
+    fleet.until_tiered("frozen", end)
+    fleet.daemons[1].freeze()
+    try:
+        fleet.delete("frozen")
+        fleet.create("afterwards", [1], remote_storage_enable="false")
+        assert fleet.write("afterwards", 10) == 9
+    finally:
+        fleet.daemons[1].thaw()
+    fleet.create("thawed", [1])
+    end = fleet.write("thawed", 1500) + 1
+    fleet.until_tiered("thawed", end)
+
+
 def test_nothing_that_the_brokers_met_was_a_bug(fleet: Fleet) -> None:
     for broker_id in fleet.daemons:
         said = fleet.log(broker_id)

@@ -93,6 +93,16 @@ class DaemonProcess:
             self.process.wait()
         self._gone()
 
+    def freeze(self) -> None:
+        """SIGSTOP: it takes connections and requests, and answers nothing."""
+        assert self.process is not None, "it does not run"
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        assert self.process is not None, "it does not run"
+        self.process.send_signal(signal.SIGCONT)
+
     def stop(self) -> int:
         """SIGTERM, which drains; return the exit code."""
         assert self.process is not None, "it does not run"

@@ -36,6 +36,7 @@ final class Traffic {
     private final String bootstrap;
     private final Admin admin;
     private Load load;
+    private Follower follower;
 
     Traffic(String bootstrap, Admin admin) {
         this.bootstrap = bootstrap;
@@ -57,6 +58,11 @@ final class Traffic {
                 load.tell(answer);
             }
             case "load_check" -> load.check(answer);
+            case "load_follow" -> {
+                follower = new Follower(ask);
+                follower.start();
+            }
+            case "load_followed" -> follower.tell(answer);
             default -> throw new IllegalArgumentException(ask.toString());
         }
     }
@@ -329,6 +335,49 @@ final class Traffic {
                 }
             }
             answer.put("read", read).put("missing", missing).put("twice", twice).put("wrong", wrong).put("disordered", disordered);
+        }
+    }
+
+    /** Reads every partition of a topic from offset 0 on, and then whatever comes, until the JVM ends. */
+    private final class Follower extends Thread {
+        private final List<TopicPartition> all = new ArrayList<>();
+        private final long[] read;
+        private volatile String failure = "";
+        private volatile long wrong;
+
+        Follower(JsonNode ask) {
+            super("follower");
+            this.read = new long[ask.get("partitions").asInt()];
+            for (int partition = 0; partition < read.length; partition++) {
+                all.add(new TopicPartition(ask.get("topic").asText(), partition));
+            }
+            setDaemon(true);
+        }
+
+        @Override
+        public void run() {
+            try (var consumer = consumer("read_uncommitted")) {
+                consumer.assign(all);
+                all.forEach(each -> consumer.seek(each, 0));
+                while (true) {
+                    for (var record : consumer.poll(Duration.ofMillis(200))) {
+                        wrong += number(record) == record.offset() ? 0 : 1;
+                        synchronized (read) {
+                            read[record.partition()]++;
+                        }
+                    }
+                }
+            } catch (RuntimeException ended) { // a reset that was not allowed, for one
+                failure = ended.toString();
+            }
+        }
+
+        void tell(ObjectNode answer) {
+            answer.put("wrong", wrong).put("failure", failure);
+            ArrayNode counts = answer.putArray("read");
+            synchronized (read) {
+                Arrays.stream(read).forEach(counts::add);
+            }
         }
     }
 
