@@ -74,6 +74,11 @@ def broker_of(tail: bytes) -> int:
     return int.from_bytes(tail[BROKER_AT:MAX_TIMESTAMP_AT], "big", signed=True)
 
 
+def event_ms_of(tail: bytes) -> int:
+    """Return when the segment's last event was written, by its writer's clock."""
+    return int.from_bytes(tail[EVENT_TIMESTAMP_AT:EPOCHS_AT], "big", signed=True)
+
+
 def spans(tail: bytes) -> tuple[Span, ...]:
     """Return the segment's part in each of its epochs, epochs ascending.
 

@@ -7,6 +7,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.readiness import Failure, Freshness, PartitionState
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
@@ -123,6 +124,29 @@ class SegmentCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StuckFacts:
+    """Segments that the cleaner judged alike."""
+
+    count: int
+    oldest_id: str
+    oldest_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalFacts:
+    """Where the cleaner stands with a user partition; only its owner can tell all of it."""
+
+    #: None: not marked, or another daemon's to remove.
+    step: PartitionStep | None = None
+    since_ms: int = 0
+    #: Segments whose deletion this daemon ended.
+    deleted: int = 0
+    error: LastError | None = None
+    copies: Mapping[CopyStep, StuckFacts] = field(default_factory=dict)
+    deletes: Mapping[DeleteStep, StuckFacts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that `explain` may look at, about one user partition."""
 
@@ -192,6 +216,9 @@ class Facts:
     late_writers: Mapping[int, int] = field(default_factory=dict)
     copies: tuple[CopyInFlight, ...] = ()
     copy_failure: CopyFailure | None = None
+    removal: RemovalFacts = field(default_factory=RemovalFacts)
+    #: Held until `rlmm log repair` puts them back.
+    held: int = 0
     question: OffsetFacts | None = None
 
     def count(self, state: SegmentState) -> SegmentCount:

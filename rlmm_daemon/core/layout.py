@@ -121,6 +121,17 @@ def object_key(
     return f"{layout.directory(segment_id)}{directory}/{name}"
 
 
+def listing_prefix(layout: Layout, partition: TopicIdPartition) -> str:
+    """Return what all keys of a partition begin with; "" where hash bits stand in front.
+
+    A listing by it shows others' objects too then: `parse_key` tells them apart.
+    """
+    if layout.prefix and not layout.listed_prefix:
+        return ""
+    directory = f"{partition.topic}-{partition.partition}-{uuid_text(partition.topic_id)}"
+    return f"{layout.listed_prefix}{directory}/"
+
+
 def parse_key(layout: Layout, key: str) -> ParsedKey | None:
     """Return what `key` names under this layout; None if `object_key` could not have made it."""
     # Found by its end: where it begins depends on the segment's id.

@@ -173,6 +173,15 @@ class Bucket:
             raise StorageUnavailable("the bucket marker lacks the layout that was recorded")
         return [_place(row.number, Layout(row.prefix, row.kind), metadata) for row in rows]
 
+    async def layouts(self) -> list[Layout]:
+        """Return every layout that any daemon ever used, by a fresh look at the marker.
+
+        Raises:
+            StorageUnavailable: the marker cannot be read.
+        """
+        self._require()
+        return [Layout(row.prefix, row.kind) for row in (await self._refresh()).layouts]
+
     def _require(self) -> BucketMarker:
         if self._refusal is not None:
             raise StorageUnavailable(self._refusal.message, reason=FOREIGN_MARKER)

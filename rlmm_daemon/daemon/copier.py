@@ -173,6 +173,18 @@ class Copier:
         """Return what the last copy of a partition failed of, by the partition in Kafka's form."""
         return self._failures
 
+    def is_running(self, segment_id: SegmentId) -> bool:
+        """Return whether a copy of this segment runs or waits here."""
+        return segment_id in self._jobs
+
+    def running_in(self, partition: TopicIdPartition) -> list[SegmentId]:
+        """Return the segments of a user partition whose copies run or wait here."""
+        return [i for i, job in self._jobs.items() if job.metadata.partition == partition]
+
+    async def end_copy(self, segment_id: SegmentId) -> None:
+        """Cancel the copy of a segment that is being deleted, and return when it has ended."""
+        await self._end_copy(segment_id)
+
     async def drain(self, timeout_seconds: float) -> None:
         """Take no more; let whole jobs finish or roll back, end broker-driven ones at once."""
         self._draining = True

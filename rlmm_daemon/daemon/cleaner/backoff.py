@@ -1,0 +1,69 @@
+"""Which work waits after a failure, by key: doubled with each further one, jittered, bounded."""
+
+import random
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+#: Keys remembered; beyond it the oldest is tried again sooner than it would be.
+KEYS_MAX: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Failed:
+    times: int
+    until: float
+    message: str
+
+
+class KeyBackoff:
+    """Failures of many small pieces of work."""
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        rng: random.Random,
+        *,
+        seconds_min: float,
+        seconds_max: float,
+    ) -> None:
+        self._monotonic, self._rng = monotonic, rng
+        self._min, self._max = seconds_min, seconds_max
+        self._failed: dict[Hashable, _Failed] = {}
+
+    def __len__(self) -> int:
+        return len(self._failed)
+
+    def waits(self, key: Hashable) -> bool:
+        """Return whether this key's pause is not over."""
+        failed = self._failed.get(key)
+        return failed is not None and failed.until > self._monotonic()
+
+    def left(self, key: Hashable) -> float:
+        """Return the seconds until a key may be tried again."""
+        failed = self._failed.get(key)
+        return 0.0 if failed is None else max(0.0, failed.until - self._monotonic())
+
+    def message(self, key: Hashable) -> str | None:
+        """Return what a key last failed of."""
+        failed = self._failed.get(key)
+        return None if failed is None else failed.message
+
+    def failed(self, key: Hashable, message: str) -> None:
+        """Note a failure, and let the key wait."""
+        before = self._failed.pop(key, None)
+        times = 1 if before is None else before.times + 1
+        seconds = min(self._max, self._min * 2 ** min(times - 1, 30))
+        until = self._monotonic() + seconds * self._rng.uniform(0.5, 1.0)
+        self._failed[key] = _Failed(times, until, message)
+        if len(self._failed) > KEYS_MAX:
+            del self._failed[next(iter(self._failed))]
+
+    def wait(self, key: Hashable, seconds: float, message: str) -> None:
+        """Let a key wait without having failed."""
+        self._failed.pop(key, None)
+        self._failed[key] = _Failed(0, self._monotonic() + seconds, message)
+
+    def succeeded(self, key: Hashable) -> None:
+        """Forget a key's failures."""
+        self._failed.pop(key, None)

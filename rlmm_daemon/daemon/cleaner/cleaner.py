@@ -1,0 +1,302 @@
+"""One task per metadata partition, as long as this daemon owns or follows it.
+
+The owner removes what is marked and ends what is stuck; a daemon that only follows ends its own
+broker's stuck copies. With the Kafka log the owner is the daemon of the partition's leader, and a
+view of the cluster that is too old owns nothing, so that a former owner stops.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import structlog
+
+from rlmm_daemon.core.disposal.steps import HOLDS, PartitionStep
+from rlmm_daemon.core.facts import LastError, RemovalFacts
+from rlmm_daemon.core.outcome import Applied, Outcome
+from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
+from rlmm_daemon.daemon.cleaner.notes import Notes
+from rlmm_daemon.daemon.cleaner.options import CleanerOptions
+from rlmm_daemon.daemon.cleaner.peers import Peers, PeerSource
+from rlmm_daemon.daemon.cleaner.proof import TopicProof
+from rlmm_daemon.daemon.cleaner.removal import PartitionRemoval
+from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
+from rlmm_daemon.daemon.cleaner.stuck import Stuck
+from rlmm_daemon.daemon.cleaner.tools import Copies, Tools
+from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.domain.errors import NotReady, RlmmError
+from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from rlmm_daemon.ports.clock import Clock
+
+logger = structlog.get_logger(__name__)
+
+#: How soon a change of owners or followers is seen, at the latest.
+LOOK_SECONDS: Final = 1.0
+#: A key 2 record: a partition's mark.
+_MARK: Final = 2
+_API_KEY_AT: Final = 1
+
+D = PartitionDeleteState
+#: The metadata partitions that this daemon owns; None: not known now, so none is.
+Owned = Callable[[], frozenset[MetadataPartition] | None]
+
+
+class Cleaner:
+    """Runs until cancelled; everything it knows beyond the fold is for people."""
+
+    def __init__(
+        self,
+        *,
+        manager: Manager,
+        bucket: Bucket,
+        copier: Copies,
+        proof: TopicProof,
+        peers: PeerSource,
+        owned: Owned,
+        options: CleanerOptions,
+        broker_id: BrokerId,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self.notes = Notes(clock.now_ms)
+        self.tools = Tools(
+            manager=manager,
+            bucket=bucket,
+            copier=copier,
+            proof=proof,
+            peers=peers,
+            options=options,
+            broker_id=broker_id,
+            clock=clock,
+            rng=rng,
+            notes=self.notes,
+            started_at_ms=clock.now_ms(),
+        )
+        self.segments = SegmentRemover(self.tools)
+        self._owned = owned
+        self._backoff = KeyBackoff(
+            clock.monotonic,
+            rng,
+            seconds_min=options.backoff_seconds_min,
+            seconds_max=options.backoff_seconds_max,
+        )
+        self._bells: dict[MetadataPartition, Bell] = {}
+        self._tasks: dict[MetadataPartition, asyncio.Task[None]] = {}
+        #: Rung by marks since the last pass of that partition.
+        self._marked: set[MetadataPartition] = set()
+        manager.hooks.applied.append(self._applied)
+
+    # The tasks.
+
+    async def run(self) -> None:
+        """Keep a task for each metadata partition that is owned or followed, for ever."""
+        manager = self.tools.manager
+        await manager.until_open()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                wanted = self._wanted()
+                for number in [each for each in self._tasks if each not in wanted]:
+                    await self._stop(number)
+                for number in sorted(wanted - self._tasks.keys()):
+                    self._bells[number] = Bell()
+                    self._tasks[number] = group.create_task(
+                        self._keep(number), name=f"cleaner.{number}"
+                    )
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def owns(self, number: MetadataPartition) -> bool:
+        """Return whether this daemon owns a metadata partition now."""
+        owned = self._owned()
+        return owned is not None and number in owned
+
+    def _wanted(self) -> set[MetadataPartition]:
+        if self.tools.manager.fleet.follow_set is None:
+            return set()
+        return set(self._owned() or ()) | set(self.tools.manager.fleet.followers)
+
+    async def _stop(self, number: MetadataPartition) -> None:
+        task = self._tasks.pop(number)
+        task.cancel()
+        await asyncio.wait({task})
+        del self._bells[number]
+        self.notes.forget([p for p in self.notes.removals if self._number(p) == number])
+        self.notes.forget([p for p in self.notes.stuck if self._number(p) == number])
+
+    async def _keep(self, number: MetadataPartition) -> None:
+        """Pass over one metadata partition, at each mark and every interval."""
+        while True:
+            self._marked.discard(number)
+            if self.owns(number):
+                await self._as_owner(number)
+            else:
+                await self._pass(number)
+            await self._wait(number)
+
+    async def _as_owner(self, number: MetadataPartition) -> None:
+        follow_set = self.tools.manager.fleet.follow_set
+        assert follow_set is not None, "a task starts once the log is open"
+        with follow_set.keep(number):
+            while self.owns(number):
+                await self._pass(number)
+                await self._wait(number)
+
+    async def _wait(self, number: MetadataPartition) -> None:
+        """Return at a mark, at a change of the owner, or after the interval."""
+        if number in self._marked:
+            self._marked.discard(number)
+            return
+        owner, until = self.owns(number), self.tools.clock.monotonic() + self._interval(number)
+        while self.owns(number) == owner and self.tools.clock.monotonic() < until:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._bells[number].wait()
+            except TimeoutError:
+                continue
+            self._marked.discard(number)
+            return
+
+    def _interval(self, number: MetadataPartition) -> float:
+        """Look again soon while the fold is not ready to be judged by."""
+        options = self.tools.options
+        found = self.tools.manager.fleet.followers.get(number)
+        ready = found is not None and found.state is PartitionState.READY
+        return options.interval_seconds if ready else min(LOOK_SECONDS, options.interval_seconds)
+
+    def _applied(self, number: MetadataPartition, outcome: Outcome) -> None:
+        if isinstance(outcome, Applied) and outcome.value[_API_KEY_AT] == _MARK:
+            self._marked.add(number)
+            if number in self._bells:
+                self._bells[number].ring()
+
+    # A pass.
+
+    async def _pass(self, number: MetadataPartition) -> None:
+        follower = self.tools.manager.fleet.followers.get(number)
+        if follower is None or follower.state is not PartitionState.READY:
+            return
+        peers = Peers()
+        if self.owns(number):
+            await self._remove_marked(number, follower)
+            peers = await self.tools.peers.look()
+            own = self.tools.options.copy_deadline_seconds
+            self.segments.copy_ms = peers.copy_deadline_ms(own)
+        await Stuck(
+            self.tools,
+            self.segments,
+            owner=lambda: self.owns(number),
+            still_ours=lambda: self._still_follows(number, follower),
+            peers=peers,
+        ).look(follower)
+
+    def _still_follows(self, number: MetadataPartition, follower: Follower) -> bool:
+        return self.tools.manager.fleet.followers.get(number) is follower
+
+    async def _remove_marked(self, number: MetadataPartition, follower: Follower) -> None:
+        marked = [
+            partition
+            for partition, cache in follower.fold.partitions.items()
+            if cache.delete_state in (D.DELETE_PARTITION_MARKED, D.DELETE_PARTITION_STARTED)
+        ]
+        gone = self.notes.removals.keys() - set(marked)
+        self.notes.forget([p for p in gone if self._number(p) == number])
+        for partition in marked:
+            if not self.owns(number):
+                return
+            if not self._backoff.waits(partition):
+                await self._advance(number, partition)
+
+    async def _advance(self, number: MetadataPartition, partition: TopicIdPartition) -> None:
+        removal = PartitionRemoval(partition, self.tools, self.segments, lambda: self.owns(number))
+        try:
+            await removal.advance()
+        except NotReady:
+            return  # the next pass sees
+        except RlmmError as error:
+            self._backoff.failed(partition, error.message)
+            self.notes.failed(partition, error.message)
+            logger.warning("removal failed", partition=str(partition), error=error.message)
+        else:
+            self._backoff.succeeded(partition)
+
+    def _number(self, partition: TopicIdPartition) -> MetadataPartition | None:
+        follow_set = self.tools.manager.fleet.follow_set
+        return None if follow_set is None else follow_set.of(partition)
+
+    # For people.
+
+    def told(self, partition: TopicIdPartition) -> RemovalFacts:
+        """Return where a user partition stands, for `explain`."""
+        note, stuck = self.notes.removals.get(partition), self.notes.stuck.get(partition)
+        facts = RemovalFacts(
+            copies=dict(stuck.copies) if stuck else {}, deletes=dict(stuck.deletes) if stuck else {}
+        )
+        if note is None:
+            return facts
+        error = (
+            None if note.error is None else LastError(message=note.error, at_ms=note.error_at_ms)
+        )
+        return RemovalFacts(
+            step=note.step,
+            since_ms=note.since_ms,
+            deleted=note.deleted,
+            error=error,
+            copies=facts.copies,
+            deletes=facts.deletes,
+        )
+
+    def rows(self) -> dict[str, Any]:
+        """Return what `rlmm cleanup` shows."""
+        fleet = self.tools.manager.fleet
+        followed = set(fleet.followers)
+        return {
+            "owned": sorted(number for number in followed if self.owns(number)),
+            "removals": [self._removal_row(p) for p in sorted(self.notes.removals)],
+            "stuck": [
+                {"partition": str(partition), "kind": kind, "step": step.value, **_shown(facts)}
+                for partition, note in sorted(self.notes.stuck.items())
+                for kind, table in (("copy", note.copies), ("delete", note.deletes))
+                for step, facts in table.items()
+            ],
+            "deleted": dict(self.notes.deleted),
+            "failures": self.notes.failures,
+            "waiting": len(self.segments.backoff) + len(self._backoff),
+        }
+
+    def _removal_row(self, partition: TopicIdPartition) -> dict[str, Any]:
+        note = self.notes.removals[partition]
+        cache = None
+        number = self._number(partition)
+        follower = None if number is None else self.tools.manager.fleet.followers.get(number)
+        if follower is not None:
+            cache = follower.fold.partitions.get(partition)
+        return {
+            "partition": str(partition),
+            "topic_id": uuid_text(partition.topic_id),
+            "metadata_partition": number,
+            "step": note.step.value,
+            "held": note.step in HOLDS,
+            "since_ms": note.since_ms,
+            "segments_left": 0 if cache is None else len(cache.segments),
+            "bytes_left": 0 if cache is None else sum(cache.bytes_by_state),
+            "segments_deleted": note.deleted,
+            "error": note.error,
+        }
+
+    def holds(self) -> Mapping[PartitionStep, int]:
+        """Return how many marked partitions each reason holds up."""
+        steps = [note.step for note in self.notes.removals.values()]
+        return {step: steps.count(step) for step in HOLDS}
+
+
+def _shown(facts: Any) -> dict[str, Any]:
+    return {
+        "segments": facts.count,
+        "oldest": facts.oldest_id,
+        "oldest_at_ms": facts.oldest_at_ms,
+    }

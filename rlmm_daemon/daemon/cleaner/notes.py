@@ -1,0 +1,119 @@
+"""What the cleaner tells people: where each removal stands, and what else is not deleted yet."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
+from rlmm_daemon.core.facts import StuckFacts
+from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition, uuid_text
+
+#: User partitions that are remembered; the rest is found again by the next pass.
+NOTED_MAX: Final = 10_000
+
+
+@dataclass(slots=True)
+class RemovalNote:
+    """One marked user partition."""
+
+    step: PartitionStep
+    #: When it came to this step.
+    since_ms: int
+    #: Segments that this daemon finished deleting.
+    deleted: int = 0
+    #: What the last try failed of; None while it goes well.
+    error: str | None = None
+    error_at_ms: int = 0
+
+
+@dataclass(slots=True)
+class StuckNote:
+    """What the last pass found in one user partition: by step, how many and the oldest of them."""
+
+    copies: dict[CopyStep, StuckFacts] = field(default_factory=dict)
+    deletes: dict[DeleteStep, StuckFacts] = field(default_factory=dict)
+
+
+class Notes:
+    """Written by the passes, read by `status`, `cleanup` and `explain`."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self.removals: dict[TopicIdPartition, RemovalNote] = {}
+        self.stuck: dict[TopicIdPartition, StuckNote] = {}
+        #: Segments whose deletion this daemon ended, by why.
+        self.deleted: Counter[str] = Counter()
+        self.failures = 0
+
+    def step(self, partition: TopicIdPartition, step: PartitionStep) -> bool:
+        """Note where a removal stands; True if that is new."""
+        note = self.removals.get(partition)
+        if step is PartitionStep.REST:
+            return self.removals.pop(partition, None) is not None
+        if note is None:
+            self.removals[partition] = RemovalNote(step, self._now_ms())
+            _bound(self.removals)
+            return True
+        if note.step is step:
+            return False
+        note.step, note.since_ms = step, self._now_ms()
+        return True
+
+    def failed(self, partition: TopicIdPartition, message: str) -> None:
+        """Note what a try failed of."""
+        self.failures += 1
+        note = self.removals.get(partition)
+        if note is not None:
+            note.error, note.error_at_ms = message, self._now_ms()
+
+    def went_well(self, partition: TopicIdPartition) -> None:
+        """Forget an earlier failure."""
+        note = self.removals.get(partition)
+        if note is not None:
+            note.error = None
+
+    def finished(self, partition: TopicIdPartition, why: str, count: int = 1) -> None:
+        """Count segments whose deletion ended."""
+        self.deleted[why] += count
+        note = self.removals.get(partition)
+        if note is not None:
+            note.deleted += count
+
+    def found(self, partition: TopicIdPartition, note: StuckNote) -> None:
+        """Note what a pass found in a partition, nothing included."""
+        self.stuck.pop(partition, None)
+        if note.copies or note.deletes:
+            self.stuck[partition] = note
+            _bound(self.stuck)
+
+    def forget(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Forget partitions that this daemon does not look after any more."""
+        for partition in partitions:
+            self.removals.pop(partition, None)
+            self.stuck.pop(partition, None)
+
+
+def add_stuck(
+    table: dict[CopyStep, StuckFacts] | dict[DeleteStep, StuckFacts],
+    step: CopyStep | DeleteStep,
+    segment_id: SegmentId,
+    at_ms: int,
+) -> None:
+    """Count one segment under its step; the oldest gives the example."""
+    rows: dict[CopyStep | DeleteStep, StuckFacts] = table  # type: ignore[assignment]
+    before = rows.get(step)
+    if before is None:
+        rows[step] = StuckFacts(count=1, oldest_id=uuid_text(segment_id), oldest_at_ms=at_ms)
+        return
+    older = at_ms < before.oldest_at_ms
+    rows[step] = StuckFacts(
+        count=before.count + 1,
+        oldest_id=uuid_text(segment_id) if older else before.oldest_id,
+        oldest_at_ms=min(at_ms, before.oldest_at_ms),
+    )
+
+
+def _bound(rows: "dict[TopicIdPartition, RemovalNote] | dict[TopicIdPartition, StuckNote]") -> None:
+    if len(rows) > NOTED_MAX:
+        rows.pop(next(iter(rows)))

@@ -1,0 +1,216 @@
+"""One marked user partition: the next step, again and again, until it is done or has to wait."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final, assert_never
+
+import structlog
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.disposal.steps import (
+    HOLDS,
+    Listing,
+    PartitionFacts,
+    PartitionStep,
+    Proof,
+    partition_step,
+)
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.cleaner import leftovers
+from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
+from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
+from rlmm_daemon.domain.errors import IllegalTransition, StorageUnavailable
+from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+
+logger = structlog.get_logger(__name__)
+
+#: An answer about the topic id is asked for anew after so long.
+PROOF_SECONDS: Final = 10.0
+#: More turns than any removal needs: each sweep that finds something new is one.
+TURNS_MAX: Final = 1_000
+REMOVED: Final = "partition_removed"
+
+Step, D = PartitionStep, PartitionDeleteState
+
+
+class PartitionRemoval:
+    """The turns of one user partition."""
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        tools: Tools,
+        segments: SegmentRemover,
+        still_ours: StillOurs,
+    ) -> None:
+        self._partition, self._tools, self._segments = partition, tools, segments
+        self._still_ours = still_ours
+        self._listing = Listing.NOT_TAKEN
+        self._found = leftovers.Leftovers()
+        self._proof = Proof.UNKNOWN
+        self._proven_at: float | None = None
+        #: Something of this partition may show up late in a listing until then.
+        self._settled_at = 0.0
+
+    async def advance(self) -> PartitionStep:
+        """Take steps until one has to wait; return that step.
+
+        Raises:
+            RlmmError: a step failed; nothing is lost, the next call goes on.
+        """
+        step = Step.REST
+        for _ in range(TURNS_MAX):
+            step = await self._next()
+            self._note(step)
+            if step is Step.REST or step in HOLDS or not self._still_ours():
+                return step
+            if not await self._take(step):
+                return step
+            self._tools.notes.went_well(self._partition)
+        return step
+
+    def _note(self, step: PartitionStep) -> None:
+        if self._tools.notes.step(self._partition, step):
+            log = logger.warning if step in HOLDS else logger.info
+            log("removal", partition=str(self._partition), step=step.value)
+
+    # The facts.
+
+    async def _next(self) -> PartitionStep:
+        """Return the step that the facts call for, the cheap facts first."""
+        step = partition_step(self._facts(Proof.GONE, peers=True))
+        if step is Step.REST or step in HOLDS:
+            return step
+        step = partition_step(self._facts(await self._proven(fresh=_appends(step)), peers=True))
+        if step is not Step.APPEND_FINISHED:
+            return step
+        return partition_step(self._facts(self._proof, peers=await self._peers()))
+
+    def _facts(self, proof: Proof, *, peers: bool) -> PartitionFacts:
+        cache = self._tools.cache(self._partition)
+        return PartitionFacts(
+            state=None if cache is None else cache.delete_state,
+            proof=proof,
+            storage=True,
+            failed=False,  # whose fold may not be judged by raises NotReady
+            segments=0 if cache is None else len(cache.segments),
+            held=0 if cache is None else len(cache.held),
+            copies_here=len(self._tools.copier.running_in(self._partition)),
+            listing=self._listing,
+            peers=peers,
+        )
+
+    async def _proven(self, *, fresh: bool) -> Proof:
+        now = self._tools.clock.monotonic()
+        old = self._proven_at is None or now - self._proven_at > PROOF_SECONDS
+        if fresh or old or self._proof is not Proof.GONE:
+            topic_id = self._partition.topic_id
+            self._proof = (await self._tools.proof.prove([topic_id]))[topic_id]
+            self._proven_at = now
+        return self._proof
+
+    async def _peers(self) -> bool:
+        if not self._tools.options.jvm_peers:
+            return True
+        peers = await self._tools.peers.look()
+        return peers.survive_finished(self._tools.clock.now_ms())
+
+    # The steps.
+
+    async def _take(self, step: PartitionStep) -> bool:
+        """Take a step; False if what is left of it has to wait."""
+        match step:
+            case Step.APPEND_STARTED:
+                await self._append(D.DELETE_PARTITION_STARTED)
+            case Step.DELETE_SEGMENTS:
+                return await self._delete_segments()
+            case Step.END_COPIES:
+                await self._end_copies()
+            case Step.LIST:
+                await self._list()
+            case Step.SWEEP:
+                await self._sweep()
+            case Step.APPEND_FINISHED:
+                await self._append(D.DELETE_PARTITION_FINISHED)
+            case (
+                Step.REST
+                | Step.HOLD_NO_STORAGE
+                | Step.HOLD_FAILED
+                | Step.HOLD_ALIVE
+                | Step.HOLD_UNPROVEN
+                | Step.HOLD_HELD_SEGMENT
+                | Step.HOLD_PEERS
+            ):
+                raise AssertionError(step)
+            case _:
+                assert_never(step)
+        return True
+
+    async def _append(self, state: PartitionDeleteState) -> None:
+        tools = self._tools
+        mark = PartitionDelete(
+            partition=self._partition,
+            broker_id=tools.broker_id,
+            event_timestamp_ms=tools.clock.now_ms(),
+            state=state,
+        )
+        try:
+            await tools.manager.put_partition_delete(
+                records.encode(mark), Caller.OPERATOR, tools.options.write_seconds
+            )
+        except IllegalTransition:
+            # Another owner was faster, or a new life began: the next turn sees which.
+            logger.info("mark refused", partition=str(self._partition), mark=state.name)
+
+    async def _delete_segments(self) -> bool:
+        """Delete what may be deleted now; False if all that is left waits for its turn."""
+        self._listing = Listing.NOT_TAKEN
+        if self._tools.copier.running_in(self._partition):
+            await self._end_copies()
+        await self._segments.remove(
+            self._partition,
+            _every,
+            why=REMOVED,
+            holds=_is_being_removed,
+            still_ours=self._still_ours,
+        )
+        cache = self._tools.cache(self._partition)
+        return cache is None or not len(cache.segments)
+
+    async def _end_copies(self) -> None:
+        for segment_id in self._tools.copier.running_in(self._partition):
+            await self._tools.copier.end_copy(segment_id)
+        self._settled_at = self._tools.clock.monotonic() + self._tools.options.settle_seconds
+        self._listing = Listing.NOT_TAKEN
+
+    async def _list(self) -> None:
+        await asyncio.sleep(max(0.0, self._settled_at - self._tools.clock.monotonic()))
+        try:
+            async with asyncio.timeout(self._tools.options.storage_seconds):
+                self._found = await leftovers.find(self._tools.bucket, self._partition)
+        except TimeoutError as error:
+            raise StorageUnavailable("a listing took too long") from error
+        self._listing = Listing.LEFTOVERS if self._found else Listing.EMPTY
+
+    async def _sweep(self) -> None:
+        logger.info("leftovers", partition=str(self._partition), count=len(self._found))
+        try:
+            async with asyncio.timeout(self._tools.options.storage_seconds):
+                await leftovers.sweep(self._tools.bucket, self._found)
+        except TimeoutError as error:
+            raise StorageUnavailable("a sweep took too long") from error
+        self._listing = Listing.NOT_TAKEN
+
+
+def _appends(step: PartitionStep) -> bool:
+    return step in (Step.APPEND_STARTED, Step.APPEND_FINISHED)
+
+
+def _every(cache: PartitionCache) -> Iterator[SegmentId]:
+    return iter(cache.segments)
+
+
+def _is_being_removed(cache: PartitionCache, _segment_id: SegmentId) -> bool:
+    return cache.delete_state is D.DELETE_PARTITION_STARTED and not cache.held

@@ -1,0 +1,272 @@
+"""Many segments of one user partition at once: STARTED, objects, FINISHED, in that order for each.
+
+A batch shares its storage call; several batches are in flight, so that the log's and the storage's
+times overlap. A segment that fails waits by itself, and everything about it is read anew from the
+fold when its turn comes again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.disposal.steps import DeleteFacts, DeleteStep, delete_step
+from rlmm_daemon.core.outcome import Applied
+from rlmm_daemon.daemon.cleaner import leftovers
+from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
+from rlmm_daemon.daemon.cleaner.rate import RateLimit
+from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
+from rlmm_daemon.daemon.segment_log import decode_segment, update_record
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
+from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
+
+#: Segments that share a storage call: with five companions each, two of S3's DeleteObjects.
+BATCH_SEGMENTS: Final = 200
+#: Segments whose copy is known to have ended that are remembered.
+ENDED_MAX: Final = 65_536
+STORAGE: Final = "the remote storage did not answer in time"
+
+S = SegmentState
+#: Whether a segment may still be deleted, asked just before DELETE_SEGMENT_STARTED is appended.
+Holds = Callable[[PartitionCache, SegmentId], bool]
+
+
+@dataclass(slots=True)
+class _Batch:
+    partition: TopicIdPartition
+    ids: Sequence[SegmentId]
+    why: str
+    holds: Holds
+    #: What is DELETE_SEGMENT_STARTED now.
+    going: dict[SegmentId, SegmentMetadata] = field(default_factory=dict)
+
+
+class SegmentRemover:
+    """Deletes segments for every task of the cleaner, within one bound."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        options = tools.options
+        self._turns = asyncio.Semaphore(options.parallelism)
+        self._rate = RateLimit(options.segments_per_second_max, tools.clock.monotonic)
+        self._busy: set[SegmentId] = set()
+        #: No copy of any daemon lives longer, as far as presence files tell.
+        self.copy_ms = round(1000 * options.copy_deadline_seconds)
+        #: Copies that ran in this process and have ended before their objects were deleted.
+        self._ended: dict[SegmentId, None] = {}
+        self.backoff = KeyBackoff(
+            tools.clock.monotonic,
+            tools.rng,
+            seconds_min=options.backoff_seconds_min,
+            seconds_max=options.backoff_seconds_max,
+        )
+
+    async def remove(
+        self,
+        partition: TopicIdPartition,
+        candidates: Callable[[PartitionCache], Iterator[SegmentId]],
+        *,
+        why: str,
+        holds: Holds,
+        still_ours: StillOurs,
+    ) -> int:
+        """Delete what `candidates` names until only what waits is left; return how many ended.
+
+        Raises:
+            NotReady: the fold may not be judged by any more.
+        """
+        before = self._tools.notes.deleted[why]
+        async with asyncio.TaskGroup() as workers:
+            while still_ours():
+                await self._turns.acquire()
+                try:
+                    ids = self._next(partition, candidates)
+                    if not ids:
+                        self._turns.release()
+                        break
+                    await self._rate.take(len(ids))
+                except BaseException:
+                    self._turns.release()
+                    raise
+                self._busy.update(ids)
+                batch = _Batch(partition, ids, why, holds)
+                workers.create_task(self._work(batch), name=f"cleaner.batch {partition}")
+        return self._tools.notes.deleted[why] - before
+
+    def _next(
+        self,
+        partition: TopicIdPartition,
+        candidates: Callable[[PartitionCache], Iterator[SegmentId]],
+    ) -> list[SegmentId]:
+        cache = self._tools.cache(partition)
+        ids: list[SegmentId] = []
+        for segment_id in () if cache is None else candidates(cache):
+            if segment_id not in self._busy and not self.backoff.waits(segment_id):
+                ids.append(segment_id)
+                if len(ids) == BATCH_SEGMENTS:
+                    break
+        return ids
+
+    async def _work(self, batch: _Batch) -> None:
+        try:
+            await self._start(batch)
+            gone = await self._delete_objects(batch)
+            await self._finish(batch, gone)
+        except RlmmError as error:
+            for segment_id in batch.ids:
+                self._failed(batch, segment_id, error.message)
+        finally:
+            self._busy.difference_update(batch.ids)
+            self._turns.release()
+
+    # The three steps.
+
+    async def _start(self, batch: _Batch) -> None:
+        async with asyncio.TaskGroup() as appends:
+            for segment_id in batch.ids:
+                appends.create_task(self._start_one(batch, segment_id), name="cleaner.start")
+        for segment_id, segment in batch.going.items():
+            if self._tools.copier.is_running(segment_id):
+                await self._tools.copier.end_copy(segment_id)
+            if segment.state is S.COPY_SEGMENT_STARTED and self._ran_here(segment):
+                self._ended[segment_id] = None
+                if len(self._ended) > ENDED_MAX:
+                    del self._ended[next(iter(self._ended))]
+
+    async def _start_one(self, batch: _Batch, segment_id: SegmentId) -> None:
+        """Append DELETE_SEGMENT_STARTED unless it was; note what the segment was before."""
+        try:
+            segment = self._segment(batch.partition, segment_id)
+            if segment is None:
+                return  # somebody else was faster
+            if segment.state is not S.DELETE_SEGMENT_STARTED:
+                outcome = await self._append(batch, segment, S.DELETE_SEGMENT_STARTED)
+                if isinstance(outcome, Applied) and outcome.previous_state is not segment.state:
+                    self._failed(batch, segment_id, "it changed just before; looked at again")
+                    return
+            batch.going[segment_id] = segment
+        except RlmmError as error:
+            self._failed(batch, segment_id, error.message)
+
+    def _ran_here(self, segment: SegmentMetadata) -> bool:
+        own = segment.broker_id == self._tools.broker_id
+        return own and segment.event_timestamp_ms >= self._tools.started_at_ms
+
+    async def _delete_objects(self, batch: _Batch) -> list[SegmentId]:
+        """Delete everything that the batch's segments may have; return those with nothing left."""
+        owner: dict[str, SegmentId] = {}
+        for segment_id, segment in batch.going.items():
+            if self._tools.manager.is_held(batch.partition, segment_id):
+                self._failed(batch, segment_id, "the segment is held; run: rlmm log repair")
+                continue
+            try:
+                owner |= dict.fromkeys(await self._keys(segment), segment_id)
+                await self._abort_uploads(segment)
+            except RlmmError as error:
+                self._failed(batch, segment_id, error.message)
+        if not owner:
+            return []
+        try:
+            async with asyncio.timeout(self._tools.options.storage_seconds):
+                outcomes = await self._tools.bucket.storage.delete(list(owner))
+        except TimeoutError as error:
+            raise StorageUnavailable(STORAGE) from error
+        failed = {owner[key]: error for key, error in outcomes.items() if error is not None}
+        for segment_id, reason in failed.items():
+            self._failed(batch, segment_id, reason.message)
+        return [each for each in dict.fromkeys(owner.values()) if each not in failed]
+
+    async def _abort_uploads(self, segment: SegmentMetadata) -> None:
+        """Abort what a copy left that was cut off; one that ran here has cleaned up."""
+        if segment.segment_id not in self._ended and self._never_finished(segment):
+            bucket = self._tools.bucket
+            found = await leftovers.uploads_of(bucket, segment.partition, segment.segment_id)
+            await leftovers.abort(bucket, found)
+
+    async def _keys(self, segment: SegmentMetadata) -> list[str]:
+        kept = self._tools.manager.kept_custom_metadata(segment.partition, segment.segment_id)
+        places = await self._tools.bucket.places(segment, kept)
+        # The .log first: what is half deleted must not look whole.
+        return [key for place in places for key in reversed(place.keys.values())]
+
+    async def _finish(self, batch: _Batch, gone: Sequence[SegmentId]) -> None:
+        async with asyncio.TaskGroup() as appends:
+            for segment_id in gone:
+                appends.create_task(self._finish_one(batch, segment_id), name="cleaner.finish")
+
+    async def _finish_one(self, batch: _Batch, segment_id: SegmentId) -> None:
+        try:
+            segment = self._segment(batch.partition, segment_id)
+            if segment is None:
+                return
+            step, wait_seconds = self._judge(segment)
+            if step is DeleteStep.OBJECTS:
+                self.backoff.wait(segment_id, wait_seconds, "a copy of it may still be ending")
+                return
+            if step is not DeleteStep.FINISH:
+                self._failed(batch, segment_id, f"not finished: {step.value}")
+                return
+            outcome = await self._append(batch, segment, S.DELETE_SEGMENT_FINISHED)
+        except RlmmError as error:
+            self._failed(batch, segment_id, error.message)
+            return
+        self.backoff.succeeded(segment_id)
+        self._ended.pop(segment_id, None)
+        if isinstance(outcome, Applied):
+            self._tools.notes.finished(batch.partition, batch.why)
+
+    def _judge(self, segment: SegmentMetadata) -> tuple[DeleteStep, float]:
+        """Return what may be done about a segment now, and how long a copy is waited for."""
+        tools, partition, segment_id = self._tools, segment.partition, segment.segment_id
+        age_ms = max(0, tools.clock.now_ms() - segment.event_timestamp_ms)
+        facts = DeleteFacts(
+            storage=True,
+            failed=False,
+            owner=True,
+            held=tools.manager.is_held(partition, segment_id),
+            topic_gone=True,  # whoever named the segment has judged that already
+            age_ms=age_ms,
+            stuck_ms=0,
+            never_finished=self._never_finished(segment),
+            copy_ended=segment_id in self._ended,
+            copy_ms=self.copy_ms,
+        )
+        return delete_step(facts), max(0, self.copy_ms - age_ms) / 1000
+
+    # Small things.
+
+    def _never_finished(self, segment: SegmentMetadata) -> bool:
+        kept = self._tools.manager.kept_custom_metadata(segment.partition, segment.segment_id)
+        return kept is None
+
+    def _segment(
+        self, partition: TopicIdPartition, segment_id: SegmentId
+    ) -> SegmentMetadata | None:
+        cache = self._tools.cache(partition)
+        record = None if cache is None else cache.get(segment_id)
+        return None if record is None else decode_segment(record)
+
+    async def _append(self, batch: _Batch, segment: SegmentMetadata, state: SegmentState) -> object:
+        tools, segment_id = self._tools, segment.segment_id
+        record = update_record(
+            segment,
+            state,
+            segment.custom_metadata,
+            broker_id=tools.broker_id,
+            now_ms=tools.clock.now_ms(),
+        )
+
+        def holds(cache: PartitionCache) -> bool:
+            return (
+                segment_id not in cache.held
+                and cache.state(segment_id) is segment.state
+                and (state is S.DELETE_SEGMENT_FINISHED or batch.holds(cache, segment_id))
+            )
+
+        return await tools.manager.update_if(record, holds, tools.options.write_seconds)
+
+    def _failed(self, batch: _Batch, segment_id: SegmentId, message: str) -> None:
+        self.backoff.failed(segment_id, message)
+        self._tools.notes.failed(batch.partition, message)

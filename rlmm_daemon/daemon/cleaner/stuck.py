@@ -1,0 +1,319 @@
+"""What nobody ends: copies whose broker gave them up, deletes that stay begun, W11's third set.
+
+The owner of a metadata partition looks at all of it; a daemon that only follows one looks at the
+copies of the broker that it stands beside, which nobody else can judge.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+import structlog
+
+from rlmm_daemon.codec import tail as tails
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.disposal.steps import (
+    CopyFacts,
+    CopyStep,
+    DeleteFacts,
+    DeleteStep,
+    Proof,
+    copy_step,
+    delete_step,
+)
+from rlmm_daemon.core.disposal.third_set import may_go, removable
+from rlmm_daemon.core.outcome import Applied
+from rlmm_daemon.daemon.cleaner import leftovers
+from rlmm_daemon.daemon.cleaner.notes import StuckNote, add_stuck
+from rlmm_daemon.daemon.cleaner.peers import Peers
+from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
+from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
+from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.segment_log import decode_segment, update_record
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
+from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicId, TopicIdPartition
+from rlmm_daemon.domain.segment import SegmentState
+
+logger = structlog.get_logger(__name__)
+
+#: Caches, or segments, that are looked at before others get a turn.
+TURN: Final = 64
+#: Of one user partition, ended in one pass.
+COPIES_MAX: Final = 100
+#: A delete younger than this is not worth asking every broker about its topic.
+ASK_AFTER_MS: Final = 60_000
+STUCK_COPY, STUCK_DELETE, UNLISTED = "stuck_copy", "stuck_delete", "unlisted"
+
+S = SegmentState
+
+
+class Stuck:
+    """One pass over what a metadata partition holds."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        segments: SegmentRemover,
+        *,
+        owner: StillOurs,
+        still_ours: StillOurs,
+        peers: Peers,
+    ) -> None:
+        self._tools, self._segments, self._peers = tools, segments, peers
+        self._owner, self._still_ours = owner, still_ours
+        self._now_ms = tools.clock.now_ms()
+
+    async def look(self, follower: Follower) -> None:
+        """Judge whatever hangs, and end what may be ended."""
+        for index, partition in enumerate(list(follower.fold.partitions)):
+            if index % TURN == TURN - 1:
+                await asyncio.sleep(0)
+            cache = follower.fold.partitions.get(partition)
+            if cache is None or cache.delete_state is not None or not self._still_ours():
+                continue  # a marked partition's segments go with it
+            if _hangs(cache):
+                try:
+                    await self._look_at(partition, cache)
+                except RlmmError as error:
+                    self._tools.notes.failures += 1
+                    logger.warning("not ended", partition=str(partition), error=error.message)
+            elif partition in self._tools.notes.stuck:
+                self._tools.notes.found(partition, StuckNote())
+
+    async def _look_at(self, partition: TopicIdPartition, cache: PartitionCache) -> None:
+        note = StuckNote()
+        copies = list(_unlisted_states(cache, S.COPY_SEGMENT_STARTED))
+        stuck = [i for i in copies if self._judge_copy(cache, i, note) is CopyStep.REMOVE]
+        deletes = list(_unlisted_states(cache, S.DELETE_SEGMENT_STARTED))
+        gone = await self._topic_gone(partition.topic_id, cache, deletes)
+        ending = [i for i in deletes if self._judge_delete(cache, i, note, gone=gone)]
+        self._tools.notes.found(partition, note)
+        for segment_id in stuck[:COPIES_MAX]:
+            if self._still_ours() and not self._segments.backoff.waits(segment_id):
+                await self._end_copy(partition, segment_id)
+        if ending and self._owner():
+            await self._end_deletes(partition, ending)
+        if self._owner():
+            await self._end_unlisted(partition)
+
+    # Copies.
+
+    def _judge_copy(
+        self, cache: PartitionCache, segment_id: SegmentId, note: StuckNote
+    ) -> CopyStep:
+        tail = cache.segments[segment_id]
+        event_ms = tails.event_ms_of(tail)
+        broker_id = BrokerId(tails.broker_of(tail))
+        own = broker_id == self._tools.broker_id
+        incarnation = self._tools.manager.assignment.incarnation_ms
+        age_ms = self._now_ms - event_ms
+        patience_ms = self._patience_ms(own=own)
+        old = age_ms > patience_ms
+        step = copy_step(
+            CopyFacts(
+                storage=True,
+                failed=False,
+                running_here=self._tools.copier.is_running(segment_id),
+                age_ms=age_ms,
+                patience_ms=patience_ms,
+                own=own,
+                manager_ours=incarnation is not None,
+                reborn=incarnation is not None and incarnation > event_ms,
+                superseded=own and old and _superseded(cache, segment_id),
+                owner=self._owner(),
+                registered=self._peers.is_registered(broker_id),
+                lease_over=self._peers.lease_over(broker_id, self._now_ms),
+            )
+        )
+        if step is not CopyStep.LIVE:
+            add_stuck(note.copies, step, segment_id, event_ms)
+        return step
+
+    def _patience_ms(self, *, own: bool) -> int:
+        options = self._tools.options
+        seconds = options.copy_deadline_seconds
+        copy_ms = round(1000 * seconds) if own else self._peers.copy_deadline_ms(seconds)
+        return copy_ms + round(1000 * options.delivery_timeout_seconds)
+
+    async def _end_copy(self, partition: TopicIdPartition, segment_id: SegmentId) -> None:
+        """Roll a copy back that nobody finishes, unless it was finished after all.
+
+        Objects go only if this very DELETE_SEGMENT_STARTED replaced COPY_SEGMENT_STARTED.
+        """
+        tools, key = self._tools, segment_id
+        try:
+            async with tools.manager.fence(partition, segment_id, tools.options.write_seconds):
+                if not await self._start_delete(partition, segment_id):
+                    return
+                await self._delete_objects(partition, segment_id)
+                await self._finish_delete(partition, segment_id)
+        except RlmmError as error:
+            self._segments.backoff.failed(key, error.message)
+            logger.warning("stuck copy not ended", partition=str(partition), error=error.message)
+            return
+        self._segments.backoff.succeeded(key)
+        tools.notes.finished(partition, STUCK_COPY)
+        logger.info("stuck copy ended", partition=str(partition))
+
+    async def _start_delete(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
+        tools = self._tools
+        cache = tools.cache(partition)
+        record = None if cache is None else cache.get(segment_id)
+        if record is None or tools.copier.is_running(segment_id):
+            return False
+        outcome = await tools.manager.update_if(
+            update_record(
+                decode_segment(record),
+                S.DELETE_SEGMENT_STARTED,
+                ONLY_IF_STARTED,
+                broker_id=tools.broker_id,
+                now_ms=tools.clock.now_ms(),
+            ),
+            lambda cache: cache.state(segment_id) is S.COPY_SEGMENT_STARTED,
+            tools.options.write_seconds,
+            inside=True,
+        )
+        return isinstance(outcome, Applied) and outcome.previous_state is S.COPY_SEGMENT_STARTED
+
+    async def _delete_objects(self, partition: TopicIdPartition, segment_id: SegmentId) -> None:
+        tools = self._tools
+        cache = tools.cache(partition)
+        record = None if cache is None else cache.get(segment_id)
+        if record is None:
+            return  # somebody else ended it
+        try:
+            async with asyncio.timeout(tools.options.storage_seconds):
+                places = await tools.bucket.places(decode_segment(record))
+                keys = [key for place in places for key in reversed(place.keys.values())]
+                outcomes = await tools.bucket.storage.delete(keys)
+                uploads = await leftovers.uploads_of(tools.bucket, partition, segment_id)
+                await leftovers.abort(tools.bucket, uploads)
+        except TimeoutError as error:
+            raise StorageUnavailable("the remote storage did not answer in time") from error
+        failed = [error for error in outcomes.values() if error is not None]
+        if failed:
+            raise failed[0]
+
+    async def _finish_delete(self, partition: TopicIdPartition, segment_id: SegmentId) -> None:
+        tools = self._tools
+        cache = tools.cache(partition)
+        record = None if cache is None else cache.get(segment_id)
+        if record is None:
+            return
+        await tools.manager.update_if(
+            update_record(
+                decode_segment(record),
+                S.DELETE_SEGMENT_FINISHED,
+                None,
+                broker_id=tools.broker_id,
+                now_ms=tools.clock.now_ms(),
+            ),
+            lambda cache: segment_id not in cache.held,
+            tools.options.write_seconds,
+            inside=True,
+        )
+
+    # Deletes.
+
+    async def _topic_gone(
+        self, topic_id: TopicId, cache: PartitionCache, deletes: list[SegmentId]
+    ) -> bool:
+        """Return whether the topic is gone, asked only where that would change something."""
+        if not self._owner() or not any(
+            self._now_ms - tails.event_ms_of(cache.segments[i]) > ASK_AFTER_MS for i in deletes
+        ):
+            return False
+        return (await self._tools.proof.prove([topic_id]))[topic_id] is Proof.GONE
+
+    def _judge_delete(
+        self, cache: PartitionCache, segment_id: SegmentId, note: StuckNote, *, gone: bool
+    ) -> bool:
+        tail = cache.segments.get(segment_id)
+        if tail is None:
+            return False
+        event_ms = tails.event_ms_of(tail)
+        step = delete_step(
+            DeleteFacts(
+                storage=True,
+                failed=False,
+                owner=self._owner(),
+                held=segment_id in cache.held,
+                topic_gone=gone,
+                age_ms=self._now_ms - event_ms,
+                stuck_ms=round(1000 * self._tools.options.stuck_delete_seconds),
+                never_finished=cache.last_custom_metadata(segment_id) is None,
+                copy_ended=False,
+                copy_ms=self._segments.copy_ms,
+            )
+        )
+        if step is not DeleteStep.WAIT:
+            add_stuck(note.deletes, step, segment_id, event_ms)
+        return step in (DeleteStep.FINISH, DeleteStep.OBJECTS)
+
+    async def _end_deletes(self, partition: TopicIdPartition, ending: list[SegmentId]) -> None:
+        def candidates(cache: PartitionCache) -> Iterator[SegmentId]:
+            return (i for i in ending if cache.state(i) is S.DELETE_SEGMENT_STARTED)
+
+        await self._segments.remove(
+            partition,
+            candidates,
+            why=STUCK_DELETE,
+            holds=lambda _cache, _segment_id: False,  # nothing is begun here, only ended
+            still_ours=self._owner,
+        )
+
+    # What no listing shows.
+
+    async def _end_unlisted(self, partition: TopicIdPartition) -> None:
+        cache = self._tools.cache(partition)
+        segment_id = None if cache is None or cache.held else removable(cache)
+        if segment_id is not None:
+            chosen = segment_id
+            await self._segments.remove(
+                partition,
+                lambda cache: iter([chosen] if chosen in cache.segments else []),
+                why=UNLISTED,
+                holds=lambda cache, i: cache.delete_state is None and may_go(cache, i),
+                still_ours=self._owner,
+            )
+
+
+def _hangs(cache: PartitionCache) -> bool:
+    counts = cache.segments_by_state
+    return bool(
+        counts[S.COPY_SEGMENT_STARTED]
+        or counts[S.DELETE_SEGMENT_STARTED]
+        or any(index.third for index in cache.epochs.values())
+    )
+
+
+def _unlisted_states(cache: PartitionCache, state: SegmentState) -> Iterator[SegmentId]:
+    """Yield the segments in a state that never is in Kafka's referenced set, each once."""
+    seen: set[SegmentId] = set()
+    for index in list(cache.epochs.values()):
+        for segment_id in list(index.unreferenced):
+            if segment_id not in seen and cache.state(segment_id) is state:
+                seen.add(segment_id)
+                yield segment_id
+
+
+def _superseded(cache: PartitionCache, segment_id: SegmentId) -> bool:
+    """Return whether its broker began another copy of the partition after this one.
+
+    A broker copies a partition's segments one after another, by ascending offsets.
+    """
+    tail = cache.segments[segment_id]
+    broker_id, start, event_ms = (
+        tails.broker_of(tail),
+        tails.start_of(tail),
+        tails.event_ms_of(tail),
+    )
+    return any(
+        tails.state_of(other) <= S.COPY_SEGMENT_FINISHED
+        and tails.broker_of(other) == broker_id
+        and tails.event_ms_of(other) > event_ms
+        and tails.start_of(other) >= start
+        for each in cache.segments
+        if each != segment_id and (other := cache.segments.get(each)) is not None
+    )

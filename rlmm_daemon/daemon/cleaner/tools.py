@@ -1,0 +1,79 @@
+"""What all parts of the cleaner work with."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.cleaner.notes import Notes
+from rlmm_daemon.daemon.cleaner.options import CleanerOptions
+from rlmm_daemon.daemon.cleaner.peers import PeerSource
+from rlmm_daemon.daemon.cleaner.proof import TopicProof
+from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.domain.errors import NotReady
+from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition
+from rlmm_daemon.ports.clock import Clock
+
+
+class Copies(Protocol):
+    """The copies that run in this daemon (`daemon.copier`)."""
+
+    def is_running(self, segment_id: SegmentId) -> bool:
+        """Return whether a copy of this segment runs or waits."""
+        ...
+
+    def running_in(self, partition: TopicIdPartition) -> list[SegmentId]:
+        """Return the segments of a user partition whose copies run or wait."""
+        ...
+
+    async def end_copy(self, segment_id: SegmentId) -> None:
+        """Cancel a copy, and return when it has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The neighbours, this broker's id, and the notes that people read."""
+
+    manager: Manager
+    bucket: Bucket
+    copier: Copies
+    proof: TopicProof
+    peers: PeerSource
+    options: CleanerOptions
+    broker_id: BrokerId
+    clock: Clock
+    rng: random.Random
+    notes: Notes
+    #: When this process began: a copy that began later ran here.
+    started_at_ms: int
+
+    def follower(self, partition: TopicIdPartition) -> Follower:
+        """Return who follows a user partition's metadata partition, if its fold may be judged by.
+
+        Raises:
+            NotReady: it may not.
+        """
+        follow_set = self.manager.fleet.follow_set
+        found = None
+        if follow_set is not None:
+            found = self.manager.fleet.followers.get(follow_set.of(partition))
+        if found is None or found.state is not PartitionState.READY:
+            raise NotReady("the metadata partition is not ready")
+        return found
+
+    def cache(self, partition: TopicIdPartition) -> PartitionCache | None:
+        """Return a user partition's fold.
+
+        Raises:
+            NotReady: it may not be judged by.
+        """
+        return self.follower(partition).fold.partitions.get(partition)
+
+
+#: Asked before each further step: False stops the work.
+StillOurs = Callable[[], bool]

@@ -1,0 +1,247 @@
+"""A marked partition, from DELETE_PARTITION_MARKED to DELETE_PARTITION_FINISHED."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from rlmm_daemon.core.disposal.steps import PartitionStep
+from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from rlmm_daemon.domain.segment import SegmentState as S
+from tests.simulation.cleaning import (
+    OPTIONS,
+    CleanWorld,
+    number_of,
+    partition_of,
+    run,
+    segment,
+)
+
+MARKED, STARTED, FINISHED = PartitionDeleteState
+DEAD, LIVING = partition_of(1), partition_of(2)
+Scenario = Callable[[CleanWorld], Awaitable[None]]
+
+
+def step_of(world: CleanWorld, broker_id: int = 1) -> PartitionStep | None:
+    note = world.daemons[broker_id].cleaner.notes.removals.get(DEAD)
+    return None if note is None else note.step
+
+
+def is_finished(world: CleanWorld) -> bool:
+    return world.removal(DEAD) is FINISHED
+
+
+def test_a_marked_partition_whose_topic_is_gone_goes_whole_and_nothing_else_does():
+    async def scenario(world: CleanWorld) -> None:
+        for number in range(10):
+            world.finished(number, DEAD, 100 * number)
+            world.finished(100 + number, LIVING, 100 * number)
+        world.facts.gone.add(DEAD.topic_id)
+        world.daemon()
+        world.mark(DEAD)
+        await world.until(lambda: is_finished(world))
+        assert world.stored(DEAD) == []
+        assert len(world.stored(LIVING)) == 30
+        assert world.state(105, LIVING) is S.COPY_SEGMENT_FINISHED
+
+    run(scenario)
+
+
+def test_a_mark_alone_deletes_nothing():
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.daemon()
+        world.mark(DEAD)
+        await asyncio.sleep(100)
+        assert (world.removal(DEAD), step_of(world)) == (MARKED, PartitionStep.HOLD_ALIVE)
+        world.facts.silent = True
+        world.facts.gone.add(DEAD.topic_id)
+        await asyncio.sleep(100)
+        assert (world.removal(DEAD), step_of(world)) == (MARKED, PartitionStep.HOLD_UNPROVEN)
+        assert len(world.stored(DEAD)) == 3
+        world.facts.silent = False
+        await world.until(lambda: is_finished(world))
+        assert world.stored(DEAD) == []
+
+    run(scenario)
+
+
+def test_whoever_does_not_own_the_metadata_partition_does_nothing():
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.facts.gone.add(DEAD.topic_id)
+        world.facts.owners.clear()
+        world.daemon()
+        world.mark(DEAD)
+        await asyncio.sleep(100)
+        assert world.removal(DEAD) is MARKED
+        world.facts.owners[number_of(DEAD)] = 1
+        await world.until(lambda: is_finished(world))
+
+    run(scenario)
+
+
+def test_a_new_owner_goes_on_where_the_old_one_was():
+    async def scenario(world: CleanWorld) -> None:
+        for number in range(450):
+            world.finished(number, DEAD, 100 * number)
+        world.facts.gone.add(DEAD.topic_id)
+        slow = replace(OPTIONS, segments_per_second_max=20.0)
+        world.daemon(1, slow)
+        world.daemon(2, slow)
+        world.mark(DEAD)
+        await world.until(lambda: len(world.stored(DEAD)) < 1000)
+        await world.daemons[1].stop()
+        assert not is_finished(world)
+        world.facts.owners = dict.fromkeys(world.facts.owners, 2)
+        await world.until(lambda: is_finished(world))
+        assert world.stored(DEAD) == []
+
+    run(scenario)
+
+
+def test_two_owners_at_once_do_no_harm():
+    async def scenario(world: CleanWorld) -> None:
+        for number in range(50):
+            world.finished(number, DEAD, 100 * number)
+        world.facts.gone.add(DEAD.topic_id)
+        first, second = world.daemon(1), world.daemon(2)
+        both = frozenset({number_of(DEAD)})
+        first.cleaner._owned = second.cleaner._owned = lambda: both
+        world.mark(DEAD)
+        world.mark(DEAD)
+        await world.until(lambda: is_finished(world))
+        assert world.stored(DEAD) == []
+        await asyncio.sleep(100)
+        assert is_finished(world)
+
+    run(scenario)
+
+
+def test_a_storage_that_is_away_is_waited_for():
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.facts.gone.add(DEAD.topic_id)
+        daemon = world.daemon()
+        await asyncio.sleep(5)
+        world.objects.available = False
+        world.mark(DEAD)
+        await asyncio.sleep(50)
+        assert world.removal(DEAD) is STARTED
+        note = daemon.cleaner.notes.removals[DEAD]
+        assert note.error == "the bucket does not answer"
+        world.objects.available = True
+        await world.until(lambda: is_finished(world))
+        assert world.stored(DEAD) == []
+
+    run(scenario)
+
+
+def test_objects_that_no_event_names_go_too():
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.place(77, DEAD)
+        world.facts.gone.add(DEAD.topic_id)
+        world.daemon()
+        world.mark(DEAD)
+        await world.until(lambda: is_finished(world))
+        assert world.stored(DEAD) == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        {"metadata_manager": "foreign"},
+        {"lease_seconds": -1.0},
+        None,
+    ],
+)
+def test_finished_waits_for_every_registered_brokers_metadata_manager(peer):
+    """Kafka's own would end its consumer for good."""
+
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.facts.gone.add(DEAD.topic_id)
+        world.daemon()
+        world.facts.registered.add(BrokerId(2))
+        if peer is not None:
+            world.present(2, **peer)
+        world.mark(DEAD)
+        await world.until(lambda: step_of(world) is PartitionStep.HOLD_PEERS)
+        assert world.stored(DEAD) == []  # segment events and objects need nobody's consent
+        world.present(2)
+        await world.until(lambda: is_finished(world))
+
+    run(scenario)
+
+
+def test_an_operator_may_say_that_no_jvm_reads_the_log():
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.facts.gone.add(DEAD.topic_id)
+        world.facts.registered.add(BrokerId(2))
+        world.daemon(options=replace(OPTIONS, jvm_peers=False))
+        world.mark(DEAD)
+        await world.until(lambda: is_finished(world))
+
+    run(scenario)
+
+
+def test_a_copy_of_ours_is_ended_first_and_swept_after():
+    async def scenario(world: CleanWorld) -> None:
+        daemon = world.daemon()
+        await asyncio.sleep(5)
+        world.put(world.started(1, DEAD))
+
+        async def copy() -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                world.place(1, DEAD)  # its last object lands as it is cancelled
+
+        daemon.copies.begin(DEAD, segment(1), world.group.create_task(copy()))
+        await asyncio.sleep(1)
+        world.facts.gone.add(DEAD.topic_id)
+        world.mark(DEAD)
+        await world.until(lambda: is_finished(world), 30)
+        assert world.stored(DEAD) == []
+        assert daemon.copies.tasks == {}
+
+    run(scenario)
+
+
+def test_a_copy_of_another_daemon_is_waited_for_as_long_as_it_may_live():
+    async def scenario(world: CleanWorld) -> None:
+        daemon = world.daemon()
+        await asyncio.sleep(5)
+        world.put(world.started(1, DEAD, broker_id=2))
+        world.facts.gone.add(DEAD.topic_id)
+        world.mark(DEAD)
+        await asyncio.sleep(OPTIONS.copy_deadline_seconds - 5)
+        assert world.state(1, DEAD) is S.DELETE_SEGMENT_STARTED
+        assert daemon.cleaner.notes.removals[DEAD].step is PartitionStep.DELETE_SEGMENTS
+        world.place(1, DEAD)  # it was still at it
+        await world.until(lambda: is_finished(world))
+        assert world.stored(DEAD) == []
+
+    run(scenario)
+
+
+def test_a_segment_that_was_held_back_holds_the_partition_back():
+    from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED  # noqa: PLC0415
+
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.put(world.updated(1, DEAD, S.DELETE_SEGMENT_STARTED, ONLY_IF_STARTED))
+        world.facts.gone.add(DEAD.topic_id)
+        world.mark(DEAD)
+        world.daemon()
+        await asyncio.sleep(200)
+        assert len(world.stored(DEAD)) == 3
+        assert world.removal(DEAD) is MARKED
+
+    run(scenario)
