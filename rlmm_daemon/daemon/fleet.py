@@ -341,6 +341,11 @@ class Fleet:
             )
         return found
 
+    def end_writes(self) -> None:
+        """Nothing is applied any more: tell whoever waits for an apply."""
+        for writer in self._writers.values():
+            writer.end()
+
     async def run(self, group: asyncio.TaskGroup) -> None:
         """Keep the followers equal to what is wanted, for ever."""
         assert self.follow_set is not None, "opened before"

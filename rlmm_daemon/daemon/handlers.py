@@ -17,6 +17,7 @@ from typing import Any, Final
 from rlmm_daemon.codec import api
 from rlmm_daemon.codec.frames import PAGE_BYTES
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.services import (
     BulkAnswer,
     MetadataManager,
@@ -33,6 +34,8 @@ Announcement = Callable[[MetadataManager, Any], None]
 #: (manager, params, caller, seconds). Keeps its own deadline: only the manager knows whether the
 #: record was handed on before it passed.
 Write = Callable[[MetadataManager, Any, Caller, float], Awaitable[None]]
+#: (manager, params, seconds, tell); None: it succeeded, and nobody will be told.
+BegunWrite = Callable[[MetadataManager, Any, float, Tell], Append | None]
 Request = Callable[[Services, Any, Caller], Awaitable[Any]]
 Stream = Callable[[Services, Any, Caller], AsyncGenerator[Any, None]]
 Bulk = Callable[[Services, Any], Awaitable[BulkAnswer]]
@@ -68,6 +71,16 @@ ANNOUNCEMENTS: Final[dict[str, Announcement]] = {
     ),
 }
 
+
+#: What a broker's write is tried as first; `MustWait` sends it to `WRITES`.
+BEGUN: Final[dict[str, BegunWrite]] = {
+    "add_remote_log_segment_metadata": lambda manager, params, seconds, tell: manager.begin_add(
+        params.record, seconds, tell
+    ),
+    "update_remote_log_segment_metadata": lambda manager, params, seconds, tell: (
+        manager.begin_update(params.record, seconds, tell)
+    ),
+}
 
 WRITES: Final[dict[str, Write]] = {
     "add_remote_log_segment_metadata": lambda manager, params, caller, seconds: manager.add(

@@ -32,6 +32,7 @@ from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketRecord, Fleet, FleetOptions
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore, WrittenSnapshot
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions, Snapshotter
 from rlmm_daemon.daemon.state_directory import StateDirectory
@@ -159,6 +160,7 @@ class Manager:
                 )
         finally:
             self._group = None
+            self.fleet.end_writes()
             await self.state.close()
 
     async def _remembered(
@@ -455,6 +457,22 @@ class Manager:
             IllegalTransition: the segment exists and differs; nothing was appended.
             OutcomeUnknown: it may be in the log, now or later.
         """
+        event, normal = self._addition(record, caller)
+        await self._write(event, normal, caller, timeout_seconds, on_demand=False)
+
+    def begin_add(self, record: bytes, timeout_seconds: float, tell: Tell) -> Append | None:
+        """Begin a broker's `add` without a task; `tell` hears once, and later, what it came to.
+
+        Returns None for a repeat: it succeeded, and `tell` hears nothing.
+
+        Raises:
+            MustWait: `add` has to do it; nothing was done.
+            RefusedError, UnavailableError: as `add`; nothing was appended.
+        """
+        event, normal = self._addition(record, Caller.BROKER)
+        return self._begin(event, normal, timeout_seconds, tell)
+
+    def _addition(self, record: bytes, caller: Caller) -> tuple[SegmentMetadata, bytes]:
         event, normal = records.decode_normal(record)
         if not isinstance(event, SegmentMetadata):
             raise InvalidArgument("add_remote_log_segment_metadata takes a segment's record")
@@ -466,7 +484,7 @@ class Manager:
             self._gate(event.partition)
             if not self.assignment.announced[event.partition]:
                 raise NotLeader(f"the broker's last word made it a follower of {event.partition}")
-        await self._write(event, normal, caller, timeout_seconds, on_demand=False)
+        return event, normal
 
     async def update(
         self, record: bytes, caller: Caller, timeout_seconds: float = WRITE_SECONDS_DEFAULT
@@ -478,6 +496,15 @@ class Manager:
             SegmentNotFound, IllegalTransition: refused; nothing was appended.
             OutcomeUnknown: it may be in the log, now or later.
         """
+        event, normal = self._change(record, caller)
+        await self._write(event, normal, caller, timeout_seconds, on_demand=False)
+
+    def begin_update(self, record: bytes, timeout_seconds: float, tell: Tell) -> Append | None:
+        """Begin a broker's `update` without a task; see `begin_add`."""
+        event, normal = self._change(record, Caller.BROKER)
+        return self._begin(event, normal, timeout_seconds, tell)
+
+    def _change(self, record: bytes, caller: Caller) -> tuple[SegmentUpdate, bytes]:
         event, normal = records.decode_normal(record)
         if not isinstance(event, SegmentUpdate):
             raise InvalidArgument("update_remote_log_segment_metadata takes an update record")
@@ -487,7 +514,7 @@ class Manager:
             follow_set = self._follow_set()
             if follow_set.of(event.partition) not in self.fleet.followers:
                 self._gate(event.partition)
-        await self._write(event, normal, caller, timeout_seconds, on_demand=False)
+        return event, normal
 
     async def put_partition_delete(
         self, record: bytes, caller: Caller, timeout_seconds: float = WRITE_SECONDS_DEFAULT
@@ -616,6 +643,21 @@ class Manager:
                 max(0.0, left),
                 inside=inside,
             )
+
+    def _begin(
+        self, event: Event, value: bytes, timeout_seconds: float, tell: Tell
+    ) -> Append | None:
+        """As `_write` for a broker, where nothing has to be waited for.
+
+        The metadata partition stays followed without a `keep`: a follower that judged is there,
+        and none is stopped while its writer has something in flight.
+        """
+        if self.draining:
+            raise Draining
+        if self._group is None:
+            raise Draining("the daemon stops; nothing was begun")
+        follower = self._judge(event.partition)
+        return follower.writer.begin(event, value, lambda: follower.fold, timeout_seconds, tell)
 
     def _judge(self, partition: TopicIdPartition) -> Follower:
         """Return the follower whose fold may judge a write."""

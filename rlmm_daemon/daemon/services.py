@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from rlmm_daemon.codec import api
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 
 
@@ -35,6 +36,8 @@ class MetadataManager(Protocol):
         """Return when a look-up that was `NotReady` may be asked once more."""
         ...
 
+    def begin_add(self, record: bytes, timeout_seconds: float, tell: Tell) -> Append | None: ...
+    def begin_update(self, record: bytes, timeout_seconds: float, tell: Tell) -> Append | None: ...
     async def add(self, record: bytes, caller: Caller, timeout_seconds: float) -> None: ...
     async def update(self, record: bytes, caller: Caller, timeout_seconds: float) -> None: ...
     async def put_partition_delete(

@@ -11,18 +11,22 @@ import struct
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
 import structlog
 
 from rlmm_daemon.codec import api, frames
+from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.daemon import handlers
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.greeting import Identity, Introduction, Role
 from rlmm_daemon.daemon.limits import ServerOptions, ServerStats
 from rlmm_daemon.daemon.os_errors import from_os_error
+from rlmm_daemon.daemon.pending import Append, error_of
 from rlmm_daemon.daemon.services import Services
+from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import (
     Draining,
     InvalidArgument,
@@ -188,6 +192,8 @@ class Session(asyncio.Protocol):
         self._splitter = frames.Splitter(shared.options.frame_bytes_max)
         self._unfinished_bytes = 0
         self._in_flight: dict[int, asyncio.Task[None]] = {}
+        #: Writes that were begun without a task.
+        self._writes: dict[int, Append] = {}
         self._known: dict[api.Partition, TopicIdPartition] = {}
         #: Of this daemon's life; with a request's id it is the correlation id in the log.
         self._number = shared.stats.connections
@@ -379,6 +385,8 @@ class Session(asyncio.Protocol):
         self._writable.set()
         for task in self._in_flight.values():
             task.cancel()
+        for request_id in list(self._writes):
+            self._leave_write(request_id)
         self._closed(self)
 
     # --- closing
@@ -457,6 +465,9 @@ class Session(asyncio.Protocol):
         if task is not None:
             self._stats.requests_cancelled += 1
             task.cancel()
+        elif request_id in self._writes:
+            self._stats.requests_cancelled += 1
+            self._leave_write(request_id)
 
     def _remember(self, partition: api.Partition) -> TopicIdPartition:
         if len(self._known) >= _KNOWN_MAX:
@@ -477,6 +488,11 @@ class Session(asyncio.Protocol):
         write = handlers.WRITES.get(method)
         if write is not None:
             assert seconds is not None, "only a tail has no end"
+            if self._caller is Caller.BROKER and method in handlers.BEGUN:
+                try:
+                    return self._begin_write(request_id, method, params, seconds)
+                except MustWait:
+                    pass
             self._start(
                 request_id,
                 method,
@@ -495,6 +511,63 @@ class Session(asyncio.Protocol):
             )
         return None
 
+    # --- writes that need no task
+
+    def _begin_write(
+        self, request_id: int, method: str, params: Any, seconds: float
+    ) -> bytes | None:
+        """Begin a write that is answered by a call; the answer, if it needed no append.
+
+        Raises:
+            MustWait: it needs a task; nothing was done.
+        """
+        self._admit_one_more(request_id)
+        try:
+            append = handlers.BEGUN[method](
+                self._manager, params, seconds, partial(self._written_at, request_id, method)
+            )
+        except MustWait:
+            self._shared.end_request()
+            raise
+        except BaseException as error:
+            self._shared.end_request()
+            if isinstance(error, RlmmError):
+                self._stats.outcomes[method, error.wire_name()] += 1
+            raise
+        if append is None:
+            self._shared.end_request()
+            self._stats.outcomes[method, "ok"] += 1
+            return _result_frame(request_id, None)
+        self._writes[request_id] = append
+        return None
+
+    def _written_at(self, request_id: int, method: str, outcome: Outcome | RlmmError) -> None:
+        """A write came to this: answer, whatever waits in front of a slow reader.
+
+        What one connection may have in flight bounds how much that can be.
+        """
+        del self._writes[request_id]
+        self._shared.end_request()
+        error = error_of(outcome)
+        if error is None:
+            self._stats.outcomes[method, "ok"] += 1
+            frame = _result_frame(request_id, None)
+        else:
+            self._stats.outcomes[method, error.wire_name()] += 1
+            frame = frames.error_frame(request_id, error)
+        if not self._transport.is_closing():
+            self._transport.write(frame)
+
+    def _leave_write(self, request_id: int) -> None:
+        """Nobody waits for it any more; the record is not taken back."""
+        self._writes.pop(request_id).leave()
+        self._shared.end_request()
+
+    def _admit_one_more(self, request_id: int) -> None:
+        if request_id in self._in_flight or request_id in self._writes:
+            raise InvalidArgument(f"request {request_id} is in flight already")
+        self._shared.begin_request(len(self._in_flight) + len(self._writes))
+
     def _listed(self, request_id: int, method: str, records: list[bytes]) -> bytes | None:
         pages = handlers.pages_of(records)
         if len(pages) == 1:
@@ -512,9 +585,7 @@ class Session(asyncio.Protocol):
         work: Callable[[], Any],
         seconds: float | None,
     ) -> None:
-        if request_id in self._in_flight:
-            raise InvalidArgument(f"request {request_id} is in flight already")
-        self._shared.begin_request(len(self._in_flight))
+        self._admit_one_more(request_id)
         self._in_flight[request_id] = self._shared.tasks.create_task(
             self._run(request_id, method, work, seconds), name=f"session.{method}"
         )

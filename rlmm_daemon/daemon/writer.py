@@ -1,24 +1,23 @@
 """A write: validate against the fold, append, wait for the apply of that very record.
 
-A waiter is completed only by the apply of the bytes it appended: at the answered offset or, where
-none was answered, at the first offset that the fold had not passed when they were appended. Other
-bytes at the answered offset, a dropped fold, or a lost answer make it `OutcomeUnknown`. There is
-no fast path around the follower: applying a record earlier could put it on a divergent fold.
+Which apply that is, `pending` knows. A write that has nothing to wait for before its append is
+begun without a task and answered by a call: that is nearly every write of a broker.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeat, Repeated, Unreadable
+from rlmm_daemon.core.outcome import Outcome, Repeat
 from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.pending import Append, Pending, Subject, Tell, error_of, subject_of
 from rlmm_daemon.domain.errors import IllegalTransition, OutcomeUnknown, Overloaded, RlmmError
 from rlmm_daemon.domain.event import Event
-from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
-from rlmm_daemon.domain.partition_delete import PartitionDelete
+from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import EventLog
 
@@ -28,48 +27,12 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], object]
 #: Writes of one metadata partition that may be in flight at once.
 IN_FLIGHT_MAX: Final = 4096
 END_RETRY_SECONDS: Final = 0.1
-
-#: Writes about one thing are validated one after another: a segment, or a partition's marks.
-Subject = tuple[TopicIdPartition, SegmentId | None]
-
-
-def subject_of(event: Event) -> Subject:
-    """Return what an event is about."""
-    if isinstance(event, PartitionDelete):
-        return event.partition, None
-    return event.partition, event.segment_id
+#: A timer may fire a little early; it is not set again for less than this.
+_TIMER_SECONDS_MIN: Final = 0.001
 
 
-@dataclass(slots=True, eq=False)
-class _Append:
-    """One record handed to the log.
-
-    `answer` is what its caller is told; `fate` ends when the record was applied, was certainly
-    not taken, or the delivery timeout gave it up. In between the caller may know "unknown" while
-    the record still blocks other writes about the same subject.
-    """
-
-    subject: Subject
-    value: bytes
-    #: Where the fold stood; an apply before it cannot be this record.
-    position: int
-    answer: asyncio.Future[Outcome]
-    fate: asyncio.Future[None]
-    offset: int | None = None
-    #: Applies of equal bytes while the log's answer is still out.
-    seen: dict[int, Outcome] = field(default_factory=dict)
-    #: The log will not name an offset any more: the first apply of equal bytes is ours.
-    answer_lost: bool = False
-
-    def tell(self, outcome: Outcome | RlmmError) -> None:
-        """Answer the caller, once; the fate may stay open."""
-        if self.answer.done():
-            return
-        if isinstance(outcome, RlmmError):
-            self.answer.set_exception(outcome)
-            self.answer.exception()  # the caller may have left: not an error nobody retrieved
-        else:
-            self.answer.set_result(outcome)
+class MustWait(Exception):  # an order, not an error
+    """A write cannot be begun at once; nothing was done."""
 
 
 class Writer:
@@ -89,15 +52,17 @@ class Writer:
         self._clock = clock
         self._spawn = spawn
         self._delivery_timeout_seconds = delivery_timeout_seconds
-        self._appends: dict[Subject, _Append] = {}
+        self._pending = Pending()
         self._fenced: set[Subject] = set()
-        self._position = 0
         self._progress = Bell()
+        #: One timer for all appends: when the first of them may have waited long enough.
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
 
     @property
     def in_flight(self) -> int:
         """Appends whose fate is not known yet."""
-        return len(self._appends)
+        return len(self._pending)
 
     @asynccontextmanager
     async def fence(self, subject: Subject, timeout_seconds: float) -> AsyncGenerator[None, None]:
@@ -111,9 +76,7 @@ class Writer:
             raise IllegalTransition("the segment is being removed already")
         self._fenced.add(subject)
         try:
-            while (earlier := self._appends.get(subject)) is not None:
-                if not await self._completed(earlier.fate, deadline):
-                    raise OutcomeUnknown("an earlier write about the segment is still in flight")
+            await self._until_free(subject, deadline)
             yield
         finally:
             self._fenced.discard(subject)
@@ -141,136 +104,121 @@ class Writer:
                 log, now or later.
         """
         deadline = self._clock.monotonic() + timeout_seconds
+        await self._until_free(subject_of(event), deadline)
+        answer: asyncio.Future[Outcome | RlmmError] = asyncio.get_running_loop().create_future()
+
+        def tell(outcome: Outcome | RlmmError) -> None:
+            if not answer.done():
+                answer.set_result(outcome)
+
+        append = self.begin(event, value, fold, timeout_seconds, tell, inside=inside)
+        if append is None:
+            return None
+        try:
+            outcome = await answer
+        except asyncio.CancelledError:
+            append.leave()
+            raise
+        error = error_of(outcome)
+        if error is not None:
+            raise error
+        assert not isinstance(outcome, RlmmError), "that would be the error"
+        return outcome
+
+    def begin(
+        self,
+        event: Event,
+        value: bytes,
+        fold: Callable[[], Fold],
+        timeout_seconds: float,
+        tell: Tell,
+        *,
+        inside: bool = False,
+    ) -> Append | None:
+        """Hand a write to the log; `tell` hears once, and later, what it came to.
+
+        Returns None where nothing had to be appended; `tell` then hears nothing. Otherwise see
+        `write`.
+
+        Raises:
+            MustWait: an earlier write about the same segment is in flight.
+            RefusedError, UnavailableError: nothing was appended.
+        """
         subject = subject_of(event)
-        while (earlier := self._appends.get(subject)) is not None:
-            if not await self._completed(earlier.fate, deadline):
-                raise OutcomeUnknown("an earlier write about the same segment is still in flight")
+        if subject in self._pending:
+            raise MustWait
         if subject in self._fenced and not inside:
             raise IllegalTransition("the segment is being removed as a copy that nobody finishes")
         present = fold()
         if isinstance(present.validate(event), Repeat):
             return None
-        if len(self._appends) >= IN_FLIGHT_MAX:
+        if len(self._pending) >= IN_FLIGHT_MAX:
             raise Overloaded(f"{IN_FLIGHT_MAX} writes are in flight", limit="writes_in_flight")
-        append = self._hand_on(subject, value, present.position)
-        if not await self._completed(append.answer, deadline):
-            raise OutcomeUnknown("the deadline passed while the record was on its way")
-        outcome = append.answer.result()
-        match outcome:
-            case Applied() | Repeated():
-                return outcome
-            case Rejected(error=error):
-                raise error
-            case Unreadable(reason=reason):
-                raise OutcomeUnknown(f"the record that was written cannot be read: {reason}")
+        now = self._clock.monotonic()
+        append = Append(
+            subject,
+            value,
+            present.position,
+            tell,
+            deadline=now + timeout_seconds,
+            give_up=now + self._delivery_timeout_seconds,
+        )
+        self._log.begin_append(self.partition, value, partial(self._delivered, append))
+        self._pending.add(append)
+        if append.due < self._due:
+            self._look_again(append.due)
+        return append
+
+    # What the follower reports.
 
     def applied(self, offset: int, value: bytes | None, outcome: Outcome) -> None:
         """The fold applied a record: tell whoever appended it."""
-        if not self._appends or value is None:
-            return
-        for append in list(self._appends.values()):
-            if append.offset == offset:
-                self._conclude(append, outcome if append.value == value else _other_bytes(offset))
-            elif append.offset is None and append.value == value and offset >= append.position:
-                if append.answer_lost:
-                    self._conclude(append, outcome)
-                    return
-                append.seen[offset] = outcome
+        if value is not None:
+            self._pending.applied(offset, value, outcome)
 
     def passed(self, position: int) -> None:
         """The fold stands at `position` now: an offset before it that never came is unknown."""
-        self._position = position
+        self._pending.passed(position)
         self._progress.ring()
-        for append in list(self._appends.values()):
-            if append.offset is not None and append.offset < position:
-                self._conclude(append, _other_bytes(append.offset))
 
     def dropped(self) -> None:
         """The fold is being dropped: nobody can say any more what became of the appends."""
-        for append in list(self._appends.values()):
-            self._conclude(
-                append, OutcomeUnknown("the fold was dropped while the record was on its way")
-            )
-        self._position = 0
+        self._pending.end_all("the fold was dropped while the record was on its way")
 
-    def _hand_on(self, subject: Subject, value: bytes, position: int) -> _Append:
-        loop = asyncio.get_running_loop()
-        append = _Append(subject, value, position, loop.create_future(), loop.create_future())
-        self._appends[subject] = append
-        self._spawn(self._deliver(append), f"append-{self.partition}")
-        return append
+    def end(self) -> None:
+        """The daemon stops: whoever still waits is told that nobody knows."""
+        self._pending.end_all("the daemon stopped while the record was on its way")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._due = None, math.inf
 
-    async def _completed(self, future: asyncio.Future[Any], deadline: float) -> bool:
-        """Wait for a future that is not ours to cancel; False at the deadline.
+    # What the log reports.
 
-        As `asyncio.wait` with a timeout, at a fifth of its price: this is done for every write.
-        """
-        left = deadline - self._clock.monotonic()
-        if future.done() or left <= 0:
-            return future.done()
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
+    def _delivered(self, append: Append, outcome: int | RlmmError) -> None:
+        if isinstance(outcome, int):
+            self._pending.answered(append, outcome)
+        elif isinstance(outcome, OutcomeUnknown):
+            self._pending.answer_lost(append)
+            if self._pending.is_live(append):
+                work = self._seek(append, outcome)
+                try:
+                    self._spawn(work, f"append-{self.partition}")
+                except RuntimeError:  # the task group is ending, and nothing will be read any more
+                    work.close()
+                    self._pending.conclude(append, outcome)
+        else:
+            self._pending.conclude(append, outcome)
 
-        def wake(_: object = None) -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        timer = loop.call_later(left, wake)
-        future.add_done_callback(wake)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            future.remove_done_callback(wake)
-        return future.done()
-
-    async def _deliver(self, append: _Append) -> None:
-        """Hand a record to the log, and see to it that both its futures complete."""
-        give_up = self._clock.monotonic() + self._delivery_timeout_seconds
-        try:
-            try:
-                offset = await self._log.append(self.partition, append.value)
-            except OutcomeUnknown as unknown:
-                await self._seek(append, unknown, give_up)
-            except RlmmError as error:
-                self._conclude(append, error)
-            else:
-                self._answered(append, offset)
-            await self._completed(append.fate, give_up)
-        finally:
-            self._conclude(
-                append, OutcomeUnknown("the record did not come back from the log in time")
-            )
-
-    def _conclude(self, append: _Append, outcome: Outcome | RlmmError) -> None:
-        """The fate is known: tell the caller, and let the next write about the subject go on."""
-        append.tell(outcome)
-        if not append.fate.done():
-            append.fate.set_result(None)
-            del self._appends[append.subject]
-
-    def _answered(self, append: _Append, offset: int) -> None:
-        """The log named the offset, perhaps after the follower had passed it."""
-        append.offset = offset
-        if offset in append.seen:
-            self._conclude(append, append.seen[offset])
-        elif offset < self._position:
-            self._conclude(append, _other_bytes(offset))
-
-    async def _seek(self, append: _Append, unknown: OutcomeUnknown, give_up: float) -> None:
+    async def _seek(self, append: Append, unknown: OutcomeUnknown) -> None:
         """The answer was lost: read on to where the log ends now; the record may show up there."""
-        append.answer_lost = True
-        if append.seen:
-            self._conclude(append, append.seen[min(append.seen)])
-            return
-        end = await self._end(give_up)
+        end = await self._end(append.give_up)
         try:
-            async with asyncio.timeout(max(0.0, give_up - self._clock.monotonic())):
-                while not append.fate.done() and (end is None or self._position < end):
+            async with asyncio.timeout(max(0.0, append.give_up - self._clock.monotonic())):
+                while self._pending.is_live(append) and (end is None or self._position < end):
                     await self._progress.wait()
         except TimeoutError:
             pass
-        append.tell(unknown)
+        append.hear(unknown)
 
     async def _end(self, give_up: float) -> int | None:
         while self._clock.monotonic() < give_up:
@@ -283,8 +231,36 @@ class Writer:
             await asyncio.sleep(END_RETRY_SECONDS)
         return None
 
+    @property
+    def _position(self) -> int:
+        return self._pending.position
 
-def _other_bytes(offset: int) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"offset {offset}, which the log had answered, holds another record", offset=offset
-    )
+    # Time.
+
+    async def _until_free(self, subject: Subject, deadline: float) -> None:
+        """Wait for earlier writes about a subject.
+
+        Raises:
+            OutcomeUnknown: one was still in flight at the deadline.
+        """
+        while (earlier := self._pending.get(subject)) is not None:
+            fate = earlier.fate()
+            left = deadline - self._clock.monotonic()
+            if left > 0:
+                await asyncio.wait((fate,), timeout=left)
+            if not fate.done():
+                raise OutcomeUnknown("an earlier write about the same segment is still in flight")
+
+    def _look_again(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = max(due - self._clock.monotonic(), _TIMER_SECONDS_MIN)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._sweep)
+        self._due = due
+
+    def _sweep(self) -> None:
+        """Tell those whose deadline passed, end those that the delivery timeout gives up."""
+        self._timer, self._due = None, math.inf
+        next_due = self._pending.overdue(self._clock.monotonic())
+        if next_due is not None:
+            self._look_again(next_due)

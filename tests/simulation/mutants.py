@@ -205,21 +205,21 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="waiter_completed_by_another_record",
-        module=f"{_DAEMON}.writer",
-        old=(
-            "            if append.offset == offset:\n"
-            "                self._conclude("
-            "append, outcome if append.value == value else _other_bytes(offset))"
+        module=f"{_DAEMON}.pending",
+        old="        append = self._by_offset.get(offset)\n        if append is not None:\n",
+        new=(
+            "        for append in list(self._by_subject.values()):\n"
+            "            self.conclude(append, outcome)\n"
+            "        append = self._by_offset.get(offset)\n        if append is not None:\n"
         ),
-        new="            if offset >= 0:\n                self._conclude(append, outcome)",
         seeds=20,
         scenario="manager",
     ),
     Mutant(
         name="acknowledged_before_its_apply",
-        module=f"{_DAEMON}.writer",
+        module=f"{_DAEMON}.pending",
         old="        append.offset = offset\n",
-        new="        append.offset = offset\n        append.tell(Repeated(b'', None))\n",
+        new="        append.offset = offset\n        append.hear(Repeated(b'', None))\n",
         seeds=20,
         scenario="manager",
     ),
@@ -234,8 +234,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="write_in_flight_not_awaited",
         module=f"{_DAEMON}.writer",
-        old="        while (earlier := self._appends.get(subject)) is not None:",
-        new="        while (earlier := None) is not None:",
+        old="        if subject in self._pending:\n            raise MustWait",
+        new="        pass",
         seeds=20,
         scenario="manager",
     ),

@@ -14,6 +14,7 @@ from rlmm_daemon.codec import api, records
 from rlmm_daemon.daemon.limits import ServerOptions
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
+from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import NotReady, OutcomeUnknown, SegmentNotFound, TimedOut
 from rlmm_daemon.domain.ids import (
     BrokerId,
@@ -116,6 +117,12 @@ class FakeManager:
         except asyncio.CancelledError:
             self.cancelled.release()
             raise
+
+    def begin_add(self, record, timeout_seconds, tell):
+        raise MustWait
+
+    def begin_update(self, record, timeout_seconds, tell):
+        raise MustWait
 
     async def add(self, record, caller, timeout_seconds):
         await self._write(timeout_seconds)
