@@ -1,8 +1,9 @@
-"""`rlmm storage`: what the remote storage allows, asked of it without a daemon."""
+"""`rlmm storage`: what the remote storage allows, and whether it holds what the log says."""
 
 import asyncio
 import json
 import random
+from collections import Counter
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import json_option
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.config import Config, S3Storage, load
+from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.errors import RlmmError, StorageNotConfigured
 from rlmm_daemon.ports.storage import ProbeResult
 
@@ -44,6 +46,57 @@ def doctor(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
             click.echo("\nThe policy that allows what was denied:")
             click.echo(json.dumps(policy, indent=2))
     if any(error is not None for error in result.results.values()):
+        raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+@command.command("verify")
+@click.option("--config", "file", required=True, metavar="FILE", help="As in rlmm run.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
+@click.option("--topic", metavar="TOPIC", help="Of this topic only.")
+@json_option
+def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json: bool) -> None:
+    """List the storage, read the whole event log, and say in what the two differ.
+
+    Beside a daemon that runs or without one; writes and deletes nothing. The listing comes first,
+    and what it lacks is looked at again before it is called missing. Needs memory for every
+    segment and object: for very large clusters there is the nightly reconcile. Exit code 1 if
+    anything of high severity was found: data that consumers can't read.
+
+    --json: {objects, segments, trimmed, counts: {kind: rows}, findings: [{kind, severity,
+    partition, segment_id, key, facts, meaning, action}]}.
+    """
+    config = load(file, overrides)
+    # Imported late: it brings the rooms of the daemon along.
+    from rlmm_daemon.cli import verifying  # noqa: PLC0415
+    from rlmm_daemon.core.disposal.findings import RULES, Severity  # noqa: PLC0415
+
+    found = verifying.run(config, topic)
+    counts = Counter(row.judged.kind for row in found.rows)
+    if as_json:
+        show_json(
+            {
+                "objects": found.objects,
+                "segments": found.segments,
+                "trimmed": found.trimmed,
+                "counts": {kind.value: count for kind, count in counts.items()},
+                "findings": [verifying.told(row) for row in found.rows],
+            }
+        )
+    else:
+        objects = phrases.number(found.objects, "object")
+        segments = phrases.number(found.segments, "segment")
+        click.echo(f"{objects} compared with {segments} of the log")
+        if found.trimmed:
+            click.echo("The log's beginning is gone in parts: an orphan there may be no orphan.")
+        columns = ("severity", "kind", "partition", "segment_id", "key", "facts")
+        rows = [verifying.told(row) for row in found.rows]
+        if rows:
+            show_table(columns, [[row[column] for column in columns] for row in rows])
+        for kind in counts:
+            click.echo(f"{kind.value}: {RULES[kind].meaning}; {RULES[kind].action}")
+        if not rows:
+            click.echo("They agree.")
+    if any(RULES[kind].severity is Severity.HIGH for kind in counts):
         raise click.exceptions.Exit(Exit.TROUBLE)
 
 

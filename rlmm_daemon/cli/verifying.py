@@ -1,0 +1,268 @@
+"""The work of `rlmm storage verify`: a listing, the log, then a second look at what differs."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from rlmm_daemon import wiring
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded import files as embedded
+from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
+from rlmm_daemon.adapters.event_log.embedded.verify import pieces
+from rlmm_daemon.cli.log_contents import KAFKA, first_of, opened
+from rlmm_daemon.codec import batches, marker
+from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.core.disposal.findings import RULES, Ages
+from rlmm_daemon.core.disposal.inventory import History, Inventory, Row
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.domain.errors import (
+    InvalidArgument,
+    LogCorrupt,
+    Malformed,
+    NotReady,
+    RlmmError,
+    StorageNotConfigured,
+)
+from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
+from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.ports.disk import Disk
+from rlmm_daemon.ports.event_log import EventLog, LogIdentity, LogMissing, LogMoved
+from rlmm_daemon.ports.storage import RemoteStorage
+
+#: A prefix of ours in the bucket that holds no segments.
+CONTROL: Final = "_rlmm/"
+_DAY_MS: Final = 24 * 3_600_000
+#: Beyond the longest copy: a COPY_SEGMENT_FINISHED may still be on its way to the log.
+_DELIVERY_MS: Final = 120_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Verified:
+    """What was compared, and what came of it."""
+
+    objects: int = 0
+    segments: int = 0
+    rows: list[Row] = field(default_factory=list)
+    #: Metadata partitions whose log no longer begins at its first event: an orphan there may be
+    #: a segment whose events are gone.
+    trimmed: list[int] = field(default_factory=list)
+
+
+class _Reader(Protocol):
+    """A log that is only read."""
+
+    @property
+    def identity(self) -> LogIdentity: ...
+
+    async def read_on(self, history: History) -> int:
+        """Read from the history's position to the end of now; return where the log begins."""
+        ...
+
+
+def run(config: Config, topic: str | None) -> Verified:
+    """Return every disagreement of bucket and log, of one topic or all.
+
+    Raises:
+        RlmmError: either can't be read whole, so nothing could be said.
+    """
+    try:
+        return asyncio.run(_run(config, topic))
+    except* (LogMissing, LogMoved) as errors:
+        raise InvalidArgument(str(errors.exceptions[0])) from errors
+    except* RlmmError as errors:
+        raise first_of(errors) from None
+
+
+def told(row: Row) -> dict[str, Any]:
+    """Return a finding as `--json` has it."""
+    rule, name = RULES[row.judged.kind], row.name
+    return {
+        "kind": row.judged.kind.value,
+        "severity": rule.severity.value,
+        "partition": None if name is None else str(name.partition),
+        "segment_id": None if name is None else uuid_text(name.segment_id),
+        "key": row.key,
+        "facts": row.judged.facts,
+        "meaning": rule.meaning,
+        "action": rule.action,
+    }
+
+
+async def _run(config: Config, topic: str | None) -> Verified:
+    made = wiring.storage_of(config, random.Random())  # noqa: S311 - jitter
+    if made is None:
+        raise StorageNotConfigured('storage.kind is "none": there is nothing to verify')
+    storage = made.backend
+    try:
+        inventory, ages = await _listed(storage, made.bucket, config)
+        found = Verified(objects=inventory.objects)
+        async with _reader(config) as log:
+            _require_same_cluster(await made.bucket.peek(), log.identity)
+            for number in range(log.identity.partition_count):
+                history = History(Fold(MetadataPartition(number), log.identity.partition_count))
+                if await log.read_on(history) > 0:
+                    found.trimmed.append(number)
+                found.segments += len(history.segments)
+                rows = list(inventory.compared(history, ages))
+                if any(row.judged.confirm for row in rows):
+                    await log.read_on(history)
+                found.rows += [row for row in rows if await _stands(storage, row, history)]
+        found.rows += [*inventory.orphans(ages), *inventory.strangers()]
+        if topic is not None:
+            found.rows = [row for row in found.rows if _is_of(row, topic)]
+        return found
+    finally:
+        await storage.close()
+
+
+async def _listed(storage: RemoteStorage, bucket: Bucket, config: Config) -> tuple[Inventory, Ages]:
+    present = await bucket.peek()
+    if present is None:
+        raise InvalidArgument("the storage has no marker: no daemon has used it yet")
+    layouts = {row.number: Layout(row.prefix, row.kind) for row in present.layouts}
+    inventory = Inventory(layouts)
+    listed_ms = SystemClock().now_ms()
+    for prefix in roots(layout.listed_prefix for layout in layouts.values()):
+        async with contextlib.aclosing(storage.list(prefix)) as pages:
+            async for page in pages:
+                for row in page:
+                    if not row.key.startswith(CONTROL):
+                        inventory.listed(row.key, row.size, row.modified_ms)
+        async with contextlib.aclosing(storage.list_uploads(prefix)) as uploads:
+            async for several in uploads:
+                for upload in several:
+                    inventory.listed_upload(upload.key, upload.initiated_ms)
+    copy_ms = await _longest_copy_ms(storage, config)
+    ages = Ages(
+        listed_ms=listed_ms,
+        grace_ms=max(_DAY_MS, 2 * copy_ms),
+        stuck_copy_ms=copy_ms + _DELIVERY_MS,
+    )
+    return inventory, ages
+
+
+def roots(prefixes: Iterable[str]) -> Sequence[str]:
+    """Return the prefixes that are below no other, so that nothing is listed twice."""
+    found: list[str] = []
+    for prefix in sorted(set(prefixes)):
+        if not any(prefix.startswith(shorter) for shorter in found):
+            found.append(prefix)
+    return found
+
+
+async def _longest_copy_ms(storage: RemoteStorage, config: Config) -> int:
+    """Return the longest copy that any daemon of this bucket may make."""
+    longest = float(config.copy.deadline_seconds)
+    async with contextlib.aclosing(storage.list(marker.PRESENCE_PREFIX)) as pages:
+        keys = [row.key async for page in pages for row in page]
+    for key in keys:
+        control = await storage.get_control(key)
+        with contextlib.suppress(Malformed):  # a newer daemon's; the others' words stand
+            if control is not None:
+                presence = marker.decode_presence(control.data)
+                longest = max(longest, presence.copy_deadline_seconds)
+    return int(longest * 1000)
+
+
+def _is_of(row: Row, topic: str) -> bool:
+    return row.name is not None and row.name.partition.topic == topic
+
+
+async def _stands(storage: RemoteStorage, row: Row, history: History) -> bool:
+    """Return whether a finding holds when log and object are looked at again, where it needs that.
+
+    Raises:
+        RlmmError: the storage can't say, so neither can we.
+    """
+    if not row.judged.confirm:
+        return True
+    assert row.name is not None, "only a segment's absence needs a second look"
+    recorded = history.recorded(row.name)
+    if recorded is None or recorded.state is not SegmentState.COPY_SEGMENT_FINISHED:
+        return False
+    if not row.key:
+        return True  # recorded under a layout that the marker lacks
+    return await storage.size(row.key) != recorded.sizes[row.judged.suffix]
+
+
+def _require_same_cluster(present: marker.BucketMarker | None, identity: LogIdentity) -> None:
+    if present is not None and identity.cluster_id not in (None, present.cluster_id):
+        raise InvalidArgument(
+            f"the storage belongs to cluster {present.cluster_id!r}, the log to "
+            f"{identity.cluster_id!r}"
+        )
+
+
+@contextlib.asynccontextmanager
+async def _reader(config: Config) -> AsyncIterator[_Reader]:
+    """Open the configured log for reading; beside a daemon that runs, or without one."""
+    if isinstance(config.event_log, EmbeddedLog):
+        disk = LocalDisk()
+        try:
+            identity = await read_identity(disk, config.event_log_directory)
+            if identity is None:
+                raise InvalidArgument(f"{config.event_log_directory} holds no event log")
+            yield _Files(disk, config.event_log_directory, identity)
+        finally:
+            disk.close()
+        return
+    async with opened(config, KAFKA, None) as log:
+        yield _Topic(log)
+
+
+class _Topic:
+    """Kafka's metadata topic."""
+
+    def __init__(self, log: EventLog) -> None:
+        assert log.identity is not None, "open"
+        self._log, self.identity = log, log.identity
+
+    async def read_on(self, history: History) -> int:
+        number = history.fold.partition
+        ranges = await self._log.end_offsets([number])
+        if number not in ranges:
+            raise NotReady(f"the end of metadata partition {number} is not known now")
+        start, end = ranges[number].start, ranges[number].end
+        at = max(history.fold.position, start)
+        if at < end:
+            async with contextlib.aclosing(self._log.follow(number, at)) as found:
+                async for batch in found:
+                    for offset, value in batch.records:
+                        history.take(offset, value)
+                    history.fold.advance(batch.next_offset, batch.leader_epoch)
+                    if batch.next_offset >= end:
+                        break
+        return start
+
+
+class _Files:
+    """An embedded log's files, of a daemon that perhaps runs: only whole batches are taken."""
+
+    def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
+        self._disk, self._directory, self.identity = disk, directory, identity
+
+    async def read_on(self, history: History) -> int:
+        home = embedded.partition_directory(self._directory, history.fold.partition)
+        bases = await embedded.segments(self._disk, home)
+        for base in bases:
+            path = embedded.segment_path(home, base)
+            buffer = await embedded.read_segment(self._disk, path)
+            for piece in pieces(buffer, base):
+                if piece.found:
+                    _take(history, buffer[piece.position : piece.end])
+                elif base != bases[-1] or piece.end < len(buffer):
+                    raise LogCorrupt(f"{path} at byte {piece.position}: {piece.reason}")
+        return bases[0] if bases else 0
+
+
+def _take(history: History, buffer: bytes) -> None:
+    for batch in batches.split(buffer):
+        for offset, value in batches.records_of(batch):
+            if offset >= history.fold.position:
+                history.take(offset, value)
