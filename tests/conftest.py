@@ -9,3 +9,9 @@ settings.register_profile(
 )
 settings.register_profile("exhaustive", parent=settings.get_profile("ci"), derandomize=False)
 settings.load_profile(os.environ.get("RLMM_HYPOTHESIS", "ci"))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--rewrite", action="store_true", help="write down anew what the commands answer"
+    )

@@ -37,7 +37,9 @@ def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: b
         show_json(findings)
     else:
         columns = ("check", "verdict", "found")
-        show_table(columns, [(each.check, each.verdict, each.found) for each in findings])
+        show_table(
+            columns, [(each.check, each.verdict, each.found) for each in findings], fold=columns
+        )
         for each in findings:
             if each.advice:
                 click.echo(f"{each.check}: {each.advice}")

@@ -50,7 +50,7 @@ def verify(directory: str, *, as_json: bool) -> None:
         if found:
             click.echo()
             rows = [(at["kind"], at["file"], at["position"], at["reason"]) for at in found]
-            show_table(("kind", "file", "byte", "reason"), rows)
+            show_table(("kind", "file", "byte", "reason"), rows, fold=("file", "reason"))
     if any(at["kind"] == "corrupt" for report in reports for at in report["findings"]):
         raise click.exceptions.Exit(Exit.TROUBLE)
 
@@ -118,6 +118,7 @@ def repair(number: int | None, *, target: Target) -> None:
                 )
                 for row in rows
             ],
+            fold=("trouble",),
         )
         if any(row["state"] == "replaying" for row in rows):
             click.echo("Next: rlmm partitions")

@@ -1,7 +1,9 @@
 """Answers on standard output, errors on standard error; every foreign string escaped."""
 
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -12,6 +14,10 @@ from rlmm_daemon.observability.escape import escape, escape_lines
 
 #: So that a table in a pipe is never folded or cut.
 _PIPE_COLUMNS: Final = 1_000
+#: Between two columns.
+_GAP_COLUMNS: Final = 2
+#: A column that may be folded is never narrower.
+_FOLDED_COLUMNS_MIN: Final = 12
 
 
 def show_json(value: Any) -> None:
@@ -20,9 +26,17 @@ def show_json(value: Any) -> None:
 
 
 def show_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    fold: Collection[str] = (),
 ) -> None:
-    """Print a table: ruled and coloured on a terminal, aligned columns in a pipe."""
+    """Print a table: ruled and coloured on a terminal, aligned columns in a pipe.
+
+    Nothing is ever cut. Where the terminal is too narrow, the columns of `fold` are folded as far
+    as they can be; ids and numbers stay whole, so that they can be copied, at the price of a line
+    that the terminal breaks.
+    """
     # Imported late: a command that answers in JSON does without it.
     from rich import box  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -30,24 +44,54 @@ def show_table(
     from rich.text import Text  # noqa: PLC0415
 
     terminal = sys.stdout.isatty()
-    table = Table(
-        *(Column(Text(column), overflow="fold") for column in columns),
-        title=Text(title) if title else None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD if terminal else None,
-        pad_edge=False,
-    )
-    for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
+    lines = [[Text(cell(value)) for value in row] for row in rows]
+    widths = [
+        max([len(column), *(line[at].cell_len for line in lines)])
+        for at, column in enumerate(columns)
+    ]
     console = Console(file=sys.stdout, highlight=False, width=None if terminal else _PIPE_COLUMNS)
-    console.print(table)
+    if terminal:
+        folded = [at for at, column in enumerate(columns) if column in fold]
+        widths = _fitted(widths, folded, console.width - _GAP_COLUMNS * (len(columns) - 1))
+        console.width = max(console.width, sum(widths) + _GAP_COLUMNS * len(columns))
+    table = Table(
+        *(
+            Column(Text(column), overflow="fold", no_wrap=column not in fold, width=width)
+            for column, width in zip(columns, widths, strict=True)
+        ),
+        box=box.SIMPLE_HEAD if terminal else None,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for line in lines:
+        table.add_row(*line)
+    console.print(table, soft_wrap=True)
+
+
+def _fitted(widths: list[int], folded: list[int], room: int) -> list[int]:
+    """Return the widths with the folded columns made narrower until all have room, or at a floor.
+
+    The widest gives way first.
+    """
+    fitted = list(widths)
+    while sum(fitted) > room:
+        narrowable = [at for at in folded if fitted[at] > _FOLDED_COLUMNS_MIN]
+        if not narrowable:
+            break
+        fitted[max(narrowable, key=lambda at: fitted[at])] -= 1
+    return fitted
 
 
 def show_facts(facts: Mapping[str, object]) -> None:
-    """Print names and values, one a line, aligned."""
+    """Print names and values, one a line, aligned; a long value goes on below its beginning."""
     width = max(map(len, facts), default=0)
+    room = shutil.get_terminal_size().columns - width - 2 if sys.stdout.isatty() else 0
     for name, value in facts.items():
-        click.echo(f"{name:<{width}}  {cell(value)}")
+        text = cell(value)
+        if 0 < room < len(text):
+            text = f"\n{'':<{width}}  ".join(textwrap.wrap(text, max(room, _FOLDED_COLUMNS_MIN)))
+        click.echo(f"{name:<{width}}  {text}")
 
 
 def show_error(error: RlmmError, *, as_json: bool = False) -> None:

@@ -15,11 +15,10 @@ from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.escape import escape
 
 _COLUMNS = (
-    "N", "state", "position", "log end", "lag", "announced", "folded", "segments", "unreadable",
-    "rejected",
+    "N", "state", "position", "lag", "announced", "folded", "segments", "unreadable", "rejected",
 )  # fmt: skip
 
-_USER_COLUMNS = ("partition", "topic id", "N", "role", "finished", "size", "copying", "deleting")
+_USER_COLUMNS = ("partition", "topic id", "N", "role", "segments", "size")
 
 
 @click.command("partitions")
@@ -77,7 +76,7 @@ def _users(target: Target, topic: str | None) -> None:
         for each in found:
             show_json(_as_json(each))
         return
-    show_table(_USER_COLUMNS, [_user_row(each) for each in found])
+    show_table(_USER_COLUMNS, [_user_row(each) for each in found], fold=("partition", "segments"))
     click.echo(phrases.number(len(found), "user partition"))
 
 
@@ -96,15 +95,18 @@ def _as_json(each: UserPartition) -> dict[str, Any]:
 
 def _user_row(each: UserPartition) -> tuple[object, ...]:
     counts, partition = each.segments, each.partition.to_domain()
+    finished = counts.get(SegmentState.COPY_SEGMENT_FINISHED.name, 0)
+    busy = (
+        ("being copied", counts.get(SegmentState.COPY_SEGMENT_STARTED.name, 0)),
+        ("being deleted", counts.get(SegmentState.DELETE_SEGMENT_STARTED.name, 0)),
+    )
     return (
         f"{partition.topic}-{partition.partition}",
         uuid_text(partition.topic_id),
         each.metadata_partition,
         each.role,
-        counts.get(SegmentState.COPY_SEGMENT_FINISHED.name, 0),
+        ", ".join([f"{finished:,}", *(f"{count:,} {word}" for word, count in busy if count)]),
         phrases.size(each.size_bytes),
-        counts.get(SegmentState.COPY_SEGMENT_STARTED.name) or None,
-        counts.get(SegmentState.DELETE_SEGMENT_STARTED.name) or None,
     )
 
 
@@ -116,8 +118,7 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
     return (
         row["metadata_partition"],
         row["state"],
-        row["position"],
-        row["log_end"],
+        str(row["position"]),
         row["lag"],
         row["announced"],
         row["user_partitions"],
@@ -136,10 +137,12 @@ def _show_trouble(row: dict[str, Any]) -> None:
 
 def _show_records(rows: list[dict[str, Any]]) -> None:
     found = [
-        (row["metadata_partition"], each["offset"], each["kind"], each["reason"], each["head"])
+        (row["metadata_partition"], str(each["offset"]), each["kind"], each["reason"], each["head"])
         for row in rows
         for each in row["recent"]
     ]
     if found:
         click.echo()
-        show_table(("partition", "offset", "kind", "reason", "first bytes"), found)
+        show_table(
+            ("partition", "offset", "kind", "reason", "first bytes"), found, fold=("first bytes",)
+        )

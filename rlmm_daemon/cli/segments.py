@@ -12,7 +12,7 @@ from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 
-_COLUMNS = ("start", "end", "epochs", "state", "size", "segment id", "last event")
+_COLUMNS = ("offsets", "epochs", "state", "size", "segment id", "changed")
 #: A table on a terminal has no room for Kafka's names.
 _STATES = {
     SegmentState.COPY_SEGMENT_STARTED: "copying",
@@ -39,7 +39,7 @@ def command(partition: str, *, epoch: int | None, target: Target) -> None:
         for segment in found:
             click.echo(json.dumps(segment))
         return
-    show_table(_COLUMNS, [row(segment) for segment in found])
+    show_table(_COLUMNS, [row(segment) for segment in found], fold=("epochs",))
     total = sum(segment.segment_size_bytes for segment in found)
     click.echo(f"{phrases.number(len(found), 'segment')}, {phrases.size(total)}")
 
@@ -48,8 +48,7 @@ def row(segment: SegmentMetadata) -> tuple[object, ...]:
     """Return a segment as a line of a table."""
     age = datetime.now(UTC).timestamp() - segment.event_timestamp_ms / 1000
     return (
-        segment.start_offset,
-        segment.end_offset,
+        f"{segment.start_offset}..{segment.end_offset}",
         _epochs(segment),
         _STATES[segment.state],
         phrases.size(segment.segment_size_bytes),
@@ -68,8 +67,8 @@ def facts(segment: SegmentMetadata) -> dict[str, object]:
         "partition": str(segment.partition),
         "segment id": uuid_text(segment.segment_id),
         "state": segment.state.name,
-        "start offset": segment.start_offset,
-        "end offset": segment.end_offset,
+        "start offset": str(segment.start_offset),
+        "end offset": str(segment.end_offset),
         "leader epochs": _epochs(segment),
         "size": phrases.size(segment.segment_size_bytes),
         "broker": segment.broker_id,

@@ -13,6 +13,7 @@ from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.observability.escape import escape
 
 
 @click.group("snapshot")
@@ -35,10 +36,13 @@ def now(number: int | None, *, target: Target) -> None:
     if target.json:
         show_json(rows)
     else:
-        columns = ("partition", "state", "next offset", "size", "ms", "path")
+        columns = ("partition", "state", "next offset", "size", "ms", "file")
         shown = [row for row in rows if row["next_offset"] or not row["written"]]
-        show_table(columns, [_row(row) for row in shown])
-        click.echo(f"{len(rows) - len(shown)} more are empty")
+        show_table(columns, [_row(row) for row in shown], fold=("file",))
+        for directory in sorted({str(Path(row["path"]).parent) for row in rows if row["path"]}):
+            click.echo(f"in {escape(directory)}")
+        if len(rows) > len(shown):
+            click.echo(f"{len(rows) - len(shown)} more are empty")
     if not all(row["written"] for row in rows):
         raise click.exceptions.Exit(Exit.TROUBLE)
 
@@ -49,10 +53,10 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
     return (
         row["metadata_partition"],
         row["state"],
-        row["next_offset"],
+        str(row["next_offset"]),
         phrases.size(row["bytes"]),
         round(row["seconds"] * 1000),
-        row["path"],
+        Path(row["path"]).name,
     )
 
 
@@ -71,20 +75,21 @@ def verify(paths: tuple[str, ...], *, as_json: bool) -> None:
     if as_json:
         show_json(rows)
     else:
-        columns = ("path", "verdict", "partition", "next offset", "segments")
+        columns = ("file", "partition", "next offset", "segments", "verdict")
         show_table(
             columns,
             [
                 (
-                    row["path"],
-                    row["error"] or "whole",
+                    Path(row["path"]).name,
                     row["metadata_partition"],
-                    row["next_offset"],
+                    None if row["next_offset"] is None else str(row["next_offset"]),
                     row["segments"],
+                    row["error"] or "whole",
                 )
                 for row in rows
                 if row["error"] or row["next_offset"]
             ],
+            fold=("file", "verdict"),
         )
         whole = sum(row["error"] is None for row in rows)
         click.echo(f"{whole} of {phrases.number(len(rows), 'file')} whole; empty ones not shown")
@@ -112,7 +117,7 @@ def show(path: str, *, as_json: bool) -> None:
         | {"created": phrases.moment(created)}
     )
     click.echo()
-    columns = ("partition", *(state.name.lower() for state in _SHOWN), "finished bytes")
+    columns = ("partition", "copying", "finished", "deleting", "size")
     show_table(
         columns,
         [

@@ -61,8 +61,9 @@ def _show(status: dict[str, Any]) -> None:
     )
     if status["copies"]:
         click.echo()
-        columns = ("copy of", "segment", "phase", "done", "of", "age", "call in flight")
-        show_table(columns, [_copy(job) for job in status["copies"]])
+        columns = ("copy of", "segment", "phase", "done", "age", "call in flight")
+        rows = [_copy(job) for job in status["copies"]]
+        show_table(columns, rows, fold=("copy of", "phase", "call in flight"))
     if log["failure"]:
         click.echo(f"\nNext: {log['failure']['command']}")
 
@@ -77,11 +78,10 @@ def _log(log: dict[str, Any]) -> str:
 
 def _copy(job: dict[str, Any]) -> tuple[object, ...]:
     return (
-        job["partition"],
+        job["partition"].partition(":")[2],
         job["segment_id"],
         job["phase"],
-        phrases.size(job["bytes_done"]),
-        phrases.size(job["bytes_total"]),
+        f"{phrases.size(job['bytes_done'])} of {phrases.size(job['bytes_total'])}",
         phrases.duration(job["age_seconds"]),
         job["call"] or None,
     )

@@ -41,7 +41,7 @@ def doctor(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
         show_json({"steps": {n: _error(e) for n, e in result.results.items()}, "policy": policy})
     else:
         rows = [(name, _verdict(error)) for name, error in result.results.items()]
-        show_table(("step", "outcome"), rows)
+        show_table(("step", "outcome"), rows, fold=("outcome",))
         if policy is not None:
             click.echo("\nThe policy that allows what was denied:")
             click.echo(json.dumps(policy, indent=2))

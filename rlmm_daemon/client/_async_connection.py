@@ -461,7 +461,7 @@ class AsyncCaller:
                 pause = next(pauses)
                 if not self._was_connected or loop.time() + pause >= give_up:
                     raise DaemonUnreachable(
-                        f"no daemon answers on {self._path}: {error}"
+                        f"no daemon answers on {self._path}: {error.strerror or error}"
                     ) from error
                 await asyncio.sleep(pause)
             else:

@@ -51,7 +51,9 @@ class Connection:
             )
         except OSError as error:
             self.close()
-            raise DaemonUnreachable(f"no daemon answers on {path}: {error}") from error
+            raise DaemonUnreachable(
+                f"no daemon answers on {path}: {error.strerror or error}"
+            ) from error
         except BaseException:
             self.close()
             raise

@@ -142,7 +142,7 @@ _DAEMON: Final = (
         applies=lambda f: f.partition is None,
         sentence=lambda _: "No event of the log names this partition, and nobody announced it.",
         evidence=lambda f: [f"asked for: {f.selector}"],
-        command=lambda _: "rlmm partitions",
+        command=lambda _: "rlmm partitions --users",
     ),
     Cause(
         name="draining",
