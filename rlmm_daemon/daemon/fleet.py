@@ -28,6 +28,7 @@ from rlmm_daemon.domain.errors import (
     CorruptError,
     InvalidArgument,
     RlmmError,
+    StorageUnavailable,
     UnavailableError,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
@@ -125,6 +126,10 @@ class Fleet:
         #: Where each log started whose missing head was accepted.
         self._accepted_starts: dict[int, int] = {}
         self._accept_missing = False
+        #: Held while followers are started or stopped, and while the log is opened anew.
+        self._turning = asyncio.Lock()
+        #: How many partitions the open log has by now, where that is not what it opened with.
+        self._recounted: int | None = None
         #: Rung when the identity became known, or a follower came or went.
         self.changed = Bell()
         self.target_wanted = Bell()
@@ -251,6 +256,7 @@ class Fleet:
         """Take up how many partitions the log has now: events of another count lie elsewhere."""
         identity = self.identity
         if identity is not None and partition_count != identity.partition_count:
+            self._recounted = partition_count
             self._whole_failed(
                 FailureReason.PARTITION_COUNT_CHANGED,
                 f"the log had {identity.partition_count} partitions and has {partition_count} now",
@@ -264,8 +270,42 @@ class Fleet:
             logger.error("event log failed", reason=reason.value, evidence=evidence)
         self.changed.ring()
 
+    async def reopen(self, topic_id: TopicId) -> None:
+        """Take up the log that stands under the known name now; each fold is the former one's.
+
+        Raises:
+            UnavailableError: not now.
+        """
+        async with self._turning:
+            if self.identity is None or self.identity.topic_id == topic_id:
+                return
+            logger.error("event log is another one now", topic_id=uuid_text(topic_id))
+            for follower in self.followers.values():
+                follower.log_changed(topic_id)
+            try:
+                self.identity = await self._log.open(create=False)
+            except (LogMissing, NoTopicId) as gone:
+                raise StorageUnavailable(str(gone) or "the log is not there") from gone
+            self._snapshots.belongs_to(self.identity)
+            self._recorded, self._present, self._accepted_starts = {}, {}, {}
+            await self._compare(self.identity, await self._state.identity(), None)
+
+    async def _recount(self) -> None:
+        """Follow the log by the number of partitions that it has now."""
+        async with self._turning:
+            for partition in list(self.followers):
+                await self._end(partition)
+            self.identity = await self._log.open(create=False)
+            self._recounted = None
+            self._recorded, self._present, self._accepted_starts = {}, {}, {}
+            self._snapshots.belongs_to(self.identity)
+            assert self.follow_set is not None, "opened before"
+            self.follow_set.recount(self.identity.partition_count)
+
     async def accept_all(self) -> None:
         """Go on with the log as it is, or with a new one: an operator accepted the loss."""
+        if self._recounted is not None:
+            await self._recount()
         if self.identity is not None:
             await self._accepted(None)
         self._accept_missing = True
@@ -350,13 +390,14 @@ class Fleet:
         """Keep the followers equal to what is wanted, for ever."""
         assert self.follow_set is not None, "opened before"
         while True:
-            # Folds of a log with another partition count would mean nothing.
-            wanted = set() if self.whole_failure else self.follow_set.wanted()
-            busy = {p for p, writer in self._writers.items() if writer.in_flight}
-            for partition in sorted(self.followers.keys() - wanted - busy):
-                await self._stop(partition)
-            for partition in sorted(wanted - self.followers.keys()):
-                self._start(partition, group)
+            async with self._turning:
+                # Folds of a log with another partition count would mean nothing.
+                wanted = set() if self.whole_failure else self.follow_set.wanted()
+                busy = {p for p, writer in self._writers.items() if writer.in_flight}
+                for partition in sorted(self.followers.keys() - wanted - busy):
+                    await self._stop(partition)
+                for partition in sorted(wanted - self.followers.keys()):
+                    self._start(partition, group)
             if self.whole_failure or self.follow_set.wanted() <= self.followers.keys():
                 try:
                     async with asyncio.timeout(1.0):  # reasons that end by time ring no bell
@@ -376,6 +417,7 @@ class Fleet:
             partition_count=self.identity.partition_count,
             target_wanted=self.target_wanted,
             on_dropped=self._forget_position,
+            reopen=self.reopen,
             on_applied=self._on_applied,
         )
         recorded = [
@@ -415,8 +457,10 @@ class Fleet:
             if partition in self.follow_set.wanted() or follower.writer.in_flight:
                 return  # wanted again meanwhile: a write may be on its way already
         self._note_position(follower)
-        task = self._tasks.pop(partition)
-        del self.followers[partition]
+        await self._end(partition)
+
+    async def _end(self, partition: MetadataPartition) -> None:
+        follower, task = self.followers.pop(partition), self._tasks.pop(partition)
         follower.retired = True
         task.cancel()
         await asyncio.wait({task})

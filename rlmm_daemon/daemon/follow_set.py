@@ -44,6 +44,14 @@ class FollowSet:
             return known
         return metadata_partition(partition.topic_id, partition.partition, self.partition_count)
 
+    def recount(self, partition_count: int) -> None:
+        """Go by another number of metadata partitions: what is announced lies elsewhere now."""
+        announced = list(self._of)
+        self.partition_count = partition_count
+        self._of, self._announced = {}, {}
+        self._warm, self._demanded, self._discovered = set(), {}, set()
+        self.announce(announced, dict.fromkeys(announced, False))
+
     def warm(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Follow for what had been announced before a restart."""
         self._warm = {self.of(partition) for partition in partitions}

@@ -11,7 +11,7 @@ Each state change happens here and nowhere else::
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,7 +41,7 @@ from rlmm_daemon.domain.errors import (
     UnavailableError,
     UnsupportedProtocol,
 )
-from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import (
     EventLog,
@@ -49,6 +49,7 @@ from rlmm_daemon.ports.event_log import (
     LogMoved,
     LogRange,
     LogTrimmed,
+    TopicIdChanged,
 )
 
 #: A replay gives way to look-ups after this long; lab figures put their p99 at about 1 ms then.
@@ -83,6 +84,8 @@ class FollowerContext:
     target_wanted: Bell
     #: Called when a fold was written down and dropped.
     on_dropped: Callable[[MetadataPartition], None]
+    #: Called when the log turned out to be another one, after the fold was dropped.
+    reopen: Callable[[TopicId], Awaitable[None]]
     #: Called for each applied record, after the fold and before the writer hear of it.
     on_applied: Callable[[MetadataPartition, Outcome], None]
 
@@ -127,6 +130,12 @@ class Follower:
         self._retry = Bell()
         self._restart = False
         self._rebuild = False
+        #: The topic id of the log that took the place of the one that was folded.
+        self._other_log: TopicId | None = None
+        #: The last such id for which the fold was written down and dropped.
+        self._dropped_for: TopicId | None = None
+        #: The fold was held against what an earlier one knew, and lacks nothing of it.
+        self._accounted = False
         self._trimmed_to: int | None = None
         #: The failure that says that segments are held.
         self._held: Failure | None = None
@@ -182,6 +191,14 @@ class Follower:
         self.confirmation.reached(self.fold.position)
         self._turn_ready()
         self.changed.ring()
+
+    def log_changed(self, topic_id: TopicId) -> None:
+        """The log is another one now: nothing of the fold may be said any more, or gone on with."""
+        if topic_id != self._dropped_for:
+            self._other_log = topic_id
+            self._state = PartitionState.STARTING
+            self.changed.ring()
+            self._retry.ring()
 
     def retry(self) -> None:
         """Start over and check everything anew; until then the failure stands."""
@@ -265,13 +282,15 @@ class Follower:
                 # Followed again after the usual pause: a log that stays moved must not spin.
                 await self._drop_fold(str(moved) or "the log lost its tail")
                 position = self.fold.position
+                if isinstance(moved, TopicIdChanged):
+                    await self._reopen(moved.topic_id)
             except (CorruptError, RefusedError) as error:
                 self._stopped_by(error)
             except (UnavailableError, OSError) as error:
                 self._troubled(error)
             except Exception as bug:
                 raise PartitionCrash(self.partition) from bug
-            if self._restart:
+            if self._restart or self._other_log is not None:
                 wait = BACKOFF_SECONDS_MIN
             elif self.failure is not None:
                 await self._retry.wait()
@@ -280,8 +299,17 @@ class Follower:
                 await asyncio.sleep(wait * (0.5 + self._context.rng.random() / 2))
                 wait = min(wait * 2, BACKOFF_SECONDS_MAX)
 
+    async def _reopen(self, topic_id: TopicId) -> None:
+        self._other_log, self._dropped_for = None, topic_id
+        try:
+            await self._context.reopen(topic_id)
+        except (UnavailableError, OSError) as error:
+            self._troubled(error)
+
     async def _live(self) -> None:
         """Follow until something is wrong, or an operator wants everything checked anew."""
+        if self._other_log is not None:
+            raise TopicIdChanged(self._other_log)
         if self._restart:
             self._begin_again()
         if self.failure is not None and self.failure.reason is FailureReason.CRASH_LOOP:
@@ -293,7 +321,7 @@ class Follower:
             async for batch in batches:
                 self._answered_at = self._context.clock.monotonic()
                 self.trouble = None
-                if self._restart:
+                if self._restart or self._other_log is not None:
                     return
                 self.range = batch.range
                 async with self.steady:
@@ -319,7 +347,8 @@ class Follower:
             await self._load_snapshot()
         if self.fold.position < self.accepted_start:
             self.fold.advance(self.accepted_start, self.fold.leader_epoch)
-        if not self.history.comparing and (evidence := self._foreign_evidence()) is not None:
+        evidence = None if self._accounted else self._foreign_evidence()
+        if not self.history.comparing and evidence is not None:
             # No fold of ours says what the log that was known held: nobody can say what is gone.
             self._fail(FailureReason.HISTORY_LOST, evidence, command=ACCEPT_ALL)
         for position in list(self._recorded):
@@ -409,6 +438,7 @@ class Follower:
         if not missing:
             await self._context.snapshots.remove(self.partition)
             await self.history.forget()
+            self._accounted = True
             if not self._recorded:
                 self.failure = None
             return
@@ -433,6 +463,7 @@ class Follower:
                 self._troubled(error)
                 await asyncio.sleep(BACKOFF_SECONDS_MAX)
         self.fold = Fold(self.partition, self._context.partition_count)
+        self._accounted = False
         self.settled = None
         self.applied_since_snapshot = 0
         if not self._recorded:

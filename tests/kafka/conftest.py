@@ -17,6 +17,9 @@ from tests.kafka.proxy import Proxy
 from tests.kafka.rig import KafkaRig
 
 HERE = Path(__file__).parent
+KEPT = os.environ.get("RLMM_TEST_KAFKA_KEEP")
+#: Holds on to processes that are not waited for, which is what is wanted of them.
+_left_running: list[Cluster] = []
 REQUESTED = any(os.environ.get(name) for name in ("RLMM_TEST_KAFKA", "RLMM_TEST_KAFKA_LIBS"))
 
 
@@ -44,7 +47,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_cluster() -> Iterator[Cluster]:
-    """Three nodes with every kind of listener; a fault's test uses `cluster`."""
+    """Three nodes with every kind of listener; a fault's test uses `cluster`.
+
+    RLMM_TEST_KAFKA_KEEP names a directory whose cluster is used, and left running: for quick turns
+    while writing tests. `python -m deploy.dev.kafka.cluster down --directory` ends it.
+    """
+    if KEPT:
+        yield _kept(Path(KEPT))
+        return
     directory = Path(tempfile.mkdtemp(prefix="rlmm-kafka-"))
     count = int(os.environ.get("RLMM_TEST_KAFKA_NODES", "3"))
     cluster = Cluster(directory=directory, count=count, properties=tiering())
@@ -53,6 +63,17 @@ def kafka_cluster() -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.destroy()
+
+
+def _kept(directory: Path) -> Cluster:
+    try:
+        cluster = Cluster.read(directory)
+    except FileNotFoundError:
+        cluster = Cluster(directory=directory, count=3)
+    cluster.properties = tiering()
+    cluster.start()
+    _left_running.append(cluster)
+    return cluster
 
 
 @pytest.fixture
@@ -90,7 +111,10 @@ def rig(
     cluster: Cluster, probe: Probe, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[KafkaRig]:
     """Managers over a topic of this test's own."""
-    rig = KafkaRig(cluster, probe, tmp_path, f"rlmm.{request.node.originalname}"[:200])
+    topic = f"rlmm.{request.node.originalname}"[:200]
+    if KEPT:
+        topic += f".{os.urandom(3).hex()}"  # an earlier run's topic is still there
+    rig = KafkaRig(cluster, probe, tmp_path, topic)
     yield rig
     rig.close()
     gc.collect()  # a connection left open is this test's failure, not a later one's

@@ -2,13 +2,21 @@
 
 import asyncio
 import json
-from contextlib import suppress
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from rlmm_daemon import wiring
+from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.readiness import FailureReason, PartitionState
-from rlmm_daemon.domain.errors import HistoryLost, NotReady, RlmmError
+from rlmm_daemon.daemon.cluster_view import ClusterFacts, ClusterView
+from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.domain.errors import HistoryLost, NotReady, PartitionFailed, RlmmError
+from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.ports.event_log import LogMissing
 from tests.kafka.rig import (
     BROKER,
@@ -55,8 +63,14 @@ async def test_the_topic_is_made_as_the_configuration_says(rig):
     assert {name: made["config"][name] for name in wanted} == wanted
 
 
-@pytest.mark.xfail(reason="a follower does not open the log again under it", strict=True)
-async def test_a_recreated_topic_is_history_lost_until_it_is_accepted(rig):
+async def recreated(rig) -> None:
+    await asyncio.to_thread(rig.probe.ask, "delete", topic=rig.topic)
+    await until_created(rig)
+
+
+@pytest.mark.parametrize("command", ["repair", "accept-loss"])
+async def test_a_recreated_topic_is_history_lost_until_that_is_ended(rig, command):
+    rig.topic += f".{command}"
     rig.create()
     tp = tp_in(0)
     async with rig.manager() as manager:
@@ -64,16 +78,70 @@ async def test_a_recreated_topic_is_history_lost_until_it_is_accepted(rig):
         writer = Writer(manager, tp)
         for number in range(3):
             await writer.copy(number)
-        await asyncio.to_thread(rig.probe.ask, "delete", topic=rig.topic)
-        await until_created(rig)
-        await failed(manager, FailureReason.HISTORY_LOST)
+        begun = time.perf_counter()
+        await recreated(rig)
+        await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
+        rig.tell(f"recreated: noticed after {time.perf_counter() - begun:.1f} s")
         assert not manager.is_ready(tp)
-        with pytest.raises(RlmmError):
+        with pytest.raises(HistoryLost, match="rlmm log repair 0"):
             manager.list_remote_log_segments(tp, None, BROKER)
-        await manager.fleet.accept(follower(manager, P0))
-        rig.tell(f"accepted: ready after {await until(lambda: manager.is_ready(tp)):.2f} s")
-        assert segments(manager, tp) == {}
-        await Writer(manager, tp, base=100).copy(0)
+        operator = Operator(manager)
+        if command == "repair":
+            await operator.log_repair(P0)
+        else:
+            await operator.partition_accept_loss(None, everything=True)
+        rig.tell(f"{command}: ready after {await until(lambda: manager.is_ready(tp)):.2f} s")
+        assert len(segments(manager, tp)) == (3 if command == "repair" else 0)
+        again = Writer(manager, tp, base=100)
+        await again.copy(0)
+        await asyncio.to_thread((writer if command == "repair" else again).check, rig)
+
+
+async def test_a_raised_partition_count_fails_all_until_it_is_accepted(rig):
+    rig.create()
+    tp = tp_in(0)
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        await Writer(manager, tp).copy(0)
+        await asyncio.to_thread(rig.probe.ask, "grow", topic=rig.topic, count=COUNT + 3)
+        async with watching(rig, manager):
+            begun = time.perf_counter()
+            await until(lambda: manager.fleet.whole_failure is not None)
+            rig.tell(f"count raised: noticed after {time.perf_counter() - begun:.1f} s")
+            with pytest.raises(PartitionFailed, match="accept-loss --all"):
+                manager.list_remote_log_segments(tp, None, BROKER)
+            await Operator(manager).partition_accept_loss(None, everything=True)
+            rig.tell(f"accepted: ready after {await until(lambda: manager.is_ready(tp)):.2f} s")
+            follow_set = manager.fleet.follow_set
+            assert follow_set is not None
+            assert follow_set.partition_count == COUNT + 3
+            again = Writer(manager, tp, base=100)
+            await again.copy(0)
+            assert follow_set.of(tp) == metadata_partition(tp.topic_id, tp.partition, COUNT + 3)
+            await asyncio.to_thread(again.check, rig)
+
+
+@asynccontextmanager
+async def watching(rig, manager) -> AsyncIterator[ClusterView]:
+    """The view of the cluster as the daemon keeps it, asking all the time."""
+
+    def answered(facts: ClusterFacts) -> None:
+        manager.fleet.seen(partition_count=len(facts.leaders))
+        view.refresh()
+
+    view = ClusterView(
+        wiring.cluster_of(rig.config(), manager.log),
+        manager.clock,
+        random.Random(1),
+        broker_id=BrokerId(1),
+        on_answer=answered,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(view.run())
+        try:
+            yield view
+        finally:
+            task.cancel()
 
 
 async def until_created(rig) -> None:

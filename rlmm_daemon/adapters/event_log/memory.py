@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
 from rlmm_daemon.domain.errors import (
@@ -216,6 +216,13 @@ class MemoryLogStore:
         self._partitions = [_Partition() for _ in range(count)]
         self._wake()
 
+    def grow(self, partition_count: int) -> None:
+        """Have more partitions, as an operator may order."""
+        more = partition_count - len(self._partitions)
+        self._partitions += [_Partition() for _ in range(more)]
+        self._identity = replace(self._identity, partition_count=partition_count)
+        self._wake()
+
     def pause(self) -> None:
         """Stop answering: appends wait, followers get nothing, questions are refused."""
         self._running = False
@@ -324,7 +331,8 @@ class MemoryEventLog:
         self, partitions: Collection[MetadataPartition]
     ) -> Mapping[MetadataPartition, LogRange]:
         """Return the ranges; none at all while the store is paused or another topic."""
-        if self._closed or self._store.paused or self._store.identity != self._identity:
+        known = self._identity is not None and self._identity.topic_id
+        if self._closed or self._store.paused or self._store.identity.topic_id != known:
             return {}
         count = self._store.identity.partition_count
         return {each: self._store.partition(each).range for each in partitions if 0 <= each < count}

@@ -7,6 +7,7 @@ import pytest
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.domain.errors import (
     HistoryLost,
     InvalidArgument,
@@ -14,7 +15,7 @@ from rlmm_daemon.domain.errors import (
     PartitionFailed,
     StorageUnavailable,
 )
-from rlmm_daemon.domain.ids import TopicId
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from tests.unit.manager.events import TP, of, started, until, updated
 
 BROKER = Caller.BROKER
@@ -46,6 +47,16 @@ async def one_segment(rig, **options) -> None:
         await manager.add(started(1, 0, 9), BROKER)
         await manager.update(updated(1), BROKER)
         await manager.drain()
+
+
+async def ready(manager) -> None:
+    manager.replace_assignment([TP], [])
+    await until(lambda: manager.is_ready(TP))
+
+
+async def copied(manager, number: int, start: int, end: int) -> None:
+    await manager.add(started(number, start, end), BROKER)
+    await manager.update(updated(number), BROKER)
 
 
 def ask(manager):
@@ -112,6 +123,68 @@ async def test_a_recreated_log_is_compared_with_what_the_snapshot_knew(rig):
         await until(lambda: follower.failure is not None)
         with pytest.raises(HistoryLost, match="1 finished segment"):
             ask(manager)
+
+
+async def recreated_under(manager, rig):
+    """Wait until the follower holds the new log against what it knew."""
+    await ready(manager)
+    await copied(manager, 1, 0, 9)
+    follower = manager.fleet.followers[of(TP)]
+    rig.store.recreate(OTHER)
+    await until(lambda: manager.fleet.identity.topic_id == OTHER)
+    await until(lambda: follower.failure is not None)
+    return follower
+
+
+async def test_a_log_recreated_under_a_follower_is_history_lost_until_it_is_repaired(rig):
+    async with rig.manager() as manager:
+        follower = await recreated_under(manager, rig)
+        with pytest.raises(HistoryLost, match="log repair") as lost:
+            ask(manager)
+        assert "1 finished segment" in str(lost.value)
+        await Operator(manager).log_repair(follower.partition)
+        await until(lambda: manager.is_ready(TP))
+        assert ask(manager)
+        await copied(manager, 2, 10, 19)
+
+
+async def test_a_log_recreated_under_a_follower_may_be_accepted_as_it_is(rig):
+    async with rig.manager() as manager:
+        await recreated_under(manager, rig)
+        elsewhere = manager.fleet.follow_set
+        assert elsewhere is not None
+        unknown = MetadataPartition((of(TP) + 1) % 3)
+        elsewhere.demand([unknown])
+        await until(lambda: unknown in manager.fleet.followers)
+        await until(lambda: manager.fleet.followers[unknown].failure is not None)
+        await Operator(manager).partition_accept_loss(None, everything=True)
+        await until(lambda: manager.is_ready(TP))
+        assert ask(manager) is None
+        await until(lambda: manager.fleet.followers[unknown].failure is None)
+        await copied(manager, 2, 10, 19)
+    async with rig.manager() as manager:
+        await ready(manager)
+
+
+async def test_nothing_is_followed_by_another_count_until_that_is_accepted(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        follower = manager.fleet.followers[of(TP)]
+        rig.store.grow(7)
+        manager.fleet.seen(partition_count=7)
+        with pytest.raises(PartitionFailed, match="had 3 partitions and has 7 now") as failed:
+            ask(manager)
+        assert failed.value.fields["command"] == "rlmm partition accept-loss --all"
+        await until(lambda: not manager.fleet.followers)
+        await Operator(manager).partition_accept_loss(None, everything=True)
+        await until(lambda: manager.is_ready(TP))
+        assert manager.fleet.follow_set.partition_count == 7
+        assert follower.retired
+        await copied(manager, 2, 10, 19)
+    async with rig.manager() as manager:
+        await ready(manager)
+        assert len(manager.list_remote_log_segments(TP, None, Caller.BROKER)) == 1
 
 
 async def test_another_partition_count_fails_every_partition(rig):
