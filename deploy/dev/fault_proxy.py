@@ -1,6 +1,7 @@
 """An HTTP proxy in front of an S3 server that fails on purpose, call by call.
 
-It forwards the path and the Host header as they are, because both are signed. A `Fault` says which
+It forwards the path and the Host header as they are, because both are signed; so it also serves as
+a forward proxy, and with a certificate as a TLS endpoint. A `Fault` says which
 operation it meets, how often, and what happens; faults are planted and lifted while it runs.
 """  # noqa: INP001 - a script's part, no package
 
@@ -10,8 +11,9 @@ import contextlib
 import enum
 import re
 import socket
+import ssl
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -21,6 +23,7 @@ from aiohttp import web
 from yarl import URL
 
 CHUNK_BYTES: Final = 64 * 1024
+SEEN_MAX: Final = 1_000
 #: Headers of one connection only, or that aiohttp makes anew.
 _OWN_HEADERS: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "expect"})
 _ERROR_BODY: Final = (
@@ -98,9 +101,14 @@ class Fault:
 class FaultProxy:
     """Listens on a free port of the loopback while it is entered."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, *, tls: ssl.SSLContext | None = None) -> None:
         self._target = f"http://127.0.0.1:{target_port}"
+        self._tls = tls
         self.faults: list[Fault] = []
+        #: Operation and headers of the newest calls.
+        self.seen: collections.deque[tuple[str, Mapping[str, str]]] = collections.deque(
+            maxlen=SEEN_MAX
+        )
         #: Operation -> calls that came in.
         self.calls: collections.Counter[str] = collections.Counter()
         #: Calls whose body waits for `100 Continue`.
@@ -114,7 +122,7 @@ class FaultProxy:
     @property
     def endpoint(self) -> str:
         """Its URL."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def plant(self, fault: Fault) -> Fault:
         """Let a fault meet what comes from now on; the first planted wins."""
@@ -140,7 +148,7 @@ class FaultProxy:
         )
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
         self.port = runner.addresses[0][1]
         return self
@@ -157,6 +165,7 @@ class FaultProxy:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         operation = operation_of(request)
         self.calls[operation] += 1
+        self.seen.append((operation, request.headers))
         self.hesitant += "Expect" in request.headers
         self.open_requests += 1
         try:
@@ -206,7 +215,7 @@ class FaultProxy:
                 answer = await stack.enter_async_context(
                     self._session.request(
                         request.method,
-                        URL(self._target + request.raw_path, encoded=True),
+                        URL(self._target + _path_of(request), encoded=True),
                         headers=headers,
                         data=_body(request, fault) if request.can_read_body else None,
                         allow_redirects=False,
@@ -222,6 +231,11 @@ class FaultProxy:
 
 class _CutError(Exception):
     """The request's body ends here."""
+
+
+def _path_of(request: web.BaseRequest) -> str:
+    """Return path and query as sent; what asks us as its proxy puts the host in front."""
+    return re.sub(r"^https?://[^/]+", "", request.raw_path)
 
 
 def operation_of(request: web.BaseRequest) -> str:  # noqa: PLR0911 - a table

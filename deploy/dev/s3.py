@@ -31,6 +31,8 @@ IDENTITIES: Final = {
     "reader": ("readerkey", "readersecret", ["Read", "List"]),
 }
 BUCKET: Final = "tier"
+#: A bucket may also be asked for as BUCKET.DOMAIN in the Host header.
+DOMAIN: Final = "s3.rlmm.test"
 READY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 15.0
 #: S3, master, filer, volume, admin: each with a gRPC port.
@@ -114,6 +116,7 @@ def _command(binary: str, directory: str, ports: list[int]) -> list[str]:
         "-s3.port.lance=0",
         "-s3.iam=false",
         "-s3.autoCreateBucket=false",
+        f"-s3.domainName={DOMAIN}",
         f"-s3.config={identities}",
         f"-master.port={master}",
         f"-master.port.grpc={master_grpc}",
