@@ -1,0 +1,40 @@
+"""The table of others' complaints names tests that exist, and leaves no complaint out."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import rlmm_daemon.adapters.storage as package
+
+TESTS = Path(__file__).parents[2]
+TABLE = package.__doc__ or ""
+
+
+@functools.cache
+def names() -> set[str]:
+    return {
+        node.name
+        for path in TESTS.rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    } | {
+        node.name
+        for path in (TESTS / "contract").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+
+
+def test_every_test_that_the_table_names_exists():
+    named = set(re.findall(r"^ +(test_\w+)$", TABLE, re.MULTILINE))
+    assert len(named) > 40
+    assert named <= names(), named - names()
+
+
+def test_each_complaint_is_there_once_and_each_has_a_test():
+    rows = re.split(r"^(?=\d|C\d)", TABLE, flags=re.MULTILINE)[1:]
+    numbers = [int(row.split()[0]) for row in rows if row[0].isdigit()]
+    assert numbers == list(range(1, 16))
+    assert {row.split()[0] for row in rows if row[0] == "C"} == {"C2.7", "C2.8", "C4.2"}
+    assert all("        test_" in row for row in rows)
