@@ -8,7 +8,7 @@ from pathlib import Path
 from rlmm_daemon.cli.log_contents import append_all, contents, count_of, first_of, opened
 from rlmm_daemon.codec import records
 from rlmm_daemon.config import Config
-from rlmm_daemon.core import sealing
+from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
@@ -41,7 +41,7 @@ def known_to(directories: Iterable[str]) -> Known:
         readable = 0
         for file in files:
             try:
-                _, fold = sealing.load(file.read_bytes())
+                _, fold = unsealing.load(file.read_bytes())
             except (OSError, RlmmError):
                 continue
             readable += 1

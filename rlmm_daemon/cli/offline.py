@@ -34,7 +34,7 @@ from rlmm_daemon.codec import batches, records
 from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.codec.state_files import Announced, Identity, Lost, Positions
 from rlmm_daemon.core import explain as judge
-from rlmm_daemon.core import sealing
+from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.facts import Facts, Role
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
@@ -216,7 +216,7 @@ async def _read(disk: Disk, files: _Files, number: MetadataPartition) -> _Read:
     read = _Read(fold=Fold(number, files.count), lost=await state.lost(number))
     for path in _snapshots(files.state_dir / "snapshots", number):
         try:
-            read.snapshot, read.fold = sealing.load(path.read_bytes())
+            read.snapshot, read.fold = unsealing.load(path.read_bytes())
         except RlmmError:
             continue  # the daemon sets it aside and replays more of the log
         break

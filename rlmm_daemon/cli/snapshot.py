@@ -151,7 +151,7 @@ def _read(path: Path) -> bytes:
 
 
 def _verified(path: Path) -> dict[str, Any]:
-    from rlmm_daemon.core import sealing  # noqa: PLC0415 - the daemon's rooms, only here
+    from rlmm_daemon.core import unsealing  # noqa: PLC0415 - the daemon's rooms, only here
 
     row: dict[str, Any] = {
         "path": str(path),
@@ -161,7 +161,7 @@ def _verified(path: Path) -> dict[str, Any]:
         "segments": None,
     }
     try:
-        header, fold = sealing.load(_read(path))
+        header, fold = unsealing.load(_read(path))
     except RlmmError as error:
         return {**row, "error": error.message}
     segments = sum(len(cache.segments) for cache in fold.partitions.values())
@@ -174,9 +174,9 @@ def _verified(path: Path) -> dict[str, Any]:
 
 
 def _shown(path: Path) -> dict[str, Any]:
-    from rlmm_daemon.core import sealing  # noqa: PLC0415 - the daemon's rooms, only here
+    from rlmm_daemon.core import unsealing  # noqa: PLC0415
 
-    header, fold = sealing.load(_read(path))
+    header, fold = unsealing.load(_read(path))
     return {
         "path": str(path),
         "cluster_id": header.cluster_id,

@@ -11,21 +11,24 @@ differences have a test each in `test_deviations.py`.
     DELETE_SEGMENT_FINISHED the segment is gone
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import is_only_if_started
 from rlmm_daemon.codec.tail import Span, merged, spans, state_of
 from rlmm_daemon.core.cover import Piece
-from rlmm_daemon.core.epoch_index import EpochIndex
+from rlmm_daemon.core.epochs import Epochs
 from rlmm_daemon.core.lifecycle import LEGAL_BY_NUMBER, legal_partition_delete
 from rlmm_daemon.core.segment_table import SegmentTable
 from rlmm_daemon.domain.errors import IllegalTransition, InvalidArgument, SegmentNotFound
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
+
+if TYPE_CHECKING:
+    from rlmm_daemon.codec.sealed_table import SealedTable
 
 STATES = tuple(SegmentState)
 _STARTED, _FINISHED, _DELETE_STARTED, _DELETE_FINISHED = range(4)
@@ -35,7 +38,6 @@ class PartitionCache:
     """One user partition. Answers are whole records: key 0, version 0, the present state."""
 
     __slots__ = (
-        "_highest",
         "_kept",
         "_strays",
         "bytes_by_state",
@@ -51,23 +53,25 @@ class PartitionCache:
         "writer",
     )
 
-    def __init__(self, partition: TopicIdPartition) -> None:
+    def __init__(self, partition: TopicIdPartition, sealed: "SealedTable | None" = None) -> None:
         self.partition = partition
         #: The TopicIdPartitionEntry of its records.
         self.prefix = tails.prefix_of(partition)
         self.delete_state: PartitionDeleteState | None = None
+        if sealed is not None and sealed.entry.delete_state is not None:
+            self.delete_state = PartitionDeleteState(sealed.entry.delete_state)
         #: Events that changed something; a repeat leaves it alone.
         self.changes = 0
         #: Finished copies whose broker is not the one that began the latest copy: two writers.
         self.late_writers: dict[int, int] = {}
-        self._reset()
+        self._reset(sealed)
 
-    def _reset(self) -> None:
-        self.segments = SegmentTable(self.prefix)
-        self.epochs: dict[int, EpochIndex] = {}
-        self._highest: dict[int, int] = {}
-        #: The last non-null custom metadata of segments whose record has lost it.
-        self._kept: dict[SegmentId, bytes] = {}
+    def _reset(self, sealed: "SealedTable | None" = None) -> None:
+        self.segments = SegmentTable(self.prefix, sealed)
+        self.epochs = Epochs(sealed)
+        #: The last non-null custom metadata of segments whose record has lost it, over what the
+        #: sealed table keeps; None: not any more.
+        self._kept: dict[SegmentId, bytes | None] = {}
         #: Epochs of an earlier COPY_SEGMENT_STARTED of the same id, in which it is still listed.
         self._strays: dict[SegmentId, set[int]] = {}
         #: Finished segments whose delete was meant for a stuck copy (`ONLY_IF_STARTED`), as they
@@ -78,6 +82,13 @@ class PartitionCache:
         self.writer: int | None = None
         self.segments_by_state = [0, 0, 0, 0]
         self.bytes_by_state = [0, 0, 0, 0]
+        if sealed is not None:
+            self.writer = sealed.writer
+            self.segments_by_state[:3] = sealed.entry.segments
+            self.bytes_by_state[:3] = sealed.entry.segment_bytes
+            if sealed.rare is not None:
+                self.held.update((SegmentId(i), tail) for i, tail in sealed.rare.held)
+                self._strays.update((SegmentId(i), set(of)) for i, of in sealed.rare.strays)
 
     # Answers
 
@@ -89,11 +100,8 @@ class PartitionCache:
         index = self.epochs.get(epoch)
         if index is None:
             return None
-        cover = index.cover
-        at = bisect_right(cover.starts, offset) - 1
-        if at < 0 or offset > cover.ends[at]:
-            return None
-        return self.segments.record(cover.ids[at])
+        found = index.cover.locate(offset)
+        return None if found is None else self.segments.record(found)
 
     def next_with_txn_index(self, epoch: LeaderEpoch, offset: Offset) -> bytes | None:
         """Return the first segment with a non-empty transaction index, from `offset` on in `epoch`.
@@ -101,39 +109,44 @@ class PartitionCache:
         None too if the walk meets an offset that no segment holds (KIP-1058).
         """
         index = self.epochs.get(epoch)
-        found = None if index is None else index.cover.next_with_txn_index(offset, self._facts)
+        found = None if index is None else index.cover.next_with_txn_index(offset, self.facts)
         return None if found is None else self.segments.record(found)
 
     def highest_offset(self, epoch: LeaderEpoch) -> int | None:
         """Return the highest offset that ever finished in `epoch`; it never decreases."""
-        return self._highest.get(epoch)
+        return self.epochs.highest(epoch)
 
     def list_all(self) -> list[bytes]:
         """Return every live segment by start offset, then id (Kafka promises no order)."""
-        return [self.segments.record(segment_id) for segment_id in self.segments.ordered()]
+        return [self.segments.record(ref) for ref in self.segments.refs()]
 
     def list_epoch(self, epoch: LeaderEpoch) -> list[bytes]:
         """Return Kafka's listing of an epoch, in Kafka's order, so without the third set.
 
         Ties of start offset: referenced before unreferenced, these as they came.
         """
-        return [self.segments.record(segment_id) for segment_id in self.listed_ids(epoch)]
+        return [self.segments.record(ref) for ref in self._listed(epoch)]
 
     def listed_ids(self, epoch: LeaderEpoch) -> list[SegmentId]:
         """Return the ids of `list_epoch`."""
+        return [self.segments.pair(ref)[0] for ref in self._listed(epoch)]
+
+    def _listed(self, epoch: LeaderEpoch) -> list[SegmentId | int]:
         index = self.epochs.get(epoch)
         if index is None:
             return []
-        referenced = index.referenced_ids()
+        referenced = index.referenced_refs()
         if not index.unreferenced:
-            return referenced[:]
+            return referenced
         stored = self.segments
         # Kafka sorts by the segment's own start, and only if there is something to merge in.
-        return sorted((*referenced, *index.unreferenced), key=lambda i: tails.start_of(stored[i]))
+        return sorted(
+            (*referenced, *index.unreferenced), key=lambda ref: tails.start_of(stored.pair(ref)[1])
+        )
 
     def size(self, epoch: LeaderEpoch) -> int:
         """Return the bytes of all that `list_epoch` holds, in whatever state (`remoteLogSize`)."""
-        return sum(tails.size_of(self.segments[i]) for i in self.listed_ids(epoch))
+        return sum(tails.size_of(self.segments.pair(ref)[1]) for ref in self._listed(epoch))
 
     def third_set(self, epoch: LeaderEpoch) -> list[SegmentId]:
         """Return the finished segments of `epoch` that are in neither of Kafka's sets."""
@@ -142,7 +155,8 @@ class PartitionCache:
 
     def get(self, segment_id: SegmentId) -> bytes | None:
         """Return a live segment, whatever its state."""
-        return self.segments.record(segment_id) if segment_id in self.segments else None
+        tail = self.segments.get(segment_id)
+        return None if tail is None else b"".join((self.segments.head, segment_id, tail))
 
     def state(self, segment_id: SegmentId) -> SegmentState | None:
         """Return a segment's state; None if it was never seen or is gone."""
@@ -153,7 +167,7 @@ class PartitionCache:
         """Return the last non-null custom metadata: an update may have erased it in the record."""
         tail = self.segments.get(segment_id)
         custom = None if tail is None else _custom_of(tail)
-        custom = self._kept.get(segment_id) if custom is None else custom
+        custom = self._kept_of(segment_id) if custom is None else custom
         return None if custom is None else CustomMetadata(custom)
 
     def live_finished(self) -> Iterator[SegmentId]:
@@ -171,14 +185,35 @@ class PartitionCache:
         return not len(self.segments)
 
     @property
+    def strays(self) -> dict[SegmentId, set[int]]:
+        """Segments that are listed in epochs which they do not name any more; not to be changed."""
+        return self._strays
+
+    @property
     def highest_offsets(self) -> dict[int, int]:
         """Highest offset by epoch; not to be changed."""
-        return self._highest
+        return self.epochs.highest_offsets()
 
     @property
     def kept_custom_metadata(self) -> dict[SegmentId, bytes]:
-        """What `last_custom_metadata` answers where the record has null; not to be changed."""
-        return self._kept
+        """What `last_custom_metadata` answers where the record has null."""
+        sealed = self.segments.sealed
+        rows = () if sealed is None else sealed.kept_rows
+        known = {*self._kept, *(sealed.id(row) for row in rows if sealed is not None)}
+        found = ((segment_id, self._kept_of(segment_id)) for segment_id in known)
+        return {segment_id: custom for segment_id, custom in found if custom is not None}
+
+    def _kept_of(self, segment_id: SegmentId) -> bytes | None:
+        sealed = self.segments.sealed
+        if segment_id in self._kept or sealed is None or not len(sealed.kept_rows):
+            return self._kept.get(segment_id)
+        row = sealed.row_of(segment_id)
+        return None if row < 0 else sealed.kept(row)
+
+    def _forget_kept(self, segment_id: SegmentId) -> None:
+        self._kept.pop(segment_id, None)
+        if self._kept_of(segment_id) is not None:
+            self._kept[segment_id] = None
 
     # Events
 
@@ -203,11 +238,8 @@ class PartitionCache:
             self.delete_state = None
         _, self.writer, size, parts = tails.outline(tail)
         for epoch, _, _ in parts:
-            index = self.epochs.get(epoch)
-            if index is None:
-                index = self.epochs[epoch] = EpochIndex()
-            index.unreferenced[segment_id] = None
-        stored.put(segment_id, tail)
+            self.epochs.made(epoch).unreferenced[segment_id] = None
+        stored.put(segment_id, tail, is_new=old is None)
         self.segments_by_state[_STARTED] += 1
         self.bytes_by_state[_STARTED] += size
         self.changes += 1
@@ -253,7 +285,7 @@ class PartitionCache:
             return SegmentState.DELETE_SEGMENT_STARTED
         custom_at = tails.custom_at(old)
         new = merged(old, custom_at, written, custom, state)
-        stored.put(segment_id, new)
+        stored.put(segment_id, new, is_new=False)
         if old[custom_at] or custom != tails.NULL_CUSTOM:
             self._keep_custom(segment_id, old, new)
             if before == _FINISHED and state == _DELETE_STARTED and _is_for_stuck_copy(new):
@@ -278,7 +310,7 @@ class PartitionCache:
         else:
             for epoch, start, end in parts:
                 part_of = partial(self._part, epoch)
-                self.epochs[epoch].start_delete((start, end, segment_id), part_of, self._facts)
+                self.epochs[epoch].start_delete((start, end, segment_id), part_of, self.facts)
         self.segments_by_state[before] -= 1
         self.segments_by_state[after] += 1
         self.bytes_by_state[before] -= size
@@ -306,14 +338,13 @@ class PartitionCache:
     def _finish(
         self, segment_id: SegmentId, parts: tuple[Span, ...], own: tuple[int, bool]
     ) -> bool:
-        highest = self._highest
         moved = False
         for epoch, start, end in parts:
-            top = highest.get(epoch)
-            if self.epochs[epoch].finish((start, end, segment_id), top, own, self._facts):
+            top = self.epochs.highest(epoch)
+            if self.epochs[epoch].finish((start, end, segment_id), top, own, self.facts):
                 moved = True
             if top is None or end > top:
-                highest[epoch] = end
+                self.epochs.set_highest(epoch, end)
         return moved
 
     def _remove(self, segment_id: SegmentId, tail: bytes) -> None:
@@ -321,20 +352,21 @@ class PartitionCache:
             index = self.epochs[epoch]
             index.unreferenced.pop(segment_id, None)
             if index.is_empty:
-                del self.epochs[epoch]
+                self.epochs.drop(epoch)
+        self._forget_kept(segment_id)
         self.segments.remove(segment_id)
-        self._kept.pop(segment_id, None)
         self.segments_by_state[_DELETE_STARTED] -= 1
         self.bytes_by_state[_DELETE_STARTED] -= tails.size_of(tail)
         self.changes += 1
 
     def _keep_custom(self, segment_id: SegmentId, old: bytes, new: bytes) -> None:
         if _custom_of(new) is not None:
-            self._kept.pop(segment_id, None)
+            self._forget_kept(segment_id)
         elif (custom := _custom_of(old)) is not None:
             self._kept[segment_id] = custom
 
-    def _facts(self, segment_id: SegmentId) -> tuple[int, bool]:
+    def facts(self, segment_id: SegmentId) -> tuple[int, bool]:
+        """Return a segment's end offset, and whether its transaction index is non-empty."""
         tail = self.segments[segment_id]
         return tails.end_of(tail), tails.has_txn_index(tail)
 
@@ -363,7 +395,9 @@ class PartitionCache:
 
         `segments` and `epochs` were filled before.
         """
-        self._highest, self._kept, self.held = highest, kept, held
+        for epoch, offset in highest.items():
+            self.epochs.set_highest(epoch, offset)
+        self._kept, self.held = dict(kept), held
         self.writer, self.delete_state = writer, delete_state
         for segment_id in self.segments:
             tail = self.segments[segment_id]

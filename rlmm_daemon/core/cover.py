@@ -34,11 +34,6 @@ class Cover:
         #: No part painted here was longer; bounds the search for what lies beneath.
         self.reach = 0
 
-    def find(self, offset: int) -> SegmentId | None:
-        """Return who answers for `offset`."""
-        at = bisect_right(self.starts, offset) - 1
-        return self.ids[at] if at >= 0 and offset <= self.ends[at] else None
-
     def append(self, piece: Piece, segment_end: int, *, has_txn_index: bool) -> None:
         """Add a piece behind all others; what an ordinary COPY_SEGMENT_FINISHED costs."""
         start, end, segment_id = piece
@@ -86,30 +81,36 @@ class Cover:
                 kept.append((self.starts[at], self.ends[at], self.ids[at]))
         self._splice(low, high, sorted(kept + _fill(gaps, beneath)), facts)
 
-    def next_with_txn_index(self, offset: int, facts: Facts) -> SegmentId | None:
-        """Return the first segment with a non-empty transaction index on Kafka's walk.
+    def insert(self, pieces: list[Piece], facts: Facts) -> None:
+        """Add pieces where there are none, ascending; they are not joined."""
+        at = bisect_left(self.starts, pieces[0][0])
+        self.starts[at:at] = array("q", [piece[0] for piece in pieces])
+        self.ends[at:at] = array("q", [piece[1] for piece in pieces])
+        self.ids[at:at] = [piece[2] for piece in pieces]
+        with_txn = [start for start, _, segment_id in pieces if facts(segment_id)[1]]
+        _insert(self.txn, with_txn)
+        # What lay before them has another successor now.
+        first = max(0, at - 1)
+        behind = at + len(pieces)
+        _cut(self.breaks, self.starts[first], self.starts[behind - 1])
+        _insert(self.breaks, self._broken(first, behind, facts))
 
-        The walk goes from the segment at `offset` to the one at its segment's end + 1, and ends in
-        nothing at the first offset without one. Pieces that follow one another are passed in one
-        bisect; only breaks are walked.
+    def walk(self, offset: int) -> tuple[SegmentId | None, int | None]:
+        """Go on from `offset` to the first segment with a non-empty transaction index.
+
+        Returns it, or the index of the piece behind which the walk has to look for itself; neither
+        if no piece holds `offset`. Pieces that follow one another are passed in one bisect.
         """
-        while True:
-            at = bisect_right(self.starts, offset) - 1
-            if at < 0 or offset > self.ends[at]:
-                return None
-            here = self.starts[at]
-            found = bisect_left(self.txn, here)
-            stop = bisect_left(self.breaks, here)
-            if stop == len(self.breaks):
-                return self.find(self.txn[found]) if found < len(self.txn) else None
-            if found < len(self.txn) and self.txn[found] <= self.breaks[stop]:
-                return self.find(self.txn[found])
-            broken = self.ids[bisect_left(self.starts, self.breaks[stop])]
-            following = facts(broken)[0] + 1
-            # Epochs that lie outside their segment's own range would lead Kafka in a circle.
-            if following <= offset:
-                return None
-            offset = following
+        at = bisect_right(self.starts, offset) - 1
+        if at < 0 or offset > self.ends[at]:
+            return None, None
+        here = self.starts[at]
+        found = bisect_left(self.txn, here)
+        stop = bisect_left(self.breaks, here)
+        broken = self.breaks[stop] if stop < len(self.breaks) else self.starts[-1]
+        if found < len(self.txn) and self.txn[found] <= broken:
+            return self.ids[bisect_left(self.starts, self.txn[found])], None
+        return None, bisect_left(self.starts, broken)
 
     def _touching(self, start: int, end: int) -> tuple[int, int]:
         low = bisect_right(self.starts, start) - 1
@@ -135,16 +136,17 @@ class Cover:
         self.ids[low:high] = [piece[2] for piece in pieces]
         # The piece before the window keeps its start, end and successor's start, but the last
         # piece of the window may have a new successor: none, or one with the same start as before.
-        with_txn: list[int] = []
-        broken: list[int] = []
-        for at in range(low, low + len(pieces)):
-            segment_end, has_txn_index = facts(self.ids[at])
-            if has_txn_index:
-                with_txn.append(self.starts[at])
-            if self._breaks_at(at, segment_end):
-                broken.append(self.starts[at])
+        behind = low + len(pieces)
+        with_txn = [self.starts[at] for at in range(low, behind) if facts(self.ids[at])[1]]
         _insert(self.txn, with_txn)
-        _insert(self.breaks, broken)
+        _insert(self.breaks, self._broken(low, behind, facts))
+
+    def _broken(self, low: int, high: int, facts: Facts) -> list[int]:
+        return [
+            self.starts[at]
+            for at in range(low, high)
+            if self._breaks_at(at, facts(self.ids[at])[0])
+        ]
 
     def _breaks_at(self, at: int, segment_end: int) -> bool:
         if segment_end != self.ends[at]:

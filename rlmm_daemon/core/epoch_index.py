@@ -6,59 +6,120 @@ two finished segments overlap, the cover *is* Kafka's referenced set, and only i
 Source: RemoteLogLeaderEpochState, RemoteLogMetadataCache.
 """
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from rlmm_daemon.core.cover import Cover, Facts, Piece
+from rlmm_daemon.core.cover import Facts, Piece
+from rlmm_daemon.core.layered_cover import LayeredCover
+from rlmm_daemon.core.referenced import Referenced
 from rlmm_daemon.domain.ids import SegmentId
 
 if TYPE_CHECKING:
-    from array import array
+    from rlmm_daemon.codec.sealed_table import SealedEpoch
 
 #: Id -> its part in this epoch if it is finished and live, else None.
 PartOf = Callable[[SegmentId], Piece | None]
 
 
 class EpochIndex:
-    """What one epoch holds while it holds anything."""
+    """What one epoch holds while it holds anything, over what a sealed table says of it."""
 
-    __slots__ = ("_keys", "_owners", "cover", "ranks", "third", "unreferenced")
+    __slots__ = ("_ranks", "_sealed", "_third", "_unreferenced", "cover", "referenced")
 
-    def __init__(self) -> None:
-        self.cover = Cover()
-        #: Kafka's `unreferencedSegmentIds`, in the order in which they came.
-        self.unreferenced: dict[SegmentId, None] = {}
-        #: Finished, but in neither of Kafka's sets.
-        self.third: dict[SegmentId, None] = {}
-        #: Segments that hid another when they finished, in that order, numbers ascending. All
-        #: others overlap none but these, and lie below them.
-        self.ranks: dict[SegmentId, int] = {}
-        #: Kafka's `offsetToId`, ascending; None while it is exactly the cover.
-        self._keys: array[int] | None = None
-        self._owners: list[SegmentId] = []
+    def __init__(self, sealed: "SealedEpoch | None" = None) -> None:
+        self._sealed = sealed
+        self.cover = LayeredCover(sealed)
+        #: Kafka's `offsetToId`; None while it is exactly the cover.
+        self.referenced: Referenced | None = None
+        if sealed is not None and not sealed.plain:
+            self.referenced = Referenced.of_sealed(sealed)
+        # The sets below are small but for a partition that is being deleted whole, so they are
+        # taken out of the sealed table as a whole when one is first asked for.
+        self._unreferenced: dict[SegmentId, None] | None = None
+        self._third: dict[SegmentId, None] | None = None
+        self._ranks: dict[SegmentId, int] | None = None
+
+    @property
+    def unreferenced(self) -> dict[SegmentId, None]:
+        """Kafka's `unreferencedSegmentIds`, in the order in which they came."""
+        if self._unreferenced is None:
+            self._unreferenced = dict.fromkeys(self._unsealed("unreferenced"))
+        return self._unreferenced
+
+    @unreferenced.setter
+    def unreferenced(self, ids: dict[SegmentId, None]) -> None:
+        self._unreferenced = ids
+
+    @property
+    def third(self) -> dict[SegmentId, None]:
+        """Finished, but in neither of Kafka's sets."""
+        if self._third is None:
+            self._third = dict.fromkeys(self._unsealed("third"))
+        return self._third
+
+    @third.setter
+    def third(self, ids: dict[SegmentId, None]) -> None:
+        self._third = ids
+
+    @property
+    def ranks(self) -> dict[SegmentId, int]:
+        """Segments that hid another when they finished, in that order, numbers ascending.
+
+        All others overlap none but these, and lie below them.
+        """
+        if self._ranks is None:
+            ranked = self._unsealed("ranked")
+            self._ranks = {segment_id: rank for rank, segment_id in enumerate(ranked, start=1)}
+        return self._ranks
+
+    @ranks.setter
+    def ranks(self, ranks: dict[SegmentId, int]) -> None:
+        self._ranks = ranks
+
+    def _unsealed(self, column: str) -> Iterable[SegmentId]:
+        sealed = self._sealed
+        return () if sealed is None else map(sealed.table.id, getattr(sealed, column))
 
     @property
     def is_empty(self) -> bool:
         """Whether no segment is left in any set."""
-        return not (self.unreferenced or self.third or self.referenced_ids())
+        if self.unreferenced or self.third:
+            return False
+        return not len(self.cover if self.referenced is None else self.referenced)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the cover is exactly Kafka's referenced set."""
-        return self._keys is None
+        """Whether the cover is known to be exactly Kafka's referenced set."""
+        return self.referenced is None
 
     def referenced_ids(self) -> list[SegmentId]:
         """Return Kafka's referenced set, ascending; not to be changed."""
-        return self.cover.ids if self._keys is None else self._owners
+        if self.referenced is None:
+            return self.cover.ids()
+        return [segment_id for _, segment_id in self.referenced.items()]
 
     def referenced_keys(self) -> "array[int]":
         """Return where in this epoch each referenced segment starts; not to be changed."""
-        return self.cover.starts if self._keys is None else self._keys
+        if self.referenced is None:
+            return self.cover.starts()
+        return array("q", [key for key, _ in self.referenced.refs()])
 
-    def restore_referenced(self, keys: "array[int]", owners: list[SegmentId]) -> None:
-        """Set Kafka's referenced set apart from the cover, as a snapshot stored it."""
-        self._keys, self._owners = keys, owners
+    def referenced_refs(self) -> list[SegmentId | int]:
+        """Return Kafka's referenced set, ascending: ids, or rows of the sealed table."""
+        if self.referenced is None:
+            return self.cover.refs()
+        return [ref for _, ref in self.referenced.refs()]
+
+    def is_uniform(self) -> bool:
+        """Whether the cover is exactly Kafka's referenced set; may walk both."""
+        if self.referenced is None:
+            return True
+        if self.ranks or self.third or len(self.referenced) != len(self.cover):
+            return False
+        same = self.referenced_ids() == self.cover.ids()
+        return same and self.referenced_keys() == self.cover.starts()
 
     def finish(
         self, piece: Piece, highest: int | None, own: tuple[int, bool], facts: Facts
@@ -69,16 +130,18 @@ class EpochIndex:
         """
         start, end, segment_id = piece
         cover = self.cover
-        if self._keys is None and start <= end:
-            if not cover.starts or cover.ends[-1] < start:
+        if self.referenced is None and start <= end:
+            last = cover.last()
+            if last is None or last[1] < start:
                 cover.append(piece, own[0], has_txn_index=own[1])
                 self.unreferenced.pop(segment_id, None)
                 return True
             done = self._finish_among(piece, highest, facts)
             if done is not None:
                 return done
-        self._diverge()
-        moved = self._reference(start, end, segment_id, highest)
+        if self.referenced is None:
+            self.referenced = Referenced.of_cover(cover)
+        moved = self._reference(self.referenced, piece, highest)
         if start <= end and cover.paint(piece, facts):
             self.ranks.pop(segment_id, None)
             self.ranks[segment_id] = next(reversed(self.ranks.values()), 0) + 1
@@ -88,17 +151,14 @@ class EpochIndex:
     def start_delete(self, piece: Piece, part_of: PartOf, facts: Facts) -> None:
         """Apply DELETE_SEGMENT_STARTED, from any state before it."""
         start, end, segment_id = piece
-        if self._keys is not None:
-            keys, owners = self._keys, self._owners
-            at = bisect_left(keys, start)
-            if at < len(keys) and keys[at] == start and owners[at] == segment_id:
-                del keys[at], owners[at]
+        if self.referenced is not None and self.referenced.get(start) == segment_id:
+            self.referenced.remove(start)
         self.third.pop(segment_id, None)
         self.unreferenced[segment_id] = None
         self.ranks.pop(segment_id, None)
         if start <= end:
-            plain = self._keys is None
-            beneath = [] if plain else self._beneath(start, end, segment_id, part_of)
+            referenced = self.referenced
+            beneath = [] if referenced is None else self._beneath(referenced, piece, part_of)
             self.cover.lift(piece, beneath, facts)
         self._converge()
 
@@ -106,69 +166,60 @@ class EpochIndex:
         """Finish without overlap but not at the end; None if it does overlap something."""
         start, end, segment_id = piece
         cover = self.cover
-        at = bisect_left(cover.starts, start)
-        last = at == len(cover.starts) - 1
-        if at < len(cover.starts) and cover.ids[at] == segment_id:
+        cover.take_over(start, end, facts)
+        own = cover.own
+        at = bisect_left(own.starts, start)
+        last = cover.last()
+        if at < len(own.starts) and own.ids[at] == segment_id:
             # Kafka would take the last one out and put it in again.
-            return False if last or _above(highest, end) else None
-        if at and cover.ends[at - 1] >= start:
+            is_last = last is not None and last[0] == own.starts[at]
+            return False if is_last or _above(highest, end) else None
+        if at and own.ends[at - 1] >= start:
             return None
-        if at < len(cover.starts) and (cover.starts[at] <= end or not _above(highest, end)):
+        if at < len(own.starts) and (own.starts[at] <= end or not _above(highest, end)):
             return None
         cover.paint(piece, facts)
         self.unreferenced.pop(segment_id, None)
         return True
 
-    def _reference(self, start: int, end: int, segment_id: SegmentId, highest: int | None) -> bool:
+    def _reference(self, referenced: Referenced, piece: Piece, highest: int | None) -> bool:
         """Apply RemoteLogLeaderEpochState's rule to Kafka's two sets; True if they changed."""
-        keys, owners = self._keys, self._owners
-        assert keys is not None
+        start, end, segment_id = piece
         moved = segment_id in self.unreferenced or segment_id in self.third
-        while keys and keys[-1] >= start and not _above(highest, end):
+        while (last := referenced.last()) and last[0] >= start and not _above(highest, end):
             # "If there are segments which are overlapping and shorter, they are unreferenced."
-            owner = owners.pop()
-            keys.pop()
+            key, owner = last
+            referenced.remove(key)
             self.unreferenced[owner] = None
             moved = moved or owner != segment_id
-        at = bisect_left(keys, start)
-        if at < len(keys) and keys[at] == start:
-            if owners[at] != segment_id:
+        former = referenced.get(start)
+        if former != segment_id:
+            if former is not None:
                 # Kafka's map forgets the former owner without a trace.
-                self.third[owners[at]] = None
-                owners[at] = segment_id
+                self.third[former] = None
                 moved = True
-        else:
-            keys.insert(at, start)
-            owners.insert(at, segment_id)
+            referenced.put(start, segment_id)
         self.unreferenced.pop(segment_id, None)
         self.third.pop(segment_id, None)
         return moved
 
-    def _beneath(self, start: int, end: int, but: SegmentId, part_of: PartOf) -> list[Piece]:
-        """Return other finished segments' parts that touch start..end, topmost first."""
-        keys, owners = self.referenced_keys(), self.referenced_ids()
-        low = bisect_left(keys, start - self.cover.reach)
-        high = bisect_left(keys, end + 1, lo=low)
-        candidates: Iterable[SegmentId] = (*owners[low:high], *self.third, *self.unreferenced)
+    def _beneath(self, referenced: Referenced, piece: Piece, part_of: PartOf) -> list[Piece]:
+        """Return other finished segments' parts that touch the piece, topmost first."""
+        start, end, but = piece
+        within = referenced.between(start - self.cover.reach, end)
+        candidates = (*within, *self.third, *self.unreferenced)
         parts = [part_of(segment_id) for segment_id in candidates if segment_id != but]
         live = [part for part in parts if part is not None and part[0] <= part[1]]
         return sorted(live, key=lambda part: -self.ranks.get(part[2], 0))
 
-    def _diverge(self) -> None:
-        if self._keys is None:
-            self._keys = self.cover.starts[:]
-            self._owners = self.cover.ids[:]
-
     def _converge(self) -> None:
         """Keep the cover alone again once nothing overlaps and every live part is referenced."""
         if (
-            self._keys is not None
+            self.referenced is not None
             and not (self.ranks or self.third)
-            and len(self._keys) == len(self.cover.starts)
-            and self._owners == self.cover.ids
-            and self._keys == self.cover.starts
+            and self.referenced.equals(self.cover)
         ):
-            self._keys, self._owners = None, []
+            self.referenced = None
 
 
 def _above(highest: int | None, end: int) -> bool:

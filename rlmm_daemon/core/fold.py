@@ -3,7 +3,8 @@
 The log is the truth and this is its fold: state changes only by `apply`, in log order. A record
 that says nothing here (a tombstone, garbage, another partition's event) and an event that the life
 cycles refuse change nothing but counters, and the position passes them: Kafka's own consumer dies
-of most of them (ConsumerTask). Every user partition is folded, announced or not.
+of most of them (ConsumerTask). Every user partition is folded, announced or not, though events of
+one that sleeps in a snapshot are applied only when somebody asks for it (`core.user_partitions`).
 
 The common shapes of a record are split here by hand, without decoding; all else is read by
 `codec.records`, which is the authority, and goes on in normal form. A test holds both ways equal.
@@ -16,10 +17,12 @@ from typing import Final, assert_never
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec import tail as tails
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.record_writing import Record
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.outcome import (
     Applied,
+    Deferred,
     Outcome,
     Rejected,
     Repeated,
@@ -28,6 +31,7 @@ from rlmm_daemon.core.outcome import (
     Verdict,
 )
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.user_partitions import ASIDE_MAX, Image, Sleeping, UserPartitions
 from rlmm_daemon.core.validation import validate
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed, RefusedError, SegmentNotFound
 from rlmm_daemon.domain.event import Event
@@ -74,7 +78,13 @@ class Fold:
         self.position = 0
         #: Of the last batch fetched; -1 before the first.
         self.leader_epoch = -1
-        self.partitions: dict[Partition, PartitionCache] = {}
+        self.partitions = UserPartitions(self._apply_aside)
+        #: The snapshot that user partitions sleep in.
+        self.image: Image | None = None
+        #: Whether somebody needs to know at once what becomes of each event.
+        self.eager = False
+        #: While not None: every event, as it came, with its offset.
+        self.journal: list[tuple[int, bytes]] | None = None
         #: Passed-over records by reason, rejected events by error name, since this fold was made.
         self.unreadable: dict[str, int] = {}
         self.rejected: dict[str, int] = {}
@@ -84,7 +94,7 @@ class Fold:
         self.holding: set[Partition] = set()
         self.applied = 0
         self.repeated = 0
-        self._by_prefix: dict[bytes, PartitionCache] = {}
+        self.deferred = 0
 
     # Events
 
@@ -97,9 +107,18 @@ class Fold:
         self.position = offset + 1
         if value is None:
             return self._pass_over(offset, "tombstone", b"")
+        if self.journal is not None:
+            self.journal.append((offset, value))
+        return self._apply(offset, value)
+
+    def _apply(self, offset: int, value: bytes) -> Outcome:
         if len(value) > _ENVELOPE_BYTES:
             at = value[_ENVELOPE_BYTES] + _ENVELOPE_BYTES + _BEHIND_NAME_BYTES
-            cache = self._by_prefix.get(value[_ENVELOPE_BYTES:at])
+            cache = self.partitions.by_prefix.get(value[_ENVELOPE_BYTES:at])
+            if isinstance(cache, Sleeping):
+                if not self._needs(cache, value):
+                    return self._defer(offset, value, cache)
+                cache = self.partitions.wake(cache)
             if cache is not None:
                 kind = value[:_ENVELOPE_BYTES]
                 if kind == _UPDATE:
@@ -111,6 +130,27 @@ class Fold:
                     if tails.is_common_start(tail):
                         return self._add(offset, value, cache, tail)
         return self._apply_decoded(offset, value)
+
+    def _needs(self, sleeping: Sleeping, value: bytes) -> bool:
+        """Whether an event of a partition that sleeps has to be applied now.
+
+        So it is where held segments may come or go: they alarm.
+        """
+        return (
+            self.eager
+            or sleeping.aside_events >= ASIDE_MAX
+            or bool(sleeping.entry.held)
+            or bytes(ONLY_IF_STARTED) in value
+        )
+
+    def _defer(self, offset: int, value: bytes, sleeping: Sleeping) -> Deferred:
+        sleeping.put_aside(offset, value)
+        self.deferred += 1
+        return Deferred(value, sleeping.partition)
+
+    def _apply_aside(self, cache: PartitionCache, offset: int, value: bytes) -> None:
+        assert self.partitions.by_prefix[cache.prefix] is cache, "awake by now"
+        self._apply(offset, value)
 
     def advance(self, next_offset: int, leader_epoch: int) -> None:
         """Note how far the log was read: past gaps and control records too."""
@@ -125,6 +165,9 @@ class Fold:
             return self._pass_over(offset, _malformed_reason(value), value)
         if isinstance(record, SegmentSnapshot):
             return self._pass_over(offset, "snapshot_record", value)
+        sleeping = self.partitions.by_prefix.get(tails.prefix_of(record.partition))
+        if isinstance(sleeping, Sleeping) and not self._needs(sleeping, value):
+            return self._defer(offset, value, sleeping)
         cache = self.partitions.get(record.partition)
         if cache is None:
             if not self.owns(record.partition):
@@ -133,7 +176,7 @@ class Fold:
         outcome = self._dispatch(offset, record, normal, cache)
         # An event that was refused leaves no trace, or garbage could fill the memory.
         if isinstance(outcome, Applied):
-            self._register(cache)
+            self.partitions.add(cache)
         return outcome
 
     def _dispatch(
@@ -252,8 +295,8 @@ class Fold:
         A name may stand for several topics: those deleted and created anew.
         """
         return [
-            cache
-            for at, cache in self.partitions.items()
+            self.partitions[at]
+            for at in list(self.partitions)
             if at.partition == partition and topic in (at.topic, at.topic_id)
         ]
 
@@ -272,18 +315,25 @@ class Fold:
 
     # Snapshots
 
-    def _register(self, cache: PartitionCache) -> None:
-        self.partitions[cache.partition] = cache
-        self._by_prefix[cache.prefix] = cache
-
     def restore(self, caches: list[PartitionCache], position: int, leader_epoch: int) -> None:
         """Take over what a snapshot holds; only for a fold that was just made."""
-        assert not self.partitions
+        assert not len(self.partitions)
         assert self.position == 0
         self.position, self.leader_epoch = position, leader_epoch
         for cache in caches:
-            self._register(cache)
+            self.partitions.add(cache)
             self._note_held(cache)
+
+    def lay(self, image: Image, position: int, leader_epoch: int) -> None:
+        """Take over a snapshot in place, all asleep; only for a fold that was just made."""
+        assert not len(self.partitions)
+        self.position, self.leader_epoch = position, leader_epoch
+        self.image = image
+        for number, entry in enumerate(image.entries):
+            sleeping = Sleeping(image, number)
+            self.partitions.lay(sleeping)
+            if entry.held:
+                self.holding.add(sleeping.partition)
 
 
 def _update_state_at(value: bytes, at: int) -> int:

@@ -65,7 +65,19 @@ class Unreadable(msgspec.Struct, frozen=True):
     head_hex: str
 
 
-Outcome = Applied | Repeated | Rejected | Unreadable
+class Deferred(msgspec.Struct, frozen=True, gc=False):
+    """The record is about a user partition that sleeps; it is applied when somebody asks."""
+
+    value: bytes
+    partition: TopicIdPartition
+
+    @property
+    def event(self) -> Record:
+        """What the record says."""
+        return records.decode(self.value)
+
+
+Outcome = Applied | Deferred | Repeated | Rejected | Unreadable
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,36 @@
 """From a fold to a snapshot's tables and back: what is loaded behaves as what was written.
 
 Everything that decides a later answer is stored, orders included; counters of passed-over and
-rejected records are not, they count since the process began.
+rejected records are not, they count since the process began. A table over which nothing changed is
+passed on as it is; where something changed, its columns are copied in runs, and only what changed
+is made anew.
 """
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from typing import Final
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import snapshot
 from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.codec.snapshot import EpochTable, Header, PartitionTable
+from rlmm_daemon.codec.snapshot import Header, TableImage
+from rlmm_daemon.codec.snapshot_table import EpochTable, PartitionTable
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.epoch_index import EpochIndex
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
-from rlmm_daemon.domain.errors import Malformed, UnsupportedProtocol
-from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, SegmentId, TopicId
-from rlmm_daemon.domain.partition_delete import PartitionDeleteState
-from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.core.user_partitions import Sleeping
+from rlmm_daemon.domain.ids import UUID_BYTES, SegmentId, TopicId
 
-FINISHED: Final = int(SegmentState.COPY_SEGMENT_FINISHED)
+if TYPE_CHECKING:
+    from rlmm_daemon.codec.sealed_table import SealedTable
+
+#: Rows that are worked on in one go, between two chances for the caller to pause.
+ROWS_AT_ONCE: Final = 512
+#: Copied runs of numbers cost far less than rows that are made anew.
+NUMBERS_AT_ONCE: Final = 8192
+_GONE: Final = 0xFFFF_FFFF
+_BUCKETS: Final = 256
 
 
 def header_of(
@@ -40,172 +49,263 @@ def header_of(
     )
 
 
-def write_chunks(fold: Fold, header: Header) -> Iterator[bytes]:
+def write_chunks(fold: Fold, header: Header) -> Iterator[bytes | memoryview]:
     """Yield the snapshot file in pieces of at most 256 KiB, one user partition's table at a time.
 
-    The caller may answer reads between two pieces, but must not let the fold advance from the first
-    piece to the last: the header names one offset for all tables. That is asserted.
+    Empty pieces come between steps of a long table. The caller may answer reads between two
+    pieces, but must not let the fold advance from the first piece to the last: the header names
+    one offset for all tables. That is asserted.
     """
-    for piece in snapshot.encode_file(header, (seal(c) for c in fold.partitions.values())):
+    for piece in snapshot.encode_file(header, _images(fold)):
         assert fold.position == header.next_offset, "the fold moved under its snapshot"
         yield piece
 
 
-def load(buffer: bytes) -> tuple[Header, Fold]:
-    """Return the header and a fold that goes on where the written one stood.
-
-    Whether the snapshot belongs to this cluster and log is the caller's question.
-
-    Raises:
-        UnsupportedProtocol: an unknown format or partitioner; leave the file alone.
-        ChecksumMismatch: damaged.
-        Malformed: cut short, or its parts contradict each other.
-    """
-    header, tables = snapshot.decode_file(buffer)
-    if header.partitioner_id != PARTITIONER_ID:
-        raise UnsupportedProtocol(f"the snapshot's partitioner is {header.partitioner_id!r}")
-    fold = Fold(MetadataPartition(header.metadata_partition), header.partition_count)
-    caches = [unseal(table) for table in tables]
-    if any(not fold.owns(cache.partition) for cache in caches):
-        raise Malformed("a user partition belongs to another metadata partition")
-    if len({cache.partition for cache in caches}) != len(caches):
-        raise Malformed("a user partition is there twice")
-    fold.restore(caches, header.next_offset, header.leader_epoch)
-    return header, fold
+def _images(fold: Fold) -> Iterator[TableImage | None]:
+    for held in list(fold.partitions.at_rest()):
+        cache = held
+        if isinstance(cache, Sleeping):
+            if not cache.aside_events:
+                yield snapshot.image_of_entry(cache.image.buffer, cache.entry)
+                continue
+            cache = fold.partitions.wake(cache)
+        table = yield from steps(cache)
+        yield snapshot.image_of(table)
 
 
 def seal(cache: PartitionCache) -> PartitionTable:
-    """Return one user partition's columns. O(segments), in one go."""
-    stored = cache.segments
-    ids = stored.ordered()
-    row_of = {segment_id: row for row, segment_id in enumerate(ids)}
-    heap = [stored[segment_id] for segment_id in ids]
-    offs = array("I", [0])
-    total = 0
-    for tail in heap:
-        total += len(tail)
-        offs.append(total)
+    """Return one user partition's columns, in one go."""
+    work = steps(cache)
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            table: PartitionTable = done.value
+            return table
+
+
+def steps(cache: PartitionCache) -> Generator[None, None, PartitionTable]:
+    """Make one user partition's columns in short steps, and return them at the end."""
+    rows = _Rows(cache)
+    yield from rows.fill()
+    id_order = yield from rows.by_id()
     kept = cache.kept_custom_metadata
-    numbers = sorted(cache.epochs.keys() | cache.highest_offsets.keys())
+    epochs = list[EpochTable]()
+    for number in cache.epochs.numbers():
+        epoch = yield from _seal_epoch(cache, number, rows)
+        epochs.append(epoch)
     return PartitionTable(
         partition=cache.partition,
         delete_state=cache.delete_state,
         writer=cache.writer,
-        ids=b"".join(ids),
-        offs=offs,
-        states=bytes(map(tails.state_of, heap)),
-        id_order=array("I", sorted(range(len(ids)), key=ids.__getitem__)),
-        heap=b"".join(heap),
-        kept=sorted((row_of[segment_id], custom) for segment_id, custom in kept.items()),
+        ids=bytes(rows.ids),
+        offs=rows.offs,
+        states=bytes(rows.states),
+        id_order=id_order,
+        heap=rows.heap,
+        kept=sorted((rows.of(segment_id), custom) for segment_id, custom in kept.items()),
         held=sorted(cache.held.items()),
-        epochs=[_seal_epoch(cache, epoch, row_of) for epoch in numbers],
+        strays=sorted((segment_id, sorted(of)) for segment_id, of in cache.strays.items()),
+        epochs=epochs,
+        segment_bytes=(cache.bytes_by_state[0], cache.bytes_by_state[1], cache.bytes_by_state[2]),
     )
 
 
-def _seal_epoch(cache: PartitionCache, epoch: int, row_of: dict[SegmentId, int]) -> EpochTable:
-    highest = cache.highest_offsets.get(epoch)
+class _Rows:
+    """The rows of the new table, and where those of the old one went."""
+
+    def __init__(self, cache: PartitionCache) -> None:
+        self._segments = cache.segments
+        self._sealed = cache.segments.sealed
+        self.ids = bytearray()
+        self.offs = array("I", [0])
+        self.states = bytearray()
+        self.heap: list[bytes] = []
+        #: Old row -> new row.
+        self._moved = array("I")
+        #: Segments that are not where the old table has them.
+        self._changed: dict[SegmentId, int] = {}
+
+    def of(self, segment_id: SegmentId) -> int:
+        """Return a segment's row."""
+        row = self._changed.get(segment_id)
+        if row is None:
+            assert self._sealed is not None, "every segment has a row"
+            row = self._moved[self._sealed.row_of(segment_id)]
+        return row
+
+    def moved(self, old: Iterable[int]) -> "array[int]":
+        """Return the new rows of old rows; for segments that did not change their row's id."""
+        moved = self._moved
+        return array("I", [moved[row] for row in old])
+
+    def of_sealed(self, row: int) -> int:
+        """Return the new row of the segment that had this row."""
+        found = self._moved[row]
+        if found == _GONE:
+            assert self._sealed is not None, "only a sealed table has rows"
+            found = self._changed[self._sealed.id(row)]
+        return found
+
+    def fill(self) -> Iterator[None]:
+        """Make ids, offsets, states and heap."""
+        sealed, fresh = self._sealed, list[bytes]()
+        if sealed is not None:
+            self._moved = array("I", [_GONE]) * sealed.rows
+            yield
+        count = 0
+        for run in self._segments.runs():
+            if isinstance(run, tuple):
+                self._flush(fresh)
+                assert sealed is not None, "runs are of sealed rows"
+                for low in range(run[0], run[1], NUMBERS_AT_ONCE):
+                    self._copy(sealed, low, min(low + NUMBERS_AT_ONCE, run[1]))
+                    yield
+                continue
+            tail = self._segments[run]
+            self._changed[run] = len(self.states)
+            self.ids += run
+            self.states.append(tails.state_of(tail))
+            self.offs.append(self.offs[-1] + len(tail))
+            fresh.append(tail)
+            count += 1
+            if count % ROWS_AT_ONCE == 0:
+                self._flush(fresh)
+                yield
+        self._flush(fresh)
+
+    def _flush(self, fresh: list[bytes]) -> None:
+        if fresh:
+            self.heap.append(b"".join(fresh))
+            fresh.clear()
+
+    def _copy(self, sealed: "SealedTable", low: int, high: int) -> None:
+        first = len(self.states)
+        self._moved[low:high] = array("I", range(first, first + high - low))
+        self.ids += sealed.ids(low, high)
+        self.states += sealed.states(low, high)
+        shift = self.offs[-1] - sealed.offs[low]
+        offs = sealed.offs[low + 1 : high + 1]
+        if shift:
+            self.offs.extend([at + shift for at in offs])
+        else:
+            self.offs.frombytes(offs.tobytes())
+        self.heap.append(sealed.heap(low, high))
+
+    def by_id(self) -> Generator[None, None, "array[int]"]:
+        """Return the rows by id: the old order without what is gone, the rest sorted in."""
+        changed = self._changed
+        buckets: list[list[SegmentId]] = [[] for _ in range(_BUCKETS)]
+        for at, segment_id in enumerate(changed):
+            buckets[segment_id[0]].append(segment_id)
+            if at % NUMBERS_AT_ONCE == 0:
+                yield
+        order = array("I")
+        sealed = self._sealed
+        old = memoryview(b"").cast("I") if sealed is None else sealed.id_order
+        at = 0
+        for bucket in buckets:
+            bucket.sort()
+            for segment_id in bucket:
+                if sealed is not None and at < len(old):
+                    behind = bisect_left(old, segment_id, lo=at, key=sealed.id)
+                    yield from self._extend(order, old, at, behind)
+                    at = behind
+                order.append(changed[segment_id])
+            yield
+        yield from self._extend(order, old, at, len(old))
+        return order
+
+    def _extend(self, order: "array[int]", old: memoryview, low: int, high: int) -> Iterator[None]:
+        moved = self._moved
+        for first in range(low, high, NUMBERS_AT_ONCE):
+            part = old[first : min(first + NUMBERS_AT_ONCE, high)]
+            order.extend([row for at in part if (row := moved[at]) != _GONE])
+            if len(part) == NUMBERS_AT_ONCE:
+                yield
+
+
+def _seal_epoch(
+    cache: PartitionCache, epoch: int, rows: _Rows
+) -> Generator[None, None, EpochTable]:
+    table = EpochTable(epoch=epoch, highest=cache.epochs.highest(epoch))
     index = cache.epochs.get(epoch)
     if index is None:
-        return EpochTable(epoch=epoch, highest=highest)
-
-    def rows(ids: Iterable[SegmentId]) -> "array[int]":
-        return array("I", [row_of[segment_id] for segment_id in ids])
-
-    cover = index.cover
-    table = EpochTable(
-        epoch=epoch,
-        highest=highest,
-        plain=index.is_plain,
-        reach=cover.reach,
-        starts=cover.starts,
-        ends=cover.ends,
-        rows=rows(cover.ids),
-        unreferenced=rows(index.unreferenced),
-        third=rows(index.third),
-        ranked=rows(index.ranks),
-        txn=array("I", [bisect_left(cover.starts, start) for start in cover.txn]),
-        breaks=array("I", [bisect_left(cover.starts, start) for start in cover.breaks]),
-    )
-    if not index.is_plain:
-        table.keys, table.key_rows = index.referenced_keys(), rows(index.referenced_ids())
+        return table
+    table.reach = index.cover.reach
+    yield from _seal_cover(index, table, rows, cache)
+    table.unreferenced = array("I", map(rows.of, index.unreferenced))
+    table.third = array("I", map(rows.of, index.third))
+    table.ranked = array("I", map(rows.of, index.ranks))
+    yield
+    table.plain = index.is_uniform()
+    if not table.plain:
+        assert index.referenced is not None, "apart from the cover"
+        for at, (key, ref) in enumerate(index.referenced.refs()):
+            table.keys.append(key)
+            table.key_rows.append(rows.of_sealed(ref) if isinstance(ref, int) else rows.of(ref))
+            if at % ROWS_AT_ONCE == 0:
+                yield
     return table
 
 
-def unseal(table: PartitionTable) -> PartitionCache:
-    """Return the user partition that a table describes.
-
-    Raises:
-        Malformed: its columns contradict each other.
-    """
-    cache = PartitionCache(table.partition)
-    ids = [
-        SegmentId(table.ids[at : at + UUID_BYTES]) for at in range(0, len(table.ids), UUID_BYTES)
-    ]
-    for row, segment_id in enumerate(ids):
-        tail = table.heap[table.offs[row] : table.offs[row + 1]]
-        tails.check(tail)
-        if tails.state_of(tail) != table.states[row]:
-            raise Malformed("a state differs from its record's")
-        if table.states[row] >= SegmentState.DELETE_SEGMENT_FINISHED:
-            raise Malformed("a deleted segment is in the table")
-        cache.segments.put(segment_id, tail)
-    if cache.segments.ordered() != ids or sorted(ids) != [ids[row] for row in table.id_order]:
-        raise Malformed("segments are out of order, or one is there twice")
-    highest = {epoch.epoch: epoch.highest for epoch in table.epochs if epoch.highest is not None}
-    for epoch in table.epochs:
-        index = _unseal_epoch(epoch, ids)
-        if not index.is_empty:
-            cache.epochs[epoch.epoch] = index
-    _check_sets(cache)
-    try:
-        delete_state = (
-            None if table.delete_state is None else PartitionDeleteState(table.delete_state)
-        )
-    except ValueError as error:
-        raise Malformed(f"partition delete state {table.delete_state} is unknown") from error
-    cache.restore(
-        highest=highest,
-        kept={ids[row]: custom for row, custom in table.kept},
-        held=_unseal_held(table.held),
-        writer=table.writer,
-        delete_state=delete_state,
-    )
-    return cache
-
-
-def _unseal_held(held: list[tuple[bytes, bytes]]) -> dict[SegmentId, bytes]:
-    for segment_id, tail in held:
-        tails.check(tail)
-        if len(segment_id) != UUID_BYTES or tails.state_of(tail) != FINISHED:
-            raise Malformed("a held segment was not finished")
-    return {SegmentId(segment_id): tail for segment_id, tail in held}
-
-
-def _unseal_epoch(table: EpochTable, ids: list[SegmentId]) -> EpochIndex:
-    index = EpochIndex()
+def _seal_cover(
+    index: EpochIndex, table: EpochTable, rows: _Rows, cache: PartitionCache
+) -> Iterator[None]:
+    """Copy the pieces of both layers; where one ends, say anew whether the walk breaks there."""
     cover = index.cover
-    cover.starts, cover.ends, cover.reach = table.starts, table.ends, table.reach
-    cover.ids = [ids[row] for row in table.rows]
-    cover.txn = array("q", [table.starts[at] for at in table.txn])
-    cover.breaks = array("q", [table.starts[at] for at in table.breaks])
-    index.unreferenced = dict.fromkeys(ids[row] for row in table.unreferenced)
-    index.third = dict.fromkeys(ids[row] for row in table.third)
-    index.ranks = {ids[row]: rank for rank, row in enumerate(table.ranked, start=1)}
-    if not table.plain:
-        index.restore_referenced(table.keys, [ids[row] for row in table.key_rows])
-    return index
+    own = cover.own
+    for is_sealed, low, high in cover.runs():
+        first = len(table.starts)
+        if is_sealed:
+            sealed = cover.sealed
+            assert sealed is not None, "a sealed run"
+            _rejoin(table, sealed.starts[low], cache, rows)
+            for begin in range(low, high, NUMBERS_AT_ONCE):
+                end = min(begin + NUMBERS_AT_ONCE, high)
+                table.starts.frombytes(sealed.starts[begin:end].tobytes())
+                table.ends.frombytes(sealed.ends[begin:end].tobytes())
+                table.rows.extend([rows.of_sealed(row) for row in sealed.rows[begin:end]])
+                yield
+            _shift(table.txn, sealed.txn, low, high, first)
+            _shift(table.breaks, sealed.breaks, low, high - 1, first)
+        else:
+            _rejoin(table, own.starts[low], cache, rows)
+            for begin in range(low, high, ROWS_AT_ONCE):
+                end = min(begin + ROWS_AT_ONCE, high)
+                table.starts += own.starts[begin:end]
+                table.ends += own.ends[begin:end]
+                table.rows.extend(map(rows.of, own.ids[begin:end]))
+                table.txn.extend(_places(own.txn, own.starts, begin, end, first - low))
+                last = min(end, high - 1)
+                table.breaks.extend(_places(own.breaks, own.starts, begin, last, first - low))
+                yield
+    _rejoin(table, None, cache, rows)
 
 
-def _check_sets(cache: PartitionCache) -> None:
-    """Refuse a table in which a segment is not in exactly one set of each of its epochs."""
-    seen = {
-        epoch: [*index.referenced_ids(), *index.unreferenced, *index.third]
-        for epoch, index in cache.epochs.items()
-    }
-    members = {epoch: set(ids) for epoch, ids in seen.items()}
-    if any(len(ids) != len(members[epoch]) for epoch, ids in seen.items()):
-        raise Malformed("a segment is in two sets of one epoch")
-    for segment_id in cache.segments:
-        for epoch, _, _ in tails.spans(cache.segments[segment_id]):
-            if segment_id not in members.get(epoch, ()):
-                raise Malformed("a segment is in no set of one of its epochs")
+def _places(
+    column: "array[int]", starts: "array[int]", low: int, high: int, shift: int
+) -> list[int]:
+    """Return where the pieces low..high-1 that a column of starts names stand in the new table."""
+    if low >= high:
+        return []
+    begin = bisect_left(column, starts[low])
+    end = bisect_right(column, starts[high - 1], lo=begin)
+    return [bisect_left(starts, start, lo=low, hi=high) + shift for start in column[begin:end]]
+
+
+def _shift(into: "array[int]", column: memoryview, low: int, high: int, first: int) -> None:
+    begin = bisect_left(column, low)
+    end = bisect_left(column, high, lo=begin)
+    into.extend([at - low + first for at in column[begin:end]])
+
+
+def _rejoin(table: EpochTable, following: int | None, cache: PartitionCache, rows: _Rows) -> None:
+    """Say whether the walk breaks behind the last piece so far, which `following` comes after."""
+    if not table.starts:
+        return
+    last = len(table.starts) - 1
+    at = UUID_BYTES * table.rows[last]
+    segment_end = cache.facts(SegmentId(bytes(rows.ids[at : at + UUID_BYTES])))[0]
+    if segment_end != table.ends[last] or (following is not None and following != segment_end + 1):
+        table.breaks.append(last)

@@ -1,15 +1,19 @@
 """What is kept of each segment of one user partition: its record, and nothing beside it.
 
-The one place that knows how a segment is stored. Now: a dict from segment id to tail
-(`codec.tail`), bytes to bytes, which the garbage collector does not walk. A table mapped from a
-snapshot with an overlay for what changed since can stand behind the same methods.
+The one place that knows how a segment is stored: as a row of the sealed table that a snapshot left
+(`codec.sealed_table`), or, if anything was applied to it since, in a dict from segment id to tail
+(`codec.tail`), bytes to bytes, which the garbage collector does not walk.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.domain.ids import UUID_BYTES, SegmentId
+
+if TYPE_CHECKING:
+    from rlmm_daemon.codec.sealed_table import SealedTable
 
 _START: Final = slice(tails.START_AT, tails.END_AT)
 
@@ -17,44 +21,130 @@ _START: Final = slice(tails.START_AT, tails.END_AT)
 class SegmentTable:
     """Every segment that is not yet DELETE_SEGMENT_FINISHED, by id."""
 
-    __slots__ = ("_tails", "head")
+    __slots__ = ("_count", "_tails", "head", "sealed")
 
-    def __init__(self, prefix: bytes) -> None:
+    def __init__(self, prefix: bytes, sealed: "SealedTable | None" = None) -> None:
         #: What stands before the segment id in every record of this partition.
         self.head = tails.ENVELOPE + prefix
-        self._tails: dict[SegmentId, bytes] = {}
+        self.sealed = sealed
+        #: Over the sealed rows; None: that row is gone.
+        self._tails: dict[SegmentId, bytes | None] = {}
+        self._count = 0 if sealed is None else sealed.rows
 
     def __len__(self) -> int:
-        return len(self._tails)
+        return self._count
 
     def __iter__(self) -> Iterator[SegmentId]:
-        return iter(self._tails)
+        changed, sealed = self._tails, self.sealed
+        if sealed is not None:
+            for row in range(sealed.rows):
+                if (segment_id := sealed.id(row)) not in changed:
+                    yield segment_id
+        for segment_id, tail in changed.items():
+            if tail is not None:
+                yield segment_id
 
     def __contains__(self, segment_id: SegmentId) -> bool:
-        return segment_id in self._tails
+        return self.get(segment_id) is not None
 
     def get(self, segment_id: SegmentId) -> bytes | None:
         """Return the segment's tail."""
-        return self._tails.get(segment_id)
+        tail = self._tails.get(segment_id)
+        if tail is not None or self.sealed is None or segment_id in self._tails:
+            return tail
+        row = self.sealed.row_of(segment_id)
+        return None if row < 0 else self.sealed.tail(row)
 
     def __getitem__(self, segment_id: SegmentId) -> bytes:
-        return self._tails[segment_id]
+        tail = self.get(segment_id)
+        if tail is None:
+            raise KeyError(segment_id)
+        return tail
 
-    def put(self, segment_id: SegmentId, tail: bytes) -> None:
-        """Store a segment's present tail."""
+    def put(self, segment_id: SegmentId, tail: bytes, *, is_new: bool) -> None:
+        """Store a segment's present tail; `is_new` says that `get` has none."""
         assert len(segment_id) == UUID_BYTES
         self._tails[segment_id] = tail
+        if is_new:
+            self._count += 1
 
     def remove(self, segment_id: SegmentId) -> None:
         """Forget a segment that is there."""
-        del self._tails[segment_id]
+        self._count -= 1
+        if self.sealed is not None and self.sealed.row_of(segment_id) >= 0:
+            self._tails[segment_id] = None
+        else:
+            del self._tails[segment_id]
 
-    def record(self, segment_id: SegmentId) -> bytes:
+    def pair(self, ref: SegmentId | int) -> tuple[SegmentId, bytes]:
+        """Return id and present tail of a segment, given by id or by its sealed row."""
+        if not isinstance(ref, int):
+            return ref, self[ref]
+        sealed = self.sealed
+        assert sealed is not None, "only a sealed table has rows"
+        segment_id = sealed.id(ref)
+        tail = self._tails.get(segment_id)
+        return segment_id, sealed.tail(ref) if tail is None else tail
+
+    def record(self, ref: SegmentId | int) -> bytes:
         """Return the segment's whole record: key 0, version 0, its present state."""
-        return b"".join((self.head, segment_id, self._tails[segment_id]))
+        return b"".join((self.head, *self.pair(ref)))
+
+    @property
+    def changed(self) -> int:
+        """How many segments are kept beside the sealed rows, or hide one."""
+        return len(self._tails)
 
     def ordered(self) -> list[SegmentId]:
         """Return all ids by start offset, then id. O(n log n), near O(n) if they came in order."""
-        stored = self._tails
+        return [self.pair(ref)[0] for ref in self.refs()]
+
+    def refs(self) -> Iterator[SegmentId | int]:
+        """Yield all segments by start offset, then id; those in sealed rows by row."""
+        for run in self.runs():
+            if isinstance(run, tuple):
+                yield from range(*run)
+            else:
+                yield run
+
+    def runs(self) -> Iterator[tuple[int, int] | SegmentId]:
+        """Yield ranges of sealed rows, and changed segments between them, by start offset and id.
+
+        All there are: nothing that is gone, nothing twice.
+        """
+        tails_now = self._tails
+        live = [segment_id for segment_id, tail in tails_now.items() if tail is not None]
         # Offsets are never negative, so their big-endian bytes sort as they do.
-        return sorted(stored, key=lambda segment_id: stored[segment_id][_START] + segment_id)
+        live.sort(key=lambda i: (tails_now[i] or b"")[_START] + i)
+        sealed = self.sealed
+        if sealed is None:
+            yield from live
+            return
+        hidden = sorted(row for i in tails_now if (row := sealed.row_of(i)) >= 0)
+        last = self._place(sealed.rows - 1) if sealed.rows else b""
+        at = cut = 0
+        for segment_id in live:
+            place = (tails_now[segment_id] or b"")[_START] + segment_id
+            row = sealed.rows
+            if place <= last:
+                row = bisect_left(range(sealed.rows), place, lo=at, key=self._place)
+            while cut < len(hidden) and hidden[cut] < row:
+                if at < hidden[cut]:
+                    yield at, hidden[cut]
+                at = hidden[cut] + 1
+                cut += 1
+            if at < row:
+                yield at, row
+                at = row
+            yield segment_id
+        for gone in hidden[cut:]:
+            if at < gone:
+                yield at, gone
+            at = gone + 1
+        if at < sealed.rows:
+            yield at, sealed.rows
+
+    def _place(self, row: int) -> bytes:
+        sealed = self.sealed
+        assert sealed is not None, "only a sealed table has rows"
+        return sealed.tail(row)[_START] + sealed.id(row)

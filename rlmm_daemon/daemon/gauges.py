@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated, Unreadable
+from rlmm_daemon.core.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
 from rlmm_daemon.core.readiness import FailureReason, PartitionState
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.follower import Follower
@@ -24,6 +24,7 @@ _SHOWN: Final = tuple(
 _OUTCOMES: Final = {
     Applied: "applied",
     Repeated: "repeated",
+    Deferred: "deferred",
     Rejected: "rejected",
     Unreadable: "unreadable",
 }
@@ -104,7 +105,7 @@ class Gauges:
         """Count segments, a metadata partition in each turn of the loop."""
         counts, size = Counter[SegmentState](), 0
         for follower in self._manager.followed():
-            for cache in follower.fold.partitions.values():
+            for cache in list(follower.fold.partitions.at_rest()):
                 for state in _SHOWN:
                     counts[state] += cache.segments_by_state[state]
                 size += cache.bytes_by_state[SegmentState.COPY_SEGMENT_FINISHED]

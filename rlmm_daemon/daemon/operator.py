@@ -107,7 +107,7 @@ class Operator:
         identity, announced = fleet.identity, manager.assignment.announced
         states = [follower.state for follower in manager.followed()]
         folds = [follower.fold for follower in manager.followed()]
-        caches = [cache for fold in folds for cache in fold.partitions.values()]
+        caches = [cache for fold in folds for cache in fold.partitions.at_rest()]
         storage = self._storage()
         return {
             "version": self._version,
@@ -165,7 +165,7 @@ class Operator:
             p for p in self._manager.assignment.announced if follow_set.of(p) == follower.partition
         ]
         failure = fleet.whole_failure or follower.failure
-        caches = fold.partitions.values()
+        caches = fold.partitions.at_rest()
         return {
             "metadata_partition": follower.partition,
             "state": PartitionState.FAILED.value if failure else follower.state.value,

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from rlmm_daemon.codec.snapshot import Header
-from rlmm_daemon.core import sealing
+from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.domain.errors import (
     CorruptError,
@@ -90,7 +90,7 @@ class SnapshotStore:
             path = f"{self._directory}/{name}"
             data = await self._disk.read(path)
             try:
-                header, fold = sealing.load(data)
+                header, fold = unsealing.load(data)
                 if header.metadata_partition != partition:
                     raise Malformed(f"{path} is a snapshot of {header.metadata_partition}")
             except UnsupportedProtocol:
@@ -121,7 +121,7 @@ class SnapshotStore:
         await self._disk.rename(path, f"{path}.rejected")
         await self._disk.fsync_directory(self._directory)
 
-    def image(self, fold: Fold) -> Iterable[bytes]:
+    def image(self, fold: Fold) -> Iterable[bytes | memoryview]:
         """Return the pieces of a snapshot of `fold`, which must not change while they are drawn."""
         identity = self._identity
         assert identity is not None, "snapshots are written once the log is known"
@@ -137,7 +137,7 @@ class SnapshotStore:
         self,
         partition: MetadataPartition,
         next_offset: int,
-        pieces: Iterable[bytes],
+        pieces: Iterable[bytes | memoryview],
         *,
         still_true: Callable[[], bool],
     ) -> WrittenSnapshot | None:
@@ -184,7 +184,7 @@ class SnapshotStore:
             if name.endswith(".tmp"):
                 await self._disk.remove(f"{self._directory}/{name}")
 
-    async def _write_file(self, path: str, pieces: Iterable[bytes]) -> int:
+    async def _write_file(self, path: str, pieces: Iterable[bytes | memoryview]) -> int:
         file = await self._disk.open(path, write=True, create=True)
         try:
             await file.truncate(0)
@@ -203,7 +203,7 @@ class SnapshotStore:
         await self._disk.fsync_directory(self._directory)
 
 
-async def write_fully(file: DiskFile, offset: int, data: bytes) -> int:
+async def write_fully(file: DiskFile, offset: int, data: bytes | memoryview) -> int:
     """Write all of `data`, however many calls that takes; return its length."""
     view = memoryview(data)
     done = 0

@@ -11,7 +11,7 @@ from typing import Final
 
 from rlmm_daemon.codec.api import TailEvent
 from rlmm_daemon.core.fold import TROUBLES_MAX, Fold
-from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated, Unreadable
+from rlmm_daemon.core.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.domain.errors import Overloaded
@@ -109,6 +109,8 @@ def words(outcome: Outcome) -> str:
     match outcome:
         case Applied():
             return "applied"
+        case Deferred():
+            return "deferred"
         case Repeated():
             return "repeated"
         case Rejected(error=error):

@@ -4,7 +4,7 @@ import pytest
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, StoredFacts, encode
-from rlmm_daemon.core import sealing
+from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata
@@ -39,7 +39,7 @@ def reloaded(world: World) -> World:
         world.fold, cluster_id="c", topic_id=TopicId(bytes(16)), created_at_ms=1
     )
     other = World()
-    _, other.fold = sealing.load(b"".join(sealing.write_chunks(world.fold, header)))
+    _, other.fold = unsealing.load(b"".join(sealing.write_chunks(world.fold, header)))
     return other
 
 

@@ -6,9 +6,13 @@ import pytest
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.core import sealing
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.core.outcome import Applied, Deferred, Repeated
+from rlmm_daemon.core.user_partitions import ASIDE_MAX
+from rlmm_daemon.domain.errors import NotReady
+from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentMetadata
 from tests.unit.core.world import (
     DELETE_FINISHED,
@@ -26,7 +30,7 @@ from tests.unit.core.world import (
     update,
 )
 
-EPOCHS = range(4)
+EPOCHS = [LeaderEpoch(epoch) for epoch in range(4)]
 OFFSETS = range(-1, 72)
 
 
@@ -185,9 +189,10 @@ def test_a_loaded_snapshot_goes_on_as_the_fold_it_was_made_from(seed):
         for event in stirred[: rng.randint(1, 2)]:
             world.put(event)
     buffer = snapshot_of(world.fold)
-    header, loaded = sealing.load(buffer)
+    header, loaded = unsealing.load(buffer)
     assert (loaded.position, header.next_offset) == (world.fold.position,) * 2
     assert snapshot_of(loaded) == buffer
+    assert snapshot_of(unsealing.in_place(buffer)[1]) == buffer
     restored = World()
     restored.fold = loaded
     for _ in range(30):
@@ -202,6 +207,85 @@ def test_a_loaded_snapshot_goes_on_as_the_fold_it_was_made_from(seed):
         assert restored.cache.kept_custom_metadata == world.cache.kept_custom_metadata
         assert restored.cache.delete_state == world.cache.delete_state
     assert snapshot_of(loaded) == snapshot_of(world.fold)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_snapshot_in_place_and_what_changed_since_answer_as_the_plain_cache_does(seed):
+    rng = random.Random(seed)
+    world, model, sleeping = World(), Model(), World()
+    length = rng.randint(5, 120)
+    stored = {rng.randrange(length) for _ in range(rng.randint(1, 5))}
+    for step in range(length):
+        event = some_event(rng, ordinary=seed % 3 == 0)
+        plain, layered = world.put(event), sleeping.put(event)
+        assert type(plain) is type(layered) or isinstance(layered, Deferred)
+        model.apply(event)
+        if step in stored:
+            _, sleeping.fold = unsealing.in_place(snapshot_of(sleeping.fold))
+            sleeping.fold.eager = rng.random() < 0.5
+        if FOO in sleeping.fold.partitions and rng.random() < 0.1:
+            verify(sleeping, model)
+    if FOO not in world.fold.partitions:
+        return
+    verify(sleeping, model)
+    for name in (
+        "segments_by_state", "bytes_by_state", "kept_custom_metadata", "delete_state", "writer",
+        "highest_offsets", "strays", "held",
+    ):  # fmt: skip
+        assert getattr(sleeping.cache, name) == getattr(world.cache, name), name
+    assert sleeping.cache.list_all() == world.cache.list_all()
+    for epoch in EPOCHS:
+        assert sleeping.cache.size(epoch) == world.cache.size(epoch)
+        assert sleeping.cache.list_epoch(epoch) == world.cache.list_epoch(epoch)
+        assert sleeping.cache.third_set(epoch) == world.cache.third_set(epoch)
+    assert snapshot_of(sleeping.fold) == snapshot_of(world.fold)
+    assert unsealing.load(snapshot_of(sleeping.fold))
+
+
+def test_events_of_one_that_sleeps_are_put_aside_and_applied_when_somebody_asks():
+    world = World()
+    world.upload(1, 0, 9)
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    assert isinstance(world.upload(2, 10, 19), Deferred)
+    assert world.fold.partitions.by_prefix[world.cache.prefix] is world.cache
+    assert world.listed(0) == [1, 2]
+    assert isinstance(world.put(update(2, FINISHED)), Repeated)
+
+
+def test_no_more_is_put_aside_than_can_be_applied_at_once():
+    world = World()
+    world.upload(1, 0, 9)
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    for n in range(ASIDE_MAX):
+        assert isinstance(world.put(update(1, FINISHED, at_ms=n)), Deferred)
+    assert isinstance(world.put(update(1, FINISHED, at_ms=7)), Applied)
+
+
+def test_the_mark_of_a_stuck_copy_is_never_put_aside():
+    world = World()
+    world.upload(1, 0, 9)
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    world.put(update(1, DELETE_STARTED, ONLY_IF_STARTED))
+    assert world.fold.holding == {FOO}
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    assert world.fold.holding == {FOO}
+    for event in (update(1, DELETE_FINISHED), add(1, 0, 9), update(1, FINISHED)):
+        assert isinstance(world.put(event), Applied)
+    assert not world.fold.holding
+
+
+def test_a_damaged_table_is_told_once_and_never_answered_from():
+    world = World()
+    world.upload(1, 0, 9)
+    buffer = bytearray(snapshot_of(world.fold))
+    buffer[-200] ^= 1
+    told = list[str]()
+    _, fold = unsealing.in_place(bytes(buffer))
+    fold.partitions.on_damage = told.append
+    for _ in range(2):
+        with pytest.raises(NotReady):
+            fold.partitions.get(FOO)
+    assert len(told) == 1
 
 
 def test_ordinary_uploads_and_deletes_keep_no_second_copy_of_kafkas_set():

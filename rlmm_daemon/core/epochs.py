@@ -1,0 +1,96 @@
+"""The epochs of one user partition, over those of its sealed table: looked at when asked for."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rlmm_daemon.core.epoch_index import EpochIndex
+
+if TYPE_CHECKING:
+    from rlmm_daemon.codec.sealed_table import SealedTable
+
+
+class Epochs:
+    """Indexes and highest offsets by epoch."""
+
+    __slots__ = ("_highest", "_indexes", "_sealed")
+
+    def __init__(self, sealed: "SealedTable | None" = None) -> None:
+        self._sealed = sealed
+        #: None: nothing is left of that epoch.
+        self._indexes: dict[int, EpochIndex | None] = {}
+        self._highest: dict[int, int | None] = {}
+
+    def get(self, epoch: int) -> EpochIndex | None:
+        """Return an epoch's index while it holds anything."""
+        index = self._indexes.get(epoch)
+        if index is not None or self._sealed is None or epoch in self._indexes:
+            return index
+        sealed = self._sealed.epoch(epoch)
+        index = None if sealed is None or sealed.is_empty else EpochIndex(sealed)
+        if sealed is not None:  # else any epoch that is asked for would be remembered
+            self._indexes[epoch] = index
+        return index
+
+    def __getitem__(self, epoch: int) -> EpochIndex:
+        index = self.get(epoch)
+        if index is None:
+            raise KeyError(epoch)
+        return index
+
+    def made(self, epoch: int) -> EpochIndex:
+        """Return an epoch's index, a new one if it held nothing."""
+        index = self.get(epoch)
+        if index is None:
+            index = self._indexes[epoch] = EpochIndex()
+        return index
+
+    def put(self, epoch: int, index: EpochIndex) -> None:
+        """Set an epoch's index."""
+        self._indexes[epoch] = index
+
+    def drop(self, epoch: int) -> None:
+        """Forget an epoch that is empty, but for its highest offset."""
+        if self._sealed is None:
+            del self._indexes[epoch]
+        else:
+            self._indexes[epoch] = None
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the epochs that hold anything, ascending."""
+        return (epoch for epoch in self.numbers() if self.get(epoch) is not None)
+
+    def items(self) -> Iterator[tuple[int, EpochIndex]]:
+        """Yield epochs and their indexes, ascending."""
+        for epoch in self.numbers():
+            if (index := self.get(epoch)) is not None:
+                yield epoch, index
+
+    def values(self) -> Iterator[EpochIndex]:
+        """Yield the indexes of the epochs that hold anything, by epoch."""
+        return (index for _, index in self.items())
+
+    def numbers(self) -> list[int]:
+        """Return all epochs that hold anything or have a highest offset, ascending."""
+        known = {*self._highest, *(epoch for epoch, index in self._indexes.items() if index)}
+        if self._sealed is not None:
+            known.update(self._sealed.epoch_numbers)
+        return sorted(known)
+
+    def highest(self, epoch: int) -> int | None:
+        """Return the highest offset that ever finished in an epoch."""
+        found = self._highest.get(epoch)
+        if found is None and self._sealed is not None:
+            sealed = self._sealed.epoch(epoch)
+            found = self._highest[epoch] = None if sealed is None else sealed.highest
+            if sealed is None:
+                del self._highest[epoch]
+        return found
+
+    def set_highest(self, epoch: int, offset: int) -> None:
+        """Note that `offset` is the highest now."""
+        self._highest[epoch] = offset
+
+    def highest_offsets(self) -> dict[int, int]:
+        """Return all highest offsets, epochs ascending."""
+        found = ((epoch, self.highest(epoch)) for epoch in self.numbers())
+        return {epoch: offset for epoch, offset in found if offset is not None}
