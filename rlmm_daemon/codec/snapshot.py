@@ -78,8 +78,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkno
     segment_bytes: Counts
     #: As in `PartitionTable`.
     delete_state: int | None
-    #: How many held segments it names.
+    #: How many held segments it names, and how many are finished in no listing (third sets).
     held: int
+    third: int
 
     @property
     def user_partition(self) -> TopicIdPartition:
@@ -124,6 +125,7 @@ def image_of(table: PartitionTable) -> TableImage:
         table.segment_bytes,
         table.delete_state,
         len(table.held),
+        sum(len(epoch.third) for epoch in table.epochs),
     )
     return TableImage(entry, sections)
 

@@ -47,6 +47,7 @@ HEAD_BYTES: Final = 32
 _ENVELOPE_BYTES: Final = 3
 _ADD: Final = b"\x01\x00\x00"
 _UPDATE: Final = b"\x01\x01\x00"
+_MARK: Final = b"\x01\x02\x00"
 #: Of a TopicIdPartitionEntry behind its name: topic id, partition, no tags.
 _BEHIND_NAME_BYTES: Final = UUID_BYTES + 5
 _VARINT_TOP: Final = 0x80
@@ -134,12 +135,14 @@ class Fold:
     def _needs(self, sleeping: Sleeping, value: bytes) -> bool:
         """Whether an event of a partition that sleeps has to be applied now.
 
-        So it is where held segments may come or go: they alarm.
+        So it is where held segments may come or go, which alarm, and where the partition itself
+        is marked for deletion.
         """
         return (
             self.eager
             or sleeping.aside_events >= ASIDE_MAX
             or bool(sleeping.entry.held)
+            or value.startswith(_MARK)
             or bytes(ONLY_IF_STARTED) in value
         )
 

@@ -15,6 +15,7 @@ from rlmm_daemon.codec.snapshot import Entry, check_table
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.domain.errors import CorruptError, Malformed, NotReady
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -78,6 +79,19 @@ class Sleeping:
     def partition(self) -> Partition:
         """Which one it is."""
         return self.entry.user_partition
+
+    @property
+    def delete_state(self) -> PartitionDeleteState | None:
+        """How far its deletion is; such events are never put aside."""
+        state = self.entry.delete_state
+        return None if state is None else PartitionDeleteState(state)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it holds nothing but finished segments that are listed, and nothing is aside."""
+        entry = self.entry
+        started, _, deleting = entry.segments
+        return not (started or deleting or entry.third or entry.held or self.aside_events)
 
     @property
     def segments_by_state(self) -> list[int]:
@@ -152,6 +166,18 @@ class UserPartitions:
     def values(self) -> Iterator[PartitionCache]:
         """Yield all caches, each awake."""
         return (self[partition] for partition in list(self._all))
+
+    def peek(self, partition: Partition) -> PartitionCache | Sleeping | None:
+        """Return a user partition without waking it."""
+        return self._all.get(partition)
+
+    def restless(self) -> list[Partition]:
+        """Return those that are awake, or in which something is under way."""
+        return [
+            partition
+            for partition, found in self._all.items()
+            if not (isinstance(found, Sleeping) and found.is_quiet)
+        ]
 
     def at_rest(self) -> Collection[PartitionCache | Sleeping]:
         """Return all without waking any: to count, and to write them down."""

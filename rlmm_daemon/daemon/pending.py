@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import assert_never
 
-from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated, Unreadable
+from rlmm_daemon.core.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError
 from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
@@ -38,6 +38,8 @@ def error_of(outcome: Outcome | RlmmError) -> RlmmError | None:
             return outcome
         case Rejected(error=error):
             return error
+        case Deferred():
+            return OutcomeUnknown("the record that was written is not applied yet")
         case Unreadable(reason=reason):
             return OutcomeUnknown(f"the record that was written cannot be read: {reason}")
         case _:

@@ -6,6 +6,7 @@ from typing import Final
 
 from rlmm_daemon.codec import api
 from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
@@ -56,11 +57,11 @@ def _row(manager: Manager, partition: TopicIdPartition) -> api.UserPartition:
 
 def _found(
     manager: Manager, partition: TopicIdPartition
-) -> tuple[MetadataPartition | None, PartitionCache | None]:
+) -> tuple[MetadataPartition | None, PartitionCache | Sleeping | None]:
     """Return where a partition's events are, and what is folded of them."""
     follow_set = manager.fleet.follow_set
     if follow_set is None:
         return None, None
     number = follow_set.of(partition)
     follower = manager.fleet.followers.get(number)
-    return number, None if follower is None else follower.fold.partitions.get(partition)
+    return number, None if follower is None else follower.fold.partitions.peek(partition)

@@ -200,8 +200,9 @@ class Cleaner:
     async def _remove_marked(self, number: MetadataPartition, follower: Follower) -> None:
         marked = [
             partition
-            for partition, cache in follower.fold.partitions.items()
-            if cache.delete_state in (D.DELETE_PARTITION_MARKED, D.DELETE_PARTITION_STARTED)
+            for partition in list(follower.fold.partitions)
+            if (found := follower.fold.partitions.peek(partition)) is not None
+            and found.delete_state in (D.DELETE_PARTITION_MARKED, D.DELETE_PARTITION_STARTED)
         ]
         gone = self.notes.removals.keys() - set(marked)
         self.notes.forget([p for p in gone if self._number(p) == number])

@@ -66,7 +66,7 @@ class Stuck:
 
     async def look(self, follower: Follower) -> None:
         """Judge whatever hangs, and end what may be ended."""
-        for index, partition in enumerate(list(follower.fold.partitions)):
+        for index, partition in enumerate(follower.fold.partitions.restless()):
             if index % TURN == TURN - 1:
                 await asyncio.sleep(0)
             cache = follower.fold.partitions.get(partition)
