@@ -174,8 +174,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="snapshot_loses_highest_offsets",
         module="rlmm_daemon.core.cache",
-        old="        self._highest, self._kept = highest, kept",
-        new="        self._highest, self._kept = {}, kept",
+        old="        self._highest, self._kept, self.held = highest, kept, held",
+        new="        self._highest, self._kept, self.held = {}, kept, held",
         seeds=10,
         scenario="manager",
     ),
