@@ -1,15 +1,15 @@
 """Real files behind `ports.disk`: blocking calls in a few threads, never in the loop."""
 
-import asyncio
 import fcntl
 import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
+
+from rlmm_daemon.adapters.disk_threads import DiskThreads
 
 T = TypeVar("T")
 
@@ -24,12 +24,12 @@ class LocalDisk:
     """The file system of this machine. A cancelled caller does not undo a call that has begun."""
 
     def __init__(self, *, threads: int = THREADS_DEFAULT) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        self._threads = DiskThreads(threads)
         self._temporary = itertools.count()
 
     def close(self) -> None:
         """End the threads once the calls in flight are over; files stay as they are."""
-        self._pool.shutdown(wait=True)
+        self._threads.close()
 
     async def open(self, path: str, *, write: bool = False, create: bool = False) -> "LocalFile":
         """Open a file; created ones are readable by owner and group."""
@@ -37,7 +37,7 @@ class LocalDisk:
         if create:
             flags |= os.O_CREAT
         descriptor = await self._acquire(lambda: os.open(path, flags, _FILE_MODE))
-        return LocalFile(descriptor, self._pool)
+        return LocalFile(descriptor, self._threads)
 
     async def read(self, path: str) -> bytes:
         """Return a whole small file."""
@@ -81,16 +81,11 @@ class LocalDisk:
         return await self._run(lambda: _free_bytes(path))
 
     async def _run(self, call: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._pool.submit(call))
+        return await self._threads.run(call)
 
     async def _acquire(self, call: Callable[[], int]) -> int:
         """Run a call that returns a descriptor; a cancelled caller must not leak it."""
-        future = self._pool.submit(call)
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(_close_result)
-            raise
+        return await self._threads.run(call, unwanted=os.close)
 
 
 class LocalFile:
@@ -100,10 +95,10 @@ class LocalFile:
     it, its number could by then belong to another file.
     """
 
-    def __init__(self, descriptor: int, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, descriptor: int, threads: DiskThreads) -> None:
         self._descriptor = descriptor
-        self._pool = pool
-        self._idle = threading.Condition()
+        self._threads = threads
+        self._idle = threading.Condition(threading.Lock())
         self._users = 0
         self._closed = False
 
@@ -133,10 +128,10 @@ class LocalFile:
 
     async def close(self) -> None:
         """Wait for calls in flight, then give the descriptor back."""
-        await asyncio.wrap_future(self._pool.submit(self._close))
+        await self._threads.run(self._close)
 
     async def _run(self, call: Callable[[int], T]) -> T:
-        return await asyncio.wrap_future(self._pool.submit(self._call, call))
+        return await self._threads.run(lambda: self._call(call))
 
     def _call(self, call: Callable[[int], T]) -> T:
         with self._borrowed() as descriptor:
@@ -153,7 +148,7 @@ class LocalFile:
         finally:
             with self._idle:
                 self._users -= 1
-                self._idle.notify_all()
+                self._idle.notify()  # `_close` alone ever waits
 
     def _close(self) -> None:
         with self._idle:
@@ -175,11 +170,6 @@ class LocalLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
-
-
-def _close_result(future: Future[int]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        os.close(future.result())
 
 
 def _pread(descriptor: int, offset: int, length: int) -> bytes:

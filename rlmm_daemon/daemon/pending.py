@@ -55,8 +55,8 @@ class Append:
     """
 
     __slots__ = (
-        "_fate", "_tell", "deadline", "give_up", "lost", "offset", "position", "seen", "subject",
-        "value",
+        "_fate", "_tell", "deadline", "due", "give_up", "lost", "offset", "position", "seen",
+        "subject", "value",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,8 @@ class Append:
         #: When the caller has waited long enough, and when nobody waits any more.
         self.deadline = deadline
         self.give_up = give_up
+        #: When something has to be done if nothing happens.
+        self.due = min(deadline, give_up)
         self.offset: int | None = None
         #: The log will not name an offset any more: the first apply of equal bytes is ours.
         self.lost = False
@@ -84,20 +86,15 @@ class Append:
         self._tell: Tell | None = tell
         self._fate: asyncio.Future[None] | None = None
 
-    @property
-    def due(self) -> float:
-        """When something has to be done if nothing happens."""
-        return self.give_up if self._tell is None else min(self.deadline, self.give_up)
-
     def hear(self, outcome: Outcome | RlmmError) -> None:
         """Tell the caller, once; the fate may stay open."""
-        tell, self._tell = self._tell, None
+        tell, self._tell, self.due = self._tell, None, self.give_up
         if tell is not None:
             tell(outcome)
 
     def leave(self) -> None:
         """The caller left: it is told nothing, and the record is not taken back."""
-        self._tell = None
+        self._tell, self.due = None, self.give_up
 
     def fate(self) -> asyncio.Future[None]:
         """Return what completes with the fate; only of an append that is pending."""

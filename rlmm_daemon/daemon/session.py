@@ -194,6 +194,8 @@ class Session(asyncio.Protocol):
         self._in_flight: dict[int, asyncio.Task[None]] = {}
         #: Writes that were begun without a task.
         self._writes: dict[int, Append] = {}
+        #: Of this turn of the loop, for those.
+        self._answers: list[bytes] = []
         self._known: dict[api.Partition, TopicIdPartition] = {}
         #: Of this daemon's life; with a request's id it is the correlation id in the log.
         self._number = shared.stats.connections
@@ -555,8 +557,15 @@ class Session(asyncio.Protocol):
         else:
             self._stats.outcomes[method, error.wire_name()] += 1
             frame = frames.error_frame(request_id, error)
+        if not self._answers:
+            self._loop.call_soon(self._flush_answers)
+        self._answers.append(frame)
+
+    def _flush_answers(self) -> None:
+        """Send what one turn of the loop answered: a call into the kernel costs more than it."""
+        answers, self._answers = self._answers, []
         if not self._transport.is_closing():
-            self._transport.write(frame)
+            self._transport.write(b"".join(answers))
 
     def _leave_write(self, request_id: int) -> None:
         """Nobody waits for it any more; the record is not taken back."""

@@ -1,4 +1,4 @@
-"""That every planted bug still fits the code it is planted in; hunting them is `make sim-mutants`."""
+"""Every planted bug still fits the code it is planted in; `make sim-mutants` hunts them."""
 
 import importlib.util
 from pathlib import Path
@@ -14,4 +14,4 @@ def test_the_text_that_a_mutant_replaces_is_there_once(mutant: Mutant):
     assert spec is not None
     assert spec.origin is not None
     source = Path(spec.origin).read_text()
-    assert compile(mutated(source, mutant), spec.origin, "exec")
+    compile(mutated(source, mutant), spec.origin, "exec")

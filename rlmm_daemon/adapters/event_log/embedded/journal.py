@@ -38,7 +38,7 @@ class Journal:
     recent_bytes_max: int
     _recent: deque[Synced] = field(default_factory=deque)
     _recent_bytes: int = 0
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: list[asyncio.Future[bool]] = field(default_factory=list)
 
     @property
     def range(self) -> LogRange:
@@ -59,14 +59,19 @@ class Journal:
         index = bisect_right(self.bases, base)
         return self.bases[index] if index < len(self.bases) else None
 
-    def changed(self) -> asyncio.Event:
-        """Return an event that the next growth sets; take it before looking."""
-        return self._changed
+    def growth(self) -> asyncio.Future[bool]:
+        """Return a future that the next growth makes True; look before waiting for it."""
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting = [each for each in self._waiting if not each.done()]
+        self._waiting.append(waiter)
+        return waiter
 
     def wake(self) -> None:
         """Let every follower look again."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(True)
 
     def grew(self, synced: Synced, *, size: int) -> None:
         """Note a batch of `size` file bytes that is durable now, and wake the followers."""

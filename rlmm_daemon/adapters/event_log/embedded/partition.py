@@ -4,11 +4,11 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 
 import structlog
 
 from rlmm_daemon.adapters.event_log.embedded import files
+from rlmm_daemon.adapters.event_log.embedded.growth import Growth
 from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd, Generations
 from rlmm_daemon.adapters.event_log.embedded.journal import Journal
 from rlmm_daemon.adapters.event_log.embedded.options import Context
@@ -100,10 +100,10 @@ class Partition:
         if from_offset < journal.range.start:
             raise LogTrimmed(journal.range.start)
         reader = Reader(self._context, journal)
+        growth = Growth(journal, self._context.options.heartbeat_seconds)
         position, epoch, due = from_offset, -1, True
         try:
             while True:
-                changed = journal.changed()
                 if self._closed:
                     raise Draining("the event log is closing")
                 if position < journal.next_offset:
@@ -118,8 +118,9 @@ class Partition:
                         next_offset=position, leader_epoch=epoch, records=(), range=journal.range
                     )
                 else:
-                    due = not await self._grows(changed)
+                    due = not await growth.wait()
         finally:
+            growth.close()
             await reader.close()
 
     async def close(self) -> CleanEnd | None:
@@ -131,12 +132,6 @@ class Partition:
             return self._clean if self._corrupt is None and self._trouble is None else None
         self._journal.wake()
         return await self._writer.close()
-
-    async def _grows(self, changed: asyncio.Event) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._context.options.heartbeat_seconds):
-                return await changed.wait()
-        return False
 
     async def _read(self, reader: Reader, position: int) -> LogBatch:
         try:
