@@ -64,6 +64,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "check-config": Row(
                 f"{_CLI}.check_config", "Check a configuration and print what is in force."
             ),
+            "config": Row(f"{_CLI}.config", "Make a configuration from server.properties."),
             "doctor": Row(f"{_CLI}.doctor", "Check what is around the daemon; say what to do."),
             "drain": Row(f"{_CLI}.drain", "Let the daemon finish what it does and end."),
         },
