@@ -9,6 +9,7 @@ import pytest
 
 from rlmm_daemon.adapters.clock import SystemClock
 from tests.plugin.fleet import Fleet, until
+from tests.plugin.storm import storm
 
 COUNT = 4_000
 EVERYTHING = [[0, COUNT - 1]]
@@ -207,6 +208,11 @@ def test_a_frozen_daemon_does_not_keep_its_broker_from_what_the_controller_says(
     fleet.create("thawed", [1])
     end = fleet.write("thawed", 1500) + 1
     fleet.until_tiered("thawed", end)
+
+
+@pytest.mark.timeout(600)
+def test_each_kind_of_kill_under_load_loses_and_doubles_nothing(fleet: Fleet) -> None:
+    storm(fleet, "storm", rounds=3, seed=1)
 
 
 def test_nothing_that_the_brokers_met_was_a_bug(fleet: Fleet) -> None:

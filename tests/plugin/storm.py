@@ -4,10 +4,7 @@ A consumer that reads from offset 0 sees every acknowledged record once, in orde
 and never has to reset; in the end the storage holds exactly what the log says.
 """
 
-import os
 import random
-
-import pytest
 
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
@@ -95,15 +92,3 @@ def storm(fleet: Fleet, topic: str, rounds: int, seed: int) -> None:
     assert stored <= known.keys(), "an object that no log knows"
     fleet.delete(topic)
     until(lambda: not fleet.stored(topic), "the storage is empty")
-
-
-@pytest.mark.timeout(600)
-def test_each_kind_of_kill_under_load(fleet: Fleet) -> None:
-    storm(fleet, "storm", rounds=3, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_many_kills_under_load(fleet: Fleet) -> None:
-    rounds = int(os.environ.get("RLMM_SOAK_ROUNDS", "30"))
-    storm(fleet, "long-storm", rounds=rounds, seed=2)
