@@ -96,13 +96,14 @@ bench-kafka: install ## Benchmarks against Kafka's own metadata manager on the s
 	$(BIN)/python -m tests.benchmarks.kafka
 
 # The broker's plugin: needs a JDK (17 or later) and Maven.
-.PHONY: plugin test-plugin test-cluster soak-cluster demo-cluster bench-cluster
+.PHONY: plugin test-plugin test-cluster soak-cluster test-oldest demo-cluster bench-cluster
 MVN := mvn -q -B -f deploy/kafka-plugin/pom.xml
 
 plugin: ## Build the plugin's jar
 	$(MVN) -DskipTests package
 
 test-plugin: install ## The plugin's tests, against a real daemon
+	$(MVN) -Poldest compile
 	$(MVN) package -Drlmm.command=$(CURDIR)/$(BIN)/rlmm
 
 test-cluster: install plugin ## Real brokers with the plugin, a daemon beside each
@@ -110,6 +111,12 @@ test-cluster: install plugin ## Real brokers with the plugin, a daemon beside ea
 
 soak-cluster: install plugin ## The long ones too: many kills under load
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/plugin
+
+OLDEST := var/kafka-libs-oldest
+test-oldest: install plugin ## A real broker of the oldest Kafka that is supported, with the plugin
+	[ -d $(OLDEST) ] || mvn -q -B -f deploy/dev/kafka/pom.xml -Dkafka.version=4.1.1 dependency:copy-dependencies \
+	  -DoutputDirectory=$(CURDIR)/$(OLDEST) -DincludeScope=runtime
+	RLMM_TEST_KAFKA_LIBS=$(CURDIR)/$(OLDEST) $(BIN)/pytest -q $(PYTEST_ARGS) tests/plugin/test_broker.py
 
 demo-cluster: install plugin ## What tiers where on three brokers, while a leader is killed
 	$(BIN)/python -m deploy.dev.demo_cluster

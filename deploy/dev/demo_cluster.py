@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,12 +136,11 @@ def run(demo: Demo) -> None:
         )
         demo.say("segments are tiered, and deleted locally")
         fail_over(demo)
-        lose_a_daemon(demo)
         finish(demo)
 
 
 def fail_over(demo: Demo) -> None:
-    """Kill the leader of partition 0; another broker tiers on from where it was."""
+    """Kill the leader of partition 0; another one tiers on, even if its daemon dies as well."""
     fleet = demo.fleet
     leader = fleet.leader(TOPIC)
     before = len(demo.remote_logs(0))
@@ -150,7 +150,11 @@ def fail_over(demo: Demo) -> None:
     demo.say(f"broker {fleet.leader(TOPIC)} leads")
     demo.until(lambda: len(demo.remote_logs(0)) > before + 1, "it tiers on")
     demo.say("and tiers on")
-    fleet.cluster.start_nodes([leader])
+    with ThreadPoolExecutor(1) as pool:
+        returning = pool.submit(fleet.cluster.start_nodes, [leader])
+        lose_a_daemon(demo)
+        demo.until(returning.done, f"broker {leader} serves again")
+        returning.result()
     demo.say(f"broker {leader} is back")
 
 
@@ -163,7 +167,7 @@ def lose_a_daemon(demo: Demo) -> None:
     demo.for_seconds(3)
     daemon.start()
     before = len(demo.remote_logs(0))
-    demo.say(f"it is back after {daemon.started_seconds:.2f} s of starting")
+    demo.say(f"it is back, {daemon.started_seconds:.2f} s after its start")
     demo.until(lambda: len(demo.remote_logs(0)) > before, "it tiers on")
 
 

@@ -45,9 +45,9 @@ final class FailFast {
         return false;
     }
 
-    /** A failure that took its time or may do so again; with nobody there a call fails at once anyway. */
+    /** A failure that took its time or may do so again; with nobody there, or one who leaves, it fails at once anyway. */
     static boolean isWorthIt(DaemonException error) {
-        return error.isRetriable() && (error.origin() == DaemonException.Origin.DAEMON
-            || error.origin() == DaemonException.Origin.LOCAL);
+        return error.isRetriable() && error.code() != DaemonException.DRAINING
+            && (error.origin() == DaemonException.Origin.DAEMON || error.origin() == DaemonException.Origin.LOCAL);
     }
 }

@@ -31,6 +31,7 @@ final class FailFastTest {
         assertFalse(FailFast.isWorthIt(DaemonException.disconnected("away")));
         assertFalse(FailFast.isWorthIt(DaemonException.interrupted("delete")));
         assertFalse(FailFast.isWorthIt(DaemonException.answered(101, "n", "m", Map.of())));
+        assertFalse(FailFast.isWorthIt(DaemonException.answered(DaemonException.DRAINING, "n", "m", Map.of())));
         assertTrue(FailFast.isWorthIt(DaemonException.silent("delete", 5_000)));
         assertTrue(FailFast.isWorthIt(DaemonException.answered(203, "n", "m", Map.of())));
     }

@@ -10,7 +10,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageException;
 import org.junit.jupiter.api.Test;
 
-/** What newer brokers have, and the oldest does not: left out where the tests run against that one. */
+/** What newer brokers have, and the oldest that is supported does not. */
 final class NewerKafkaTest {
     @Test
     void theCallbackIsSeenByBrokersThatHaveIt() throws Exception {
