@@ -57,7 +57,7 @@ def settled(fleet: Fleet, topic: str) -> bool:
 
 
 def storm(fleet: Fleet, topic: str, rounds: int, seed: int) -> None:
-    """Kill a daemon, then a broker, then both of a pair, each in the middle of the load."""
+    """Kill a daemon, then both of a pair, then a broker, each in the middle of the load."""
     luck = random.Random(seed)
     placement = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
     topic_id = fleet.create(topic, *placement, min_insync_replicas=2)
@@ -67,7 +67,7 @@ def storm(fleet: Fleet, topic: str, rounds: int, seed: int) -> None:
     await_more(fleet, 500, "before the first fault")
     for number in range(rounds):
         victim = luck.choice(list(fleet.daemons))
-        what = ("daemon", "broker", "both")[number % 3]
+        what = ("daemon", "both", "broker")[number % 3]
         if what != "broker":
             fleet.daemons[victim].kill()
         if what != "daemon":
