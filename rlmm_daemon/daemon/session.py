@@ -557,14 +557,16 @@ class Session(asyncio.Protocol):
         else:
             self._stats.outcomes[method, error.wire_name()] += 1
             frame = frames.error_frame(request_id, error)
-        if not self._answers:
-            self._loop.call_soon(self._flush_answers)
         self._answers.append(frame)
+        if not self._writes:  # no other can join it
+            self._flush_answers()
+        elif len(self._answers) == 1:
+            self._loop.call_soon(self._flush_answers)
 
     def _flush_answers(self) -> None:
         """Send what one turn of the loop answered: a call into the kernel costs more than it."""
         answers, self._answers = self._answers, []
-        if not self._transport.is_closing():
+        if answers and not self._transport.is_closing():
             self._transport.write(b"".join(answers))
 
     def _leave_write(self, request_id: int) -> None:

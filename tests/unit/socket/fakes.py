@@ -12,6 +12,7 @@ from typing import Any
 
 from rlmm_daemon.codec import api, records
 from rlmm_daemon.daemon.limits import ServerOptions
+from rlmm_daemon.daemon.pending import Append
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
 from rlmm_daemon.daemon.writer import MustWait
@@ -61,6 +62,9 @@ class FakeManager:
     entered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     cancelled: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     bug: bool = False
+    #: Whether a broker's writes are begun without a task; whoever tells `begun` ends them.
+    begins: bool = False
+    begun: list[Append] = field(default_factory=list)
 
     def _look(self, caller: Any) -> None:
         self.callers.append(caller)
@@ -119,7 +123,19 @@ class FakeManager:
             raise
 
     def begin_add(self, record, timeout_seconds, tell):
-        raise MustWait
+        if not self.begins:
+            raise MustWait
+        if record in self.records:
+            return None
+        if self.bug:
+            raise ZeroDivisionError("a bug")
+        if not self.ready:
+            raise NotReady(state="replaying", lag=7)
+        append = Append(
+            (ORDERS, None), record, 0, tell, deadline=timeout_seconds, give_up=timeout_seconds
+        )
+        self.begun.append(append)
+        return append
 
     def begin_update(self, record, timeout_seconds, tell):
         raise MustWait
@@ -300,7 +316,7 @@ async def daemon(
             server.stop()
 
 
-async def until(condition, seconds: float = 10) -> None:
+async def until(condition, seconds: float = 60) -> None:
     """Return when a condition holds; let everything else run meanwhile."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
@@ -331,7 +347,7 @@ class Raw:
     async def answer(self) -> tuple[int, Any, Any]:
         import msgspec  # noqa: PLC0415 - as above
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             size = int.from_bytes(await self.reader.readexactly(4), "big")
             body = msgspec.msgpack.decode(await self.reader.readexactly(size))
         assert body[0] == 1
@@ -339,7 +355,7 @@ class Raw:
 
     async def ended(self) -> bool:
         """Whether the daemon closes without another word."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 return await self.reader.read(1) == b""
             except ConnectionError:

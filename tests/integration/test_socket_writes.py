@@ -1,0 +1,137 @@
+"""A broker's writes on the socket: begun in the read callback, answered by a call."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rlmm_daemon.codec import api, frames, records
+from rlmm_daemon.core.outcome import Applied, Rejected
+from rlmm_daemon.domain.errors import IllegalTransition, OutcomeUnknown
+from tests.unit.socket.fakes import BROKER, CLUSTER, ORDERS, Raw, daemon, segment, until
+
+ADD = "add_remote_log_segment_metadata"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "rlmm.sock")
+
+
+def value(number):
+    return records.encode(segment(number))
+
+
+def add(number):
+    return frames.request_frame(number, ADD, api.RecordParams(value(number)))
+
+
+def applied(number):
+    return Applied(value(number), ORDERS, None)
+
+
+@asynccontextmanager
+async def broker(path):
+    raw = await Raw.connect(path, role=None)
+    try:
+        raw.send_hello(
+            "broker", part="metadata", cluster_id=CLUSTER, broker_id=BROKER, broker_incarnation=1
+        )
+        assert (await raw.answer())[1] is None
+        yield raw
+    finally:
+        raw.writer.transport.abort()
+
+
+async def test_writes_are_answered_in_the_order_in_which_they_end(path):
+    async with daemon(path) as it, broker(path) as raw:
+        it.manager.begins = True
+        raw.writer.write(b"".join(add(number) for number in (2, 3, 4)))
+        await until(lambda: len(it.manager.begun) == 3)
+        assert it.server.stats.requests_now == 3
+        it.manager.begun[1].hear(applied(3))
+        it.manager.begun[0].hear(applied(2))
+        assert await raw.answer() == (3, None, None)
+        assert await raw.answer() == (2, None, None)
+        it.manager.begun[2].hear(applied(4))
+        assert await raw.answer() == (4, None, None)
+        assert it.server.stats.requests_now == 0
+        assert it.server.stats.outcomes[ADD, "ok"] == 3
+
+
+async def test_a_repeat_and_a_refusal_are_answered_at_once(path):
+    async with daemon(path) as it, broker(path) as raw:
+        it.manager.begins = True
+        it.manager.records.append(value(2))
+        raw.writer.write(add(2))
+        assert await raw.answer() == (2, None, None)
+        it.manager.ready = False
+        raw.writer.write(add(3))
+        _, error, _ = await raw.answer()
+        assert error[1] == "not_ready"
+        assert it.server.stats.requests_now == 0
+        assert it.server.stats.outcomes == {(ADD, "ok"): 1, (ADD, "not_ready"): 1}
+
+
+async def test_what_the_apply_rejected_and_what_nobody_knows_are_errors(path):
+    async with daemon(path) as it, broker(path) as raw:
+        it.manager.begins = True
+        raw.writer.write(add(2) + add(3))
+        await until(lambda: len(it.manager.begun) == 2)
+        it.manager.begun[0].hear(Rejected(value(2), ORDERS, IllegalTransition("no")))
+        it.manager.begun[1].hear(OutcomeUnknown("who knows"))
+        assert [(await raw.answer())[1][1] for _ in range(2)] == [
+            "illegal_transition",
+            "outcome_unknown",
+        ]
+
+
+async def test_a_cancelled_write_is_not_answered_and_its_number_is_free_again(path):
+    async with daemon(path) as it, broker(path) as raw:
+        it.manager.begins = True
+        raw.writer.write(add(2) + frames.notification_frame("cancel", [2]) + add(2))
+        await until(lambda: len(it.manager.begun) == 2)
+        assert it.server.stats.requests_cancelled == 1
+        it.manager.begun[0].hear(OutcomeUnknown("told to nobody"))
+        it.manager.begun[1].hear(applied(2))
+        assert await raw.answer() == (2, None, None)
+        assert it.server.stats.requests_now == 0
+
+
+async def test_a_number_in_flight_is_refused_a_second_time(path):
+    async with daemon(path) as it, broker(path) as raw:
+        it.manager.begins = True
+        raw.writer.write(add(2) + add(2))
+        _, error, _ = await raw.answer()
+        assert error[1] == "invalid_argument"
+        assert len(it.manager.begun) == 1
+
+
+async def test_writes_count_against_the_limit_of_their_connection(path):
+    async with daemon(path, requests_per_connection_max=2) as it, broker(path) as raw:
+        it.manager.begins = True
+        raw.writer.write(add(2) + add(3) + add(4))
+        number, error, _ = await raw.answer()
+        assert (number, error[1]) == (4, "overloaded")
+
+
+async def test_a_peer_that_is_gone_is_forgotten_and_its_writes_go_on(path):
+    async with daemon(path) as it, broker(path) as raw:
+        it.manager.begins = True
+        raw.writer.write(add(2) + add(3))
+        await until(lambda: len(it.manager.begun) == 2)
+        raw.writer.transport.abort()
+        await until(lambda: it.server.stats.requests_now == 0)
+        for append, number in zip(it.manager.begun, (2, 3), strict=True):
+            append.hear(applied(number))
+        assert it.server.stats.requests_now == 0
+
+
+async def test_a_bug_in_a_write_ends_the_server(path):
+    with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True):
+        async with daemon(path) as it, broker(path) as raw:
+            it.manager.begins = it.manager.bug = True
+            raw.writer.write(add(2))
+            _, error, _ = await raw.answer()
+            assert error[1] == "internal"
+            await asyncio.wait({it.serving})
