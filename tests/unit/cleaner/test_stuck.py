@@ -1,0 +1,361 @@
+"""Copies and deletes that nobody ends: which are ended, which are only told of, which are live."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
+from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.segment import CustomMetadata
+from rlmm_daemon.domain.segment import SegmentState as S
+from rlmm_daemon.ports.storage import UploadInfo
+from tests.simulation.cleaning import (
+    OPTIONS,
+    CleanWorld,
+    number_of,
+    partition_of,
+    run,
+    segment,
+)
+
+AT = partition_of(2)
+#: Copy deadline and delivery timeout together.
+PATIENCE = OPTIONS.copy_deadline_seconds + OPTIONS.delivery_timeout_seconds
+HOUR = 3600.0
+
+
+def copies(world: CleanWorld, broker_id: int = 1) -> dict[CopyStep, int]:
+    note = world.daemons[broker_id].cleaner.notes.stuck.get(AT)
+    return {} if note is None else {step: each.count for step, each in note.copies.items()}
+
+
+def deletes(world: CleanWorld, broker_id: int = 1) -> dict[DeleteStep, int]:
+    note = world.daemons[broker_id].cleaner.notes.stuck.get(AT)
+    return {} if note is None else {step: each.count for step, each in note.deletes.items()}
+
+
+def is_gone(world: CleanWorld, number: int = 1) -> bool:
+    return world.state(number, AT) is None
+
+
+async def begun(world: CleanWorld, broker_id: int = 1, **of_daemon) -> None:
+    """A daemon whose broker said hello, and a copy of `broker_id` that was cut off."""
+    daemon = world.daemon(**of_daemon)
+    await asyncio.sleep(3)
+    daemon.manager.hello_from_broker(world.clock.now_ms())
+    await asyncio.sleep(1)
+    world.put(world.started(1, AT, broker_id=broker_id))
+    world.place(1, AT)
+
+
+# Our own broker's copies.
+
+
+def test_a_copy_is_stuck_once_its_broker_was_started_anew_and_the_time_is_over():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        await asyncio.sleep(5)
+        world.daemons[1].manager.hello_from_broker(world.clock.now_ms())
+        await asyncio.sleep(PATIENCE - 20)
+        assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
+        await world.until(lambda: is_gone(world), 60)
+        assert world.stored(AT) == []
+
+    run(scenario)
+
+
+def test_the_same_broker_may_still_be_at_it_however_long_that_takes():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        await asyncio.sleep(HOUR)
+        assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
+        assert copies(world) == {CopyStep.UNPROVEN: 1}
+        assert len(world.stored(AT)) == 3
+
+    run(scenario)
+
+
+def test_a_later_copy_of_the_same_broker_proves_that_it_gave_this_one_up():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        await asyncio.sleep(1)
+        world.put(world.started(2, AT))  # the same offsets under another id
+        world.place(2, AT)
+        world.put(world.updated(2, AT, S.COPY_SEGMENT_FINISHED, CustomMetadata(b"there")))
+        await world.until(lambda: is_gone(world), 2 * PATIENCE)
+        assert sorted(world.stored(AT)) == sorted(world.keys(2, AT))
+
+    run(scenario)
+
+
+def test_a_later_copy_of_another_broker_proves_nothing():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        await asyncio.sleep(1)
+        world.put(world.started(2, AT, broker_id=2))
+        await asyncio.sleep(3 * PATIENCE)
+        assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
+
+    run(scenario)
+
+
+def test_a_copy_that_runs_here_is_live_whatever_its_age():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        world.daemons[1].manager.hello_from_broker(world.clock.now_ms() + 1)
+        running = world.group.create_task(asyncio.sleep(HOUR))
+        world.daemons[1].copies.begin(AT, segment(1), running)
+        await asyncio.sleep(HOUR - 60)
+        assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
+        await world.until(lambda: is_gone(world), 300)
+
+    run(scenario)
+
+
+def test_where_the_metadata_manager_is_not_ours_stuck_copies_are_only_told_of():
+    async def scenario(world: CleanWorld) -> None:
+        world.daemon()
+        world.put(world.started(1, AT))
+        world.place(1, AT)
+        await asyncio.sleep(3 * PATIENCE)
+        assert copies(world) == {CopyStep.REPORT: 1}
+        assert len(world.stored(AT)) == 3
+
+    run(scenario)
+
+
+def test_a_follower_ends_its_own_brokers_copies_too():
+    async def scenario(world: CleanWorld) -> None:
+        world.facts.owners.clear()
+        await begun(world)
+        world.daemons[1].manager.replace_assignment([AT], [])
+        world.daemons[1].manager.hello_from_broker(world.clock.now_ms() + 1)
+        await world.until(lambda: is_gone(world), 2 * PATIENCE)
+        assert world.stored(AT) == []
+
+    run(scenario)
+
+
+def test_a_finish_that_slips_in_holds_the_segment_and_no_object_is_touched():
+    """The broker's own FINISHED lands, through another log client, just before our append."""
+
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        manager = world.daemons[1].manager
+        manager.hello_from_broker(world.clock.now_ms() + 1)
+        update_if = manager.update_if
+
+        async def slip(record, holds, *args, **named):
+            def judged(cache) -> bool:
+                fine = holds(cache)
+                world.put(world.updated(1, AT, S.COPY_SEGMENT_FINISHED, CustomMetadata(b"x")))
+                return fine
+
+            return await update_if(record, judged, *args, **named)
+
+        manager.update_if = slip  # type: ignore[method-assign]
+        await world.until(lambda: world.state(1, AT) is S.DELETE_SEGMENT_STARTED, 2 * PATIENCE)
+        await asyncio.sleep(1.2 * HOUR)
+        assert len(world.stored(AT)) == 3
+        assert manager.is_held(AT, segment(1))
+        failure = manager.fleet.followers[number_of(AT)].failure
+        assert failure is not None
+        assert failure.reason.value == "history_lost"
+
+    run(scenario)
+
+
+def test_an_upload_that_was_cut_off_is_aborted():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        for name, number in (("mine", 1), ("other", 9)):
+            upload = UploadInfo(key=world.keys(number, AT)[2], upload_id=name, initiated_ms=0)
+            world.objects.uploads[f"{name}/{upload.key}"] = upload
+        world.daemons[1].manager.hello_from_broker(world.clock.now_ms() + 1)
+        await world.until(lambda: is_gone(world), 2 * PATIENCE)
+        assert [upload.upload_id for upload in world.objects.uploads.values()] == ["other"]
+
+    run(scenario)
+
+
+def test_a_storage_that_fails_leaves_the_delete_begun_and_the_owner_ends_it():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        world.daemons[1].manager.hello_from_broker(world.clock.now_ms() + 1)
+        await asyncio.sleep(PATIENCE - 10)
+        world.objects.available = False
+        await world.until(lambda: world.state(1, AT) is S.DELETE_SEGMENT_STARTED, 60)
+        await asyncio.sleep(60)
+        world.objects.available = True
+        await world.until(lambda: is_gone(world), 2 * HOUR)
+        assert world.stored(AT) == []
+
+    run(scenario)
+
+
+# Another broker's copies.
+
+
+async def orphaned(world: CleanWorld) -> None:
+    """Broker 2 is gone for good, its copy is not finished."""
+    world.present(2, lease_seconds=60.0)
+    await begun(world, broker_id=2)
+
+
+def test_another_brokers_copy_is_ended_once_it_is_unregistered_and_its_lease_is_over():
+    async def scenario(world: CleanWorld) -> None:
+        await orphaned(world)
+        await world.until(lambda: is_gone(world), 3 * PATIENCE)
+        assert world.stored(AT) == []
+
+    run(scenario)
+
+
+def test_a_registered_broker_may_come_back():
+    async def scenario(world: CleanWorld) -> None:
+        await orphaned(world)
+        world.facts.registered.add(BrokerId(2))
+        await asyncio.sleep(3 * PATIENCE)
+        assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
+        assert copies(world) == {CopyStep.NOT_OURS: 1}
+
+    run(scenario)
+
+
+def test_a_lease_that_runs_is_a_daemon_that_may_be_copying():
+    async def scenario(world: CleanWorld) -> None:
+        await orphaned(world)
+        world.present(2, lease_seconds=1e6)
+        await asyncio.sleep(3 * PATIENCE)
+        assert copies(world) == {CopyStep.UNPROVEN: 1}
+
+    run(scenario)
+
+
+def test_a_broker_without_a_presence_file_is_not_proven_gone():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world, broker_id=2)
+        await asyncio.sleep(3 * PATIENCE)
+        assert copies(world) == {CopyStep.UNPROVEN: 1}
+
+    run(scenario)
+
+
+def test_the_largest_recorded_deadline_is_waited_for():
+    async def scenario(world: CleanWorld) -> None:
+        await orphaned(world)
+        world.present(3, copy_deadline_seconds=HOUR)
+        await asyncio.sleep(HOUR - 30)
+        assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
+        await world.until(lambda: is_gone(world), 2 * PATIENCE)
+
+    run(scenario)
+
+
+# Deletes.
+
+
+async def deleting(world: CleanWorld, custom: CustomMetadata | None = None, **of_daemon) -> None:
+    world.finished(1, AT)
+    world.daemon(**of_daemon)
+    await asyncio.sleep(3)
+    echo = CustomMetadata(b"somewhere") if custom is None else custom
+    world.put(world.updated(1, AT, S.DELETE_SEGMENT_STARTED, echo))
+
+
+def test_a_delete_is_left_to_its_broker_for_an_hour():
+    async def scenario(world: CleanWorld) -> None:
+        await deleting(world)
+        await asyncio.sleep(HOUR - 30)
+        assert world.state(1, AT) is S.DELETE_SEGMENT_STARTED
+        assert len(world.stored(AT)) == 3
+        await world.until(lambda: is_gone(world), 120)
+        assert world.stored(AT) == []
+
+    run(scenario)
+
+
+def test_a_delete_of_a_topic_that_is_gone_is_ended_at_once():
+    async def scenario(world: CleanWorld) -> None:
+        await deleting(world)
+        world.facts.gone.add(AT.topic_id)
+        await world.until(lambda: is_gone(world), 200)
+        assert world.stored(AT) == []
+
+    run(scenario)
+
+
+def test_only_the_owner_ends_deletes():
+    async def scenario(world: CleanWorld) -> None:
+        world.facts.owners.clear()
+        await deleting(world)
+        world.daemons[1].manager.replace_assignment([AT], [])
+        await asyncio.sleep(1.2 * HOUR)
+        assert deletes(world) == {DeleteStep.NOT_OURS: 1}
+        assert len(world.stored(AT)) == 3
+
+    run(scenario)
+
+
+def test_a_held_segment_is_never_ended_and_goes_on_once_it_was_put_back():
+    async def scenario(world: CleanWorld) -> None:
+        await deleting(world, ONLY_IF_STARTED)
+        world.facts.gone.add(AT.topic_id)
+        await asyncio.sleep(1.2 * HOUR)
+        assert len(world.stored(AT)) == 3
+        assert world.state(1, AT) is S.DELETE_SEGMENT_STARTED
+        custom = CustomMetadata(b"somewhere")
+        world.put(
+            world.updated(1, AT, S.DELETE_SEGMENT_FINISHED),
+            world.started(1, AT),
+            world.updated(1, AT, S.COPY_SEGMENT_FINISHED, custom),
+        )
+        await asyncio.sleep(60)
+        assert len(world.stored(AT)) == 3
+        assert world.state(1, AT) is S.COPY_SEGMENT_FINISHED
+
+    run(scenario)
+
+
+# What no listing shows (W11).
+
+
+def test_what_no_listing_shows_goes_once_listed_segments_hold_it():
+    async def scenario(world: CleanWorld) -> None:
+        world.daemon()
+        for number, start, end in ((1, 10, 100), (2, 10, 90)):
+            put(world, number, start, end)
+        await asyncio.sleep(60)
+        assert world.state(1, AT) is S.COPY_SEGMENT_FINISHED  # 91..100 are in it alone
+        put(world, 3, 91, 200)
+        await world.until(lambda: is_gone(world), 60)
+        assert sorted(world.stored(AT)) == sorted([*world.keys(2, AT, 10), *world.keys(3, AT, 91)])
+
+    run(scenario)
+
+
+def put(world: CleanWorld, number: int, start: int, end: int) -> None:
+    world.put(replace(world.started(number, AT, start), end_offset=end))
+    world.place(number, AT, start)
+    world.put(world.updated(number, AT, S.COPY_SEGMENT_FINISHED, CustomMetadata(b"there")))
+
+
+def test_one_at_a_time_never_takes_an_offset_away():
+    async def scenario(world: CleanWorld) -> None:
+        luck = random.Random(5)
+        for number in range(1, 40):
+            start = 10 * luck.randrange(6)
+            put(world, number, start, start + luck.choice([9, 19, 29, 39]))
+        before = answered(world)
+        world.daemon()
+        await asyncio.sleep(600)
+        assert answered(world) == before
+        assert world.daemons[1].cleaner.notes.deleted["unlisted"] > 3
+
+    run(scenario)
+
+
+def answered(world: CleanWorld) -> set[int]:
+    cache = world.fold(number_of(AT)).partitions[AT]
+    return {offset for offset in range(120) if cache.lookup(0, offset) is not None}  # type: ignore[arg-type]
