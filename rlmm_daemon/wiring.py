@@ -34,6 +34,10 @@ from rlmm_daemon.core.readiness import Freshness, PartitionState
 from rlmm_daemon.daemon.admin import AdminServer, Ready
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
+from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.daemon.cleaner.options import CleanerOptions
+from rlmm_daemon.daemon.cleaner.peers import NoPeers, PresentPeers
+from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof
 from rlmm_daemon.daemon.cluster_view import ClusterFacts, ClusterView
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.copy_job import CopyOptions
@@ -45,7 +49,7 @@ from rlmm_daemon.daemon.gauges import Gauges
 from rlmm_daemon.daemon.limits import ServerOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.operator import Operator, storage_kind
-from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
+from rlmm_daemon.daemon.presence import LEASE_SECONDS, PresenceFacts, PresenceFile
 from rlmm_daemon.daemon.read_ahead import ReadOptions
 from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.daemon.recorded_log import RecordedLog
@@ -162,7 +166,8 @@ class Daemon:
                     freshness=Freshness(
                         stale_after_seconds=readiness.stale_after_seconds,
                         strict_after_seconds=readiness.strict_stale_after_seconds,
-                    )
+                    ),
+                    delivery_timeout_seconds=delivery_seconds_of(self._config),
                 ),
                 snapshots=SnapshotOptions(
                     after_events=snapshots.every_events, after_seconds=snapshots.every_seconds
@@ -203,6 +208,7 @@ class Daemon:
             if bucket
             else None
         )
+        cleaner = self._cleaner(manager, copier, view)
         operator = Operator(
             manager,
             copier=copier,
@@ -212,6 +218,7 @@ class Daemon:
             version=__version__,
             storage=lambda: StorageView(kind=storage_kind(config), error=self._storage_error),
             repair=lambda partition, records: _repair(manager.log, partition, records),
+            cleaner=cleaner,
         )
         server = Server(
             server_options_of(config),
@@ -251,6 +258,8 @@ class Daemon:
             runtime.spawn("cluster.view", _keep_view(view, manager))
             if self._storage is not None:
                 runtime.spawn("storage", self._keep_storage(self._storage, manager))
+            if cleaner is not None:
+                runtime.spawn("cleaner", cleaner.run())
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
             runtime.ready("serving")
@@ -276,6 +285,39 @@ class Daemon:
         if isinstance(manager.log, KafkaLog):
             manager.log.directory.on_change.append(view.refresh)
         return view
+
+    def _cleaner(self, manager: Manager, copier: Copier, view: ClusterView) -> Cleaner | None:
+        """Return the cleaner; metadata alone leaves nothing to clean."""
+        if self._storage is None:
+            return None
+        config, storage = self._config, self._storage
+        shared = isinstance(manager.log, KafkaLog)
+        options = cleaner_options_of(config)
+
+        def owned() -> frozenset[MetadataPartition] | None:
+            if not shared:
+                identity = manager.fleet.identity
+                count = identity.partition_count if identity else 0
+                return frozenset(MetadataPartition(number) for number in range(count))
+            age = view.age_seconds
+            return None if age is None or age > options.view_seconds_max else view.owned()
+
+        return Cleaner(
+            manager=manager,
+            bucket=storage.bucket,
+            copier=copier,
+            proof=ClusterProof(view.cluster, manager.assignment)
+            if shared
+            else AnnouncedProof(manager.assignment),
+            peers=PresentPeers(view.cluster, storage.backend, cluster_id=config.daemon.cluster_id)
+            if shared
+            else NoPeers(config.daemon.broker_id),
+            owned=owned,
+            options=options,
+            broker_id=config.daemon.broker_id,
+            clock=self._clock,
+            rng=self._rng,
+        )
 
     def _read_caches(self, manager: Manager, jobs: asyncio.TaskGroup) -> ReadCaches | None:
         """Return what remote reads need; local files are sent as they are."""
@@ -560,6 +602,27 @@ def copy_options_of(config: Config) -> CopyOptions:
     )
 
 
+def delivery_seconds_of(config: Config) -> float:
+    """Return after how long a record whose fate is not known is given up."""
+    if isinstance(config.event_log, KafkaLogConfig):
+        return config.event_log.kafka.producer.delivery_timeout_ms / 1000
+    return FleetOptions().delivery_timeout_seconds
+
+
+def cleaner_options_of(config: Config) -> CleanerOptions:
+    """Return the cleaner's bounds. Nobody else reads an embedded log."""
+    cleaner = config.cleaner
+    return CleanerOptions(
+        interval_seconds=cleaner.interval_seconds,
+        parallelism=cleaner.parallelism,
+        segments_per_second_max=cleaner.segments_per_second_max,
+        stuck_delete_seconds=cleaner.stuck_delete_seconds,
+        copy_deadline_seconds=config.copy.deadline_seconds,
+        delivery_timeout_seconds=delivery_seconds_of(config),
+        jvm_peers=cleaner.jvm_peers and isinstance(config.event_log, KafkaLogConfig),
+    )
+
+
 def server_options_of(config: Config) -> ServerOptions:
     """Return the socket's limits and rights."""
     socket, rights = config.socket, config.socket.rights
@@ -597,7 +660,7 @@ def presence_of(manager: Manager) -> PresenceFacts:
     positions = {**unread, **manager.fleet.furthest()}
     return PresenceFacts(
         incarnation=manager.assignment.incarnation_ms,
-        lease_end_ms=None,
+        lease_end_ms=manager.clock.now_ms() + round(LEASE_SECONDS * 1000),
         # Another manager never says hello, and neither does the plugin before the broker runs.
         metadata_manager="foreign" if manager.assignment.incarnation_ms is None else "rlmm",
         partitions={

@@ -46,12 +46,14 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
                 f"{_CLI}.partitions", "List the metadata partitions and their state."
             ),
             "tail": Row(f"{_CLI}.tail", "Show the last events, or follow them."),
+            "cleanup": Row(f"{_CLI}.cleanup", "Show what is being removed, and what is stuck."),
             "export": Row(f"{_CLI}.export", "Print every segment as JSON, a line each."),
         },
         "Move": {
             "fetch": Row(f"{_CLI}.fetch", "Fetch a segment, a range of it, or an index."),
             "copy": Row(f"{_CLI}.copy", "Copy a segment to the remote storage."),
             "delete": Row(f"{_CLI}.delete", "Delete a segment for good."),
+            "purge": Row(f"{_CLI}.purge", "Have a topic's remote data removed."),
         },
         "Mend": {
             "storage": Row(f"{_CLI}.storage", "Check what the remote storage allows."),

@@ -13,7 +13,7 @@ from rlmm_daemon.client._common import (
     wire_of,
 )
 from rlmm_daemon.codec import api, records
-from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
+from rlmm_daemon.domain.ids import SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
 
@@ -286,6 +286,26 @@ class AsyncClient(AsyncCaller):
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.MetadataPartitionParams(metadata_partition, ms)
         result: list[dict[str, Any]] = await self.call("snapshot_now", params, seconds)
+        return result
+
+    async def cleanup(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
+        """Return where removals stand, and what is stuck."""
+        seconds, ms = self._deadline(timeout_seconds)
+        result: dict[str, Any] = await self.call("cleanup", api.NoParams(ms), seconds)
+        return result
+
+    async def purge(
+        self,
+        topic_id: TopicId,
+        *,
+        execute: bool = False,
+        existing: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> dict[str, Any]:
+        """Return what there is of a topic; with `execute` its remote data is to go."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.PurgeParams(topic_id, execute, existing, ms)
+        result: dict[str, Any] = await self.call("purge", params, seconds)
         return result
 
     async def drain(self, *, timeout_seconds: float | None = None) -> None:

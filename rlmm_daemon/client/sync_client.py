@@ -13,7 +13,7 @@ from rlmm_daemon.client._common import (
 )
 from rlmm_daemon.client._connection import BulkReader, Caller
 from rlmm_daemon.codec import api, records
-from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
+from rlmm_daemon.domain.ids import SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
 
@@ -284,6 +284,26 @@ class Client(Caller):
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.MetadataPartitionParams(metadata_partition, ms)
         result: list[dict[str, Any]] = self.call("snapshot_now", params, seconds)
+        return result
+
+    def cleanup(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
+        """Return where removals stand, and what is stuck."""
+        seconds, ms = self._deadline(timeout_seconds)
+        result: dict[str, Any] = self.call("cleanup", api.NoParams(ms), seconds)
+        return result
+
+    def purge(
+        self,
+        topic_id: TopicId,
+        *,
+        execute: bool = False,
+        existing: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> dict[str, Any]:
+        """Return what there is of a topic; with `execute` its remote data is to go."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.PurgeParams(topic_id, execute, existing, ms)
+        result: dict[str, Any] = self.call("purge", params, seconds)
         return result
 
     def drain(self, *, timeout_seconds: float | None = None) -> None:

@@ -224,10 +224,12 @@ class AcceptLossParams(_Array, frozen=True):
 
 
 class PurgeParams(_Array, frozen=True):
-    """A topic to mark for removal; nothing happens without `execute`."""
+    """A topic whose remote data is to go; nothing happens without `execute`."""
 
     topic_id: UuidBytes
     execute: bool = False
+    #: The topic exists, and that is meant.
+    existing: bool = False
     timeout_ms: int | None = None
 
 
@@ -345,6 +347,8 @@ _ROWS: Final = (
     Method("tail", TailParams, TailPage, R, Shape.STREAM),
     Method("export", ExportParams, RecordPage, R, Shape.STREAM),
     Method("snapshot_now", MetadataPartitionParams, list[dict[str, Any]], A),
+    Method("cleanup", NoParams, dict[str, Any], R),
+    Method("purge", PurgeParams, dict[str, Any], A),
     Method("drain", NoParams, None, A),
     Method("partition_retry", MetadataPartitionParams, dict[str, Any], A),
     Method("partition_rebuild", MetadataPartitionParams, dict[str, Any], A),

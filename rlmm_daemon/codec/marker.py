@@ -75,7 +75,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     written_at_ms: int
     #: No copy of this daemon lives longer, so what is older and unfinished is abandoned.
     copy_deadline_seconds: float
-    #: Until when this daemon holds the cleaning lease; None: it does not.
+    #: Not rewritten until then, the daemon is gone; None: an older daemon's, which says nothing.
     lease_end_ms: int | None
     #: Whose metadata manager the broker runs.
     metadata_manager: Literal["rlmm", "foreign"]

@@ -327,6 +327,22 @@ class Read(_Section, frozen=True, kw_only=True):
     idle_seconds: Seconds = 30
 
 
+class Cleaner(_Section, frozen=True, kw_only=True):
+    """Removing what is marked for removal, and ending what got stuck."""
+
+    #: Between two looks at a metadata partition; a mark is taken up at once.
+    interval_seconds: Seconds = 30
+    #: Batches of segments in flight, over all metadata partitions.
+    parallelism: Annotated[int, Meta(ge=1, le=64)] = 4
+    #: Of the whole daemon; 0: no limit.
+    segments_per_second_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    #: A delete that the broker's own expiration has not ended after so long is taken over.
+    stuck_delete_seconds: Seconds = 3_600
+    #: False says that no broker runs Kafka's own metadata manager on this log, which
+    #: DELETE_PARTITION_FINISHED would end for good.
+    jvm_peers: bool = True
+
+
 class Admin(_Section, frozen=True, kw_only=True):
     """The HTTP port for /metrics, /healthz and /readyz."""
 
@@ -356,6 +372,7 @@ class Config(_Section, frozen=True, kw_only=True):
     storage: Storage = NoStorage()
     copy: Copy = Copy()
     read: Read = Read()
+    cleaner: Cleaner = Cleaner()
     admin: Admin = Admin()
     log: Log = Log()
 

@@ -8,11 +8,11 @@ from rlmm_daemon.core import evidence, phrases
 from rlmm_daemon.core.facts import Facts, Role
 from rlmm_daemon.core.offset_causes import OFFSET_CAUSES
 from rlmm_daemon.core.readiness import FAILURES, FailureReason, PartitionState
+from rlmm_daemon.core.removal_causes import REMOVAL_CAUSES, live
 from rlmm_daemon.core.verdict import Cause, Verdict
-from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 
-S, P, D, R = SegmentState, PartitionState, PartitionDeleteState, FailureReason
+S, P, R = SegmentState, PartitionState, FailureReason
 
 
 def _failed(reason: FailureReason, sentence: str) -> Cause:
@@ -162,18 +162,23 @@ _ASSIGNMENT: Final = (
             "The broker has not announced its partitions since it, or this daemon, started. Until "
             "it does, its reads hear not_ready; operators are answered."
         ),
-        evidence=lambda f: (*_live(f), *evidence.where(f)),
+        evidence=lambda f: (*live(f), *evidence.where(f)),
         command=lambda _: "rlmm status",
     ),
     Cause(
         name="not_announced",
         verdict=Verdict.REFUSED,
-        applies=lambda f: not f.offline and f.question is None and f.role is Role.NONE,
+        applies=lambda f: (
+            not f.offline
+            and f.question is None
+            and f.role is Role.NONE
+            and f.delete_state is None  # a topic that goes is announced by nobody
+        ),
         sentence=lambda _: (
             "The broker did not announce this partition, so it hears not_assigned; operators are "
             "answered. Another broker may lead it."
         ),
-        evidence=lambda f: (*_live(f), *evidence.where(f)),
+        evidence=lambda f: (*live(f), *evidence.where(f)),
         command=lambda f: (
             f"kafka-topics.sh --bootstrap-server HOST:PORT --describe --topic {evidence.topic(f)}"
         ),
@@ -276,51 +281,6 @@ _STATES: Final = (
     ),
 )
 
-_PARTITION_DELETES: Final = (
-    Cause(
-        name="delete_marked",
-        verdict=Verdict.WAITING,
-        applies=lambda f: f.delete_state is D.DELETE_PARTITION_MARKED,
-        sentence=lambda _: "The partition is marked for removal; nothing was deleted yet.",
-        evidence=lambda f: (*_live(f), *evidence.where(f)),
-        command=lambda f: f"rlmm segments {evidence.argument(f)}",
-        covers=frozenset({D.DELETE_PARTITION_MARKED}),
-    ),
-    Cause(
-        name="delete_started",
-        verdict=Verdict.WAITING,
-        applies=lambda f: f.delete_state is D.DELETE_PARTITION_STARTED,
-        sentence=lambda _: "The partition's removal is under way: its segments are being deleted.",
-        evidence=lambda f: (*_live(f), *evidence.where(f)),
-        command=lambda f: f"rlmm segments {evidence.argument(f)}",
-        covers=frozenset({D.DELETE_PARTITION_STARTED}),
-    ),
-    Cause(
-        name="delete_finished",
-        verdict=Verdict.READY,
-        applies=lambda f: f.delete_state is D.DELETE_PARTITION_FINISHED,
-        sentence=lambda _: "The partition was removed: every segment and highest offset is gone.",
-        evidence=evidence.where,
-        command=lambda f: f"rlmm segments {evidence.argument(f)}",
-        covers=frozenset({D.DELETE_PARTITION_FINISHED}),
-    ),
-)
-
-
-def _live(f: Facts) -> Iterable[str]:
-    words = {
-        S.COPY_SEGMENT_FINISHED: "finished",
-        S.COPY_SEGMENT_STARTED: "being copied",
-        S.DELETE_SEGMENT_STARTED: "being deleted",
-    }
-    counted = [(f.count(state), word) for state, word in words.items()]
-    parts = [
-        f"{at.count:,} {word} ({phrases.size(at.size_bytes)})" for at, word in counted if at.count
-    ]
-    if parts:
-        yield f"segments: {', '.join(parts)}"
-
-
 _READY: Final = (
     Cause(
         name="offline",
@@ -330,7 +290,7 @@ _READY: Final = (
             f"The files show nothing wrong with metadata partition {evidence.number(f)}. Whether "
             "it is ready only a running daemon can say."
         ),
-        evidence=lambda f: (*_recorded(f), *_live(f), *evidence.last_event(f)),
+        evidence=lambda f: (*_recorded(f), *live(f), *evidence.last_event(f)),
         command=lambda _: "systemctl status rlmm-daemon",
         harmless=True,
     ),
@@ -356,7 +316,7 @@ _READY: Final = (
             f"{phrases.number(f.count(S.COPY_SEGMENT_FINISHED).count, 'segment')} can be read."
         ),
         evidence=lambda f: (
-            *_live(f),
+            *live(f),
             *evidence.last_event(f),
             *evidence.role(f),
             *evidence.where(f),
@@ -374,6 +334,6 @@ CAUSES: Final = (
     *_ASSIGNMENT,
     *_STATES,
     *OFFSET_CAUSES,
-    *_PARTITION_DELETES,
+    *REMOVAL_CAUSES,
     *_READY,
 )

@@ -12,6 +12,7 @@ from typing import Final
 
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.causes import CAUSES
+from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep
 from rlmm_daemon.core.facts import CopyPhase, Facts
 from rlmm_daemon.core.notices import NOTICES
 from rlmm_daemon.core.readiness import FailureReason, PartitionState
@@ -20,7 +21,16 @@ from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 
 _STATES: Final = frozenset[enum.Enum](
-    chain(PartitionState, FailureReason, SegmentState, CopyPhase, PartitionDeleteState)
+    chain(
+        PartitionState,
+        FailureReason,
+        SegmentState,
+        CopyPhase,
+        PartitionDeleteState,
+        HOLDS,
+        CopyStep,
+        DeleteStep,
+    )
 )
 _COVERED: Final = frozenset[enum.Enum]().union(
     *(cause.covers for cause in CAUSES), *(notice.covers for notice in NOTICES)

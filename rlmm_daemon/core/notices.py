@@ -5,6 +5,7 @@ from typing import Final
 
 from rlmm_daemon.core import evidence, phrases
 from rlmm_daemon.core.facts import CopyPhase, Facts
+from rlmm_daemon.core.removal_causes import STUCK_NOTICES
 from rlmm_daemon.core.verdict import NoticeRow
 from rlmm_daemon.domain.segment import SegmentState
 
@@ -90,7 +91,7 @@ NOTICES: Final = (
     ),
     NoticeRow(
         name="copy_unfinished",
-        applies=_unfinished,
+        applies=lambda f: _unfinished(f) and not f.removal.copies,
         sentence=lambda f: (
             f"{phrases.number(f.count(S.COPY_SEGMENT_STARTED).count, 'copy', 'copies')} begun and "
             f"not finished within the deadline; {_pending(f, S.COPY_SEGMENT_STARTED)}. No copy of "
@@ -103,7 +104,7 @@ NOTICES: Final = (
     ),
     NoticeRow(
         name="delete_unfinished",
-        applies=_undeleted,
+        applies=lambda f: _undeleted(f) and not f.removal.deletes,
         sentence=lambda f: (
             f"{phrases.number(f.count(S.DELETE_SEGMENT_STARTED).count, 'delete')} begun and not "
             f"finished; {_pending(f, S.DELETE_SEGMENT_STARTED)}."
@@ -113,6 +114,7 @@ NOTICES: Final = (
         ),
         covers=frozenset({S.DELETE_SEGMENT_STARTED}),
     ),
+    *STUCK_NOTICES,
     NoticeRow(
         name="storage_trouble",
         applies=lambda f: f.storage_error is not None,
@@ -128,7 +130,7 @@ NOTICES: Final = (
         sentence=lambda f: (
             f"{phrases.number(f.third_set, 'finished segment')} replaced by a shorter one of the "
             "same start: look-ups still use it, listings leave it out as Kafka does, so retention "
-            "will not delete it."
+            "will not delete it. The cleaner does once listed segments hold all its offsets."
         ),
         command=lambda f: f"rlmm segments {evidence.argument(f)}",
     ),

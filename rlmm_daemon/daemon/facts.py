@@ -15,6 +15,7 @@ from rlmm_daemon.core.facts import (
     Facts,
     LastError,
     OffsetFacts,
+    RemovalFacts,
     Role,
     SegmentCount,
     SegmentFact,
@@ -75,6 +76,7 @@ async def collect(
     offset: int | None = None,
     storage: StorageView = StorageView(),
     copies: CopyView = CopyView(),
+    removal: Callable[[TopicIdPartition], RemovalFacts] = lambda _: RemovalFacts(),
 ) -> Facts:
     """Return the facts about a user partition as of now; never raises for a bad state."""
     facts = _of_daemon(manager, selector, partition, storage, copies)
@@ -82,7 +84,7 @@ async def collect(
     if partition is None or follow_set is None:
         return facts
     number = follow_set.of(partition)
-    facts = replace(facts, metadata_partition=number)
+    facts = replace(facts, metadata_partition=number, removal=removal(partition))
     follower = manager.fleet.followers.get(number)
     if follower is None:
         return facts
@@ -186,6 +188,7 @@ async def of_fold(
         segments={state: _count(cache, scan, state) for state in SegmentState},
         third_set=len({i for each in cache.epochs for i in cache.third_set(LeaderEpoch(each))}),
         delete_state=cache.delete_state,
+        held=len(cache.held),
         last_event_at_ms=scan.last_event_at_ms,
         late_writers=dict(cache.late_writers),
         question=question,

@@ -122,6 +122,10 @@ REQUESTS: Final[dict[str, Request]] = {
     "snapshot_now": lambda services, params, _caller: services.operator.snapshot_now(
         params.metadata_partition
     ),
+    "cleanup": lambda services, _params, _caller: services.operator.cleanup(),
+    "purge": lambda services, params, _caller: services.operator.purge(
+        params.topic_id, execute=params.execute, existing=params.existing
+    ),
     "drain": lambda services, _params, _caller: services.operator.drain(),
     "partition_retry": lambda services, params, _caller: services.operator.partition_retry(
         params.metadata_partition
@@ -170,11 +174,11 @@ _PAGE_PARTITIONS: Final = 1_000
 JOBS: Final = frozenset(
     {
         "copy_log_segment_data", "delete_log_segment_data", "copy_segment", "delete_segment",
-        "segments", "export", "snapshot_now", "partition_rebuild", "log_repair",
+        "segments", "export", "snapshot_now", "partition_rebuild", "log_repair", "purge",
     }
 )  # fmt: skip
 #: Speak of the daemon itself, so they are answered before the cluster is known and while draining.
-ABOUT_THE_DAEMON: Final = frozenset({"status", "partitions", "explain", "drain"})
+ABOUT_THE_DAEMON: Final = frozenset({"status", "partitions", "explain", "cleanup", "drain"})
 #: Still answered while the daemon drains: they begin nothing.
 WHILE_DRAINING: Final = ABOUT_THE_DAEMON | LOOKUPS.keys() | {
     "resolve", "user_partitions", "segments",

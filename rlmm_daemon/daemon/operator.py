@@ -13,10 +13,13 @@ from rlmm_daemon import __version__
 from rlmm_daemon.codec import api
 from rlmm_daemon.config import Config
 from rlmm_daemon.core.explain import explain
+from rlmm_daemon.core.facts import RemovalFacts
 from rlmm_daemon.core.readiness import Failure, PartitionState, not_ready
 from rlmm_daemon.daemon import selector as selectors
 from rlmm_daemon.daemon import tailing
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.daemon.cleaner.purge import Purge
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.crash_guard import CrashGuard
 from rlmm_daemon.daemon.facts import CopyView, StorageView, collect
@@ -30,8 +33,9 @@ from rlmm_daemon.domain.errors import (
     InvalidArgument,
     NotReady,
     SegmentNotFound,
+    StorageNotConfigured,
 )
-from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 
 #: How long a question waits for metadata partitions that nobody followed yet.
@@ -54,6 +58,7 @@ class Operator:
         version: str = __version__,
         storage: Callable[[], StorageView] | None = None,
         repair: LogRepair | None = None,
+        cleaner: Cleaner | None = None,
     ) -> None:
         """Without `repair` the event log has none of its own."""
         self._manager = manager
@@ -63,6 +68,7 @@ class Operator:
         self._version = version
         self._storage = storage or (lambda: StorageView(kind=storage_kind(config)))
         self._mending = Mending(manager, guard=guard, repair=repair)
+        self._cleaner = cleaner
         self._started_at = manager.clock.monotonic()
 
     # Which partitions.
@@ -226,7 +232,7 @@ class Operator:
         Raises:
             InvalidArgument: no form of a selector, or it names several partitions.
         """
-        manager, partition = self._manager, None
+        manager, cleaner, partition = self._manager, self._cleaner, None
         if manager.fleet.follow_set is None:
             selectors.matching(selector, ())
         else:
@@ -241,6 +247,7 @@ class Operator:
             offset=offset,
             storage=self._storage(),
             copies=self._copies,
+            removal=(lambda _: RemovalFacts()) if cleaner is None else cleaner.told,
         )
         return {
             "partition": None if partition is None else str(partition),
@@ -301,6 +308,28 @@ class Operator:
                 }
             )
         return rows
+
+    async def cleanup(self) -> dict[str, Any]:
+        """Return where removals stand and what is stuck, as far as this daemon looks after it.
+
+        Raises:
+            StorageNotConfigured: metadata only, so there is nothing to clean.
+        """
+        return self._require_cleaner().rows()
+
+    async def purge(self, topic_id: bytes, *, execute: bool, existing: bool) -> dict[str, Any]:
+        """Return what there is of a topic and, if told so, have it removed.
+
+        Raises:
+            StorageNotConfigured, SegmentNotFound, InvalidArgument, NotReady: as `cleaner.purge`.
+        """
+        order = Purge(self._require_cleaner())
+        return await order.purge(TopicId(topic_id), execute=execute, existing=existing)
+
+    def _require_cleaner(self) -> Cleaner:
+        if self._cleaner is None:
+            raise StorageNotConfigured
+        return self._cleaner
 
     async def drain(self) -> None:
         """Begin to stop, and return at once."""

@@ -14,6 +14,8 @@ from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.storage import RemoteStorage
 
 REWRITE_SECONDS: Final = 60.0
+#: Without a rewrite for so long, this daemon is not there any more.
+LEASE_SECONDS: Final = 180.0
 #: Changes within this time share one write.
 SETTLE_SECONDS: Final = 1.0
 WRITE_SECONDS_MAX: Final = 30.0

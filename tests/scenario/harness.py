@@ -10,6 +10,7 @@ from typing import Any
 
 from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryEventLog, MemoryLogStore
 from rlmm_daemon.codec import records
+from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.explain import explain
 from rlmm_daemon.core.facts import (
     CopyFailure,
@@ -17,6 +18,8 @@ from rlmm_daemon.core.facts import (
     CopyPhase,
     Facts,
     LastError,
+    RemovalFacts,
+    StuckFacts,
 )
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
@@ -361,16 +364,35 @@ def shown(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
-def _value(key: str, text: str, now_ms: int) -> Any:
+def _value(key: str, text: str, now_ms: int) -> Any:  # noqa: PLR0911 - flat: one for each kind
     if key == "state":
         return PartitionState(text)
     if key == "failure":
         return Failure(FailureReason(text), "planted evidence", now_ms - 60_000)
     if key == "trouble":
         return LastError(message=text, at_ms=now_ms - 2_000, consecutive=4)
+    if key == "removal":
+        return _removal(text, now_ms)
+    if key == "delete_state":
+        return PartitionDeleteState[f"DELETE_PARTITION_{text}"]
     if text in ("yes", "no"):
         return text == "yes"
     return int(text) if text.isdecimal() else text
+
+
+def _removal(text: str, now_ms: int) -> RemovalFacts:
+    """`step`, `copy:STEP`, `delete:STEP` or `error:MESSAGE`."""
+    kind, _, name = text.rpartition(":")
+    stuck = StuckFacts(
+        count=2, oldest_id=uuid_text(segment_id("9")), oldest_at_ms=now_ms - 7_200_000
+    )
+    if kind == "copy":
+        return RemovalFacts(copies={CopyStep[name]: stuck})
+    if kind == "delete":
+        return RemovalFacts(deletes={DeleteStep[name]: stuck})
+    error = LastError(message=name, at_ms=now_ms - 2_000) if kind == "error" else None
+    step = PartitionStep.DELETE_SEGMENTS if kind == "error" else PartitionStep[name]
+    return RemovalFacts(step=step, since_ms=now_ms - 60_000, deleted=12, error=error)
 
 
 def in_world(work: Callable[[Harness], Awaitable[str]]) -> str:

@@ -7,12 +7,12 @@ view of the cluster that is too old owns nothing, so that a former owner stops.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import structlog
 
-from rlmm_daemon.core.disposal.steps import HOLDS, PartitionStep
+from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.facts import LastError, RemovalFacts
 from rlmm_daemon.core.outcome import Applied, Outcome
 from rlmm_daemon.core.readiness import PartitionState
@@ -43,6 +43,8 @@ _MARK: Final = 2
 _API_KEY_AT: Final = 1
 
 D = PartitionDeleteState
+#: What every busy partition shows for a while; `explain` says it, `cleanup` does not.
+_USUAL: Final = (CopyStep.LIVE, DeleteStep.WAIT)
 #: The metadata partitions that this daemon owns; None: not known now, so none is.
 Owned = Callable[[], frozenset[MetadataPartition] | None]
 
@@ -90,6 +92,8 @@ class Cleaner:
         self._tasks: dict[MetadataPartition, asyncio.Task[None]] = {}
         #: Rung by marks since the last pass of that partition.
         self._marked: set[MetadataPartition] = set()
+        self._group: asyncio.TaskGroup | None = None
+        self._orders: dict[str, asyncio.Task[None]] = {}
         manager.hooks.applied.append(self._applied)
 
     # The tasks.
@@ -98,7 +102,8 @@ class Cleaner:
         """Keep a task for each metadata partition that is owned or followed, for ever."""
         manager = self.tools.manager
         await manager.until_open()
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as self._group:
+            group = self._group
             while True:
                 wanted = self._wanted()
                 for number in [each for each in self._tasks if each not in wanted]:
@@ -109,6 +114,14 @@ class Cleaner:
                         self._keep(number), name=f"cleaner.{number}"
                     )
                 await asyncio.sleep(LOOK_SECONDS)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do a person's order beside the passes; the same one is not begun twice."""
+        if self._group is None or name in self._orders:
+            work.close()
+            return
+        task = self._orders[name] = self._group.create_task(work, name=name)
+        task.add_done_callback(lambda _: self._orders.pop(name, None))
 
     def owns(self, number: MetadataPartition) -> bool:
         """Return whether this daemon owns a metadata partition now."""
@@ -263,7 +276,9 @@ class Cleaner:
                 for partition, note in sorted(self.notes.stuck.items())
                 for kind, table in (("copy", note.copies), ("delete", note.deletes))
                 for step, facts in table.items()
+                if step not in _USUAL
             ],
+            "orders": sorted(self._orders),
             "deleted": dict(self.notes.deleted),
             "failures": self.notes.failures,
             "waiting": len(self.segments.backoff) + len(self._backoff),

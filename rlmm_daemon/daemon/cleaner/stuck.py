@@ -126,8 +126,7 @@ class Stuck:
                 lease_over=self._peers.lease_over(broker_id, self._now_ms),
             )
         )
-        if step is not CopyStep.LIVE:
-            add_stuck(note.copies, step, segment_id, event_ms)
+        add_stuck(note.copies, step, segment_id, event_ms)
         return step
 
     def _patience_ms(self, *, own: bool) -> int:
@@ -247,8 +246,7 @@ class Stuck:
                 copy_ms=self._segments.copy_ms,
             )
         )
-        if step is not DeleteStep.WAIT:
-            add_stuck(note.deletes, step, segment_id, event_ms)
+        add_stuck(note.deletes, step, segment_id, event_ms)
         return step in (DeleteStep.FINISH, DeleteStep.OBJECTS)
 
     async def _end_deletes(self, partition: TopicIdPartition, ending: list[SegmentId]) -> None:

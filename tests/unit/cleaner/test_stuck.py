@@ -3,10 +3,11 @@
 import asyncio
 import random
 from dataclasses import replace
+from typing import Any
 
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
-from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.ids import BrokerId, Offset
 from rlmm_daemon.domain.segment import CustomMetadata
 from rlmm_daemon.domain.segment import SegmentState as S
 from rlmm_daemon.ports.storage import UploadInfo
@@ -146,9 +147,9 @@ def test_a_finish_that_slips_in_holds_the_segment_and_no_object_is_touched():
         manager.hello_from_broker(world.clock.now_ms() + 1)
         update_if = manager.update_if
 
-        async def slip(record, holds, *args, **named):
-            def judged(cache) -> bool:
-                fine = holds(cache)
+        async def slip(record: bytes, holds: Any, *args: Any, **named: Any) -> Any:
+            def judged(cache: Any) -> bool:
+                fine = bool(holds(cache))
                 world.put(world.updated(1, AT, S.COPY_SEGMENT_FINISHED, CustomMetadata(b"x")))
                 return fine
 
@@ -336,7 +337,7 @@ def test_what_no_listing_shows_goes_once_listed_segments_hold_it():
 
 
 def put(world: CleanWorld, number: int, start: int, end: int) -> None:
-    world.put(replace(world.started(number, AT, start), end_offset=end))
+    world.put(replace(world.started(number, AT, start), end_offset=Offset(end)))
     world.place(number, AT, start)
     world.put(world.updated(number, AT, S.COPY_SEGMENT_FINISHED, CustomMetadata(b"there")))
 

@@ -206,6 +206,12 @@ class FakeOperator:
     async def snapshot_now(self, metadata_partition):
         return [{"metadata_partition": metadata_partition}]
 
+    async def cleanup(self):
+        return {"removals": []}
+
+    async def purge(self, topic_id, *, execute, existing):
+        return {"topic_id": topic_id.hex(), "executed": execute, "existing": existing}
+
     async def drain(self):
         self.drained = True
 

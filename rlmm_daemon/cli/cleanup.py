@@ -1,0 +1,60 @@
+"""`rlmm cleanup`: where removals stand, and what is stuck."""
+
+from typing import Any
+
+import click
+
+from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.group import Exit
+from rlmm_daemon.cli.options import Target, daemon_options
+from rlmm_daemon.cli.output import show_json, show_table
+from rlmm_daemon.core import phrases
+
+
+@click.command("cleanup")
+@daemon_options
+def command(*, target: Target) -> None:
+    """Show the removals that this daemon looks after, and what is stuck in its partitions.
+
+    Another daemon shows those whose metadata partition its broker leads. Exit code 1 if something
+    waits for a person, a broker or the storage; rlmm explain says for what.
+
+    \b
+    --json: owned[], removals[{partition, step, held, segments_left, bytes_left,
+    segments_deleted, error, since_ms}], stuck[{partition, kind, step, segments, oldest}],
+    orders[], deleted{why: segments}, failures, waiting.
+    """  # noqa: D301 - click's own mark
+    with asking(target) as client:
+        answer = client.cleanup()
+    if target.json:
+        show_json(answer)
+    else:
+        _show(answer)
+    if any(row["held"] or row["error"] for row in answer["removals"]):
+        raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def _show(answer: dict[str, Any]) -> None:
+    if answer["removals"]:
+        rows = [
+            (
+                row["partition"],
+                row["step"].replace("_", " "),
+                f"{row['segments_left']:,}",
+                phrases.size(row["bytes_left"]),
+                f"{row['segments_deleted']:,}",
+                row["error"] or "",
+            )
+            for row in answer["removals"]
+        ]
+        show_table(("partition", "step", "left", "bytes", "deleted", "error"), rows)
+    if answer["stuck"]:
+        stuck = [
+            (row["partition"], row["kind"], row["step"].replace("_", " "), row["segments"])
+            for row in answer["stuck"]
+        ]
+        show_table(("partition", "stuck", "step", "segments"), stuck)
+    for order in answer["orders"]:
+        click.echo(f"under way: {order}")
+    done = ", ".join(f"{why.replace('_', ' ')} {n:,}" for why, n in answer["deleted"].items())
+    click.echo(f"deleted since the start: {done or 'nothing'}")

@@ -1,0 +1,247 @@
+"""Why something is not deleted: the rows of `explain` about removals, stuck copies and deletes.
+
+Each step that waits has its words here; the tables are asserted total, so a step that nobody can
+explain is an import error.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from rlmm_daemon.core import evidence, phrases
+from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep, PartitionStep
+from rlmm_daemon.core.facts import Facts, StuckFacts
+from rlmm_daemon.core.verdict import Cause, NoticeRow, Verdict
+from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from rlmm_daemon.domain.segment import SegmentState
+
+D, S = PartitionDeleteState, SegmentState
+P = PartitionStep
+_Command = Callable[[Facts], str]
+
+
+def live(f: Facts) -> Iterable[str]:
+    """Say how many segments are in which state."""
+    words = {
+        S.COPY_SEGMENT_FINISHED: "finished",
+        S.COPY_SEGMENT_STARTED: "being copied",
+        S.DELETE_SEGMENT_STARTED: "being deleted",
+    }
+    counted = [(f.count(state), word) for state, word in words.items()]
+    parts = [
+        f"{at.count:,} {word} ({phrases.size(at.size_bytes)})" for at, word in counted if at.count
+    ]
+    if parts:
+        yield f"segments: {', '.join(parts)}"
+
+
+def _cleanup(_: Facts) -> str:
+    return "rlmm cleanup"
+
+
+def _status(_: Facts) -> str:
+    return "rlmm status"
+
+
+def _repair(f: Facts) -> str:
+    return f"rlmm log repair {evidence.number(f)}"
+
+
+def _segments(f: Facts) -> str:
+    return f"rlmm segments {evidence.argument(f)}"
+
+
+def _describe(f: Facts) -> str:
+    topic_id = "TOPIC_ID" if f.partition is None else uuid_text(f.partition.topic_id)
+    return f"kafka-topics.sh --bootstrap-server HOST:PORT --describe --topic-id {topic_id}"
+
+
+_PEERS: Final = (
+    "a registered broker may run Kafka's own metadata manager, which the last mark would end. "
+    "Every object is deleted; only DELETE_PARTITION_FINISHED waits until each broker's daemon "
+    "says otherwise, or cleaner.jvm_peers = false"
+)
+_UNPROVEN: Final = (
+    "is old, but nothing proves yet that its broker gave it up: a restart of the broker, a "
+    "later copy of its partition, or its being unregistered would"
+)
+_HELD: Final = "is held: it was finished when it was deleted as a stuck copy"
+#: Why a removal waits, and what to type.
+_HOLDS: Final[Mapping[PartitionStep, tuple[str, _Command]]] = {
+    P.HOLD_NO_STORAGE: ("this daemon keeps metadata only, so its cleaner writes nothing", _status),
+    P.HOLD_FAILED: (
+        "its metadata partition failed, and nothing is judged by its fold",
+        _status,
+    ),
+    P.HOLD_ALIVE: ("its topic still exists: a broker knows the id, or announces it", _describe),
+    P.HOLD_UNPROVEN: ("not every live broker has said whether its topic is gone", _status),
+    P.HOLD_HELD_SEGMENT: ("a held segment has to be put back first", _repair),
+    P.HOLD_PEERS: (
+        _PEERS,
+        _cleanup,
+    ),
+}
+assert _HOLDS.keys() == HOLDS, "every reason to wait has its words"
+
+
+def _hold(step: PartitionStep) -> Cause:
+    words, command = _HOLDS[step]
+    return Cause(
+        name=f"removal_{step.value}",
+        verdict=Verdict.WAITING,
+        applies=lambda f: _is_marked(f) and f.removal.step is step,
+        sentence=lambda _: f"The partition is marked for removal, and waits: {words}.",
+        evidence=lambda f: (*_since(f), *live(f), *evidence.where(f)),
+        command=command,
+        covers=frozenset[enum.Enum]({step}),
+    )
+
+
+def _is_marked(f: Facts) -> bool:
+    return f.delete_state in (D.DELETE_PARTITION_MARKED, D.DELETE_PARTITION_STARTED)
+
+
+def _since(f: Facts) -> Iterable[str]:
+    if f.removal.step is not None:
+        yield f"so since {phrases.ago(f.removal.since_ms, f.now_ms)}"
+
+
+def _progress(f: Facts) -> Iterable[str]:
+    if f.removal.step is not None:
+        deleted = phrases.number(f.removal.deleted, "segment")
+        yield f"now: {f.removal.step.value}; {deleted} deleted by this daemon"
+
+
+REMOVAL_CAUSES: Final = (
+    *(_hold(step) for step in PartitionStep if step in HOLDS),
+    Cause(
+        name="removal_no_cleaner",
+        verdict=Verdict.WAITING,
+        applies=lambda f: _is_marked(f) and not f.offline and f.storage_kind == "none",
+        sentence=lambda _: (
+            "The partition is marked for removal; this daemon keeps metadata only, so another "
+            "one has to remove it."
+        ),
+        evidence=lambda f: (*live(f), *evidence.where(f)),
+        command=_segments,
+    ),
+    Cause(
+        name="removal_failed",
+        verdict=Verdict.WAITING,
+        applies=lambda f: _is_marked(f) and f.removal.error is not None,
+        sentence=lambda _: "The partition's removal met an error; it is tried again and again.",
+        evidence=lambda f: (
+            *evidence.last_error(f.removal.error, f.now_ms),
+            *_progress(f),
+            *live(f),
+            *evidence.where(f),
+        ),
+        command=_cleanup,
+    ),
+    Cause(
+        name="delete_marked",
+        verdict=Verdict.WAITING,
+        applies=lambda f: f.delete_state is D.DELETE_PARTITION_MARKED,
+        sentence=lambda _: "The partition is marked for removal; nothing was deleted yet.",
+        evidence=lambda f: (*live(f), *evidence.where(f)),
+        command=_segments,
+        covers=frozenset({D.DELETE_PARTITION_MARKED}),
+    ),
+    Cause(
+        name="delete_started",
+        verdict=Verdict.WAITING,
+        applies=lambda f: f.delete_state is D.DELETE_PARTITION_STARTED,
+        sentence=lambda _: "The partition's removal is under way: its segments are being deleted.",
+        evidence=lambda f: (*_progress(f), *live(f), *evidence.where(f)),
+        command=_segments,
+        covers=frozenset({D.DELETE_PARTITION_STARTED}),
+    ),
+    Cause(
+        name="delete_finished",
+        verdict=Verdict.READY,
+        applies=lambda f: f.delete_state is D.DELETE_PARTITION_FINISHED,
+        sentence=lambda _: "The partition was removed: every segment and highest offset is gone.",
+        evidence=evidence.where,
+        command=_segments,
+        covers=frozenset({D.DELETE_PARTITION_FINISHED}),
+    ),
+)
+
+#: Why a copy that was begun is still there; whether it should not be so; what to type.
+_COPIES: Final[Mapping[CopyStep, tuple[str, bool, _Command]]] = {
+    CopyStep.LIVE: ("may be running still", False, _segments),
+    CopyStep.NOT_OURS: ("is another broker's, whose own daemon judges it", False, _cleanup),
+    CopyStep.REPORT: (
+        "is old; the broker's metadata manager is another one, so only retention deletes it",
+        True,
+        _segments,
+    ),
+    CopyStep.UNPROVEN: (
+        _UNPROVEN,
+        True,
+        _segments,
+    ),
+    CopyStep.FAILED: ("waits for its metadata partition, which failed", True, _status),
+    CopyStep.NO_STORAGE: ("waits for a daemon with storage", True, _status),
+    CopyStep.REMOVE: ("was given up by its broker and is being removed", False, _cleanup),
+}
+assert _COPIES.keys() == set(CopyStep), "every step of a copy has its words"
+
+#: The same of a delete that was begun.
+_DELETES: Final[Mapping[DeleteStep, tuple[str, bool, _Command]]] = {
+    DeleteStep.WAIT: ("is left to the broker, whose own expiration repeats it", False, _segments),
+    DeleteStep.NOT_OURS: ("is the metadata partition's owner's to end", False, _cleanup),
+    DeleteStep.HELD: (
+        "is held: it was finished when it was deleted as a stuck copy",
+        True,
+        _repair,
+    ),
+    DeleteStep.FAILED: ("waits for its metadata partition, which failed", True, _status),
+    DeleteStep.NO_STORAGE: ("waits for a daemon with storage", True, _status),
+    DeleteStep.OBJECTS: ("waits until no copy can put objects any more", False, _cleanup),
+    DeleteStep.FINISH: ("is being ended by this daemon", False, _cleanup),
+}
+assert _DELETES.keys() == set(DeleteStep), "every step of a delete has its words"
+
+
+def _stuck(
+    name: str,
+    noun: str,
+    step: CopyStep | DeleteStep,
+    row: tuple[str, bool, _Command],
+    found: Callable[[Facts], StuckFacts | None],
+) -> NoticeRow:
+    words, trouble, command = row
+
+    def sentence(f: Facts) -> str:
+        at = found(f)
+        assert at is not None, "the row applies only then"
+        more = f" (and {at.count - 1:,} more)" if at.count > 1 else ""
+        began = phrases.ago(at.oldest_at_ms, f.now_ms)
+        return f"The {noun} of segment {at.oldest_id}{more}, begun {began}, {words}."
+
+    return NoticeRow(
+        name=name,
+        applies=lambda f: found(f) is not None,
+        sentence=sentence,
+        command=command,
+        trouble=trouble,
+        covers=frozenset[enum.Enum]({step}),
+    )
+
+
+def _copy(step: CopyStep) -> NoticeRow:
+    name = f"copy_is_{step.name.lower()}"
+    return _stuck(name, "copy", step, _COPIES[step], lambda f: f.removal.copies.get(step))
+
+
+def _delete(step: DeleteStep) -> NoticeRow:
+    name = f"delete_is_{step.name.lower()}"
+    return _stuck(name, "delete", step, _DELETES[step], lambda f: f.removal.deletes.get(step))
+
+
+STUCK_NOTICES: Final = (
+    *(_copy(step) for step in CopyStep),
+    *(_delete(step) for step in DeleteStep),
+)

@@ -1,0 +1,139 @@
+"""What a person orders for a topic id: marks if the topic is gone, segment events if it exists.
+
+A partition mark of an existing topic could end the consumers of Kafka's own metadata managers, so
+an existing topic's segments are deleted one by one, and it must be said that this is meant.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.disposal.steps import Proof
+from rlmm_daemon.core.readiness import PartitionState, not_ready
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.domain.errors import InvalidArgument, NotReady, SegmentNotFound
+from rlmm_daemon.domain.ids import SegmentId, TopicId, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+from rlmm_daemon.domain.segment import SegmentState
+
+#: How long metadata partitions that nobody followed yet are waited for.
+FOLLOW_SECONDS: Final = 30.0
+PURGED: Final = "purged"
+
+D, S = PartitionDeleteState, SegmentState
+
+
+class Purge:
+    """Orders about whole topics."""
+
+    def __init__(self, cleaner: Cleaner) -> None:
+        self._cleaner, self._tools = cleaner, cleaner.tools
+
+    async def purge(self, topic_id: TopicId, *, execute: bool, existing: bool) -> dict[str, Any]:
+        """Return what there is of a topic and what is done about it; does it only if told so.
+
+        Raises:
+            SegmentNotFound: no event of the log names this topic id.
+            InvalidArgument: the topic exists, and that was not said to be meant.
+            NotReady: not every metadata partition, or not every broker, could be asked.
+        """
+        partitions = await self._partitions(topic_id)
+        proof = (await self._tools.proof.prove([topic_id]))[topic_id]
+        if execute:
+            _require_meant(topic_id, proof, existing=existing)
+        rows = [self._row(partition, proof) for partition in partitions]
+        if execute:
+            for partition in partitions:
+                await self._order(partition, proof)
+        return {
+            "topic_id": uuid_text(topic_id),
+            "topic": proof.value,
+            "executed": execute,
+            "partitions": rows,
+            "segments": sum(row["segments"] for row in rows),
+            "bytes": sum(row["bytes"] for row in rows),
+        }
+
+    async def _partitions(self, topic_id: TopicId) -> list[TopicIdPartition]:
+        manager = self._tools.manager
+        await manager.follow_all(FOLLOW_SECONDS)
+        found = []
+        for follower in manager.followed():
+            if follower.failure is not None:
+                raise follower.failure.error(follower.partition)
+            if follower.state is not PartitionState.READY:
+                raise not_ready(follower.partition, follower.state, follower.lag)
+            found += [each for each in follower.fold.partitions if each.topic_id == topic_id]
+        if not found:
+            raise SegmentNotFound(f"no event of the log names topic {uuid_text(topic_id)}")
+        return sorted(found)
+
+    def _row(self, partition: TopicIdPartition, proof: Proof) -> dict[str, Any]:
+        cache = self._tools.cache(partition)
+        state = None if cache is None else cache.delete_state
+        if state is not None:
+            action = "none: it is " + state.name
+        elif proof is Proof.GONE:
+            action = "mark"
+        elif proof is Proof.ALIVE:
+            action = "delete segments"
+        else:
+            action = "none: not every broker could be asked"
+        return {
+            "partition": str(partition),
+            "segments": 0 if cache is None else len(cache.segments),
+            "bytes": 0 if cache is None else sum(cache.bytes_by_state),
+            "action": action,
+        }
+
+    async def _order(self, partition: TopicIdPartition, proof: Proof) -> None:
+        cache = self._tools.cache(partition)
+        if cache is not None and cache.delete_state is not None:
+            return
+        if proof is Proof.ALIVE:
+            self._cleaner.spawn(self._delete_segments(partition), f"purge {partition}")
+            return
+        tools = self._tools
+        mark = PartitionDelete(
+            partition=partition,
+            broker_id=tools.broker_id,
+            event_timestamp_ms=tools.clock.now_ms(),
+            state=D.DELETE_PARTITION_MARKED,
+        )
+        await tools.manager.put_partition_delete(
+            records.encode(mark), Caller.OPERATOR, tools.options.write_seconds
+        )
+
+    async def _delete_segments(self, partition: TopicIdPartition) -> None:
+        """Delete what is finished; what is being copied is its broker's."""
+        async with self._tools.manager.keep_followed(partition):
+            try:
+                await self._cleaner.segments.remove(
+                    partition,
+                    _finished,
+                    why=PURGED,
+                    holds=_may_be_purged,
+                    still_ours=lambda: True,
+                )
+            except NotReady as error:
+                self._tools.notes.failed(partition, error.message)
+
+
+def _require_meant(topic_id: TopicId, proof: Proof, *, existing: bool) -> None:
+    name = uuid_text(topic_id)
+    if proof is Proof.UNKNOWN:
+        raise NotReady(f"not every live broker could be asked whether topic {name} is gone")
+    if proof is Proof.ALIVE and not existing:
+        raise InvalidArgument(
+            f"topic {name} exists: its remote segments are deleted only with --existing", topic=name
+        )
+
+
+def _finished(cache: PartitionCache) -> Iterator[SegmentId]:
+    return (i for i in cache.segments if cache.state(i) is S.COPY_SEGMENT_FINISHED)
+
+
+def _may_be_purged(cache: PartitionCache, segment_id: SegmentId) -> bool:
+    return cache.delete_state is None and cache.state(segment_id) is S.COPY_SEGMENT_FINISHED

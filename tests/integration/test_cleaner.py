@@ -1,0 +1,114 @@
+"""A topic's remote data goes: a real daemon, its socket, its command line, real segments."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.domain.ids import BrokerId, uuid_text
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+from tests.support.fork_server import ForkServer
+from tests.support.stocked_daemon import Stocked, eventually, make
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    with ForkServer() as server:
+        yield server
+
+
+@pytest.fixture
+def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
+    stocked = make(tmp_path, forks, {"cleaner.interval_seconds": 1})
+    with stocked.daemon:
+        stocked.stock()
+        yield stocked
+
+
+def objects(it: Stocked) -> list[Path]:
+    remote = it.daemon.directory / "var" / "remote"
+    return [each for each in remote.rglob("*.log") if each.is_file()]
+
+
+def topic_id(it: Stocked) -> str:
+    return uuid_text(it.orders[0].topic_id)
+
+
+def left(it: Stocked) -> int:
+    with it.daemon.client() as client:
+        return len(list(client.export()))
+
+
+def deleted(it: Stocked) -> None:
+    """The broker goes on without the topic."""
+    with it.broker(incarnation=77) as broker:
+        broker.replace_assignment([], [])
+
+
+def test_a_deleted_topic_is_purged_whole(it):
+    deleted(it)
+    assert len(objects(it)) == 6
+    dry = it.json("purge", topic_id(it))
+    assert (dry["topic"], dry["segments"], dry["executed"]) == ("gone", 6, False)
+    assert {row["action"] for row in dry["partitions"]} == {"mark"}
+    assert it.rlmm("purge", topic_id(it), "--execute", "--yes").exit_code == 0
+    eventually(lambda: left(it), lambda count: count == 0)
+    eventually(lambda: objects(it), lambda found: found == [])
+    eventually(lambda: it.explain(0)["cause"], lambda cause: cause == "delete_finished")
+    cleanup = eventually(lambda: it.json("cleanup"), lambda found: not found["removals"])
+    assert cleanup["deleted"] == {"partition_removed": 6}
+
+
+def test_a_removal_goes_on_after_a_kill(it):
+    deleted(it)
+    it.rlmm("purge", topic_id(it), "--execute", "--yes")
+    it.daemon.kill()
+    it.daemon.start()
+    with it.broker(incarnation=77) as broker:
+        broker.replace_assignment([], [])
+    eventually(lambda: objects(it), lambda found: found == [])
+    eventually(lambda: left(it), lambda count: count == 0)
+
+
+def test_a_topic_that_exists_is_purged_only_if_that_is_meant(it):
+    refused = it.rlmm("purge", topic_id(it), "--execute", "--yes")
+    assert refused.exit_code == 1
+    assert "--existing" in refused.output
+    assert len(objects(it)) == 6
+    run = it.rlmm("purge", topic_id(it), "--execute", "--existing", "--yes")
+    assert run.exit_code == 0
+    eventually(lambda: objects(it), lambda found: found == [])
+    eventually(lambda: left(it), lambda count: count == 0)
+    assert it.explain(0)["cause"] == "ready_empty"  # no mark: the topic goes on
+    it.daemon.stop()
+
+
+def test_a_mark_of_a_topic_that_exists_is_held_and_told_of(it):
+    with it.daemon.client() as client:
+        mark(client, it)
+    held = eventually(
+        lambda: it.json("cleanup"),
+        lambda found: any(row["step"] == "topic_exists" for row in found["removals"]),
+    )
+    assert held["removals"][0]["held"]
+    assert it.rlmm("cleanup").exit_code == 1
+    assert len(objects(it)) == 6
+    deleted(it)
+    eventually(lambda: len(objects(it)), lambda count: count == 3)
+
+
+def mark(client, it) -> None:
+    client.put_remote_partition_delete_metadata(
+        PartitionDelete(
+            partition=it.orders[0],
+            broker_id=BrokerId(1),
+            event_timestamp_ms=1,
+            state=PartitionDeleteState.DELETE_PARTITION_MARKED,
+        )
+    )
+
+
+def test_an_unknown_topic_id_is_not_found(it):
+    answer = it.rlmm("purge", "AAAAAAAAAAAAAAAAAAAAAQ")
+    assert answer.exit_code == 1
+    assert "no event of the log" in answer.output
