@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from rlmm_daemon.cli import checkup
 from rlmm_daemon.config import Config
 from tests.kafka.rig import BROKER, KafkaRig, serving, tp_in
@@ -44,14 +46,29 @@ async def test_a_topic_that_expires_is_a_warning_with_advice(rig):
     assert found["topic settings"].advice
 
 
-async def test_a_missing_right_is_named(rig):
+@pytest.mark.parametrize("missing", [operation for _, _, operation in RIGHTS])
+async def test_each_missing_right_is_named_with_the_command_that_grants_it(rig, missing):
+    """READ and WRITE imply DESCRIBE, so only without all three the topic is out of sight."""
+    rig.topic += f".{missing}"
     rig.create()
     await written(rig)
-    grant(rig, "User:rlmm", [right for right in RIGHTS if right[2] != "write"])
-    found = await examined(rig.config(**AS_RLMM))
-    assert found["rights"].verdict == "failed"
-    assert found["rights"].found == "missing: WRITE"
-    assert "--operation Write" in found["rights"].advice
+    without = {missing, "read", "write"} if missing == "describe" else {missing}
+    grant(rig, "User:rlmm", [right for right in RIGHTS if right[2] not in without])
+    config = rig.config(**AS_RLMM)
+    if missing == "describe":
+        found = await examined(config)
+        assert found["connection"].verdict in ("failed", "warning")
+        assert "DESCRIBE" in found["connection"].found + found["connection"].advice
+        return
+    rights = (await examined(config))["rights"]
+    name = missing.upper()
+    assert rights.verdict == ("warning" if missing == "describe_configs" else "failed")
+    assert rights.found == f"missing: {name}"
+    assert rights.advice.endswith(f"--operation {name.title().replace('_', '')}")
+    grant(rig, "User:rlmm", RIGHTS)
+    async with asyncio.timeout(60):
+        while (await examined(config))["rights"].verdict != "ok":
+            pass  # brokers learn of it in turn
 
 
 async def test_a_wrong_password_and_a_closed_port_fail_the_connection(rig):

@@ -94,6 +94,29 @@ async def test_an_event_whose_answer_is_lost_is_there_once(rig, proxies):
         await asyncio.to_thread(writer.check, rig)
 
 
+async def test_a_slow_link_makes_writes_slow_and_nothing_wrong(rig, proxies):
+    rig.create()
+    tp = tp_in(0)
+    async with rig.manager(listener="PROXIED", settings=FETCH_SETTINGS) as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        await writer.copy(0)
+        for proxy in proxies.values():
+            proxy.delay_seconds, proxy.delayed = 0.4, lambda _: True
+        writer.seconds.clear()
+        begun = time.perf_counter()
+        for number in range(1, 4):
+            await writer.copy(number)
+            assert manager.is_ready(tp), "each answer that comes, however late, is fresh"
+        rig.tell(f"0.4 s on each answer: {(time.perf_counter() - begun) / 6:.2f} s a write")
+        assert min(writer.seconds) >= 0.4, "the link is slow"
+        assert not writer.errors
+        for proxy in proxies.values():
+            proxy.heal()
+        await writer.copy(4)
+        await asyncio.to_thread(writer.check, rig)
+
+
 async def latencies(writers: list[Writer], count: int) -> list[float]:
     for writer in writers:
         writer.seconds.clear()

@@ -68,7 +68,7 @@ public final class Probe {
 
     private Probe(String bootstrap) {
         this.bootstrap = bootstrap;
-        this.admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
+        this.admin = Admin.create(Map.of("bootstrap.servers", bootstrap, "request.timeout.ms", 5000));
         this.traffic = new Traffic(bootstrap, admin);
     }
 

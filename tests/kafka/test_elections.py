@@ -1,0 +1,167 @@
+"""An unclean election takes back events that were acknowledged: noticed, named, and mended.
+
+Replicas are frozen rather than killed, so that no process has to start: 2 falls out of the ISR, 1
+alone takes the tail, 1 falls silent, and 2 is made leader without the tail.
+"""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.core.readiness import FailureReason
+from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.domain.errors import HistoryLost
+from tests.kafka.rig import BROKER, P0, Writer, follower, segments, serving, tp_in, until
+from tests.kafka.test_topic import failed
+from tests.unit.manager import events
+
+QUICK = {"event_log.kafka.fetch.request_timeout_ms": "1500"}
+KEPT, LOST = 3, 3
+
+
+@pytest.fixture
+def uneven(rig, cluster):
+    if cluster.count == 1:
+        pytest.skip("needs replicas")
+    rig.create(placement=[[1, 2]] * 4)
+    return rig
+
+
+async def described(rig) -> dict[str, Any]:
+    answer = await asyncio.to_thread(rig.probe.ask, "describe", topic=rig.topic)
+    return dict(answer["partitions"][0])
+
+
+async def until_described(rig, name: str, value: object) -> None:
+    async with asyncio.timeout(60):
+        while (await described(rig))[name] != value:
+            await asyncio.to_thread(time.sleep, 0.2)
+
+
+@asynccontextmanager
+async def only_one_in_sync(rig, cluster):
+    """Let what is written meanwhile reach replica 1 alone."""
+    cluster.freeze(2)
+    await until_described(rig, "isr", [1])
+    yield
+    cluster.freeze(1)
+    cluster.thaw(2)
+
+
+async def elect_the_other(rig, cluster) -> None:
+    """Make replica 2 the leader, whatever it lacks; 1 comes back as its follower."""
+    async with asyncio.timeout(60):
+        while (await described(rig))["leader"] != 2:
+            where = {"topic": rig.topic, "partition": 0}
+            await asyncio.to_thread(rig.probe.ask, "elect", unclean=True, **where)
+            await asyncio.sleep(0.2)
+    cluster.thaw(1)
+
+
+async def mended(rig, manager, tp, writers: list[Writer], command: str) -> None:
+    """Run the named command and hold what is there against what was acknowledged."""
+    begun = time.perf_counter()
+    if command == "repair":
+        await Operator(manager).log_repair(P0)
+    else:
+        await Operator(manager).partition_accept_loss(P0, everything=False)
+    await until(lambda: manager.is_ready(tp))
+    rig.tell(f"{command}: ready after {time.perf_counter() - begun:.2f} s")
+    known = segments(manager, tp)
+    acknowledged = {events.segment_id(n) for writer in writers for n in writer.acknowledged}
+    if command == "repair":
+        assert known.keys() >= acknowledged
+        assert set(known.values()) == {"COPY_SEGMENT_FINISHED"}
+    else:
+        assert len(acknowledged - known.keys()) == LOST
+    again = Writer(manager, tp, base=500)
+    await again.copy(0)
+    await asyncio.to_thread(again.check, rig)
+
+
+@pytest.mark.parametrize("command", ["repair", "accept-loss"])
+async def test_a_tail_that_an_election_lost_is_noticed_and_mended(uneven, cluster, command):
+    rig, tp = uneven, tp_in(0)
+    async with rig.manager(settings=QUICK) as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(KEPT):
+            await writer.copy(number)
+        async with only_one_in_sync(rig, cluster):
+            for number in range(KEPT, KEPT + LOST):
+                await writer.copy(number)
+        begun = time.perf_counter()
+        await elect_the_other(rig, cluster)
+        await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
+        rig.tell(f"tail lost: noticed after {time.perf_counter() - begun:.1f} s")
+        with pytest.raises(HistoryLost, match=f"{LOST} finished segments .*rlmm log repair 0"):
+            manager.list_remote_log_segments(tp, None, BROKER)
+        assert not manager.is_ready(tp)
+        await mended(rig, manager, tp, [writer], command)
+
+
+async def test_a_lost_range_that_was_overwritten_beyond_our_position_is_noticed(
+    uneven, cluster, proxies
+):
+    """The log's end says nothing then: only the epoch of what was read last does."""
+    rig, tp = uneven, tp_in(0)
+    async with rig.manager(listener="PROXIED", settings=QUICK) as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(KEPT):
+            await writer.copy(number)
+        async with only_one_in_sync(rig, cluster):
+            for number in range(KEPT, KEPT + LOST):
+                await writer.copy(number)
+            position = follower(manager, P0).fold.position
+            for proxy in proxies.values():
+                proxy.refuse = True
+                for seen in proxy.connections:
+                    seen.cut()
+        await elect_the_other(rig, cluster)
+        overwriting = [
+            value
+            for number in range(100, 100 + 2 * LOST)
+            for value in (
+                events.started(number, number * 10, number * 10 + 9, tp),
+                events.updated(number, tp=tp),
+            )
+        ]
+        offsets = await asyncio.to_thread(rig.probe.produce, rig.topic, 0, overwriting)
+        assert offsets[0] < position <= offsets[-1]
+        begun = time.perf_counter()
+        for proxy in proxies.values():
+            proxy.heal()
+        await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
+        rig.tell(f"overwritten: noticed after {time.perf_counter() - begun:.1f} s")
+        with pytest.raises(HistoryLost, match=f"{LOST} finished segments"):
+            manager.list_remote_log_segments(tp, None, BROKER)
+        await mended(rig, manager, tp, [writer], "repair")
+        assert events.segment_id(100) in segments(manager, tp), "and theirs are there too"
+
+
+async def test_a_tail_that_was_lost_behind_the_snapshot_of_a_killed_daemon_is_noticed(
+    uneven, cluster
+):
+    rig, tp = uneven, tp_in(0)
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(KEPT):
+            await writer.copy(number)
+        async with only_one_in_sync(rig, cluster):
+            for number in range(KEPT, KEPT + LOST):
+                await writer.copy(number)
+            written = await Operator(manager).snapshot_now(P0)
+            assert written
+    await elect_the_other(rig, cluster)
+    async with rig.manager(settings=QUICK) as manager:
+        manager.replace_assignment([tp], [])
+        await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
+        with pytest.raises(HistoryLost):
+            manager.list_remote_log_segments(tp, None, BROKER)
+        await until(lambda: len(follower(manager, P0).history.missing) == LOST)
+        await mended(rig, manager, tp, [writer], "repair")
