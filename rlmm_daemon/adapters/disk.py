@@ -2,6 +2,7 @@
 
 import fcntl
 import itertools
+import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -42,6 +43,10 @@ class LocalDisk:
     async def read(self, path: str) -> bytes:
         """Return a whole small file."""
         return await self._run(Path(path).read_bytes)
+
+    async def map(self, path: str) -> "bytes | mmap.mmap":
+        """Return a whole file, mapped."""
+        return await self._run(lambda: _map(path))
 
     async def write_atomically(self, path: str, data: bytes) -> None:
         """Replace `path` durably; the temporary file stands beside it and is removed on error."""
@@ -170,6 +175,16 @@ class LocalLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _map(path: str) -> bytes | mmap.mmap:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not os.fstat(descriptor).st_size:
+            return b""  # nothing can be mapped
+        return mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
 
 
 def _pread(descriptor: int, offset: int, length: int) -> bytes:

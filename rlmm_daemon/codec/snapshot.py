@@ -36,6 +36,8 @@ FORMAT_UNCOUNTED: Final = 1
 #: The snapshotter gives the loop a turn between two pieces.
 PIECE_BYTES_MAX: Final = 256 * 1024
 
+#: Tables up to this size are copied in memory, not passed on as a piece of another file.
+_READ_BYTES_MAX: Final = 32 * 1024
 _MAGIC: Final = b"RLMMSNAP"
 _END_MAGIC: Final = b"RLMMSEND"
 _HEADER: Final = struct.Struct("<8sIII4x")
@@ -144,7 +146,8 @@ def encode_file(
     For a None, which says that a table takes long to make, an empty piece is yielded.
     """
     head = _encode_header(header)
-    yield from _pieces(head)
+    pieces = _Pieces()
+    yield from pieces.add(head)
     at = len(head)
     entries: list[Entry] = []
     for table in tables:
@@ -153,15 +156,52 @@ def encode_file(
             continue
         crc = table.crc or 0
         for section in table.pieces:
-            for piece in _pieces(section):
-                if table.crc is None:
-                    crc = crc32c(crc, bytes(piece))
-                yield piece
+            if isinstance(section, memoryview):
+                yield from pieces.add_view(section)
+                continue
+            for begin in range(0, len(section), PIECE_BYTES_MAX):
+                part = section[begin : begin + PIECE_BYTES_MAX]
+                crc = crc32c(crc, part)
+                yield from pieces.add(part)
         entries.append(msgspec.structs.replace(table.entry, at=at, crc=crc))
         at += table.entry.size
     directory = msgspec.msgpack.encode(entries)
-    yield from _pieces(directory)
-    yield _TRAILER.pack(at, len(directory), crc32c(0, directory), _END_MAGIC)
+    yield from pieces.add(directory)
+    yield from pieces.add(_TRAILER.pack(at, len(directory), crc32c(0, directory), _END_MAGIC))
+    yield from pieces.flush()
+
+
+class _Pieces:
+    """Gathers small pieces, so that a file of many small tables takes few writes."""
+
+    def __init__(self) -> None:
+        self._small = bytearray()
+
+    def add(self, section: bytes) -> Iterator[bytes | memoryview]:
+        """Take a section; yield what is full."""
+        if len(self._small) + len(section) > PIECE_BYTES_MAX:
+            yield from self.flush()
+        if len(section) <= PIECE_BYTES_MAX // 2:
+            self._small += section
+            return
+        view = memoryview(section)
+        for at in range(0, len(view), PIECE_BYTES_MAX):
+            yield view[at : at + PIECE_BYTES_MAX]
+
+    def add_view(self, view: memoryview) -> Iterator[bytes | memoryview]:
+        """Take another file's bytes; long ones are passed on unread."""
+        if len(view) <= _READ_BYTES_MAX:
+            yield from self.add(view.tobytes())
+            return
+        yield from self.flush()
+        for at in range(0, len(view), PIECE_BYTES_MAX):
+            yield view[at : at + PIECE_BYTES_MAX]
+
+    def flush(self) -> Iterator[bytes | memoryview]:
+        """Yield what was gathered."""
+        if self._small:
+            yield bytes(self._small)
+            self._small = bytearray()
 
 
 def decode_header(buffer: "bytes | mmap") -> tuple[Header, int]:
@@ -291,13 +331,3 @@ def _unpack(encoded: bytes, kind: type[_T]) -> _T:
         return msgspec.msgpack.decode(encoded, type=kind)
     except msgspec.MsgspecError as error:
         raise Malformed(f"the snapshot's {kind} does not decode: {error}") from error
-
-
-def _pieces(section: bytes | memoryview) -> Iterator[bytes | memoryview]:
-    if len(section) <= PIECE_BYTES_MAX:
-        if section:
-            yield section
-        return
-    view = memoryview(section)  # a slice of it copies nothing
-    for at in range(0, len(view), PIECE_BYTES_MAX):
-        yield view[at : at + PIECE_BYTES_MAX]

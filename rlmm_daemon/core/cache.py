@@ -382,6 +382,15 @@ class PartitionCache:
 
     # Snapshots
 
+    def rebase(self, sealed: "SealedTable") -> None:
+        """Stand on a snapshot in which everything is that was applied here until it was drawn.
+
+        What was applied since has to be applied again.
+        """
+        state = sealed.entry.delete_state
+        self.delete_state = None if state is None else PartitionDeleteState(state)
+        self._reset(sealed)
+
     def restore(
         self,
         *,

@@ -11,7 +11,7 @@ The common shapes of a record are split here by hand, without decoding; all else
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -59,6 +59,10 @@ _UPDATE_BYTES_MIN: Final = _CUSTOM_AT + 3
 _DELETE_FINISHED: Final = int(SegmentState.DELETE_SEGMENT_FINISHED)
 
 
+#: (offset, record in normal form) by user partition.
+Journal = dict[Partition, list[tuple[int, bytes]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """A record that changed nothing: where, why, and how it begins."""
@@ -84,8 +88,8 @@ class Fold:
         self.image: Image | None = None
         #: Whether somebody needs to know at once what becomes of each event.
         self.eager = False
-        #: While not None: every event, as it came, with its offset.
-        self.journal: list[tuple[int, bytes]] | None = None
+        #: While not None: the events by user partition since a snapshot was drawn.
+        self.journal: Journal | None = None
         #: Passed-over records by reason, rejected events by error name, since this fold was made.
         self.unreadable: dict[str, int] = {}
         self.rejected: dict[str, int] = {}
@@ -108,9 +112,10 @@ class Fold:
         self.position = offset + 1
         if value is None:
             return self._pass_over(offset, "tombstone", b"")
-        if self.journal is not None:
-            self.journal.append((offset, value))
-        return self._apply(offset, value)
+        outcome = self._apply(offset, value)
+        if self.journal is not None and not isinstance(outcome, Unreadable):
+            self.journal.setdefault(outcome.partition, []).append((offset, outcome.value))
+        return outcome
 
     def _apply(self, offset: int, value: bytes) -> Outcome:
         if len(value) > _ENVELOPE_BYTES:
@@ -131,6 +136,15 @@ class Fold:
                     if tails.is_common_start(tail):
                         return self._add(offset, value, cache, tail)
         return self._apply_decoded(offset, value)
+
+    def again(self, cache: PartitionCache, events: Iterable[tuple[int, bytes]]) -> None:
+        """Apply events to one cache that were counted before."""
+        other = Fold(self.partition, self.partition_count)
+        other.partitions.add(cache)
+        late_writers = dict(cache.late_writers)
+        for offset, value in events:
+            other._apply(offset, value)
+        cache.late_writers = late_writers
 
     def _needs(self, sleeping: Sleeping, value: bytes) -> bool:
         """Whether an event of a partition that sleeps has to be applied now.

@@ -28,10 +28,12 @@ _EVENT: Final = struct.Struct("<QI")
 class Image:
     """A snapshot file in memory or mapped, and which of its tables were read through."""
 
-    __slots__ = ("_unchecked", "buffer", "damage", "entries")
+    __slots__ = ("_unchecked", "buffer", "damage", "entries", "path")
 
     def __init__(self, buffer: "bytes | mmap", entries: list[Entry], *, checked: bool) -> None:
         self.buffer = buffer
+        #: Where it came from, if it is a file's.
+        self.path: str | None = None
         self.entries = entries
         #: Set when a table turned out to be damaged: nothing of the fold can be trusted then.
         self.damage: str | None = None
@@ -217,6 +219,15 @@ class UserPartitions:
         for offset, value in sleeping.aside():
             self._apply_aside(cache, offset, value)
         return cache
+
+    def sleep(self, image: Image, number: int) -> Sleeping:
+        """Let a user partition sleep in a newer image, on which nothing was applied yet."""
+        sleeping = Sleeping(image, number)
+        former = self._all.get(sleeping.partition)
+        if former is not None and former.late_writers:
+            sleeping.late_writers = former.late_writers
+        self.lay(sleeping)
+        return sleeping
 
     def damaged(self, image: Image, message: str) -> None:
         """A table of an image is damaged: tell the owner of the fold, once."""

@@ -31,6 +31,9 @@ class Confirmation:
         self.asking[partition] = self._tickets
         return True
 
+    def __contains__(self, partition: TopicIdPartition) -> bool:
+        return partition in self.confirmed or partition in self.waiting or partition in self.asking
+
     def remove(self, partition: TopicIdPartition) -> None:
         """Forget a user partition, so that its next insertion asks anew."""
         self.confirmed.discard(partition)

@@ -10,6 +10,7 @@ Each state change happens here and nowhere else::
 """
 
 import asyncio
+import gc
 import random
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ class Follower:
     ) -> None:
         self.partition = partition
         self.fold = Fold(partition, context.partition_count)
+        self.fold.partitions.on_damage = self._damaged
         self.writer = writer
         self.confirmation = Confirmation()
         self.history = History(partition, context.state)
@@ -137,6 +139,8 @@ class Follower:
         #: The fold was held against what an earlier one knew, and lacks nothing of it.
         self._accounted = False
         self._trimmed_to: int | None = None
+        #: Why the snapshot that the fold stands on cannot be trusted.
+        self._damage: str | None = None
         #: The failure that says that segments are held.
         self._held: Failure | None = None
         #: Where the log started when an operator accepted the loss of its head.
@@ -249,7 +253,7 @@ class Follower:
             await self.history.drop(self.fold, "the log is being mended")
         known = self.history.missing
         await self._context.snapshots.remove(self.partition)
-        self.fold = Fold(self.partition, self._context.partition_count)
+        self.fold = self._new_fold()
         self.settled = None
         self._recorded = []
         self._context.on_dropped(self.partition)
@@ -310,6 +314,8 @@ class Follower:
         """Follow until something is wrong, or an operator wants everything checked anew."""
         if self._other_log is not None:
             raise TopicIdChanged(self._other_log)
+        if self._damage is not None:
+            await self._give_up_snapshot(self._damage)
         if self._restart:
             self._begin_again()
         if self.failure is not None and self.failure.reason is FailureReason.CRASH_LOOP:
@@ -371,11 +377,44 @@ class Follower:
         position = Position(loaded.fold.position, loaded.fold.leader_epoch)
         if loaded.same_log and await self._confirmed(position):
             self.fold = loaded.fold
+            self.fold.partitions.on_damage = self._damaged
+            gc.freeze()
             self.snapshot_at_ms = loaded.created_at_ms
             self.writer.passed(self.fold.position)
             return
         why = "the log cut it off" if loaded.same_log else "it belongs to another log"
         await self.history.drop(loaded.fold, f"the snapshot was refused: {why}")
+
+    def _new_fold(self) -> Fold:
+        fold = Fold(self.partition, self._context.partition_count)
+        fold.partitions.on_damage = self._damaged
+        return fold
+
+    def _damaged(self, why: str) -> None:
+        """A table of the snapshot is damaged: nothing is answered until the log was read again."""
+        self._damage = why
+        self._state = PartitionState.REPLAYING
+        self.retry()
+        self.changed.ring()
+
+    async def _give_up_snapshot(self, why: str) -> None:
+        """Set the damaged file aside and start over, from the one before or from the log's start.
+
+        The log is as it was, so there is nothing to compare.
+        """
+        image, self._damage = self.fold.image, None
+        self._state = PartitionState.STARTING
+        self.writer.dropped()
+        self.confirmation.restart()
+        self.changed.ring()
+        self.fold = self._new_fold()
+        self.settled = None
+        self.applied_since_snapshot = 0
+        if image is not None and image.path is not None:
+            try:
+                await self._context.snapshots.reject(image.path, why)
+            except OSError as error:
+                self._troubled(error)
 
     async def _confirmed(self, position: Position) -> bool:
         if position.leader_epoch < 0 or position.next_offset == 0:
@@ -385,6 +424,7 @@ class Follower:
 
     async def _apply(self, batch: LogBatch) -> None:
         fold, clock = self.fold, self._context.clock
+        fold.eager = self.history.comparing
         until = clock.monotonic() + SLICE_SECONDS
         for index, (offset, value) in enumerate(batch.records):
             outcome = fold.apply(offset, value)
@@ -462,7 +502,7 @@ class Follower:
             except (OSError, RlmmError) as error:
                 self._troubled(error)
                 await asyncio.sleep(BACKOFF_SECONDS_MAX)
-        self.fold = Fold(self.partition, self._context.partition_count)
+        self.fold = self._new_fold()
         self._accounted = False
         self.settled = None
         self.applied_since_snapshot = 0

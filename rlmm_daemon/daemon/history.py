@@ -6,13 +6,18 @@ did not apply. Any missing one makes the partition `failed(history_lost)`; none,
 
 from collections.abc import Iterable
 
+import structlog
+
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Lost
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Outcome
 from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+
+logger = structlog.get_logger(__name__)
 
 _Key = tuple[TopicIdPartition, SegmentId]
 
@@ -89,11 +94,20 @@ class History:
 
 
 def finished(fold: Fold) -> Iterable[bytes]:
-    """Yield the record of each live COPY_SEGMENT_FINISHED segment of a fold."""
-    for partition, segment_id in fold.live_finished():
-        record = fold.partitions[partition].get(segment_id)
-        assert record is not None, "a live segment has a record"
-        yield record
+    """Yield the record of each live COPY_SEGMENT_FINISHED segment of a fold.
+
+    What a damaged snapshot held of a user partition is not known any more, and said so.
+    """
+    for partition in list(fold.partitions):
+        try:
+            cache = fold.partitions[partition]
+        except NotReady as damage:
+            logger.warning("not compared", partition=str(partition), error=damage.message)
+            continue
+        for segment_id in cache.live_finished():
+            record = cache.get(segment_id)
+            assert record is not None, "a live segment has a record"
+            yield record
 
 
 def _key(record: bytes) -> _Key:

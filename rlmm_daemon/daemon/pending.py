@@ -125,6 +125,10 @@ class Pending:
     def __contains__(self, subject: Subject) -> bool:
         return subject in self._by_subject
 
+    def about(self, partition: TopicIdPartition) -> bool:
+        """Return whether there is any about a user partition."""
+        return any(partition == about for about, _ in self._by_subject)
+
     def get(self, subject: Subject) -> Append | None:
         """Return the append about a subject."""
         return self._by_subject.get(subject)

@@ -6,18 +6,25 @@ one is set aside as `.rejected`. Whether a readable one may be used is the follo
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from rlmm_daemon.codec.snapshot import Header
+from rlmm_daemon.codec.primitives import crc32c
+from rlmm_daemon.codec.snapshot import (
+    PIECE_BYTES_MAX,
+    Header,
+    decode_directory,
+    judge_table,
+)
 from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.user_partitions import Image
 from rlmm_daemon.domain.errors import (
     CorruptError,
     Malformed,
-    RlmmError,
     UnsupportedProtocol,
 )
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -88,16 +95,18 @@ class SnapshotStore:
         """
         for _, name in await self._generations(partition):
             path = f"{self._directory}/{name}"
-            data = await self._disk.read(path)
+            data = await self._disk.map(path)
             try:
-                header, fold = unsealing.load(data)
+                header, fold = unsealing.in_place(data)
                 if header.metadata_partition != partition:
                     raise Malformed(f"{path} is a snapshot of {header.metadata_partition}")
             except UnsupportedProtocol:
                 raise
             except (CorruptError, Malformed) as error:
-                await self._reject(path, error)
+                await self.reject(path, str(error))
                 continue
+            if fold.image is not None:
+                fold.image.path = path
             return LoadedSnapshot(
                 fold=fold, same_log=self._is_ours(header), created_at_ms=header.created_at_ms
             )
@@ -115,11 +124,51 @@ class SnapshotStore:
             )
         )
 
-    async def _reject(self, path: str, error: RlmmError) -> None:
+    async def reject(self, path: str, why: str) -> None:
+        """Set a damaged file aside."""
         self.rejected += 1
-        logger.warning("snapshot rejected, the log is replayed instead", path=path, why=str(error))
-        await self._disk.rename(path, f"{path}.rejected")
+        logger.warning("snapshot rejected, the log is replayed instead", path=path, why=why)
+        with suppress(FileNotFoundError):  # a newer one may have taken its place
+            await self._disk.rename(path, f"{path}.rejected")
         await self._disk.fsync_directory(self._directory)
+
+    async def read_through(self, image: Image) -> None:
+        """Check one table that nobody looked at yet, from the disk and without stopping the loop.
+
+        Raises:
+            ChecksumMismatch: it is damaged.
+            OSError: the file is not there any more, or the disk failed.
+        """
+        number = image.unchecked()[0]
+        entry = image.entries[number]
+        assert image.path is not None, "only files are checked later"
+        file = await self._disk.open(image.path)
+        try:
+            crc, at = 0, entry.at
+            while at < entry.at + entry.size:
+                left = entry.at + entry.size - at
+                piece = await file.pread(at, min(PIECE_BYTES_MAX, left))
+                if not piece:
+                    break
+                crc = crc32c(crc, piece)
+                at += len(piece)
+        finally:
+            await file.close()
+        judge_table(entry, crc)
+        image.checked(number)
+
+    async def opened(self, path: str) -> Image:
+        """Return a file that was just written, to be answered from.
+
+        Raises:
+            OSError: the disk failed.
+            ChecksumMismatch, Malformed: it is not what was written.
+        """
+        buffer = await self._disk.map(path)
+        _, entries = decode_directory(buffer)
+        image = Image(buffer, entries, checked=True)
+        image.path = path
+        return image
 
     def image(self, fold: Fold) -> Iterable[bytes | memoryview]:
         """Return the pieces of a snapshot of `fold`, which must not change while they are drawn."""

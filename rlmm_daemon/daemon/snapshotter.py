@@ -1,18 +1,25 @@
 """When a metadata partition is snapshotted: when *it* advanced enough, and at a clean stop."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.core.rebasing import rebase
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.snapshots import SnapshotStore, WrittenSnapshot
+from rlmm_daemon.domain.errors import CorruptError, Malformed, NotReady
+from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
 
 POLL_SECONDS: Final = 1.0
+#: User partitions that move to a new snapshot before others get a turn.
+REBASED_AT_ONCE: Final = 8
 
 logger = structlog.get_logger(__name__)
 
@@ -48,6 +55,7 @@ class Snapshotter:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             for follower in list(followers()):
+                await self.check(follower)
                 if self._due(follower):
                     await self.try_write(follower)
 
@@ -64,6 +72,8 @@ class Snapshotter:
         """Write a snapshot; None if the disk did not take it (logged, counted, tried later)."""
         try:
             return await self.write(follower)
+        except NotReady:
+            return None  # a damaged snapshot was met: the follower starts over
         except OSError as error:
             self.failures += 1
             follower.snapshot_at_ms = self._clock.now_ms()
@@ -86,9 +96,11 @@ class Snapshotter:
                 advanced = follower.applied_since_snapshot
                 pieces = []
                 for piece in self._store.image(follower.fold):
-                    pieces.append(piece)
+                    if piece:
+                        pieces.append(piece)
                     await asyncio.sleep(0)
                 follower.applied_since_snapshot = 0
+                fold.journal = {}
             try:
                 written = await self._store.write(
                     follower.partition,
@@ -98,12 +110,48 @@ class Snapshotter:
                 )
             except OSError:
                 follower.applied_since_snapshot += advanced
+                fold.journal = None
                 raise
+            finally:
+                pieces.clear()  # they may be an older file's pages
             if written is None:
+                fold.journal = None
                 return None
+            await self._move(follower, fold, written)
         follower.snapshot_at_ms = self._clock.now_ms()
         self._on_written(written)
         return written
+
+    async def _move(self, follower: Follower, fold: Fold, written: WrittenSnapshot) -> None:
+        """Make the fold stand on the snapshot, so that what changed before takes no memory."""
+        try:
+            image = await self._store.opened(written.path)
+        except (OSError, CorruptError, Malformed) as error:
+            fold.journal = None
+            logger.warning("snapshot not taken up", path=written.path, error=str(error))
+            return
+
+        def stays(partition: TopicIdPartition) -> bool:
+            return partition in follower.confirmation or follower.writer.writes_to(partition)
+
+        for index, _ in enumerate(rebase(fold, image, stays)):
+            if index % REBASED_AT_ONCE == REBASED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+                if follower.fold is not fold:
+                    return
+        gc.freeze()  # what stays is not walked again
+
+    async def check(self, follower: Follower) -> None:
+        """Read one more table of a follower's snapshot through, if any is left."""
+        image = follower.fold.image
+        if image is None or image.path is None or not image.unchecked():
+            return
+        try:
+            await self._store.read_through(image)
+        except CorruptError as error:
+            follower.fold.partitions.damaged(image, error.message)
+        except OSError:
+            return  # removed meanwhile: then a table is checked when it is looked at
 
 
 def allowed(follower: Follower) -> bool:

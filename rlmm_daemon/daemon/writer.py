@@ -17,7 +17,7 @@ from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.pending import Append, Pending, Subject, Tell, error_of, subject_of
 from rlmm_daemon.domain.errors import IllegalTransition, OutcomeUnknown, Overloaded, RlmmError
 from rlmm_daemon.domain.event import Event
-from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import EventLog
 
@@ -63,6 +63,10 @@ class Writer:
     def in_flight(self) -> int:
         """Appends whose fate is not known yet."""
         return len(self._pending)
+
+    def writes_to(self, partition: TopicIdPartition) -> bool:
+        """Whether an append about this user partition is in flight."""
+        return self._pending.about(partition)
 
     @asynccontextmanager
     async def fence(self, subject: Subject, timeout_seconds: float) -> AsyncGenerator[None, None]:

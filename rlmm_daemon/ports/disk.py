@@ -4,7 +4,10 @@ What makes a write durable is said by the caller: `fdatasync` for bytes and size
 for names. Errors are `OSError` with its errno, as the kernel gave it.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 
 class DiskFile(Protocol):
@@ -64,6 +67,13 @@ class Disk(Protocol):
 
     async def read(self, path: str) -> bytes:
         """Return a whole small file."""
+        ...
+
+    async def map(self, path: str) -> "bytes | mmap":
+        """Return a whole file whose pages are read when they are looked at.
+
+        It stays what it was when the file is removed or replaced; nobody may write into it.
+        """
         ...
 
     async def write_atomically(self, path: str, data: bytes) -> None:

@@ -113,6 +113,9 @@ class SimDisk:
             "read", path, lambda: bytes(self._inode(path).data), error=self.faults.read_error
         )
 
+    async def map(self, path: str) -> bytes:
+        return await self.read(path)
+
     async def write_atomically(self, path: str, data: bytes) -> None:
         # A task of the disk's own, as the real one is a thread: a cancelled caller stops nothing.
         self._temporary += 1

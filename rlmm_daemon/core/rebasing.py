@@ -1,0 +1,38 @@
+"""From one snapshot to the next: the overlays go, user partition by user partition.
+
+A snapshot holds what was applied until it was drawn. Once it is safely written, each user partition
+is made to stand on its table there, and what was applied since is applied again. Each step is one
+user partition, so that readers never meet anything half done.
+"""
+
+from collections.abc import Callable, Iterator
+
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.user_partitions import Image, Sleeping
+from rlmm_daemon.domain.ids import TopicIdPartition
+
+
+def rebase(fold: Fold, image: Image, stays: Callable[[TopicIdPartition], bool]) -> Iterator[None]:
+    """Move a fold onto `image`, a step at a time; the caller may apply events in between.
+
+    `fold.journal` has everything that was applied since the image was drawn. `stays` says which
+    user partitions are in use: they stay awake, as do those with events in the journal.
+    """
+    assert fold.journal is not None, "events were noted since the image was drawn"
+    for number, entry in enumerate(image.entries):
+        partition = entry.user_partition
+        present = fold.partitions.peek(partition)
+        assert present is not None, "what a snapshot has is never forgotten"
+        since = fold.journal.pop(partition, [])
+        if isinstance(present, Sleeping):
+            sleeping = fold.partitions.sleep(image, number)
+            for offset, value in since:
+                sleeping.put_aside(offset, value)
+        elif since or entry.held or stays(partition):
+            present.rebase(image.table(number))
+            fold.again(present, since)
+        else:
+            fold.partitions.sleep(image, number)
+        yield
+    fold.image = image
+    fold.journal = None
