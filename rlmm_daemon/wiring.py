@@ -240,6 +240,7 @@ class Daemon:
             server.stats,
             log_facts=manager.log.facts if isinstance(manager.log, KafkaLog) else None,
             traffic=backend.traffic if isinstance(backend, S3Storage) else None,
+            cleaner=cleaner.notes if cleaner is not None else None,
         )
         await _name_known_cluster(server, manager)
         server.listen()

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rlmm_daemon.core.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
 from rlmm_daemon.core.readiness import FailureReason, PartitionState
+from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.limits import ServerStats
@@ -42,12 +43,14 @@ class Gauges:
         *,
         log_facts: Callable[[], Mapping[str, Any]] | None = None,
         traffic: Callable[[], Traffic] | None = None,
+        cleaner: Notes | None = None,
     ) -> None:
         self._metrics = metrics
         self._manager = manager
         self._copier = copier
         self._stats = stats
         self._log_facts, self._traffic = log_facts, traffic
+        self._cleaner = cleaner
         self._log_counts: Counter[str] = Counter()
         self._counted: Counter[object] = Counter()
         self._events: Counter[str] = Counter()
@@ -80,10 +83,24 @@ class Gauges:
             self._log(self._log_facts())
         if self._traffic is not None:
             self._storage(self._traffic())
+        if self._cleaner is not None:
+            self._cleaned(self._cleaner)
         jobs = self._copier.jobs()
         self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))
         self._metrics.storage.copies_waiting.set(sum(job.phase == "queued" for job in jobs))
         self._totals()
+
+    def _cleaned(self, notes: Notes) -> None:
+        metrics = self._metrics.cleaner
+        for reason, count in notes.deleted.items():
+            metrics.deleted.labels(reason).inc(self._grown(("deleted", reason), count))
+        metrics.failures.inc(self._grown("cleaner", notes.failures))
+        metrics.removals.clear()
+        for step, count in Counter(note.step for note in notes.removals.values()).items():
+            metrics.removals.labels(step.value).set(count)
+        metrics.stuck.clear()
+        for (kind, step_name), count in notes.hanging().items():
+            metrics.stuck.labels(kind, step_name).set(count)
 
     def _grown(self, name: object, count: int) -> int:
         """Return by how much a count grew since it was last asked about."""

@@ -161,6 +161,27 @@ class LogMetrics:
         )
 
 
+class CleanerMetrics:
+    """What is removed, what waits, what is stuck, as far as this daemon looks after it."""
+
+    def __init__(self, into: CollectorRegistry) -> None:
+        #: reason: partition_removed, stuck_copy, stuck_delete, unlisted, purged.
+        self.deleted = Counter(
+            "rlmm_cleaner_segments_total", "Segments deleted.", ["reason"], registry=into
+        )
+        #: step: as `rlmm cleanup` names them.
+        self.removals = Gauge(
+            "rlmm_cleaner_removals", "Partitions marked for removal.", ["step"], registry=into
+        )
+        #: kind: copy, delete; step: as `rlmm cleanup` names them.
+        self.stuck = Gauge(
+            "rlmm_cleaner_stuck_segments", "Segments that hang.", ["kind", "step"], registry=into
+        )
+        self.failures = Counter(
+            "rlmm_cleaner_failures_total", "Tries that failed; tried again.", registry=into
+        )
+
+
 class SnapshotMetrics:
     """Snapshots. Age in PromQL: `time() - rlmm_snapshot_timestamp_seconds`."""
 
@@ -356,6 +377,7 @@ class Metrics:
         self.fold = FoldMetrics(self.registry)
         self.log = LogMetrics(self.registry)
         self.snapshots = SnapshotMetrics(self.registry)
+        self.cleaner = CleanerMetrics(self.registry)
         self.socket = SocketMetrics(self.registry)
         self.storage = StorageMetrics(self.registry)
         self.reads = ReadMetrics(self.registry)

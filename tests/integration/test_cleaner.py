@@ -8,7 +8,7 @@ import pytest
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from tests.support.fork_server import ForkServer
-from tests.support.stocked_daemon import Stocked, eventually, make
+from tests.support.stocked_daemon import Stocked, eventually, free_address, make
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def forks() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
-    stocked = make(tmp_path, forks, {"cleaner.interval_seconds": 1})
+    stocked = make(tmp_path, forks, {"cleaner.interval_seconds": 1, "admin.listen": free_address()})
     with stocked.daemon:
         stocked.stock()
         yield stocked
@@ -57,6 +57,8 @@ def test_a_deleted_topic_is_purged_whole(it):
     eventually(lambda: it.explain(0)["cause"], lambda cause: cause == "delete_finished")
     cleanup = eventually(lambda: it.json("cleanup"), lambda found: not found["removals"])
     assert cleanup["deleted"] == {"partition_removed": 6}
+    removed = 'rlmm_cleaner_segments_total{reason="partition_removed"}'
+    eventually(it.metrics, lambda found: found.get(removed) == 6)
 
 
 def test_a_removal_goes_on_after_a_kill(it):
@@ -91,6 +93,8 @@ def test_a_mark_of_a_topic_that_exists_is_held_and_told_of(it):
         lambda found: any(row["step"] == "topic_exists" for row in found["removals"]),
     )
     assert held["removals"][0]["held"]
+    waiting = 'rlmm_cleaner_removals{step="topic_exists"}'
+    eventually(it.metrics, lambda found: found.get(waiting) == 1)
     assert it.rlmm("cleanup").exit_code == 1
     assert len(objects(it)) == 6
     deleted(it)

@@ -87,6 +87,18 @@ class Notes:
             self.stuck[partition] = note
             _bound(self.stuck)
 
+    def hanging(self) -> Counter[tuple[str, str]]:
+        """Return how many segments hang, by kind and step, without what every copy goes through."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for note in self.stuck.values():
+            for copy_step, facts in note.copies.items():
+                counts["copy", copy_step.value] += facts.count
+            for delete_step, facts in note.deletes.items():
+                counts["delete", delete_step.value] += facts.count
+        for usual in (("copy", CopyStep.LIVE.value), ("delete", DeleteStep.WAIT.value)):
+            counts.pop(usual, None)
+        return counts
+
     def forget(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Forget partitions that this daemon does not look after any more."""
         for partition in partitions:
