@@ -5,13 +5,17 @@ from collections.abc import Iterable
 from typing import Final
 
 from rlmm_daemon.core import evidence, phrases
-from rlmm_daemon.core.facts import Facts, Role
+from rlmm_daemon.core.facts import Facts, Role, Unread
 from rlmm_daemon.core.offset_causes import OFFSET_CAUSES
 from rlmm_daemon.core.readiness import FAILURES, FailureReason, PartitionState
 from rlmm_daemon.core.removal_causes import REMOVAL_CAUSES, live
 from rlmm_daemon.core.verdict import Cause, Verdict
+from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentState
 
+_START: Final = "systemctl start rlmm-daemon"
+#: Of the metadata partitions that are not read, so many are named.
+_UNREAD: Final = 5
 S, P, R = SegmentState, PartitionState, FailureReason
 
 
@@ -65,7 +69,7 @@ _OFFLINE: Final = (
         applies=lambda f: f.offline and f.damage is not None,
         sentence=lambda _: "The event log's files are damaged behind a place that was durable.",
         evidence=lambda f: (f.damage or "", *_recorded(f)),
-        command=lambda f: f"rlmm log repair {evidence.number(f)}",
+        command=lambda f: f"{_START} && rlmm log repair {evidence.number(f)}",
     ),
     Cause(
         name="offline_history_lost",
@@ -76,7 +80,7 @@ _OFFLINE: Final = (
             "refuse to answer about this partition."
         ),
         evidence=lambda f: (*evidence.missing(f), *_recorded(f)),
-        command=lambda f: f"rlmm log repair {evidence.number(f)}",
+        command=lambda f: f"{_START} && rlmm log repair {evidence.number(f)}",
     ),
 )
 
@@ -85,6 +89,23 @@ def _cut_short(f: Facts) -> bool:
     """Whether the log ends before what was read of it."""
     read = max(f.recorded_position or 0, f.snapshot_next_offset or 0)
     return f.log_end is not None and f.log_end < read
+
+
+def _unread(f: Facts) -> Iterable[str]:
+    yield f"asked for: {f.selector}"
+    for each in f.unread[:_UNREAD]:
+        yield f"metadata partition {each.number} is {each.words}"
+
+
+def _unread_failure(f: Facts) -> Unread | None:
+    return next((each for each in f.unread if each.failure is not None), None)
+
+
+def _end_unread_failure(f: Facts) -> str:
+    failed = _unread_failure(f)
+    assert failed is not None, "the row applies only then"
+    assert failed.failure is not None, "as it was chosen"
+    return failed.failure.command(MetadataPartition(failed.number))
 
 
 _DAEMON: Final = (
@@ -135,6 +156,29 @@ _DAEMON: Final = (
         sentence=lambda _: "The event log is not open yet; it is tried again and again.",
         evidence=lambda f: [] if f.log_trouble is None else [f.log_trouble],
         command=lambda _: "rlmm status",
+    ),
+    Cause(
+        name="not_read_failed",
+        verdict=Verdict.FAILED,
+        applies=lambda f: f.partition is None and _unread_failure(f) is not None,
+        sentence=lambda _: (
+            "No event that was read names this partition, but a metadata partition failed, and "
+            "whether it names it nobody can tell."
+        ),
+        evidence=_unread,
+        command=_end_unread_failure,
+    ),
+    Cause(
+        name="not_read_yet",
+        verdict=Verdict.WAITING,
+        applies=lambda f: f.partition is None and bool(f.unread),
+        sentence=lambda f: (
+            "No event that was read so far names this partition, but "
+            f"{phrases.number(len(f.unread), 'metadata partition')} "
+            f"{'is' if len(f.unread) == 1 else 'are'} not read to the end."
+        ),
+        evidence=_unread,
+        command=lambda _: "rlmm partitions",
     ),
     Cause(
         name="unknown_partition",

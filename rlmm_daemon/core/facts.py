@@ -24,7 +24,7 @@ class Role(enum.Enum):
 
 
 class CopyPhase(enum.Enum):
-    """Where a copy stands; the value is what the copier calls it."""
+    """Where a copy stands that has not ended; the value is what the copier calls it."""
 
     QUEUED = "queued"
     OPEN = "open"
@@ -33,7 +33,6 @@ class CopyPhase(enum.Enum):
     CHECK = "check"
     FINISH = "finish"
     ROLL_BACK = "roll back"
-    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +112,22 @@ class OffsetFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A metadata partition that is followed and not read to its end."""
+
+    number: int
+    state: PartitionState
+    failure: Failure | None = None
+
+    @property
+    def words(self) -> str:
+        """How it stands."""
+        if self.failure is None:
+            return self.state.value
+        return f"{self.state.value}: {self.failure.reason.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCount:
     """How many segments are in one state."""
 
@@ -173,6 +188,8 @@ class Facts:
     log_trouble: str | None = None
     marker_trouble: str | None = None
     whole_failure: Failure | None = None
+    #: If the selector names nothing that is known: what may yet name it.
+    unread: tuple[Unread, ...] = ()
     #: `none`, `local`, ...
     storage_kind: str = "none"
     storage_error: LastError | None = None

@@ -22,7 +22,6 @@ _PHASES: Final = {
     CopyPhase.CHECK: "is checking what the remote storage holds",
     CopyPhase.FINISH: "is publishing COPY_SEGMENT_FINISHED",
     CopyPhase.ROLL_BACK: "failed and is being rolled back",
-    CopyPhase.ENDED: "has ended and is being put away",
 }
 assert _PHASES.keys() == set(CopyPhase), "every phase of a copy has its words"
 

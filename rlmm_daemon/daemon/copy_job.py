@@ -60,6 +60,10 @@ class CopyOptions:
     check_segments: bool = True
 
 
+#: The last phase, of a copy that is no longer one.
+ENDED: Final = "ended"
+
+
 class Kind(enum.Enum):
     """Who writes the segment's events."""
 
@@ -185,7 +189,7 @@ class CopyJob:
             self._conclude(where, answer)
 
     def _conclude(self, where: dict[str, str], answer: bytes | RlmmError) -> None:
-        self._enter("ended")
+        self._enter(ENDED)
         failed = isinstance(answer, RlmmError)
         log.info(
             "copy failed" if failed else "copy finished",

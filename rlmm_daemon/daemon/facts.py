@@ -19,10 +19,12 @@ from rlmm_daemon.core.facts import (
     Role,
     SegmentCount,
     SegmentFact,
+    Unread,
 )
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.fold import Trouble as FoldTrouble
-from rlmm_daemon.daemon.copy_job import CopyFacts
+from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.daemon.copy_job import ENDED, CopyFacts
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.domain.ids import (
@@ -119,8 +121,20 @@ def _of_daemon(
         freshness=fleet.options.freshness,
         gate_open=manager.assignment.gate_open,
         role=roles[leads],
-        copies=tuple(_copy(job) for job in copies.jobs() if job.partition == name),
+        unread=_unread(manager) if partition is None else (),
+        copies=tuple(
+            _copy(job) for job in copies.jobs() if job.partition == name and job.phase != ENDED
+        ),
         copy_failure=copies.failures().get(name),
+    )
+
+
+def _unread(manager: Manager) -> tuple[Unread, ...]:
+    read = (PartitionState.READY, PartitionState.STALE)
+    return tuple(
+        Unread(number=follower.partition, state=follower.state, failure=follower.failure)
+        for follower in manager.followed()
+        if follower.state not in read
     )
 
 

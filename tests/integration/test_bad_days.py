@@ -295,7 +295,14 @@ def test_a_foreign_bucket_takes_no_copies_while_metadata_is_served(it):
     run = it.rlmm("status")
     assert run.exit_code == 1
     assert "another-cluster" in run.stdout
-    assert "another-cluster" in json.dumps(it.explain(0))
+    told = {notice["cause"]: notice for notice in it.explain(0)["also"]}
+    notice = told["storage_trouble"]
+    assert notice["trouble"]
+    assert notice["sentence"].startswith(
+        "The remote storage (local) does not work as it should; last error, "
+    )
+    assert "another-cluster" in notice["sentence"]
+    assert notice["next_command"] == "rlmm status"
     assert it.daemon.stop() == 0
     assert path.read_bytes() == before
 

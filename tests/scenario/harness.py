@@ -3,36 +3,31 @@
 import asyncio
 import random
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryEventLog, MemoryLogStore
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.adapters.event_log.embedded.repair import repair
+from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryLogStore
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.explain import explain
-from rlmm_daemon.core.facts import (
-    CopyFailure,
-    CopyInFlight,
-    CopyPhase,
-    Facts,
-    LastError,
-    RemovalFacts,
-    StuckFacts,
-)
+from rlmm_daemon.core.facts import Facts, LastError, RemovalFacts, StuckFacts
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
+from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.core.verdict import Explanation
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.facts import CopyView, StorageView, collect
+from rlmm_daemon.daemon.facts import StorageView, collect
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.operator import Operator
-from rlmm_daemon.daemon.selector import matching, only
+from rlmm_daemon.daemon.selector import only
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import (
     BrokerId,
     LeaderEpoch,
+    MetadataPartition,
     Offset,
     SegmentId,
     TopicId,
@@ -41,7 +36,8 @@ from rlmm_daemon.domain.ids import (
 )
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import LogIdentity
+from rlmm_daemon.ports.event_log import EventLog, LogIdentity
+from tests.scenario.faulty_log import FaultyLog, Withheld
 from tests.simulation.clock import SimClock
 from tests.simulation.disk import DiskFaults, SimDisk
 from tests.simulation.loop import SimLoop
@@ -90,11 +86,11 @@ class Harness:
         self.store = MemoryLogStore(topic_id=TopicId(bytes(range(100, 116))), partition_count=COUNT)
         self.manager: Manager | None = None
         self.task: asyncio.Task[None] | None = None
-        self.copies: list[CopyInFlight] = []
-        self.copy_failure: CopyFailure | None = None
-        self.storage = StorageView(kind="local")
         self.marker_trouble = False
         self.quarantined: frozenset[int] = frozenset()
+        self.withheld = Withheld()
+        self.kind = "memory"
+        self.log: EventLog | None = None
 
     async def run(self, command: str) -> str:
         """Return what a command answers; an error of ours is an answer."""
@@ -110,9 +106,28 @@ class Harness:
 
     # The daemon.
 
+    def _new_log(self) -> EventLog:
+        if self.kind == "memory":
+            return FaultyLog(self.store, self.withheld)
+        return EmbeddedLog(
+            disk=self.disk,
+            clock=self.clock,
+            spawn=lambda work, name: self.group.create_task(work, name=name),
+            luck=random.Random(4),
+            directory="/log",
+            partition_count=COUNT,
+            cluster_id="simulated",
+        )
+
+    async def do_use(self, kind: str) -> str:
+        """Choose the event log, before the first start: memory or embedded."""
+        self.kind = kind
+        return ""
+
     async def do_start(self, settle: str = "yes") -> str:
+        self.log = self._new_log()
         self.manager = Manager(
-            log=MemoryEventLog(self.store),
+            log=self.log,
             disk=self.disk,
             clock=self.clock,
             rng=random.Random(3),
@@ -131,6 +146,8 @@ class Harness:
             await self.running.drain()
         self.task.cancel()
         await asyncio.wait({self.task})
+        assert self.log is not None
+        await self.log.close()
         self.manager = self.task = None
         return ""
 
@@ -239,13 +256,14 @@ class Harness:
     async def do_is_ready(self) -> str:
         return str(self.running.is_ready(TP))
 
-    async def do_explain(self, selector: str = "orders-0", **named: str) -> str:
+    async def do_explain(
+        self, selector: str = "orders-0", *, wait: str = "yes", **named: str
+    ) -> str:
+        """What `rlmm explain` says; `wait=no` looks before anything had time to begin."""
         manager = self.running
-        known = {*manager.assignment.announced}
-        for follower in manager.followed():
-            known.update(follower.fold.partitions)
-        partition = only(selector, matching(selector, known))
-        if partition is not None:
+        found = await Operator(manager)._find(selector) if manager.fleet.follow_set else []
+        partition = only(selector, found)
+        if partition is not None and wait == "yes":
             await manager.until_readable(partition, Caller.OPERATOR, 1.0)
         facts = await collect(
             manager,
@@ -253,15 +271,10 @@ class Harness:
             partition,
             epoch=int(named["epoch"]) if "epoch" in named else None,
             offset=int(named["offset"]) if "offset" in named else None,
-            storage=self.storage,
-            copies=CopyView(failures=self._failures),
+            storage=StorageView(kind="local"),
         )
         # To the nearest second, so that no text hangs on a millisecond of the daemon's own pace.
-        now_ms = round(facts.now_ms, -3)
-        return shown(explain(replace(facts, copies=tuple(self.copies), now_ms=now_ms)))
-
-    def _failures(self) -> dict[str, CopyFailure]:
-        return {} if self.copy_failure is None else {str(TP): self.copy_failure}
+        return shown(explain(replace(facts, now_ms=round(facts.now_ms, -3))))
 
     async def do_tail(self) -> str:
         async with aclosing(Operator(self.running).tail(NUMBER, None, follow=False)) as events:
@@ -269,7 +282,7 @@ class Harness:
         return "\n".join(lines)
 
     async def do_given(self, **named: str) -> str:
-        """Explain facts that no log can be made to show for long enough."""
+        """Explain what a cleaner would report, which this world has none of."""
         now = self.clock.now_ms()
         base = Facts(
             selector="orders-0", partition=TP, now_ms=now, metadata_partition=NUMBER, position=7
@@ -308,48 +321,74 @@ class Harness:
                 self.marker_trouble = True
             case "crashes":
                 self.quarantined = frozenset({int(NUMBER)})
-            case "copy":
-                phase = CopyPhase(args[0])
-                self.copies = [
-                    CopyInFlight(
-                        segment_id=uuid_text(segment_id("9")),
-                        phase=phase,
-                        bytes_done=512,
-                        bytes_total=4096,
-                        parts_done=1,
-                        call="UploadPart 2 .log",
-                        age_seconds=75,
-                    )
-                ]
-            case "copy-failed":
-                self.copy_failure = CopyFailure(
-                    segment_id=uuid_text(segment_id("9")),
-                    message=args[0],
-                    at_ms=self.clock.now_ms(),
+            case "withhold":
+                self._withhold(*args)
+            case "partitions":
+                identity = self.store.identity
+                self.store = MemoryLogStore(
+                    topic_id=identity.topic_id, partition_count=int(args[0])
                 )
-            case "storage":
-                error = LastError(message=args[0], at_ms=self.clock.now_ms(), consecutive=3)
-                self.storage = StorageView(kind="local", error=error)
+            case "flip":
+                await self._flip(int(args[0]))
             case _:
                 raise AssertionError(fault)
         await asyncio.sleep(0.3)
         return ""
 
+    def _withhold(self, what: str, argument: str = "") -> None:
+        match what:
+            case "ends":
+                self.withheld.ends = True
+            case "epochs":
+                self.withheld.epochs = True
+            case "records":
+                self.withheld.records_from = int(argument)
+            case "reads":
+                self.withheld.reads = argument
+            case "name":
+                self.withheld.name = True
+            case _:
+                assert what == "nothing", what
+                for each in ("ends", "epochs", "name"):
+                    setattr(self.withheld, each, False)
+                self.withheld.records_from = self.withheld.reads = None
+
+    async def _flip(self, position: int) -> None:
+        """Flip one bit in the newest file of the embedded log."""
+        home = f"/log/{NUMBER}"
+        name = max(each for each in await self.disk.list(home) if each.endswith(".log"))
+        file = await self.disk.open(f"{home}/{name}", write=True)
+        (byte,) = await file.pread(position, 1)
+        await file.pwrite(position, bytes([byte ^ 1]))
+        await file.fdatasync()
+        await file.close()
+
     # Orders.
 
     async def do_order(self, order: str) -> str:
-        operator = Operator(self.running)
+        operator = Operator(self.running, repair=self._repair)
         orders: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {
             "retry": lambda: operator.partition_retry(NUMBER),
             "rebuild": lambda: operator.partition_rebuild(NUMBER),
             "repair": lambda: operator.log_repair(NUMBER),
             "accept-loss": lambda: operator.partition_accept_loss(NUMBER, everything=False),
+            "drain": self._drain,
             "accept-all": lambda: operator.partition_accept_loss(None, everything=True),
         }
         answer = await orders[order]()
         if order not in ("retry", "repair"):  # those answer when the partition was judged anew
             await asyncio.sleep(2 * SETTLE_SECONDS)
         return str(answer)
+
+    async def _drain(self) -> dict[str, Any]:
+        await Operator(self.running).drain()
+        return {"draining": True}
+
+    async def _repair(
+        self, partition: MetadataPartition, events: Collection[bytes]
+    ) -> dict[str, Any]:
+        assert isinstance(self.log, EmbeddedLog)
+        return asdict(await repair(self.log, partition, events))
 
 
 def shown(explanation: Explanation) -> str:
@@ -364,13 +403,9 @@ def shown(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
-def _value(key: str, text: str, now_ms: int) -> Any:  # noqa: PLR0911 - flat: one for each kind
+def _value(key: str, text: str, now_ms: int) -> Any:
     if key == "state":
         return PartitionState(text)
-    if key == "failure":
-        return Failure(FailureReason(text), "planted evidence", now_ms - 60_000)
-    if key == "trouble":
-        return LastError(message=text, at_ms=now_ms - 2_000, consecutive=4)
     if key == "removal":
         return _removal(text, now_ms)
     if key == "delete_state":

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.core.explain import NAMES
+from rlmm_daemon.core.facts import CopyPhase
 from tests.scenario.harness import in_world
 from tests.scenario.script import parse, rewritten
 
@@ -23,7 +24,31 @@ def test_the_scenario_goes_as_written(path, request):
         assert answer == text
 
 
-def test_every_cause_and_every_notice_has_a_scenario():
+#: Faults of real files, a real copier or a real bucket, and the tests that make them happen.
+ELSEWHERE = {
+    "unit/cli/test_offline.py": {
+        "offline",
+        "offline_history_lost",
+        "offline_log_corrupt",
+        "offline_unbound",
+    },
+    "unit/daemon/test_copy_explained.py": {
+        *(f"copy_{phase.value.replace(' ', '_')}" for phase in CopyPhase),
+        "copy_failed",
+    },
+    "integration/test_bad_days.py": {"storage_trouble"},
+}
+
+
+def test_every_cause_and_every_notice_is_brought_about_by_a_fault():
     told = "\n".join(path.read_text() for path in FILES)
     said = set(re.findall(r"^(?:\w+: |  also )(\w+)", told, re.MULTILINE))
-    assert set(NAMES) - said == set()
+    assert set(NAMES) - said - set().union(*ELSEWHERE.values()) == set()
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_is_said_to_be_elsewhere_is_there(name):
+    text = (HERE.parent / name).read_text()
+    for cause in ELSEWHERE[name]:
+        phase = cause.removeprefix("copy_").upper()
+        assert f'"{cause}"' in text or f"  {cause}" in text or f"CopyPhase.{phase}" in text

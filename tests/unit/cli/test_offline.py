@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 from contextlib import suppress
 
 import pytest
@@ -57,6 +58,105 @@ async def _life(home) -> None:
 def home(tmp_path):
     asyncio.run(_life(tmp_path))
     return tmp_path
+
+
+def told(home, *words):
+    """What is printed in a pipe, without times and places; and the exit code."""
+    done = run("explain", *words, "--state-dir", str(home))
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ \([^)]* ago\)", "TIME", done.stdout)
+    return done.exit_code, [line.strip() for line in text.replace(str(home), "HOME").splitlines()]
+
+
+FROM_FILES = "\u2022 no daemon was asked: these facts come from files, the newest of TIME"
+
+
+def test_whole_files_are_explained(home):
+    assert told(home, "orders-0") == (
+        0,
+        [
+            "unknown  AQIDBAUGBwgJCgsMDQ4PEA:orders-0",
+            "cause  offline",
+            "",
+            (
+                "The files show nothing wrong with metadata partition 1. Whether it is ready only "
+                "a running daemon can say."
+            ),
+            "",
+            "Evidence",
+            FROM_FILES,
+            "\u2022 positions.json: read up to offset 2",
+            "\u2022 the log's files end at offset 2",
+            "\u2022 last snapshot up to offset 2: TIME",
+            "\u2022 segments: 1 finished (100 B)",
+            "\u2022 last event of a live segment: TIME",
+            "",
+            "Next",
+            "systemctl status rlmm-daemon",
+        ],
+    )
+
+
+def test_a_flipped_bit_in_the_log_is_explained(home):
+    for snapshot in (home / "snapshots").iterdir():
+        snapshot.unlink()
+    (file,) = [path for path in (home / "log").glob("*/*.log") if path.stat().st_size]
+    damaged = bytearray(file.read_bytes())
+    damaged[70] ^= 1
+    file.write_bytes(damaged)
+    code, lines = told(home, "orders-0")
+    assert code == 1
+    assert lines[:4] == [
+        "failed  AQIDBAUGBwgJCgsMDQ4PEA:orders-0",
+        "cause  offline_log_corrupt",
+        "",
+        "The event log's files are damaged behind a place that was durable.",
+    ]
+    assert any(line.startswith("\u2022 HOME/log/1/") and "at byte 0" in line for line in lines)
+    assert lines[-1] == "systemctl start rlmm-daemon && rlmm log repair 1"
+
+
+def test_a_log_that_is_shorter_than_what_was_read_is_explained(home):
+    for file in (home / "log").glob("*/*.log"):
+        file.write_bytes(b"")
+    assert told(home, "orders-0") == (
+        1,
+        [
+            "failed  AQIDBAUGBwgJCgsMDQ4PEA:orders-0",
+            "cause  offline_history_lost",
+            "",
+            (
+                "Events that had been acknowledged are missing from the event log: the daemon will "
+                "refuse to answer about this partition."
+            ),
+            "",
+            "Evidence",
+            FROM_FILES,
+            "\u2022 positions.json: read up to offset 2",
+            "\u2022 the log's files end at offset 0",
+            "\u2022 last snapshot up to offset 2: TIME",
+            "",
+            "Next",
+            "systemctl start rlmm-daemon && rlmm log repair 1",
+        ],
+    )
+
+
+def test_a_directory_that_no_daemon_used_is_explained(tmp_path):
+    assert told(tmp_path, "orders-0") == (
+        1,
+        [
+            "unknown  orders-0",
+            "cause  offline_unbound",
+            "",
+            "This state directory was never bound to an event log.",
+            "",
+            "Evidence",
+            "\u2022 no daemon was asked, and there are no files to read",
+            "",
+            "Next",
+            "rlmm run --config FILE",
+        ],
+    )
 
 
 def test_explain_finds_a_segment_in_the_files_and_says_how_old_they_are(home):

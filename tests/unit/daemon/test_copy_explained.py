@@ -1,0 +1,254 @@
+"""What `explain` says of a copy that is held up in each of its phases, and of one that failed.
+
+A real manager and a real copier; what holds the copy up is a log, a storage or a disk that waits.
+"""
+
+import asyncio
+import random
+import re
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
+from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
+from rlmm_daemon.codec import records
+from rlmm_daemon.core.facts import CopyPhase
+from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.daemon import copy_job
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.copier import Copier
+from rlmm_daemon.daemon.copy_job import CopyOptions
+from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.upload import kafka_segment_check
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
+from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicId
+from tests.unit.daemon.segments import IDENTITY, PARTITION, files_in, metadata
+
+PATIENCE_SECONDS = 30
+OTHER = SegmentId(bytes(15) + b"\x08")
+
+
+class HeldStorage(MemoryStorage):
+    """Waits before an upload or a delete until it is let go; an upload may fail then."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryBucket(), clock=SystemClock())
+        self.uploads, self.deletes = asyncio.Event(), asyncio.Event()
+        self.uploads.set()
+        self.deletes.set()
+        self.fault: RlmmError | None = None
+
+    async def put_segment(self, objects, *, progress):
+        progress.call = "PutObject .log"
+        await self.uploads.wait()
+        if self.fault is not None:
+            raise self.fault
+        return await super().put_segment(objects, progress=progress)
+
+    async def delete(self, keys):
+        await self.deletes.wait()
+        return await super().delete(keys)
+
+
+class World:
+    """A daemon without a socket."""
+
+    def __init__(self, home: Path, group: asyncio.TaskGroup) -> None:
+        directory = home / "logs" / "orders-7"
+        directory.mkdir(parents=True)
+        self.files = files_in(directory)
+        self.group = group
+        self.store = MemoryLogStore(topic_id=TopicId(bytes(range(16))), partition_count=5)
+        self.storage = HeldStorage()
+        self.manager = Manager(
+            log=MemoryEventLog(self.store),
+            disk=LocalDisk(),
+            clock=SystemClock(),
+            rng=random.Random(1),
+            options=ManagerOptions(state_dir=str(home / "state")),
+        )
+        self.bucket = Bucket(self.storage, layout=Layout(), rng=random.Random(2))
+        #: Held by the thread that reads the segment meanwhile.
+        self.reading = threading.Event()
+        self.reading.set()
+        self.copier = Copier(
+            self.bucket,
+            self.manager,
+            group,
+            options=CopyOptions(parallel_max=1, apply_wait_seconds=PATIENCE_SECONDS),
+            log_dirs=[str(home / "logs")],
+            broker_id=BrokerId(1),
+            now_ms=SystemClock().now_ms,
+            new_check=lambda _: _SlowCheck(self.reading),
+        )
+        self.operator = Operator(self.manager, copier=self.copier)
+
+    def copy(self, **changes: Any) -> "asyncio.Task[RlmmError | None]":
+        """Begin a copy; its error is what the task returns, since a group ends with an error."""
+
+        async def copied() -> RlmmError | None:
+            try:
+                await self.copier.copy_segment(records.encode(metadata(**changes)), self.files)
+            except RlmmError as error:
+                return error
+            return None
+
+        return self.group.create_task(copied())
+
+    async def told(self, phase: CopyPhase) -> str:
+        """What is said of the copy once it is in this phase; bytes and ages left out."""
+        name = f"copy_{phase.value.replace(' ', '_')}"
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                answer = await self.operator.explain(str(PARTITION))
+                for notice in answer["also"]:
+                    if notice["cause"] == name:
+                        assert notice["trouble"] is (phase is CopyPhase.ROLL_BACK)
+                        assert notice["next_command"] == "rlmm status"
+                        return re.sub(r": [^:]*$", "", notice["sentence"])
+                await asyncio.sleep(0.01)
+
+
+class _SlowCheck:
+    """Reads as slowly as a bad disk."""
+
+    def __init__(self, let_go: threading.Event) -> None:
+        self._let_go = let_go
+
+    def feed(self, chunk: bytes) -> None:
+        pass
+
+    def finish(self) -> None:
+        assert self._let_go.wait(PATIENCE_SECONDS)
+
+
+@asynccontextmanager
+async def running(home: Path) -> AsyncIterator[World]:
+    async with asyncio.TaskGroup() as group:
+        world = World(home, group)
+        task = group.create_task(world.manager.run())
+        world.manager.replace_assignment([PARTITION], [])
+        await world.bucket.open(IDENTITY)
+        await world.manager.until_readable(PARTITION, Caller.OPERATOR, PATIENCE_SECONDS)
+        try:
+            yield world
+        finally:
+            for event in (world.storage.uploads, world.storage.deletes, world.reading):
+                event.set()
+            world.store.resume()
+            task.cancel()
+
+
+SEGMENT = "The copy of segment AAAAAAAAAAAAAAAAAAAACQ"
+
+
+async def test_one_that_waits_for_its_turn(tmp_path):
+    async with running(tmp_path) as world:
+        world.storage.uploads.clear()
+        first = world.copy(segment_id=OTHER)
+        await world.told(CopyPhase.UPLOAD)
+        second = world.copy()
+        assert await world.told(CopyPhase.QUEUED) == f"{SEGMENT} waits for its turn"
+        world.storage.uploads.set()
+        assert (await first, await second) == (None, None)
+
+
+async def test_one_whose_files_are_opened_slowly(tmp_path, monkeypatch):
+    let_go, opened = threading.Event(), copy_job.open_sources  # type: ignore[attr-defined]  # where it is used
+
+    def slowly(*arguments: Any) -> Any:
+        assert let_go.wait(PATIENCE_SECONDS)
+        return opened(*arguments)
+
+    monkeypatch.setattr(copy_job, "open_sources", slowly)
+    async with running(tmp_path) as world:
+        copy = world.copy()
+        try:
+            assert await world.told(CopyPhase.OPEN) == f"{SEGMENT} is opening the segment's files"
+        finally:
+            let_go.set()
+        assert await copy is None
+
+
+async def test_one_whose_beginning_the_broker_has_not_written(tmp_path):
+    async with running(tmp_path) as world:
+        record = records.encode(metadata())
+        copy = world.group.create_task(world.copier.copy_log_segment_data(record, world.files))
+        told = await world.told(CopyPhase.APPLY)
+        assert told == f"{SEGMENT} waits until COPY_SEGMENT_STARTED is applied here"
+        await world.manager.add(record, Caller.BROKER)
+        assert await copy
+
+
+async def test_one_whose_storage_is_slow(tmp_path):
+    async with running(tmp_path) as world:
+        world.storage.uploads.clear()
+        copy = world.copy()
+        told = await world.told(CopyPhase.UPLOAD)
+        assert told == f"{SEGMENT} is writing to the remote storage"
+        answer = await world.operator.explain(str(PARTITION))
+        assert "in PutObject .log, for 0 s" in answer["also"][0]["sentence"]
+        world.storage.uploads.set()
+        assert await copy is None
+
+
+async def test_one_whose_segment_is_read_slowly(tmp_path):
+    async with running(tmp_path) as world:
+        world.reading.clear()
+        copy = world.copy()
+        told = await world.told(CopyPhase.CHECK)
+        assert told == f"{SEGMENT} is checking what the remote storage holds"
+        world.reading.set()
+        assert await copy is None
+
+
+async def test_one_whose_end_the_log_does_not_take(tmp_path):
+    async with running(tmp_path) as world:
+        world.storage.uploads.clear()
+        copy = world.copy()
+        await world.told(CopyPhase.UPLOAD)
+        world.store.pause()
+        world.storage.uploads.set()
+        told = await world.told(CopyPhase.FINISH)
+        assert told == f"{SEGMENT} is publishing COPY_SEGMENT_FINISHED"
+        world.store.resume()
+        assert await copy is None
+
+
+async def test_one_that_fails_is_rolled_back_and_told_until_the_next_one_succeeds(tmp_path):
+    async with running(tmp_path) as world:
+        world.storage.deletes.clear()
+        world.storage.fault = StorageUnavailable("the bucket is over its quota")
+        copy = world.copy()
+        told = await world.told(CopyPhase.ROLL_BACK)
+        assert told == f"{SEGMENT} failed and is being rolled back"
+        world.storage.deletes.set()
+        assert await copy is world.storage.fault
+        answer = await world.operator.explain(str(PARTITION))
+        (notice,) = answer["also"]
+        assert (notice["cause"], notice["trouble"]) == ("copy_failed", True)
+        assert notice["sentence"].startswith("The last copy, of segment AAAAAAAAAAAAAAAAAAAACQ, ")
+        assert notice["sentence"].endswith("ago): the bucket is over its quota.")
+        assert notice["next_command"].startswith("rlmm segments ")
+        world.storage.fault = None
+        assert await world.copy(segment_id=OTHER) is None
+        assert (await world.operator.explain(str(PARTITION)))["also"] == []
+
+
+async def test_one_whose_bytes_are_wrong_names_offset_and_place(tmp_path):
+    async with running(tmp_path) as world:
+        assert world.copier._tools is not None
+        world.copier._tools = replace(world.copier._tools, new_check=kafka_segment_check)
+        copy = world.copy()  # 600,000 times the letter A
+        assert await copy is not None
+        (notice,) = (await world.operator.explain(str(PARTITION)))["also"]
+        assert notice["cause"] == "copy_failed"
+        assert "file position 0" in notice["sentence"]
