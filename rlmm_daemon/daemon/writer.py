@@ -15,7 +15,13 @@ from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Outcome, Repeat
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.pending import Append, Pending, Subject, Tell, error_of, subject_of
-from rlmm_daemon.domain.errors import IllegalTransition, OutcomeUnknown, Overloaded, RlmmError
+from rlmm_daemon.domain.errors import (
+    IllegalTransition,
+    OutcomeUnknown,
+    Overloaded,
+    RlmmError,
+    TimedOut,
+)
 from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
@@ -115,7 +121,8 @@ class Writer:
             if not answer.done():
                 answer.set_result(outcome)
 
-        append = self.begin(event, value, fold, timeout_seconds, tell, inside=inside)
+        left = deadline - self._clock.monotonic()
+        append = self.begin(event, value, fold, left, tell, inside=inside)
         if append is None:
             return None
         try:
@@ -156,6 +163,8 @@ class Writer:
         present = fold()
         if isinstance(present.validate(event), Repeat):
             return None
+        if timeout_seconds <= 0:
+            raise TimedOut("no time was left to append the record; nothing was begun")
         if len(self._pending) >= IN_FLIGHT_MAX:
             raise Overloaded(f"{IN_FLIGHT_MAX} writes are in flight", limit="writes_in_flight")
         now = self._clock.monotonic()

@@ -14,11 +14,20 @@ from typing import Final
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.codec import records
+from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import FleetOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.pending import Append, error_of
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
-from rlmm_daemon.domain.errors import CorruptError, NotReady, RefusedError, UnavailableError
+from rlmm_daemon.daemon.writer import MustWait
+from rlmm_daemon.domain.errors import (
+    CorruptError,
+    NotReady,
+    RefusedError,
+    RlmmError,
+    UnavailableError,
+)
 from rlmm_daemon.domain.ids import (
     BrokerId,
     LeaderEpoch,
@@ -28,10 +37,12 @@ from rlmm_daemon.domain.ids import (
     TopicId,
     TopicIdPartition,
 )
+from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogIdentity, LogRange, Told
-from tests.simulation import embedded_log
+from tests.simulation import embedded_log, removal
 from tests.simulation.model import Model, spans
+from tests.simulation.removal import Removal
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import Life, Violation
 
@@ -41,6 +52,12 @@ SEGMENT_OFFSETS: Final = 100
 #: Virtual seconds within which a daemon on a calm disk answers whatever is asked.
 CALM_SECONDS_MAX: Final = 120.0
 ATTEMPTS_MAX: Final = 6
+#: Virtual seconds after its deadline within which a write is answered, whatever the disk does.
+LATE_SECONDS_MAX: Final = 1.0
+#: Of a broker's writes: begun without a task, as the socket does it first.
+DIRECT_SHARE: Final = 0.6
+#: Of new segments: they overlap what was copied before, as after an unclean leader election.
+OVERLAP_SHARE: Final = 0.3
 
 S = SegmentState
 STEPS: Final = (
@@ -144,10 +161,13 @@ class TappedLog:
     def _once(self, value: bytes) -> None:
         """A request sent twice ends as if sent once: each step is in the log at most once."""
         event = records.decode(value)
-        assert isinstance(event, SegmentMetadata | SegmentUpdate)
-        step = (event.segment_id, int(event.state))
+        assert isinstance(event, SegmentMetadata | SegmentUpdate | PartitionDelete)
+        subject: bytes = event.partition.topic_id
+        if not isinstance(event, PartitionDelete):
+            subject = event.segment_id
+        step = (subject, int(event.state))
         if step in self._steps:
-            raise Violation(f"{event.state.name} of {event.segment_id.hex()[-6:]} is in twice")
+            raise Violation(f"{event.state.name} of {subject.hex()[-6:]} is in twice")
         self._steps.add(step)
 
     async def close(self) -> None:
@@ -161,12 +181,15 @@ class ManagerScenario:
     seed: int
     swarm: Swarm
     segments: list[Segment] = field(default_factory=list)
+    removal: Removal = field(default_factory=Removal)
     given: dict[int, list[bytes]] = field(default_factory=dict)
     models: dict[int, Model] = field(default_factory=dict)
     announced: set[TopicIdPartition] = field(default_factory=set)
     answers: int = 0
     writes: int = 0
     snapshots: int = 0
+    #: How often a fold was judged that keeps a finished segment out of Kafka's two sets.
+    third_sets: int = 0
     crash_stretch: int = 6
     _manager: Manager | None = None
     #: Metadata partition -> what was judged last: it is judged again when any of it changed.
@@ -189,6 +212,8 @@ class ManagerScenario:
             "writes": self.writes,
             "answers": self.answers,
             "snapshots": self.snapshots,
+            "third_sets": self.third_sets,
+            "removal_steps": self.removal.acknowledged,
         }
 
     # -- after each step --
@@ -205,6 +230,9 @@ class ManagerScenario:
             model = self.models.setdefault(number, Model())
             model.advance(self.given.get(number, []), fold.position)
             model.verify(fold)
+            self.third_sets += any(
+                index.third for cache in fold.partitions.values() for index in cache.epochs.values()
+            )
             if follower.failure is not None:
                 raise Violation(f"a false alarm: {follower.failure}")
             self._judge_all(self._manager)
@@ -213,6 +241,7 @@ class ManagerScenario:
         for partition in self.partitions:
             with contextlib.suppress(UnavailableError, RefusedError):
                 self._judge_answers(manager, partition)
+        self.removal.judge(manager)
 
     # -- one life --
 
@@ -280,6 +309,7 @@ class ManagerScenario:
                 side.create_task(self._broker(life, manager, rng), name="broker"),
                 side.create_task(self._operator(life, manager), name="operator"),
                 side.create_task(self._reader(life, manager), name="reader"),
+                side.create_task(self.removal.run(life, manager), name="removal"),
             ]
             async with asyncio.TaskGroup() as clients:
                 for number in range(self.swarm.clients):
@@ -293,7 +323,7 @@ class ManagerScenario:
         self, life: Life, manager: Manager, partitions: Collection[TopicIdPartition]
     ) -> None:
         manager.hello_from_broker(life.number)
-        manager.replace_assignment(sorted(partitions), [])
+        manager.replace_assignment([*sorted(partitions), removal.PARTITION], [])
         self.announced = set(partitions)
 
     # -- the broker's doings --
@@ -345,14 +375,19 @@ class ManagerScenario:
         partition = rng.choice(self.partitions)
         mine = [each for each in self.segments if each.first.partition == partition]
         start, epoch = len(mine) * SEGMENT_OFFSETS, len(mine) // 2
+        size = SEGMENT_OFFSETS
+        overlaps, back, longer = rng.random(), rng.choice([1, 2]), rng.choice([0, 50, 100])
+        if mine and overlaps < OVERLAP_SHARE:
+            start, epoch = max(0, start - back * SEGMENT_OFFSETS), max(0, epoch - 1)
+            size += longer
         epochs = {LeaderEpoch(epoch): Offset(start)}
         if rng.random() < 0.3:
-            epochs[LeaderEpoch(epoch + 1)] = Offset(start + SEGMENT_OFFSETS // 2)
+            epochs[LeaderEpoch(epoch + 1)] = Offset(start + size // 2)
         first = SegmentMetadata(
             partition=partition,
             segment_id=SegmentId(len(self.segments).to_bytes(16, "big")),
             start_offset=Offset(start),
-            end_offset=Offset(start + SEGMENT_OFFSETS - 1),
+            end_offset=Offset(start + size - 1),
             broker_id=BrokerId(1),
             max_timestamp_ms=1,
             event_timestamp_ms=rng.randint(1, 10**12),
@@ -381,13 +416,13 @@ class ManagerScenario:
     ) -> None:
         request = segment.request(step, rng.randint(1, 10**12))
         patience = rng.choice([0.05, 1.0, 30.0])
-        method = manager.add if step == 0 else manager.update
+        direct = rng.random() < DIRECT_SHARE
         cancelled = rng.random() < self.swarm.impatience
         self.writes += 1
         segment.asked = max(segment.asked, step + 1)
         try:
-            async with asyncio.timeout(patience / 3 if cancelled else patience + 300.0):
-                await method(request, Caller.BROKER, patience)
+            async with asyncio.timeout(patience / 3 if cancelled else patience + LATE_SECONDS_MAX):
+                await _write(manager, request, step, patience, direct=direct)
         except TimeoutError:
             if not cancelled:
                 raise Violation(f"no answer to a write:\n{life.loop.waiting()}") from None
@@ -465,10 +500,20 @@ class ManagerScenario:
             found = manager.remote_log_segment_metadata(
                 partition, epoch, offsets[-1], Caller.BROKER
             )
-            if found is None and segment.may_be == {S.COPY_SEGMENT_FINISHED}:
+            if found is not None:
+                self._judge_hit(found, epoch, offsets[-1])
+            elif segment.may_be == {S.COPY_SEGMENT_FINISHED}:
                 raise Violation(f"{partition} {epoch}/{offsets[-1]}: empty, though it is there")
-            if found is not None and S.COPY_SEGMENT_FINISHED not in segment.may_be:
-                raise Violation(f"{partition} {epoch}/{offsets[-1]}: found, though it is not")
+
+    def _judge_hit(self, found: bytes, epoch: LeaderEpoch, offset: int) -> None:
+        """A look-up may find any segment that can be finished now and covers the offset."""
+        event = records.decode(found)
+        assert isinstance(event, SegmentMetadata)
+        segment = self.segments[int.from_bytes(event.segment_id, "big")]
+        if S.COPY_SEGMENT_FINISHED not in segment.may_be:
+            raise Violation(f"{epoch}/{offset}: found {event.segment_id.hex()[-6:]}, not finished")
+        if offset not in dict(spans(segment.first)).get(epoch, range(0)):
+            raise Violation(f"{epoch}/{offset}: found {event.segment_id.hex()[-6:]} beside it")
 
     def _judge_highest(
         self, manager: Manager, partition: TopicIdPartition, mine: list[Segment]
@@ -497,17 +542,51 @@ class ManagerScenario:
                 for segment in self.segments:
                     while segment.acknowledged < segment.goal:
                         await self._step(life, manager, segment, rng)
+                while not self.removal.done:
+                    await self.removal.step(life, manager, rng)
                 await self._settle_partitions(manager)
         except TimeoutError:
             raise Violation(f"calm, yet not done:\n{life.loop.waiting()}") from None
 
     async def _settle_partitions(self, manager: Manager) -> None:
+        await manager.until_readable(removal.PARTITION, Caller.BROKER, CALM_SECONDS_MAX)
+        self.removal.judge(manager)
         for partition in self.partitions:
             await manager.until_readable(partition, Caller.BROKER, CALM_SECONDS_MAX)
             try:
                 self._judge_answers(manager, partition)
             except (UnavailableError, RefusedError, CorruptError) as error:
                 raise Violation(f"calm, yet {partition} answers {error!r}") from error
+
+
+async def _write(
+    manager: Manager, request: bytes, step: int, patience: float, *, direct: bool
+) -> None:
+    """Write as a task does, or as the socket's read callback does, which falls back to that."""
+    if direct:
+        answer: asyncio.Future[Outcome | RlmmError] = asyncio.get_running_loop().create_future()
+        begin = manager.begin_add if step == 0 else manager.begin_update
+        try:
+            append = begin(request, patience, answer.set_result)
+        except MustWait:
+            pass
+        else:
+            await _told(append, answer)
+            return
+    method = manager.add if step == 0 else manager.update
+    await method(request, Caller.BROKER, patience)
+
+
+async def _told(append: Append | None, answer: asyncio.Future[Outcome | RlmmError]) -> None:
+    if append is None:
+        return
+    try:
+        error = error_of(await answer)
+    except asyncio.CancelledError:
+        append.leave()
+        raise
+    if error is not None:
+        raise error
 
 
 def scenario(seed: int, swarm: Swarm) -> ManagerScenario:

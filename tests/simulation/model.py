@@ -11,10 +11,12 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.core.epoch_index import EpochIndex
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, TopicIdPartition
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from tests.simulation.world import Violation
 
 S = SegmentState
+D = PartitionDeleteState
 _NEXT = {
     S.COPY_SEGMENT_STARTED: {S.COPY_SEGMENT_FINISHED, S.DELETE_SEGMENT_STARTED},
     S.COPY_SEGMENT_FINISHED: {S.DELETE_SEGMENT_STARTED},
@@ -30,6 +32,8 @@ class UserPartition:
     #: Ids in the order in which they finished.
     finished: list[SegmentId]
     highest: dict[LeaderEpoch, int]
+    #: How far its removal is.
+    deleted: PartitionDeleteState | None = None
 
     def covering(self, epoch: LeaderEpoch, offset: Offset) -> SegmentMetadata | None:
         """Return the readable segment that holds the offset; the last one finished wins."""
@@ -68,10 +72,26 @@ class Model:
 
     def _apply(self, event: object) -> None:
         if isinstance(event, SegmentMetadata):
-            fresh = UserPartition(segments={}, finished=[], highest={})
-            self.partitions.setdefault(event.partition, fresh).segments[event.segment_id] = event
+            partition = self._partition(event.partition)
+            if partition.deleted is D.DELETE_PARTITION_FINISHED:
+                partition.deleted = None
+            partition.segments[event.segment_id] = event
+        if isinstance(event, PartitionDelete):
+            self._mark(self._partition(event.partition), event.state)
         if isinstance(event, SegmentUpdate) and event.partition in self.partitions:
             self._update(self.partitions[event.partition], event)
+
+    def _partition(self, partition: TopicIdPartition) -> UserPartition:
+        fresh = UserPartition(segments={}, finished=[], highest={})
+        return self.partitions.setdefault(partition, fresh)
+
+    def _mark(self, partition: UserPartition, state: PartitionDeleteState) -> None:
+        """The marks go one after another; the last drops everything."""
+        if state != (-1 if partition.deleted is None else partition.deleted) + 1:
+            return
+        partition.deleted = state
+        if state is D.DELETE_PARTITION_FINISHED:
+            partition.segments, partition.finished, partition.highest = {}, [], {}
 
     def _update(self, partition: UserPartition, update: SegmentUpdate) -> None:
         segment = partition.segments.get(update.segment_id)
@@ -110,6 +130,8 @@ class Model:
         listed = {segment.segment_id: segment for segment in map(_segment, cache.list_all())}
         if listed != expected.segments:
             raise Violation(f"{where} lists {_short(listed)}, not {_short(expected.segments)}")
+        if cache.delete_state is not expected.deleted:
+            raise Violation(f"{where} is {cache.delete_state!r}, not {expected.deleted!r}")
         if cache.highest_offsets != expected.highest:
             raise Violation(f"{where}: highest {cache.highest_offsets}, not {expected.highest}")
         for segment in expected.segments.values():
