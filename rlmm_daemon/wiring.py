@@ -209,8 +209,10 @@ class Daemon:
             else None
         )
         cleaner = self._cleaner(manager, copier, view)
+        log_facts = manager.log.facts if isinstance(manager.log, KafkaLog) else None
         operator = Operator(
             manager,
+            log_facts=log_facts or dict,
             copier=copier,
             config=config,
             runtime=runtime,
@@ -238,7 +240,7 @@ class Daemon:
             manager,
             copier,
             server.stats,
-            log_facts=manager.log.facts if isinstance(manager.log, KafkaLog) else None,
+            log_facts=log_facts,
             traffic=backend.traffic if isinstance(backend, S3Storage) else None,
             cleaner=cleaner.notes if cleaner is not None else None,
         )

@@ -41,6 +41,7 @@ def command(
     --json: an array of {metadata_partition, state, failure{reason, evidence, at_ms, command},
     position, target, lag, log_start, log_end, leader_epoch, silent_seconds, trouble, announced,
     user_partitions, segments, writes_in_flight, snapshot_at_ms, events_since_snapshot, missing,
+    connection{state, position, leader_epoch, leader, pause_seconds, errors, last_error} or null,
     unreadable{reason: count}, rejected{reason: count}, recent[{kind, offset, reason, head}]}.
 
     \b
@@ -133,6 +134,9 @@ def _show_trouble(row: dict[str, Any]) -> None:
     if failure:
         click.echo(f"\n{number} failed, {failure['reason']}: {escape(failure['evidence'])}")
         click.echo(f"  Next: {failure['command']}")
+    known = row.get("connection")
+    if known and known["state"] != "fetching":
+        click.echo(f"\n{number}: {escape(phrases.connection(known))}")
 
 
 def _show_records(rows: list[dict[str, Any]]) -> None:

@@ -48,6 +48,7 @@ def _show(status: dict[str, Any]) -> None:
             + (", draining" if status["draining"] else ""),
             "broker": _broker(status),
             "event log": _log(log),
+            **({"warning": "; ".join(log["warnings"])} if log.get("warnings") else {}),
             "announced": f"leads {broker['leads']:,}, follows {broker['follows']:,}"
             if broker["announced"]
             else "nothing yet: the broker's reads hear not_ready",

@@ -34,6 +34,8 @@ def where(f: Facts) -> Iterable[str]:
     yield text
     if f.target is not None and f.position < f.target:
         yield f"complete once offset {f.target} is reached"
+    if f.connection is not None:
+        yield f.connection
 
 
 def silence(f: Facts) -> Iterable[str]:

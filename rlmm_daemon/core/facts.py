@@ -182,6 +182,9 @@ class Facts:
     #: How far it was read before, as recorded.
     recorded_position: int | None = None
 
+    #: What the follower's connection to its broker is doing, in words; None: it has none.
+    connection: str | None = None
+
     # The daemon.
     draining: bool = False
     log_open: bool = True

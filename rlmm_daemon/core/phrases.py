@@ -1,8 +1,9 @@
 """How `explain` puts numbers, times and names: one way for each, so that texts can be compared."""
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from rlmm_daemon.domain.ids import TopicIdPartition, uuid_text
 
@@ -67,3 +68,15 @@ def argument(partition: TopicIdPartition) -> str:
     if _PLAIN_NAME.fullmatch(partition.topic):
         return f"{partition.topic}-{partition.partition}"
     return f"{uuid_text(partition.topic_id)}-{partition.partition}"
+
+
+def connection(known: Mapping[str, Any]) -> str:
+    """Return what a follower's connection to its broker is doing."""
+    leader, error = known["leader"], known["last_error"]
+    if known["state"] == "backing_off":
+        text = f"its connection backs off for {known['pause_seconds']:.2g} s"
+    elif known["state"] == "fetching" and leader:
+        return f"fetching from {leader}"
+    else:
+        text = f"its connection is {known['state'].replace('_', ' ')}"
+    return text + (f"; last error: {error}" if error else "")

@@ -161,6 +161,9 @@ class Gauges:
         log.connections.labels("follow").set(facts["following"])
         log.connections.labels("other").set(facts["connections"] - facts["following"])
         log.warnings.set(len(facts["warnings"]))
+        log.followers.clear()
+        for state, count in Counter(each["state"] for each in facts["partitions"].values()).items():
+            log.followers.labels(state).set(count)
         counts = {"opened": facts["connections_opened"], **facts["errors"]}
         for name, count in counts.items():
             counter = log.connections_opened if name == "opened" else log.errors.labels(name)

@@ -4,14 +4,15 @@ Nothing here is bound by the broker's announcements: what is asked about is foll
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from rlmm_daemon import __version__
 from rlmm_daemon.codec import api
 from rlmm_daemon.config import Config
+from rlmm_daemon.core import phrases
 from rlmm_daemon.core.explain import explain
 from rlmm_daemon.core.facts import RemovalFacts
 from rlmm_daemon.core.readiness import Failure, PartitionState, not_ready
@@ -59,8 +60,9 @@ class Operator:
         storage: Callable[[], StorageView] | None = None,
         repair: LogRepair | None = None,
         cleaner: Cleaner | None = None,
+        log_facts: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """Without `repair` the event log has none of its own."""
+        """Without `repair` the event log has none of its own; `log_facts` are its connections'."""
         self._manager = manager
         self._copies = _copies(copier, config)
         self._config = config
@@ -69,6 +71,7 @@ class Operator:
         self._storage = storage or (lambda: StorageView(kind=storage_kind(config)))
         self._mending = Mending(manager, guard=guard, repair=repair)
         self._cleaner = cleaner
+        self._log_facts = log_facts
         self._started_at = manager.clock.monotonic()
 
     # Which partitions.
@@ -109,6 +112,7 @@ class Operator:
 
     async def status(self) -> dict[str, Any]:
         """Return what the daemon is and how it stands, in one screen."""
+        log_facts = self._log_facts()
         manager, fleet = self._manager, self._manager.fleet
         identity, announced = fleet.identity, manager.assignment.announced
         states = [follower.state for follower in manager.followed()]
@@ -129,6 +133,8 @@ class Operator:
                 "topic_id": identity and uuid_text(identity.topic_id),
                 "partition_count": identity and identity.partition_count,
                 "trouble": fleet.trouble,
+                "warnings": log_facts.get("warnings", []),
+                "connections": log_facts.get("connections"),
                 "failure": _failure(fleet.whole_failure, None),
             },
             "broker": {
@@ -162,7 +168,11 @@ class Operator:
 
     async def partitions(self) -> list[dict[str, Any]]:
         """Return a row for each followed metadata partition."""
-        return [self._row(follower) for follower in self._manager.followed()]
+        connections = self._log_facts().get("partitions", {})
+        return [
+            self._row(follower) | {"connection": connections.get(follower.partition)}
+            for follower in self._manager.followed()
+        ]
 
     def _row(self, follower: Follower) -> dict[str, Any]:
         fold, history, fleet = follower.fold, follower.history, self._manager.fleet
@@ -249,6 +259,9 @@ class Operator:
             copies=self._copies,
             removal=(lambda _: RemovalFacts()) if cleaner is None else cleaner.told,
         )
+        known = self._log_facts().get("partitions", {}).get(facts.metadata_partition)
+        if known is not None:
+            facts = replace(facts, connection=phrases.connection(known))
         return {
             "partition": None if partition is None else str(partition),
             "metadata_partition": facts.metadata_partition,

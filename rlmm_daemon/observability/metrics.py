@@ -116,6 +116,13 @@ class LogMetrics:
         self.connections = Gauge(
             "rlmm_log_connections", "Open connections to brokers.", ["purpose"], registry=into
         )
+        #: state: finding_leader, connecting, checking, fetching, backing_off.
+        self.followers = Gauge(
+            "rlmm_log_followers",
+            "Followed partitions by what their connection is doing.",
+            ["state"],
+            registry=into,
+        )
         self.connections_opened = Counter(
             "rlmm_log_connections_opened_total", "Connections ever opened.", registry=into
         )

@@ -267,6 +267,10 @@ async def test_a_topic_that_forgets_is_said_loudly_or_refused(rig):
     async with rig.log() as log:
         await opened(log)
         assert any("retention" in warning for warning in log.warnings)
+    async with rig.manager() as manager:
+        await manager.until_open()
+        status = await Operator(manager, log_facts=manager.log.facts).status()
+        assert any("retention" in warning for warning in status["log"]["warnings"])
     strict = {"event_log.kafka.admin.require_infinite_retention": "true"}
     async with rig.log(settings=strict) as log:
         with pytest.raises(RlmmError, match="retention"):

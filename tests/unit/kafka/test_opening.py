@@ -16,6 +16,7 @@ from rlmm_daemon.adapters.kafka_connection import errors
 from rlmm_daemon.adapters.kafka_connection.errors import Reaction, name_of, reaction_to
 from rlmm_daemon.adapters.kafka_connection.security import load_security
 from rlmm_daemon.config import KafkaAdmin, KafkaSecurity
+from rlmm_daemon.core import phrases
 from rlmm_daemon.core.readiness import FAILURES, FailureReason
 from rlmm_daemon.daemon.gauges import Gauges
 from rlmm_daemon.domain.errors import (
@@ -164,6 +165,20 @@ async def test_facts_hold_no_secret_and_count_connections():
     assert log.facts()["connections"] == 0
 
 
+async def test_a_followers_connection_is_put_in_words():
+    broker = FakeBroker()
+    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+        await anext(batches)
+        known = log.facts()["partitions"][0]
+        assert phrases.connection(known).startswith("fetching from broker ")
+        waiting = known | {"state": "backing_off", "pause_seconds": 0.41, "last_error": "cut"}
+        assert phrases.connection(waiting) == (
+            "its connection backs off for 0.41 s; last error: cut"
+        )
+        finding = known | {"state": "finding_leader", "leader": None}
+        assert phrases.connection(finding) == "its connection is finding leader"
+
+
 async def test_many_who_ask_at_once_share_one_metadata_question():
     broker = FakeBroker()
     async with opened(broker) as log:
@@ -251,6 +266,8 @@ async def test_connections_errors_and_warnings_become_metrics():
         )
         assert value("rlmm_log_errors_total", {"task": "fetch"}) == 1
         assert value("rlmm_log_setting_warnings") == 1
+        assert value("rlmm_log_followers", {"state": "fetching"}) == 1
     gauges._log(log.facts())
     assert value("rlmm_log_connections", {"purpose": "follow"}) == 0
+    assert value("rlmm_log_followers", {"state": "fetching"}) is None
     assert value("rlmm_log_errors_total", {"task": "fetch"}) == 1

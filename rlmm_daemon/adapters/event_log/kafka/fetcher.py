@@ -96,6 +96,8 @@ class PartitionFetcher:
         self.leader: Leader | None = None
         self.last_error: str | None = None
         self.errors_count = 0
+        #: Of the present back-off; 0 while there is none.
+        self.pause_seconds = 0.0
         self._topic_id = topic_id
         self._client = client
         self._directory = directory
@@ -314,7 +316,9 @@ class PartitionFetcher:
             if isinstance(trouble.cause, UnavailableError):
                 raise trouble.cause
             raise StorageUnavailable(self.last_error) from trouble.cause
-        await asyncio.sleep(self._backoff.next())
+        self.pause_seconds = self._backoff.next()
+        await asyncio.sleep(self.pause_seconds)
+        self.pause_seconds = 0.0
         self._check_open()
         if trouble.refresh:
             try:

@@ -242,6 +242,7 @@ class KafkaLog:
                     "position": fetcher.position,
                     "leader_epoch": fetcher.epoch,
                     "leader": str(fetcher.leader.node) if fetcher.leader else None,
+                    "pause_seconds": round(fetcher.pause_seconds, 3),
                     "errors": fetcher.errors_count,
                     "last_error": fetcher.last_error,
                 }
