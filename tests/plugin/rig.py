@@ -88,11 +88,9 @@ class BrokerRig:
 
     def produce(self, topic: str, lines: Iterable[str]) -> None:
         """Send lines as records; every one is acknowledged when this returns."""
-        settings = ("acks=all", "batch.size=65536", "linger.ms=5")
-        properties = [word for each in settings for word in ("--command-property", each)]
-        self._run(
-            f"{_TOOLS}.ConsoleProducer", "--topic", topic, *properties, typed="\n".join(lines)
-        )
+        # Options that every release of the tool has.
+        options = ("--request-required-acks", "all", "--batch-size", "65536", "--timeout", "5")
+        self._run(f"{_TOOLS}.ConsoleProducer", "--topic", topic, *options, typed="\n".join(lines))
 
     def consume(self, topic: str, count: int, *options: str) -> list[str]:
         """Read that many records from offset 0; fails if they do not come."""
