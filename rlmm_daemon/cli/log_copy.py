@@ -18,15 +18,17 @@ from rlmm_daemon.core import phrases
 def copy(file: str, source: str, target: str, *, as_json: bool) -> None:
     """Copy every event from one log to another; `kafka` is the configuration's topic.
 
-    No daemon may write to either meanwhile. A target that is absent is made with as many
-    partitions. A copy that was cut short goes on where it ended, and one that is done changes
-    nothing; a target that holds other events is refused before anything is written. At the end
-    everything is read back and compared. Tombstones, garbage and rejected events are left behind.
+    The daemon must be stopped. A target that is absent is made with as many partitions. A copy
+    that was cut short goes on where it ended, and one that is done changes nothing; a target that
+    holds other events is refused before anything is written. At the end everything is read back
+    and compared; then, if the target is what [event_log] names, the state directory and the
+    bucket's marker name it too. Tombstones, garbage and rejected events are left behind.
 
     --json: an array of {metadata_partition, events, appended, passed_over}.
     """
     config = load(file)
     # Imported late: it brings the rooms of the daemon along.
+    from rlmm_daemon.cli.log_adoption import is_configured  # noqa: PLC0415
     from rlmm_daemon.cli.log_contents import KAFKA  # noqa: PLC0415
     from rlmm_daemon.cli.log_copying import run  # noqa: PLC0415
 
@@ -44,5 +46,8 @@ def copy(file: str, source: str, target: str, *, as_json: bool) -> None:
     )
     events = phrases.number(sum(row.events for row in rows), "event")
     click.echo(f"{events} compared, byte for byte equal")
-    click.echo("Next: let [event_log] name the new log, start the daemon,")
-    click.echo("      then: rlmm partition accept-loss --all (nothing is lost: it is another log)")
+    if is_configured(config, target):
+        click.echo("Next: start the daemon; its state directory and the marker name this log now")
+    else:
+        click.echo("Next: let [event_log] name the new log, start the daemon,")
+        click.echo("      then: rlmm partition accept-loss --all (nothing is lost: another log)")

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from rlmm_daemon.cli.log_adoption import adopt, refuse_beside_a_daemon
 from rlmm_daemon.cli.log_contents import append_all, contents, count_of, first_of, opened
 from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
@@ -36,6 +37,7 @@ def run(config: Config, source: str, target: str) -> list[Copied]:
 
 
 async def _run(config: Config, source: str, target: str) -> list[Copied]:
+    await refuse_beside_a_daemon(config)
     async with opened(config, source, None) as origin:
         count = count_of(origin)
         async with opened(config, target, count) as copy_log:
@@ -62,6 +64,8 @@ async def _run(config: Config, source: str, target: str) -> list[Copied]:
                     passed_over=read.passed_over,
                 )
                 rows.append(row)
+            assert copy_log.identity is not None, "open"
+            await adopt(config, target, copy_log.identity)
             return rows
 
 

@@ -30,8 +30,10 @@ def restore(
 
     A dry run unless --execute. Of each such segment COPY_SEGMENT_STARTED and COPY_SEGMENT_FINISHED
     are appended, as they were; one whose COPY_SEGMENT_FINISHED is in the log is left alone, even
-    if it was deleted since. A snapshot may be older than a deletion that the log lost too: such a
-    segment comes back. Asking twice appends nothing more.
+    if it was deleted since. A log that is gone is made anew, and if it is what [event_log] names,
+    the state directory of a stopped daemon and the bucket's marker name it. A snapshot may be
+    older than a deletion that the log lost too: such a segment comes back. Asking twice appends
+    nothing more.
 
     --json: an array of {metadata_partition, known, missing, appended}. Exit code 0 either way.
     """
@@ -51,6 +53,7 @@ def restore(
     )
     missing = phrases.number(sum(row.missing for row in rows), "segment")
     if execute:
-        click.echo(f"{missing} restored. Next: rlmm partition retry N, or start the daemon")
+        click.echo(f"{missing} restored. Next: start the daemon; if it runs, rlmm partition")
+        click.echo("      retry N, and for a topic that was made anew: accept-loss --all")
     else:
         click.echo(f"{missing} missing; nothing was written. Next: the same with --execute")

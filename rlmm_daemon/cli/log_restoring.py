@@ -2,21 +2,30 @@
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlmm_daemon.cli.log_adoption import adopt
 from rlmm_daemon.cli.log_contents import append_all, contents, count_of, first_of, opened
 from rlmm_daemon.codec import records
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
+from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.ports.event_log import LogMissing, LogMoved
 
-Known = dict[tuple[TopicIdPartition, SegmentId], SegmentMetadata]
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What snapshots know."""
+
+    segments: dict[tuple[TopicIdPartition, SegmentId], SegmentMetadata]
+    #: Of the log that they are of.
+    partition_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +42,21 @@ def known_to(directories: Iterable[str]) -> Known:
     """Return the live finished segments that the newest readable snapshots know.
 
     Raises:
-        InvalidArgument: a directory holds no snapshot that can be read.
+        InvalidArgument: a directory holds no snapshot that can be read, or they are of logs with
+            different numbers of partitions.
     """
-    known: Known = {}
+    known: dict[tuple[TopicIdPartition, SegmentId], SegmentMetadata] = {}
+    counts: set[int] = set()
     for name in directories:
         files = sorted(Path(name).glob("*.snapshot"))
         readable = 0
         for file in files:
             try:
-                _, fold = unsealing.load(file.read_bytes())
+                header, fold = unsealing.load(file.read_bytes())
             except (OSError, RlmmError):
                 continue
             readable += 1
+            counts.add(header.partition_count)
             for partition, segment_id in fold.live_finished():
                 cache = fold.cache(partition)
                 record = cache.get(segment_id) if cache else None
@@ -54,7 +66,9 @@ def known_to(directories: Iterable[str]) -> Known:
                 known[partition, segment_id] = segment
         if not readable:
             raise InvalidArgument(f"{name} holds no snapshot that can be read", path=name)
-    return known
+    if len(counts) != 1:
+        raise InvalidArgument(f"the snapshots are of logs with {sorted(counts)} partitions")
+    return Known(known, counts.pop())
 
 
 def run(config: Config, known: Known, target: str, *, execute: bool) -> list[Restored]:
@@ -72,13 +86,14 @@ def run(config: Config, known: Known, target: str, *, execute: bool) -> list[Res
 
 
 async def _run(config: Config, known: Known, target: str, *, execute: bool) -> list[Restored]:
-    async with opened(config, target, None) as log:
+    # A log that is gone is made anew, but not by a dry run.
+    async with opened(config, target, known.partition_count if execute else None) as log:
         count = count_of(log)
         rows = []
         for number in map(MetadataPartition, range(count)):
             mine = {
                 key: segment
-                for key, segment in known.items()
+                for key, segment in known.segments.items()
                 if metadata_partition(key[0].topic_id, key[0].partition, count) == number
             }
             if not mine:
@@ -105,6 +120,9 @@ async def _run(config: Config, known: Known, target: str, *, execute: bool) -> l
                 appended=len(missing) if execute else 0,
             )
             rows.append(row)
+        if execute and log.identity is not None:
+            with suppress(ConfigError):  # a daemon that runs is told by accept-loss
+                await adopt(config, target, log.identity)
         return rows
 
 

@@ -119,6 +119,28 @@ class Bucket:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
+        await self._rename_log(loss.topic_id, (loss,), cluster_id)
+
+    async def name_log(self, topic_id: str, *, cluster_id: str | None) -> None:
+        """Make a log the marker's, for everything that is known is in it.
+
+        The marker of another cluster than `cluster_id` is left alone.
+
+        Raises:
+            StorageUnavailable: it was not written.
+            Malformed: the marker is damaged or newer than this program.
+        """
+        await self._rename_log(topic_id, (), cluster_id)
+
+    async def _rename_log(
+        self, topic_id: str, losses: tuple[AcceptedLoss, ...], cluster_id: str | None
+    ) -> None:
+        """Write a topic id into the marker, against whoever else writes it.
+
+        Raises:
+            StorageUnavailable: it was not written.
+            Malformed: the marker is damaged or newer than this program.
+        """
         await self.storage.open()  # the start may not have reached it yet
         for _ in range(RACES_MAX):
             control = await self.storage.get_control(MARKER_KEY)
@@ -129,9 +151,11 @@ class Bucket:
                 return
             wanted = msgspec.structs.replace(
                 present,
-                metadata_topic_id=loss.topic_id,
-                accepted_losses=(*present.accepted_losses, loss),
+                metadata_topic_id=topic_id,
+                accepted_losses=(*present.accepted_losses, *losses),
             )
+            if wanted == present:
+                return
             try:
                 await self.storage.put_control(
                     MARKER_KEY, marker.encode(wanted), if_etag=control.etag

@@ -11,9 +11,10 @@ from rlmm_daemon.cli import main
 from rlmm_daemon.cli.log_copying import run as copy
 from rlmm_daemon.cli.log_restoring import known_to
 from rlmm_daemon.cli.log_restoring import run as restore
-from rlmm_daemon.domain.errors import InvalidArgument
+from rlmm_daemon.core.readiness import FailureReason
+from rlmm_daemon.domain.errors import ConfigError, InvalidArgument
 from rlmm_daemon.domain.segment import SegmentState
-from tests.kafka.rig import COUNT, KafkaRig, Writer, segments, serving, tp_in
+from tests.kafka.rig import COUNT, KafkaRig, Writer, segments, serving, tp_in, until
 from tests.unit.manager import events
 
 
@@ -55,6 +56,59 @@ async def test_events_go_to_an_embedded_log_and_back_and_twice_is_once(rig, tmp_
     assert len(rig.probe.dump(rig.topic)) == 1, "and nothing was written"
 
 
+async def test_a_daemon_goes_on_with_the_log_that_its_own_was_copied_to(rig, tmp_path):
+    rig.create()
+    tp = tp_in(0)
+    async with rig.manager("state") as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(3):
+            await writer.copy(number)
+        await manager.drain()
+        with pytest.raises(ConfigError, match="stop the daemon first"):
+            await asyncio.to_thread(copy, rig.config(), "kafka", str(tmp_path / "embedded"))
+    await asyncio.to_thread(copy, rig.config(), "kafka", str(tmp_path / "embedded"))
+    async with rig.manager("state") as manager:
+        await serving(manager, tp)  # its own log is none of what was written to
+    rig.topic += ".back"
+    for _ in range(2):
+        await asyncio.to_thread(copy, rig.config(), str(tmp_path / "embedded"), "kafka")
+    async with rig.manager("state") as manager:
+        await serving(manager, tp)
+        writer.manager = manager
+        await writer.copy(3)
+        await asyncio.to_thread(writer.check, rig)
+
+
+async def test_a_topic_that_is_gone_is_made_anew_of_what_snapshots_know(rig):
+    rig.create()
+    tp = tp_in(0)
+    async with rig.manager("state") as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(3):
+            await writer.copy(number)
+        await manager.drain()
+        before = segments(manager, tp)
+    rig.topic += ".gone"  # as good as deleted, and every broker knows
+    async with rig.manager("state") as manager:
+        await until(lambda: manager.fleet.whole_failure is not None)
+        assert manager.fleet.whole_failure.reason is FailureReason.LOG_MISSING
+    known = known_to([str(rig.home / "state" / "snapshots")])
+    with pytest.raises(InvalidArgument, match="does not exist"):
+        await asyncio.to_thread(restore, rig.config(), known, "kafka", execute=False)
+    settings = {"event_log.kafka.admin.partition_count": "7"}  # the log's own count counts
+    config = rig.config(settings=settings)
+    await asyncio.to_thread(restore, config, known, "kafka", execute=True)
+    async with rig.manager("state") as manager:
+        await serving(manager, tp)
+        assert segments(manager, tp) == before
+        assert manager.fleet.identity is not None
+        assert manager.fleet.identity.partition_count == COUNT
+        writer.manager = manager
+        await writer.copy(3)
+
+
 async def test_what_snapshots_know_comes_back_after_the_topic_was_lost(rig):
     rig.create()
     tp = tp_in(0)
@@ -72,7 +126,7 @@ async def test_what_snapshots_know_comes_back_after_the_topic_was_lost(rig):
     )
     config = rig.config()
     known = known_to([str(rig.home / "a" / "snapshots")])
-    assert len(known) == 4
+    assert (len(known.segments), known.partition_count) == (4, COUNT)
     dry = await asyncio.to_thread(restore, config, known, "kafka", execute=False)
     assert [(row.missing, row.appended) for row in dry] == [(3, 0)]
     assert len(rig.probe.dump(rig.topic)) == 3

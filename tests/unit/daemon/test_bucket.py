@@ -51,6 +51,19 @@ async def test_racing_daemons_append_their_layouts_and_lose_none(shared):
         assert rows[place.layout_number - 1].prefix == f"p{n % 3}"
 
 
+async def test_a_log_that_took_anothers_place_is_named_by_the_marker_once(shared):
+    await bucket(shared).open(IDENTITY)
+    before = marker.decode_marker(shared.objects[marker.MARKER_KEY].body)
+    await bucket(shared).name_log("another", cluster_id=IDENTITY.cluster_id)
+    raw = shared.objects[marker.MARKER_KEY]
+    after = marker.decode_marker(raw.body)
+    assert (after.metadata_topic_id, after.accepted_losses) == ("another", ())
+    assert after.layouts == before.layouts
+    await bucket(shared).name_log("another", cluster_id=IDENTITY.cluster_id)
+    await bucket(shared).name_log("foreign", cluster_id="c2")
+    assert shared.objects[marker.MARKER_KEY] is raw
+
+
 async def test_another_clusters_bucket_is_refused_and_stays_untouched(shared):
     await bucket(shared).open(IDENTITY)
     raw = shared.objects[marker.MARKER_KEY]

@@ -1,0 +1,76 @@
+"""After a log was copied or restored: what names the daemon's log names this one from now on."""
+
+import random
+
+from rlmm_daemon import wiring
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.cli.log_contents import KAFKA
+from rlmm_daemon.codec.state_files import Identity
+from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.core.partitioner import PARTITIONER_ID
+from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.ports.event_log import LogIdentity
+
+
+def is_configured(config: Config, name: str) -> bool:
+    """Return whether `name` means the log that the configuration gives the daemon."""
+    if isinstance(config.event_log, EmbeddedLog):
+        return name == config.event_log_directory
+    return name == KAFKA
+
+
+async def adopt(config: Config, name: str, identity: LogIdentity) -> bool:
+    """Let state directory and bucket marker name this log; False where it is not the daemon's.
+
+    Snapshots stay: at its start the daemon holds the replay of this log against what they know.
+
+    Raises:
+        ConfigError: the daemon runs, so its state directory can't be changed under it.
+        StorageUnavailable: the marker was not written; asking again is harmless.
+    """
+    if not is_configured(config, name):
+        return False
+    disk = LocalDisk()
+    state = StateDirectory(disk, config.daemon.state_dir)
+    try:
+        await state.open()
+        await _name_in_marker(config, identity)
+        await state.write_identity(
+            Identity(
+                cluster_id=identity.cluster_id,
+                topic_id=uuid_text(identity.topic_id),
+                partition_count=identity.partition_count,
+                partitioner=PARTITIONER_ID,
+            )
+        )
+    finally:
+        await state.close()
+        disk.close()
+    return True
+
+
+async def refuse_beside_a_daemon(config: Config) -> None:
+    """Raise ConfigError if a daemon uses the state directory."""
+    disk = LocalDisk()
+    state = StateDirectory(disk, config.daemon.state_dir)
+    try:
+        await state.open()
+    except ConfigError as busy:
+        raise ConfigError(f"stop the daemon first: {busy.message}") from busy
+    finally:
+        await state.close()
+        disk.close()
+
+
+async def _name_in_marker(config: Config, identity: LogIdentity) -> None:
+    storage = wiring.storage_of(config, random.Random())  # noqa: S311 - names and jitter
+    if storage is None:
+        return
+    try:
+        await storage.bucket.name_log(
+            uuid_text(identity.topic_id), cluster_id=identity.cluster_id or config.daemon.cluster_id
+        )
+    finally:
+        await storage.backend.close()
