@@ -129,6 +129,7 @@ class Daemon:
         )
         self._storage = storage_of(config, self._rng)
         self._storage_error: LastError | None = None
+        self._presence: PresenceFile | None = None
 
     async def serve(self) -> None:
         """Run until a stop was ordered and drained, or until something failed."""
@@ -199,7 +200,7 @@ class Daemon:
             log_dirs=config.daemon.log_dirs,
             broker_id=config.daemon.broker_id,
             now_ms=self._clock.now_ms,
-            require_copyable=view.refuse_compacted,
+            require_copyable=view.refuse_copy,
             metrics=self._metrics.storage,
         )
         caches = self._read_caches(manager, jobs)
@@ -218,7 +219,9 @@ class Daemon:
             runtime=runtime,
             guard=self._guard,
             version=__version__,
-            storage=lambda: StorageView(kind=storage_kind(config), error=self._storage_error),
+            storage=lambda: StorageView(
+                kind=storage_kind(config), error=self._storage_trouble(view)
+            ),
             repair=lambda partition, records: _repair(manager.log, partition, records),
             cleaner=cleaner,
         )
@@ -283,6 +286,7 @@ class Daemon:
             self._rng,
             broker_id=self._config.daemon.broker_id,
             discovers=discovers,
+            private_storage=_is_private(self._config),
             on_answer=answered,
         )
         if isinstance(manager.log, KafkaLog):
@@ -354,6 +358,14 @@ class Daemon:
         self._runtime.on_drain("snapshots", manager.drain)
         self._runtime.on_drain("socket", stop_server)
 
+    def _storage_trouble(self, view: ClusterView) -> LastError | None:
+        """Return what is wrong with the remote storage: refused, a broker's own, or away."""
+        if self._storage_error is not None:
+            return self._storage_error
+        if (trouble := view.storage_trouble()) is not None:
+            return LastError(message=trouble, at_ms=self._clock.now_ms())
+        return None if self._presence is None else self._presence.trouble
+
     async def _keep_storage(self, storage: _Storage, manager: Manager) -> None:
         """Settle the marker once the log is known, then keep the presence file fresh."""
         while (identity := manager.fleet.identity) is None:
@@ -372,7 +384,7 @@ class Daemon:
             logger.warning("remote storage refused", error=refusal.message)
             self._storage_error = LastError(message=refusal.message, at_ms=self._clock.now_ms())
             await asyncio.Event().wait()
-        presence = PresenceFile(
+        presence = self._presence = PresenceFile(
             storage.backend,
             self._clock,
             cluster_id=cluster_id,
@@ -492,6 +504,12 @@ def cluster_of(config: Config, log: EventLog) -> Cluster:
         broker_id=config.daemon.broker_id,
         partition_count=lambda: log.identity.partition_count if log.identity else 0,
     )
+
+
+def _is_private(config: Config) -> bool:
+    """Return whether only this broker sees the storage, in what may be a cluster of several."""
+    several = isinstance(config.event_log, KafkaLogConfig)
+    return several and isinstance(config.storage, LocalStorageConfig) and not config.storage.shared
 
 
 def storage_of(config: Config, rng: random.Random) -> _Storage | None:

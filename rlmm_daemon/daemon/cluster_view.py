@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from rlmm_daemon.daemon.bell import Bell
-from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
+from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.cluster import BrokerInfo, Cluster, TieredTopics
@@ -49,13 +49,16 @@ class ClusterView:
         *,
         broker_id: BrokerId,
         discovers: bool = False,
+        private_storage: bool = False,
         on_answer: Callable[[ClusterFacts], None] = lambda _: None,
     ) -> None:
+        """`private_storage`: a directory that no other broker sees, as far as is configured."""
         self.cluster = cluster
         self._clock = clock
         self._rng = rng
         self._broker_id = broker_id
         self._discovers = discovers
+        self._private_storage = private_storage
         self._on_answer = on_answer
         self.facts: ClusterFacts | None = None
         #: What the newest question met; None: a complete answer.
@@ -78,6 +81,31 @@ class ClusterView:
         """Return the metadata partitions that this broker led at the newest complete answer."""
         leaders = {} if self.facts is None else self.facts.leaders
         return frozenset(each for each, leader in leaders.items() if leader == self._broker_id)
+
+    def storage_trouble(self) -> str | None:
+        """Return why this broker's storage is no place for a copy, if that is so."""
+        count = 0 if self.facts is None else len(self.facts.brokers)
+        if not self._private_storage or count <= 1:
+            return None
+        return (
+            f"the cluster has {count} brokers and storage.shared = false says that the others do "
+            "not see this broker's directory; mount one that they all see and set it to true"
+        )
+
+    def refuse_copy(self, partition: TopicIdPartition) -> None:
+        """Refuse a copy that other brokers could not read, or that KIP-405 does not support.
+
+        Raises:
+            InvalidArgument: the directory is this broker's own, or the topic compacts.
+            StorageUnavailable: it may be, and nobody has said yet how many brokers there are.
+        """
+        if self._private_storage and self.facts is None:
+            raise StorageUnavailable(
+                "storage.shared = false, and the cluster has not said yet how many brokers it has"
+            )
+        if (trouble := self.storage_trouble()) is not None:
+            raise InvalidArgument(trouble)
+        self.refuse_compacted(partition)
 
     def refuse_compacted(self, partition: TopicIdPartition) -> None:
         """Refuse what KIP-405 does not support, where the cluster was asked about it.

@@ -9,6 +9,7 @@ import structlog
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import Presence, PresencePartition
+from rlmm_daemon.core.facts import LastError
 from rlmm_daemon.domain.errors import UnavailableError
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -51,6 +52,8 @@ class PresenceFile:
         self._copy_deadline_seconds = copy_deadline_seconds
         self._started_at_ms = clock.now_ms()
         self._changed = asyncio.Event()
+        #: What the last write met; None if it succeeded.
+        self.trouble: LastError | None = None
 
     def changed(self) -> None:
         """Say that the facts are others now: states, incarnation, lease, not mere offsets."""
@@ -94,4 +97,11 @@ class PresenceFile:
             async with asyncio.timeout(WRITE_SECONDS_MAX):
                 await self.write()
         except (UnavailableError, TimeoutError) as error:
-            log.warning("presence file not written", error=str(error) or type(error).__name__)
+            words = str(error) or f"no answer in {WRITE_SECONDS_MAX:g} s"
+            log.warning("presence file not written", error=words)
+            before = 0 if self.trouble is None else self.trouble.consecutive
+            self.trouble = LastError(
+                message=words, at_ms=self._clock.now_ms(), consecutive=before + 1
+            )
+        else:
+            self.trouble = None

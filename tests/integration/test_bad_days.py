@@ -315,6 +315,9 @@ def test_a_storage_root_may_vanish_and_come_back(it):
     stored = next(iter(it.listed(0).values()))
     with it.daemon.client(timeout_seconds=1.0) as client, pytest.raises(UnavailableError):
         client.fetch_log_segment(stored)
+    it.announce(incarnation=78)  # a change that the presence file would tell
+    eventually(lambda: "storage_trouble" in {each["cause"] for each in it.explain(0)["also"]})
+    assert it.rlmm("status").exit_code == 1
     it.daemon.remote.mkdir()  # what an unmounted file system leaves behind: empty, and not it
     with pytest.raises(UnavailableError):
         it.copy_new(0, 2)
@@ -328,6 +331,8 @@ def test_a_storage_root_may_vanish_and_come_back(it):
         run = it.rlmm("delete", "orders-0", uuid_text(segment.segment_id), "--yes")
         assert run.exit_code == 0, run.output
     assert len(it.listed(0)) == len(it.copied(0)) + 1
+    it.announce(incarnation=79)
+    eventually(lambda: it.rlmm("status").exit_code == 0)
 
 
 # A second daemon.

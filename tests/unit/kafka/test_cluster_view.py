@@ -26,6 +26,7 @@ class FakeCluster:
         self.leaders = {0: 1, 1: 2, 2: 1}
         self.tiered = TieredTopics()
         self.failing: str | None = None
+        self.broker_ids = [HERE]
         self.asked: list[str] = []
 
     def _answer(self, name: str) -> None:
@@ -41,7 +42,7 @@ class FakeCluster:
 
     async def brokers(self):
         self._answer("brokers")
-        return {HERE: BrokerInfo(broker_id=HERE, fenced=False)}
+        return {each: BrokerInfo(broker_id=each, fenced=False) for each in self.broker_ids}
 
     async def metadata_leaders(self):
         self._answer("leaders")
@@ -62,13 +63,14 @@ def fake() -> FakeCluster:
 
 
 @asynccontextmanager
-async def running(fake, *, discovers=False, on_answer=lambda _: None):
+async def running(fake, *, discovers=False, private_storage=False, on_answer=lambda _: None):
     view = ClusterView(
         fake,
         SystemClock(),
         random.Random(1),
         broker_id=HERE,
         discovers=discovers,
+        private_storage=private_storage,
         on_answer=on_answer,
     )
     async with asyncio.TaskGroup() as tasks:
@@ -144,3 +146,23 @@ async def test_what_a_broker_replicates_is_followed_and_what_compacts_is_refused
     assert follow_set.wanted() == {follow_set.of(at[0])}
     follow_set.discover([])
     assert follow_set.wanted() == set()
+
+
+async def test_a_directory_of_one_broker_takes_no_copies_in_a_cluster_of_several(fake, monkeypatch):
+    monkeypatch.setattr(cluster_view, "SETTLE_SECONDS", 0.0)
+    plain = TopicIdPartition(PLAIN, "plain", 0)
+    async with running(fake, private_storage=True) as view:
+        with pytest.raises(StorageUnavailable, match="not said yet"):
+            view.refuse_copy(plain)  # nobody knows yet: a copy that others can't read is lost
+        await until(lambda: view.facts)
+        view.refuse_copy(plain)
+        assert view.storage_trouble() is None
+        fake.broker_ids = [HERE, BrokerId(2)]
+        view.refresh()
+        await until(view.storage_trouble)
+        with pytest.raises(InvalidArgument, match=r"storage\.shared"):
+            view.refuse_copy(plain)
+    async with running(fake) as view:
+        await until(lambda: view.facts)
+        view.refuse_copy(plain)
+        assert view.storage_trouble() is None
