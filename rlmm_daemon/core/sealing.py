@@ -204,7 +204,7 @@ class _Rows:
         sealed = self._sealed
         old = memoryview(b"").cast("I") if sealed is None else sealed.id_order
         at = 0
-        for bucket in buckets:
+        for bucket in filter(None, buckets):  # a turn of the loop for each, so none for nothing
             bucket.sort()
             for segment_id in bucket:
                 if sealed is not None and at < len(old):
