@@ -1,6 +1,7 @@
 """One segment's bytes from the broker's disk to the storage, checked on the way."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable
@@ -27,6 +28,28 @@ from rlmm_daemon.ports.storage import (
 READ_BYTES: Final = 256 * 1024
 
 T = TypeVar("T")
+
+
+class _ReadMeanwhile:
+    """`ports.storage.ReadSource`: the `.log`, whose bytes the check reads while they are stored."""
+
+    def __init__(self, log: Source) -> None:
+        self._log = log
+        self.size, self.fileno, self.pread = log.size, log.fileno, log.pread
+        self.crc32c: concurrent.futures.Future[int] = concurrent.futures.Future()
+
+    def checksum(self) -> int:
+        """Wait for the reader; its error is ours."""
+        return self.crc32c.result()
+
+    def ended(self, reading: asyncio.Task[int]) -> None:
+        """Tell what the reader came to, also if it never began."""
+        if reading.cancelled():
+            self.crc32c.cancel()
+        elif (error := reading.exception()) is not None:
+            self.crc32c.set_exception(error)
+        else:
+            self.crc32c.set_result(reading.result())
 
 
 class SegmentCheck(Protocol):
@@ -74,12 +97,17 @@ async def upload(
     """
     stop = threading.Event()
     check = new_check(metadata) if new_check else None
-    rows = [(kind, place.keys[kind], source) for kind, source in sources.objects]
+    log = _ReadMeanwhile(sources.log)
+    rows = [
+        (kind, place.keys[kind], log if kind is ObjectKind.LOG else source)
+        for kind, source in sources.objects
+    ]
     try:
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(
                 in_thread(lambda: _read(sources.log, check, stop), stop), name="copy.check"
             )
+            reading.add_done_callback(log.ended)
             stored = await storage.put_segment(rows, progress=progress)
             entered("check")
     except* RlmmError as errors:

@@ -45,6 +45,20 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadSource(Source, Protocol):
+    """A `Source` that somebody else reads meanwhile from front to back."""
+
+    def checksum(self) -> int:
+        """Return the CRC-32C of all bytes, blocking until they were read.
+
+        Raises:
+            RlmmError: the reader found something wrong.
+            CancelledError: of `concurrent.futures`; the reader was stopped.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class Progress:
     """What a copy has done so far; the adapter writes it, the deadline watcher and `explain` read.

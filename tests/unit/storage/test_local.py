@@ -1,10 +1,12 @@
 import asyncio
+import concurrent.futures
 import errno
 import fcntl
 import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import google_crc32c
 import pytest
 
 from rlmm_daemon.adapters.storage.local import LocalStorage
@@ -192,3 +194,40 @@ async def test_a_held_lock_makes_a_conditional_write_wait(storage, tmp_path):
 
 async def put_nothing(storage) -> None:
     await storage.put_segment([(ObjectKind.LOG, "d/a.log", Buffer(b""))], progress=Progress())
+
+
+class ReadMeanwhile(Buffer):
+    """A source whose checksum comes from whoever else reads it."""
+
+    def __init__(self, content: bytes, outcome: int | BaseException) -> None:
+        super().__init__(content)
+        self.outcome = outcome
+
+    def checksum(self) -> int:
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+
+async def test_a_source_that_is_read_meanwhile_is_not_read_again(storage):
+    content = os.urandom(700_000)
+    source = ReadMeanwhile(content, google_crc32c.value(content))
+    await storage.put_segment([(ObjectKind.LOG, "d/a.log", source)], progress=Progress())
+    assert source.reads == 3, "once, in blocks"
+    assert await read(storage, "d/a.log") == content
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (1, ChecksumMismatch),
+        (StorageUnavailable("the reader's"), StorageUnavailable),
+        (concurrent.futures.CancelledError(), Exception),
+    ],
+)
+async def test_what_its_reader_finds_wrong_never_becomes_visible(storage, outcome, error):
+    source = ReadMeanwhile(b"x" * 1000, outcome)
+    with pytest.raises(error):
+        await storage.put_segment([(ObjectKind.LOG, "d/a.log", source)], progress=Progress())
+    assert await keys(storage) == set()
+    assert await uploads(storage) == []

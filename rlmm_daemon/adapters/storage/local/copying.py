@@ -3,6 +3,7 @@
 Everything here blocks and runs in one worker thread; `stop` ends it between two blocks.
 """
 
+import concurrent.futures
 import contextlib
 import errno
 import os
@@ -17,7 +18,7 @@ import google_crc32c
 
 from rlmm_daemon.adapters.storage.local.root import Root, make_directories, sync_directory
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageFull
-from rlmm_daemon.ports.storage import ObjectKind, Progress, Source, StoredObject
+from rlmm_daemon.ports.storage import ObjectKind, Progress, ReadSource, Source, StoredObject
 
 #: One copy_file_range; the stop flag is looked at in between.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
@@ -88,6 +89,8 @@ class Attempt:
         write_back = _WriteBack(target)
         copier = _BlockCopier(source, target)
         written = read = 0
+        # One that is read meanwhile is not read a second time.
+        reads = not isinstance(source, ReadSource)
         try:
             for offset in range(0, source.size, BLOCK_BYTES):
                 self._check_stop()
@@ -95,12 +98,18 @@ class Attempt:
                 copier.copy(offset, length)
                 for at in range(offset, offset + length, HASH_BYTES):
                     size = min(HASH_BYTES, offset + length - at)
-                    read = google_crc32c.extend(read, source.pread(at, size))
+                    if reads:
+                        read = google_crc32c.extend(read, source.pread(at, size))
                     written = google_crc32c.extend(written, os.pread(target, size, at))
                 self.progress.bytes_done += length
                 write_back.advance(offset + length)
         finally:
             write_back.finish()
+        if isinstance(source, ReadSource):
+            try:
+                read = source.checksum()
+            except concurrent.futures.CancelledError as error:
+                raise Stopped from error
         if read != written:
             raise ChecksumMismatch("the copy differs from its source")
         return written
