@@ -14,6 +14,7 @@ from tests.support import kafka_segments
 from tests.support.daemon_process import CONFIG, REPOSITORY, DaemonProcess, environment
 
 README = (REPOSITORY / "README.md").read_text()
+BY_HAND = README.split("## Try it")[1].split("\n## ")[0]
 FIRST_STEPS = README.split("## First steps")[1].split("\n## ")[0]
 
 
@@ -53,6 +54,20 @@ def test_an_operators_first_steps_work_in_their_order(daemon: DaemonProcess):
         trouble = "999999" in words  # an offset that is nowhere
         assert ended.returncode == trouble, (words, ended.stdout, ended.stderr)
     assert (daemon.directory / "segment.log").stat().st_size > 40_000
+
+
+def test_a_daemon_without_a_broker_is_tried_by_hand(tmp_path: Path):
+    codes = {"copy": 0, "segments": 0, "explain": 1, "drain": 0}  # offset 900 is nowhere
+    with DaemonProcess(tmp_path) as daemon:
+        kafka_segments.place(daemon.log_dir)  # what `cp` does
+        for line in typed(BY_HAND, "rlmm"):
+            words = shlex.split(line)[1:]
+            if "--state-dir" in words:
+                assert daemon.process is not None
+                assert daemon.process.wait(30) == 0, "drained"
+                codes["explain"] = 0
+            ended = daemon.rlmm(*words)
+            assert ended.returncode == codes[words[0]], (words, ended.stdout, ended.stderr)
 
 
 def test_the_example_in_python_runs(tmp_path: Path):
