@@ -1,7 +1,8 @@
 """One connection of requests and answers.
 
 The shape follows from what is fast on one event loop: a look-up is answered inside the read
-callback, and all answers of one callback leave in one write. Everything else is a task. What comes
+callback, a broker's write is begun there and answered by its own apply, and all answers of one turn
+of the loop leave in one write. Everything else is a task. What comes
 in faster than it can be answered waits in the kernel: while the peer does not read its answers,
 this side does not read its requests.
 """

@@ -292,7 +292,7 @@ class MemoryEventLog:
         """Append once the store answers, or suffer the fault that was ordered."""
         call_soon = asyncio.get_running_loop().call_soon
         if self._store.paused:
-            # Resumed by whoever resumes the store, so told from there it would be told from within.
+            # By call_soon here too: nobody is told from within the call that resumes the store.
             self._store.when_running(lambda: call_soon(told, self._fate(partition, value)))
             return
         self._check_topic()
