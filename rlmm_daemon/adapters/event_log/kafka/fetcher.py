@@ -11,9 +11,7 @@ that we believe in and the epoch of the last batch, so that the broker says wher
 
 import asyncio
 import enum
-import struct
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from rlmm_daemon.adapters.event_log.kafka.asking import Asker
@@ -21,7 +19,7 @@ from rlmm_daemon.adapters.event_log.kafka.backoff import Backoff
 from rlmm_daemon.adapters.event_log.kafka.parsing import InvalidBatch, Slice, slices
 from rlmm_daemon.adapters.kafka_connection import Connection, Directory, KafkaClient, Leader
 from rlmm_daemon.adapters.kafka_connection.errors import Reaction, error_of, reaction_to
-from rlmm_daemon.adapters.kafka_connection.requests import DIVERGING_TAG, NO_TAGS, Fetch
+from rlmm_daemon.adapters.kafka_connection.fetching import FetchAnswer, FetchPartition
 from rlmm_daemon.domain.errors import LogCorrupt, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.ports.event_log import (
@@ -34,10 +32,7 @@ from rlmm_daemon.ports.event_log import (
 
 #: Troubles are sat out here for so long; then the caller hears of them and comes again.
 PATIENCE_SECONDS: Final = 5.0
-_CONSUMER = -1
-_NO_SESSION = -1
 _UNKNOWN_TOPIC_ID = 100
-_DIVERGING: Final = struct.Struct(">iq")
 
 
 class FetchState(enum.Enum):
@@ -48,17 +43,6 @@ class FetchState(enum.Enum):
     CHECKING = "checking"
     FETCHING = "fetching"
     BACKING_OFF = "backing_off"
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """One partition of a Fetch answer."""
-
-    error: int
-    high_watermark: int
-    log_start: int
-    records: bytes
-    diverging: tuple[int, int] | None
 
 
 class _Trouble(Exception):
@@ -134,7 +118,7 @@ class PartitionFetcher:
 
     # One answer.
 
-    async def _fetch(self) -> _Answer:
+    async def _fetch(self) -> FetchAnswer:
         try:
             connection, leader = await self._connected()
             self.state = FetchState.FETCHING
@@ -153,7 +137,7 @@ class PartitionFetcher:
         self._progressed()
         return answer
 
-    def _deliver(self, answer: _Answer) -> Any:
+    def _deliver(self, answer: FetchAnswer) -> Any:
         log_range = LogRange(start=answer.log_start, end=answer.high_watermark)
         if not answer.records:
             yield self._batch(Slice([], self.position, self.epoch), log_range)
@@ -171,26 +155,21 @@ class PartitionFetcher:
             range=log_range,
         )
 
-    async def _ask(self, connection: Connection, leader: Leader) -> _Answer:
+    async def _ask(self, connection: Connection, leader: Leader) -> FetchAnswer:
         fetch = self._client.config.fetch
         wait_ms = fetch.max_wait_ms if self._answered else 0
-        row = (
-            int(self.partition), leader.epoch, self.position, self.epoch, -1, fetch.bytes_max,
-            NO_TAGS,
-        )  # fmt: skip
-        request = Fetch(
-            _CONSUMER, wait_ms, 1, fetch.bytes_max, 0, 0, _NO_SESSION,
-            [(self._topic_id, [row], NO_TAGS)], [], "", NO_TAGS,
-        )  # fmt: skip
-        seconds = (wait_ms + fetch.request_timeout_ms) / 1000
-        answer = await connection.ask(request, timeout_seconds=seconds)
-        if answer.error or not answer.topics:
-            return _Answer(answer.error or -1, -1, -1, b"", None)
-        _, error, high, _, start, _, _, records, tags = answer.topics[0][1][0]
-        diverging = tags.get(DIVERGING_TAG)
-        return _Answer(
-            error, high, start, records or b"", diverging and _DIVERGING.unpack_from(diverging)
+        request = FetchPartition(
+            self._topic_id,
+            self.partition,
+            leader_epoch=leader.epoch,
+            position=self.position,
+            last_epoch=self.epoch,
+            wait_ms=wait_ms,
+            bytes_max=fetch.bytes_max,
         )
+        seconds = (wait_ms + fetch.request_timeout_ms) / 1000
+        answer: FetchAnswer = await connection.ask(request, timeout_seconds=seconds)
+        return answer
 
     # Leader and connection.
 
