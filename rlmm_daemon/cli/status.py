@@ -22,7 +22,9 @@ def command(*, target: Target) -> None:
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
     partition_count, trouble, failure}, broker{announced, leads, follows},
     metadata_partitions{state: count}, user_partitions, segments{state: count}, segment_bytes,
-    storage{kind, error}, snapshots{rejected, failures}, copies[], tasks[].
+    memory{private_bytes, mapped_bytes, snapshot_bytes, segments_in_memory, segments_in_snapshots,
+    user_partitions_awake, user_partitions_asleep, events_put_aside, bytes_put_aside,
+    bytes_per_segment}, storage{kind, error}, snapshots{rejected, failures}, copies[], tasks[].
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         status = client.status()
@@ -55,6 +57,8 @@ def _show(status: dict[str, Any]) -> None:
             "metadata partitions": _counts(status["metadata_partitions"]) or "none followed",
             "user partitions": status["user_partitions"],
             "segments": _segments(status),
+            "memory": _memory(status["memory"]),
+            "kept": _kept(status["memory"]),
             "storage": storage["kind"] + (f": {storage['error']}" if storage["error"] else ""),
             "copies": len(status["copies"]),
             "tasks": len(status["tasks"]),
@@ -94,6 +98,26 @@ def _segments(status: dict[str, Any]) -> str:
         f"{counts['COPY_SEGMENT_FINISHED']:,} finished ({phrases.size(status['segment_bytes'])}), "
         f"{counts['COPY_SEGMENT_STARTED']:,} being copied, "
         f"{counts['DELETE_SEGMENT_STARTED']:,} being deleted"
+    )
+
+
+def _memory(memory: dict[str, Any]) -> str:
+    if memory["private_bytes"] is None:
+        return "unknown"
+    each = memory["bytes_per_segment"]
+    return (
+        f"{phrases.size(memory['private_bytes'])} private, "
+        f"{phrases.size(memory['mapped_bytes'])} mapped"
+        + ("" if each is None else f", {phrases.size(each)} per segment")
+    )
+
+
+def _kept(memory: dict[str, Any]) -> str:
+    aside = memory["events_put_aside"]
+    return (
+        f"{memory['segments_in_snapshots']:,} segments in snapshots, "
+        f"{memory['segments_in_memory']:,} in memory"
+        + (f", {aside:,} events put aside" if aside else "")
     )
 
 

@@ -27,6 +27,7 @@ from rlmm_daemon.daemon.facts import CopyView, StorageView, collect
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.memory import memory
 from rlmm_daemon.daemon.mending import LogRepair, Mending
 from rlmm_daemon.daemon.runtime import Runtime
 from rlmm_daemon.daemon.user_partitions import user_partitions
@@ -154,6 +155,7 @@ class Operator:
             "segment_bytes": sum(
                 cache.bytes_by_state[SegmentState.COPY_SEGMENT_FINISHED] for cache in caches
             ),
+            "memory": memory(folds),
             "storage": {
                 "kind": storage.kind,
                 "error": storage.error and storage.error.message,

@@ -20,6 +20,7 @@ _VARYING: Final = (
     (re.compile(r"\b\d+ (s|min) ago"), "AGE"),
     (re.compile(r"up \d+ (s|min)"), "up AGE"),
     (re.compile(r"(?m)^(tasks +)\d+$"), r"\1N"),
+    (re.compile(r"(?m)^(memory +).*$"), r"\1M"),
     (re.compile(r"─+"), "─"),
     (re.compile(r"(?m) +$"), ""),
     (re.compile(r"(?<=\S) {2,}"), "  "),

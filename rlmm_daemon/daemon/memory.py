@@ -1,0 +1,61 @@
+"""What the segments cost: the process's own memory, mapped snapshots, and what lies over them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.user_partitions import Sleeping
+
+_STATUS: Final = Path("/proc/self/status")
+
+
+def memory(folds: Iterable[Fold]) -> dict[str, Any]:
+    """Return bytes and counts, as `rlmm status` shows them. No segment is looked at.
+
+    `private_bytes` is memory that nobody can take back, `mapped_bytes` is what of mapped files
+    (snapshots, and the program itself) happens to be in memory; both are None where the kernel does
+    not say. `bytes_per_segment` is their sum, interpreter and all, by segment.
+    """
+    private, mapped = _resident()
+    asleep = awake = changed = total = aside_events = aside_bytes = 0
+    images: dict[int, int] = {}
+    for fold in folds:
+        if fold.image is not None:
+            images[id(fold.image)] = len(fold.image.buffer)
+        for found in fold.partitions.at_rest():
+            total += sum(found.segments_by_state)
+            if isinstance(found, Sleeping):
+                asleep += 1
+                aside_events += found.aside_events
+                aside_bytes += found.aside_bytes
+            else:
+                awake += 1
+                changed += found.segments.changed
+    known = private is not None and mapped is not None and total
+    return {
+        "private_bytes": private,
+        "mapped_bytes": mapped,
+        "snapshot_bytes": sum(images.values()),
+        "segments_in_memory": changed,
+        "segments_in_snapshots": max(0, total - changed),
+        "user_partitions_awake": awake,
+        "user_partitions_asleep": asleep,
+        "events_put_aside": aside_events,
+        "bytes_put_aside": aside_bytes,
+        "bytes_per_segment": round(((private or 0) + (mapped or 0)) / total) if known else None,
+    }
+
+
+def _resident() -> tuple[int | None, int | None]:
+    """Return anonymous and file-backed resident bytes, as the kernel counts them."""
+    found: dict[str, int] = {}
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:  # not Linux, or no /proc
+        return None, None
+    for line in lines:
+        name, _, rest = line.partition(":")
+        if name in {"RssAnon", "RssFile"}:
+            found[name] = int(rest.split()[0]) * 1024
+    return found.get("RssAnon"), found.get("RssFile")
