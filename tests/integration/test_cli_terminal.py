@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.domain.ids import uuid_text
-from tests.support.stocked_daemon import Stocked, make
+from tests.support.stocked_daemon import COUNT, Stocked, eventually, make
 from tests.support.terminal import in_terminal, steady
 
 SHOWN = Path(__file__).parent / "terminal_80.txt"
@@ -21,6 +21,9 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stocked]:
     stocked = make(tmp_path_factory.mktemp("cli"))
     with stocked.daemon:
         stocked.stock()
+        # The cleaner follows the partition that holds no events, too.
+        states = {"ready": COUNT}
+        eventually(lambda: stocked.json("status")["metadata_partitions"] == states)
         yield stocked
 
 
