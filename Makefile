@@ -6,7 +6,7 @@ SEEDS ?= 200
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 bench-s3 lint format types imports sim sim-mutants bench dist lock clean
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 bench-s3 lint format types imports sim sim-mutants bench dist lock clean sim-cleaner sim-cleaner-mutants
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +72,12 @@ sim: install ## The simulation: make sim SEEDS=1000
 
 sim-mutants: install ## Planted bugs that the simulation must find
 	$(BIN)/python -m tests.simulation.run --mutants
+
+sim-cleaner: install ## The cleaner's simulation: make sim-cleaner SEEDS=10000
+	$(BIN)/python -m tests.simulation.clean_run --seeds $(SEEDS)
+
+sim-cleaner-mutants: install ## Planted bugs that the cleaner's simulation must find
+	$(BIN)/python -m tests.simulation.clean_run --mutants
 
 bench: install ## Benchmarks against their peers
 	$(BIN)/python -m tests.benchmarks.run

@@ -54,3 +54,17 @@ class TestMemoryEventLog(EventLogContract):
         await harness.log.open(create=True)
         yield harness
         await harness.log.close()
+
+
+async def test_two_followers_at_one_position_are_two():
+    """One that ends must not take the other's place in the store's books."""
+    store = MemoryLogStore(topic_id=TopicId(b"t" * 16), partition_count=1)
+    logs = [MemoryEventLog(store, heartbeat_seconds=0.01) for _ in range(2)]
+    streams = []
+    for log in logs:
+        await log.open(create=True)
+        streams.append(log.follow(MetadataPartition(0), 0))
+        await anext(streams[-1])
+    for stream in streams:
+        await stream.aclose()
+    assert store.partition(MetadataPartition(0)).cursors == []

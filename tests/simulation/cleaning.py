@@ -24,6 +24,7 @@ from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import Peers
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import (
     BrokerId,
@@ -152,12 +153,16 @@ class SimDaemon:
 
     def __init__(self, world: "CleanWorld", broker_id: int, options: CleanerOptions) -> None:
         self.world, self.broker_id = world, BrokerId(broker_id)
+        world.lives += 1  # a lock that was asked for in the last moment may come after the death
         self.manager = Manager(
             log=world.log_of(self.broker_id),
             disk=world.disk,
             clock=world.clock,
             rng=random.Random(f"manager/{broker_id}"),
-            options=ManagerOptions(state_dir=f"/state{broker_id}"),
+            options=ManagerOptions(
+                state_dir=f"/state{broker_id}/{world.lives}",
+                snapshots=SnapshotOptions(after_events=10**9, after_seconds=10**9),
+            ),
         )
         self.copies = SimCopies(self.manager)
         self.bucket = Bucket(
@@ -210,6 +215,7 @@ class CleanWorld:
         self.facts = ClusterFacts(owners=dict.fromkeys(range(COUNT), 1))
         self.daemons: dict[int, SimDaemon] = {}
         self._folds: dict[int, Fold] = {}
+        self.lives = 0
 
     # What a simulation may replace.
 

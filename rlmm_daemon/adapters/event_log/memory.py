@@ -52,9 +52,9 @@ class AppendFault(enum.Enum):
     UNKNOWN_LATE = enum.auto()  #: appears when `MemoryLogStore.deliver_late` is called
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Cursor:
-    """One follower: where it stands, and whether what it stood on is gone."""
+    """One follower: where it stands, and whether what it stood on is gone; itself, not its like."""
 
     position: int
     truncated: bool = False

@@ -1,12 +1,15 @@
 """One task per metadata partition, as long as this daemon owns or follows it.
 
 The owner removes what is marked and ends what is stuck; a daemon that only follows ends its own
-broker's stuck copies. With the Kafka log the owner is the daemon of the partition's leader, and a
-view of the cluster that is too old owns nothing, so that a former owner stops.
+broker's stuck copies. Those may lie where it follows nothing any more, since replicas move: so each
+metadata partition is followed for one pass now and then. With the Kafka log the owner is the daemon
+of the partition's leader, and a view of the cluster that is too old owns nothing, so that a former
+owner stops.
 """
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
@@ -92,6 +95,8 @@ class Cleaner:
         self._tasks: dict[MetadataPartition, asyncio.Task[None]] = {}
         #: Rung by marks since the last pass of that partition.
         self._marked: set[MetadataPartition] = set()
+        #: How many passes over a metadata partition were ended, for the rounds.
+        self._passes: Counter[MetadataPartition] = Counter()
         self._group: asyncio.TaskGroup | None = None
         self._orders: dict[str, asyncio.Task[None]] = {}
         manager.hooks.applied.append(self._applied)
@@ -104,6 +109,7 @@ class Cleaner:
         await manager.until_open()
         async with asyncio.TaskGroup() as self._group:
             group = self._group
+            group.create_task(self._rounds(), name="cleaner.rounds")
             while True:
                 wanted = self._wanted()
                 for number in [each for each in self._tasks if each not in wanted]:
@@ -132,6 +138,27 @@ class Cleaner:
         if self.tools.manager.fleet.follow_set is None:
             return set()
         return set(self._owned() or ()) | set(self.tools.manager.fleet.followers)
+
+    async def _rounds(self) -> None:
+        """Follow each metadata partition that nobody else wants for a pass, one after another."""
+        options = self.tools.options
+        while True:
+            await asyncio.sleep(options.round_seconds)
+            follow_set = self.tools.manager.fleet.follow_set
+            count = 0 if follow_set is None else follow_set.partition_count
+            for number in map(MetadataPartition, range(count)):
+                if follow_set is not None and number not in self.tools.manager.fleet.followers:
+                    with follow_set.keep(number):
+                        await self._until_passed(number)
+
+    async def _until_passed(self, number: MetadataPartition) -> None:
+        """Return after a whole pass that found the fold ready; not beyond a round's time."""
+        before = self._passes[number]
+        until = self.tools.clock.monotonic() + self.tools.options.round_seconds
+        while self._passes[number] == before:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self.tools.clock.monotonic() >= until:
+                return
 
     async def _stop(self, number: MetadataPartition) -> None:
         task = self._tasks.pop(number)
@@ -206,6 +233,7 @@ class Cleaner:
             still_ours=lambda: self._still_follows(number, follower),
             peers=peers,
         ).look(follower)
+        self._passes[number] += 1
 
     def _still_follows(self, number: MetadataPartition, follower: Follower) -> bool:
         return self.tools.manager.fleet.followers.get(number) is follower

@@ -9,6 +9,8 @@ class CleanerOptions:
 
     #: Between two passes over a metadata partition; a mark is taken up at once.
     interval_seconds: float = 30.0
+    #: Between two rounds over the metadata partitions that are not followed otherwise.
+    round_seconds: float = 3600.0
     #: Batches of segments in flight over all metadata partitions.
     parallelism: int = 4
     #: 0: no limit.

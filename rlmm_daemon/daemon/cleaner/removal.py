@@ -84,6 +84,8 @@ class PartitionRemoval:
         if step is Step.REST or step in HOLDS:
             return step
         step = partition_step(self._facts(await self._proven(fresh=_appends(step)), peers=True))
+        if step is Step.LIST and self._waited_for_peers() and not await self._peers():
+            return Step.HOLD_PEERS  # it was listed before; no need to list it for nothing
         if step is not Step.APPEND_FINISHED:
             return step
         return partition_step(self._facts(self._proof, peers=await self._peers()))
@@ -110,6 +112,10 @@ class PartitionRemoval:
             self._proof = (await self._tools.proof.prove([topic_id]))[topic_id]
             self._proven_at = now
         return self._proof
+
+    def _waited_for_peers(self) -> bool:
+        note = self._tools.notes.removals.get(self._partition)
+        return note is not None and note.step is Step.HOLD_PEERS
 
     async def _peers(self) -> bool:
         if not self._tools.options.jvm_peers:

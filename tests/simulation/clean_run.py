@@ -1,0 +1,199 @@
+"""Run the cleaner's simulation: many seeds, one seed, or the planted bugs.
+
+python -m tests.simulation.clean_run --seeds 500
+python -m tests.simulation.clean_run --seed 17
+python -m tests.simulation.clean_run --mutants
+"""
+
+# ruff: noqa: T201  # a command line prints
+
+import argparse
+import concurrent.futures
+import importlib
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from tests.simulation import mutants
+from tests.simulation.mutants import SEEDS_FACTOR, Mutant
+
+CHUNK_SEEDS: Final = 10
+_CLEANER: Final = "rlmm_daemon.daemon.cleaner"
+_STEPS: Final = "rlmm_daemon.core.disposal.steps"
+
+#: `seeds` is how many it took when it was recorded.
+MUTANTS: Final[Sequence[Mutant]] = (
+    Mutant(
+        name="removes_without_the_second_fact",
+        module=_STEPS,
+        old="    (lambda f: f.proof is Proof.ALIVE, PartitionStep.HOLD_ALIVE),\n",
+        new="",
+        seeds=5,
+    ),
+    Mutant(
+        name="finishes_without_a_listing",
+        module=_STEPS,
+        old="    (lambda f: f.listing is Listing.NOT_TAKEN, PartitionStep.LIST),\n",
+        new="",
+        seeds=20,
+    ),
+    Mutant(
+        name="takes_a_running_copy_for_stuck",
+        module=_STEPS,
+        old="    (lambda f: f.running_here or f.age_ms <= f.patience_ms, CopyStep.LIVE),\n",
+        new="",
+        seeds=5,
+    ),
+    Mutant(
+        name="deletes_what_is_held",
+        module="rlmm_daemon.daemon.manager",
+        old="return cache is not None and segment_id in cache.held",
+        new="return False",
+        seeds=30,
+    ),
+    Mutant(
+        name="a_stuck_copys_delete_without_its_mark",
+        module=f"{_CLEANER}.stuck",
+        old="                ONLY_IF_STARTED,\n",
+        new="                None,\n",
+        seeds=30,
+    ),
+    Mutant(
+        name="trusts_its_delete_whatever_it_replaced",
+        module=f"{_CLEANER}.stuck",
+        old=(
+            "return isinstance(outcome, Applied) and "
+            "outcome.previous_state is S.COPY_SEGMENT_STARTED"
+        ),
+        new="return True",
+        seeds=30,
+    ),
+    Mutant(
+        name="deletes_objects_before_the_event",
+        module=f"{_CLEANER}.segments",
+        old="            await self._start(batch)\n",
+        new=(
+            "            for i in batch.ids:\n"
+            "                s = self._segment(batch.partition, i)\n"
+            "                batch.going |= {i: s} if s else {}\n"
+            "            await self._delete_objects(batch)\n"
+            "            await self._start(batch)\n"
+        ),
+        seeds=5,
+    ),
+    Mutant(
+        name="finishes_although_a_delete_failed",
+        module=f"{_CLEANER}.segments",
+        old=("return [each for each in dict.fromkeys(owner.values()) if each not in failed]"),
+        new="return list(dict.fromkeys(owner.values()))",
+        seeds=10,
+    ),
+    Mutant(
+        name="ends_nothing_where_it_follows_nothing",
+        module=f"{_CLEANER}.cleaner",
+        old="                        await self._until_passed(number)\n",
+        new="                        pass\n",
+        seeds=10,
+    ),
+    Mutant(
+        name="a_new_owner_starts_nothing",
+        module=f"{_CLEANER}.removal",
+        old="                return await self._delete_segments()\n",
+        new="                return False\n",
+        seeds=3,
+    ),
+)
+BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}
+
+
+def run_seeds(seeds: range) -> tuple[int, dict[int, str]]:
+    """Return the steps of these seeds, and what failed."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL + 1))
+    cleaner = importlib.import_module("tests.simulation.cleaner")  # late: a bug is planted first
+    steps, failures = 0, {}
+    for seed in seeds:
+        try:
+            steps += cleaner.run_seed(seed)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+            failures[seed] = f"{type(error).__name__}: {error}"
+    return steps, failures
+
+
+def hunt(mutant: Mutant) -> tuple[int, str]:
+    """Return after how many seeds a planted bug was found (0: not), and how."""
+    mutants.plant(mutant)
+    for seed in range(SEEDS_FACTOR * mutant.seeds):
+        _, failures = run_seeds(range(seed, seed + 1))
+        if failures:
+            return seed + 1, failures[seed]
+    return 0, "not found"
+
+
+def _pool(workers: int, tasks_max: int | None = None) -> concurrent.futures.ProcessPoolExecutor:
+    spawn = multiprocessing.get_context("spawn")
+    return concurrent.futures.ProcessPoolExecutor(
+        workers, mp_context=spawn, max_tasks_per_child=tasks_max
+    )
+
+
+def run_many(first: int, count: int, workers: int) -> int:
+    """Run seeds in parallel; return the exit code."""
+    began, total = time.perf_counter(), 0
+    failures: dict[int, str] = {}
+    with _pool(workers) as pool:
+        chunks = [
+            range(begin, min(begin + CHUNK_SEEDS, first + count))
+            for begin in range(first, first + count, CHUNK_SEEDS)
+        ]
+        for steps, failed in pool.map(run_seeds, chunks):
+            total += steps
+            failures |= failed
+    for seed, what in sorted(failures.items())[:5]:
+        print(f"{what}\n  replay: python -m tests.simulation.clean_run --seed {seed}")
+    seconds = time.perf_counter() - began
+    print(
+        f"cleaner: {count} seeds, {len(failures)} failed, {total} steps, "
+        f"{count / seconds:.1f} seeds/s in {seconds:.0f} s"
+    )
+    return 1 if failures else 0
+
+
+def hunt_all(workers: int, names: Sequence[str]) -> int:
+    """Hunt each planted bug in a process of its own; one that is not found fails the run."""
+    chosen = [BY_NAME[name] for name in names] or list(MUTANTS)
+    missed = 0
+    with _pool(workers, tasks_max=1) as pool:
+        for mutant, (seeds, how) in zip(chosen, pool.map(hunt, chosen), strict=True):
+            missed += not seeds
+            word = f"found after {seeds} seeds" if seeds else "NOT FOUND"
+            print(f"{mutant.name}: {word} (recorded {mutant.seeds})  {how[:110]}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} planted bugs found")
+    return 1 if missed else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.clean_run")
+    parser.add_argument("--seeds", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="hunt these, or all")
+    parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
+    chosen = parser.parse_args(arguments)
+    if chosen.mutants is not None:
+        return hunt_all(chosen.workers, chosen.mutants)
+    if chosen.seed is not None:
+        _, failures = run_seeds(range(chosen.seed, chosen.seed + 1))
+        print(failures.get(chosen.seed, f"seed {chosen.seed}: no failure"))
+        return 1 if failures else 0
+    return run_many(chosen.first, chosen.seeds, chosen.workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
