@@ -166,6 +166,10 @@ def _own_head(delta: int) -> bytes:
     return _RECORD_HEAD + varint(delta) + _NULL
 
 
+#: The same, by delta, for the tight loop.
+_OWN_HEADS: Final = tuple(_RECORD_HEAD + varint(delta) + _NULL for delta in range(_OWN_HEADS_MAX))
+
+
 def _corrupt(reason: str, position: int) -> LogCorrupt:
     return LogCorrupt(f"{reason} (batch at byte {position})", position=position)
 
@@ -224,8 +228,17 @@ def _records(batch: Batch) -> list[tuple[int, bytes | None]]:
     if batch.record_count * (_RECORD_BYTES_MIN + 1) > len(payload) - at:
         raise Malformed(f"{batch.record_count} records in {len(payload) - at} bytes")
     found: list[tuple[int, bytes | None]] = []
-    least = 0
+    least, base, last = 0, batch.base_offset, batch.last_offset_delta
     for _ in range(batch.record_count):
+        behind = _own_end(payload, at, least)
+        if behind:
+            if least > last:
+                raise Malformed(f"offset delta {least} is not in {least}..{last}")
+            # Behind two lengths of two bytes each and the head; before the header count.
+            value_at = at + 4 + len(_OWN_HEADS[least])
+            found.append((base + least, payload[value_at : behind - 1]))
+            least, at = least + 1, behind
+            continue
         size, at = read_varint(payload, at, what="record length")
         end = at + size
         if size < _RECORD_BYTES_MIN or end > len(payload):
@@ -233,13 +246,35 @@ def _records(batch: Batch) -> list[tuple[int, bytes | None]]:
         delta, value = least, _own_value(payload, at, end, least)
         if value is None:
             delta, value = _read_record(payload, at, end)
-        if not least <= delta <= batch.last_offset_delta:
-            raise Malformed(f"offset delta {delta} is not in {least}..{batch.last_offset_delta}")
-        found.append((batch.base_offset + delta, value))
+        if not least <= delta <= last:
+            raise Malformed(f"offset delta {delta} is not in {least}..{last}")
+        found.append((base + delta, value))
         least, at = delta + 1, end
     if at != len(payload):
         raise Malformed(f"{len(payload) - at} bytes behind the last record")
     return found
+
+
+def _own_end(payload: bytes, at: int, delta: int) -> int:
+    """Return where a record ends that `build` wrote, of a middling size; else 0.
+
+    Middling: both lengths take two bytes, as those of nearly all events do. Two reads of the
+    lengths and one comparison take the place of five varints.
+    """
+    if delta >= _OWN_HEADS_MAX or at + 3 > len(payload):
+        return 0
+    low, high = payload[at], payload[at + 1]
+    if not low & 0x80 or high & 0x80 or low & 1:
+        return 0
+    head = _OWN_HEADS[delta]
+    end = at + 2 + (low - 0x80 >> 1 | high << 6)
+    size_at = at + 2 + len(head)
+    if end > len(payload) or size_at + 3 > end or not payload.startswith(head, at + 2):
+        return 0
+    low, high = payload[size_at], payload[size_at + 1]
+    if not low & 0x80 or high & 0x80 or low & 1 or payload[end - 1]:
+        return 0
+    return end if size_at + 3 + (low - 0x80 >> 1 | high << 6) == end else 0
 
 
 def _own_value(payload: bytes, at: int, end: int, delta: int) -> bytes | None:

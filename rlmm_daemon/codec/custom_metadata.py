@@ -109,7 +109,12 @@ def decode(custom: bytes | None) -> StoredFacts | None:
 
 def is_only_if_started(custom: bytes | None) -> bool:
     """Return whether this says "only if the segment is COPY_SEGMENT_STARTED"."""
-    return custom is not None and _ours(custom) and bool(custom[_FLAGS_AT] & FLAG_ONLY_IF_STARTED)
+    return (
+        custom is not None
+        and len(custom) == CUSTOM_METADATA_BYTES
+        and bool(custom[_FLAGS_AT] & FLAG_ONLY_IF_STARTED)
+        and _ours(custom)
+    )
 
 
 def _ours(custom: bytes) -> bool:

@@ -210,7 +210,11 @@ class PartitionCache:
         row = sealed.row_of(segment_id)
         return None if row < 0 else sealed.kept(row)
 
-    def _forget_kept(self, segment_id: SegmentId) -> None:
+    def forget_kept(self, segment_id: SegmentId) -> None:
+        """The record of a segment has custom metadata again, or there is no record any more."""
+        sealed = self.segments.sealed
+        if not self._kept and (sealed is None or not len(sealed.kept_rows)):
+            return
         self._kept.pop(segment_id, None)
         if self._kept_of(segment_id) is not None:
             self._kept[segment_id] = None
@@ -353,7 +357,7 @@ class PartitionCache:
             index.unreferenced.pop(segment_id, None)
             if index.is_empty:
                 self.epochs.drop(epoch)
-        self._forget_kept(segment_id)
+        self.forget_kept(segment_id)
         self.segments.remove(segment_id)
         self.segments_by_state[_DELETE_STARTED] -= 1
         self.bytes_by_state[_DELETE_STARTED] -= tails.size_of(tail)
@@ -361,7 +365,7 @@ class PartitionCache:
 
     def _keep_custom(self, segment_id: SegmentId, old: bytes, new: bytes) -> None:
         if _custom_of(new) is not None:
-            self._forget_kept(segment_id)
+            self.forget_kept(segment_id)
         elif (custom := _custom_of(old)) is not None:
             self._kept[segment_id] = custom
 

@@ -19,6 +19,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.record_writing import Record
+from rlmm_daemon.core import common_events
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.outcome import (
     Applied,
@@ -56,6 +57,8 @@ _ID_END: Final = UUID_BYTES
 _WRITTEN_AT: Final = UUID_BYTES + 1
 _CUSTOM_AT: Final = _WRITTEN_AT + 12
 _UPDATE_BYTES_MIN: Final = _CUSTOM_AT + 3
+_COPY_STARTED: Final = SegmentState.COPY_SEGMENT_STARTED
+_FINISHED: Final = int(SegmentState.COPY_SEGMENT_FINISHED)
 _DELETE_FINISHED: Final = int(SegmentState.DELETE_SEGMENT_FINISHED)
 
 
@@ -126,16 +129,36 @@ class Fold:
                     return self._defer(offset, value, cache)
                 cache = self.partitions.wake(cache)
             if cache is not None:
-                kind = value[:_ENVELOPE_BYTES]
-                if kind == _UPDATE:
-                    end = _update_state_at(value, at)
-                    if end:
-                        return self._update(offset, value, cache, at, end)
-                elif kind == _ADD:
-                    tail = value[at + UUID_BYTES :]
-                    if tails.is_common_start(tail):
-                        return self._add(offset, value, cache, tail)
+                outcome = self._apply_short(offset, value, cache, at)
+                if outcome is not None:
+                    return outcome
         return self._apply_decoded(offset, value)
+
+    def _apply_short(
+        self, offset: int, value: bytes, cache: PartitionCache, at: int
+    ) -> Outcome | None:
+        """Apply a record of a common shape, whose prefix ends at `at`; None: take the long way."""
+        kind = value[:_ENVELOPE_BYTES]
+        id_end = at + UUID_BYTES
+        if kind == _UPDATE:
+            end = _update_state_at(value, at)
+            if not end:
+                return None
+            if value[end] == _FINISHED and common_events.finish(
+                cache,
+                SegmentId(value[at:id_end]),
+                value[at + _WRITTEN_AT : at + _CUSTOM_AT],
+                value[at + _CUSTOM_AT : end],
+            ):
+                self.applied += 1
+                return Applied(value, cache.partition, _COPY_STARTED)
+            return self._update(offset, value, cache, at, end)
+        if kind != _ADD or not tails.is_common_start(tail := value[id_end:]):
+            return None
+        if common_events.start(cache, SegmentId(value[at:id_end]), tail):
+            self.applied += 1
+            return Applied(value, cache.partition, None)
+        return self._add(offset, value, cache, tail)
 
     def again(self, cache: PartitionCache, events: Iterable[tuple[int, bytes]]) -> None:
         """Apply events to one cache that were counted before."""

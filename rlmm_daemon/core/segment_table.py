@@ -21,21 +21,21 @@ _START: Final = slice(tails.START_AT, tails.END_AT)
 class SegmentTable:
     """Every segment that is not yet DELETE_SEGMENT_FINISHED, by id."""
 
-    __slots__ = ("_count", "_tails", "head", "sealed")
+    __slots__ = ("_count", "changes", "head", "sealed")
 
     def __init__(self, prefix: bytes, sealed: "SealedTable | None" = None) -> None:
         #: What stands before the segment id in every record of this partition.
         self.head = tails.ENVELOPE + prefix
         self.sealed = sealed
         #: Over the sealed rows; None: that row is gone.
-        self._tails: dict[SegmentId, bytes | None] = {}
+        self.changes: dict[SegmentId, bytes | None] = {}
         self._count = 0 if sealed is None else sealed.rows
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[SegmentId]:
-        changed, sealed = self._tails, self.sealed
+        changed, sealed = self.changes, self.sealed
         if sealed is not None:
             for row in range(sealed.rows):
                 if (segment_id := sealed.id(row)) not in changed:
@@ -49,8 +49,8 @@ class SegmentTable:
 
     def get(self, segment_id: SegmentId) -> bytes | None:
         """Return the segment's tail."""
-        tail = self._tails.get(segment_id)
-        if tail is not None or self.sealed is None or segment_id in self._tails:
+        tail = self.changes.get(segment_id)
+        if tail is not None or self.sealed is None or segment_id in self.changes:
             return tail
         row = self.sealed.row_of(segment_id)
         return None if row < 0 else self.sealed.tail(row)
@@ -64,7 +64,7 @@ class SegmentTable:
     def put(self, segment_id: SegmentId, tail: bytes, *, is_new: bool) -> None:
         """Store a segment's present tail; `is_new` says that `get` has none."""
         assert len(segment_id) == UUID_BYTES
-        self._tails[segment_id] = tail
+        self.changes[segment_id] = tail
         if is_new:
             self._count += 1
 
@@ -72,9 +72,9 @@ class SegmentTable:
         """Forget a segment that is there."""
         self._count -= 1
         if self.sealed is not None and self.sealed.row_of(segment_id) >= 0:
-            self._tails[segment_id] = None
+            self.changes[segment_id] = None
         else:
-            del self._tails[segment_id]
+            del self.changes[segment_id]
 
     def pair(self, ref: SegmentId | int) -> tuple[SegmentId, bytes]:
         """Return id and present tail of a segment, given by id or by its sealed row."""
@@ -83,7 +83,7 @@ class SegmentTable:
         sealed = self.sealed
         assert sealed is not None, "only a sealed table has rows"
         segment_id = sealed.id(ref)
-        tail = self._tails.get(segment_id)
+        tail = self.changes.get(segment_id)
         return segment_id, sealed.tail(ref) if tail is None else tail
 
     def record(self, ref: SegmentId | int) -> bytes:
@@ -93,7 +93,7 @@ class SegmentTable:
     @property
     def changed(self) -> int:
         """How many segments are kept beside the sealed rows, or hide one."""
-        return len(self._tails)
+        return len(self.changes)
 
     def ordered(self) -> list[SegmentId]:
         """Return all ids by start offset, then id. O(n log n), near O(n) if they came in order."""
@@ -112,7 +112,7 @@ class SegmentTable:
 
         All there are: nothing that is gone, nothing twice.
         """
-        tails_now = self._tails
+        tails_now = self.changes
         live = [segment_id for segment_id, tail in tails_now.items() if tail is not None]
         # Offsets are never negative, so their big-endian bytes sort as they do.
         live.sort(key=lambda i: (tails_now[i] or b"")[_START] + i)
