@@ -175,6 +175,8 @@ class Ages:
     #: The largest recorded copy deadline and the delivery timeout together.
     stuck_copy_ms: int
     stuck_delete_ms: int = 3_600_000
+    #: How far the clocks of storage, brokers and this machine may be apart.
+    skew_ms: int = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +221,8 @@ def judge_upload(recorded: Recorded, initiated_ms: int, ages: Ages) -> Judged | 
 def _unwanted(
     kind: Finding, recorded: Recorded, present: Mapping[str, Present], ages: Ages
 ) -> Iterator[Judged]:
+    if recorded.event_ms > ages.listed_ms - ages.skew_ms:
+        return  # deleted since the listing: then it was rightly there
     for suffix, found in present.items():
         # An event from a clock that runs ahead makes the object younger, never older.
         age_ms = ages.listed_ms - max(found.modified_ms, recorded.event_ms)

@@ -18,7 +18,7 @@ from rlmm_daemon.domain.segment import SegmentState as S
 DAY = 86_400_000
 NOW = 1_700_000_000_000
 AGES = Ages(listed_ms=NOW, grace_ms=DAY, stuck_copy_ms=3_600_000)
-OLD, YOUNG = NOW - 2 * DAY, NOW - 60_000
+OLD, YOUNG, NEW = NOW - 2 * DAY, NOW - 600_000, NOW - 60_000
 SIZES = {".log": 100, ".index": 8}
 
 
@@ -61,6 +61,11 @@ def test_an_unwanted_object_is_condemned_when_it_is_old(state: S | None, kind: s
 def test_an_object_is_as_young_as_the_event_that_deleted_it() -> None:
     judged = told(S.DELETE_SEGMENT_FINISHED, there(log=1), event_ms=YOUNG)
     assert kinds(judged) == [("deleted_but_present", ".log", False)]
+
+
+def test_what_was_deleted_while_the_listing_ran_is_no_finding() -> None:
+    assert told(S.DELETE_SEGMENT_FINISHED, there(), event_ms=NEW) == []
+    assert told(S.DELETE_SEGMENT_FINISHED, there(), event_ms=NOW + 1) == []
 
 
 def test_grace_is_over_only_after_its_last_millisecond() -> None:
