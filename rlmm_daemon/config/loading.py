@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from rlmm_daemon.config.model import Config, EmbeddedLog, KafkaSecurity, LocalStorage, S3Storage
+from rlmm_daemon.config.reconcile import ReconcileConfig
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.secret import HIDDEN, looks_secret
 
@@ -37,6 +38,10 @@ _PATHS: Final = (
     "storage.access_key_id_file",
     "storage.secret_access_key_file",
     "storage.session_token_file",
+    "daemon_config",
+    "listing.manifest",
+    "output.directory",
+    "output.textfile",
 )
 
 
@@ -46,12 +51,17 @@ def load(file: str | Path, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: unreadable, or wrong; `fields["problems"]` lists every mistake.
     """
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise _failure(str(file), [f"can't be read: {reason}"]) from error
-    return parse(text, overrides, source=str(file))
+    return parse(_text_of(file), overrides, source=str(file))
+
+
+def load_reconcile(file: str | Path, overrides: Sequence[str] = ()) -> ReconcileConfig:
+    """Return the checked configuration of the nightly job, as `load` does the daemon's.
+
+    Raises:
+        ConfigError: as `load`.
+    """
+    raw = _checked(_text_of(file), ReconcileConfig, overrides, str(file))
+    return msgspec.convert(raw, ReconcileConfig)
 
 
 def parse(text: str, overrides: Sequence[str] = (), *, source: str = "configuration") -> Config:
@@ -60,20 +70,35 @@ def parse(text: str, overrides: Sequence[str] = (), *, source: str = "configurat
     Raises:
         ConfigError: as `load`.
     """
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _failure(source, [f"is not TOML: {error}"]) from error
-    problems = [problem for override in overrides for problem in _override(raw, override)]
-    problems += _check_table(raw, Config, "")
-    if problems:
-        raise _failure(source, problems)
-    _make_paths_absolute(raw)
+    raw = _checked(text, Config, overrides, source)
     config = msgspec.convert(raw, Config)
     problems = [*_check_together(config)]
     if problems:
         raise _failure(source, problems)
     return config
+
+
+def _text_of(file: str | Path) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise _failure(str(file), [f"can't be read: {reason}"]) from error
+
+
+def _checked(
+    text: str, kind: type[msgspec.Struct], overrides: Sequence[str], source: str
+) -> dict[str, Any]:
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _failure(source, [f"is not TOML: {error}"]) from error
+    problems = [problem for override in overrides for problem in _override(raw, override)]
+    problems += _check_table(raw, kind, "")
+    if problems:
+        raise _failure(source, problems)
+    _make_paths_absolute(raw)
+    return raw
 
 
 def effective_toml(config: Config) -> str:
