@@ -30,7 +30,7 @@ demo: install ## The main job end to end on real Kafka segments
 	$(BIN)/python deploy/dev/demo.py
 
 test: install ## All tests but those that need a server beside them
-	$(BIN)/pytest -q -m "not s3" $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "not s3 and not spark" $(PYTEST_ARGS)
 
 lint: install ## Rules and format
 	$(BIN)/ruff check .
@@ -90,6 +90,7 @@ dist: install ## Wheel and sdist in dist/, the wheel tried in a bare venv
 lock: ## Resolve the dependencies anew (needs uv)
 	uv pip compile --quiet --upgrade --generate-hashes --no-header pyproject.toml -o requirements.lock
 	uv pip compile --quiet --upgrade --generate-hashes --no-header --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	uv pip compile --quiet --upgrade --generate-hashes --no-header --extra spark --group spark -c requirements-dev.lock pyproject.toml -o requirements-spark.lock
 
 clean: ## Remove everything that was made
 	rm -rf .venv dist build var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -145,3 +146,16 @@ demo-cluster: install plugin ## What tiers where on three brokers, while a leade
 
 bench-cluster: install plugin ## The same broker with the plugin, then with Kafka's own managers
 	$(BIN)/python -m tests.benchmarks.cluster
+
+# The nightly job: needs a JDK (17 or later).
+.PHONY: install-spark test-reconcile
+SPARK_STAMP := .venv/.installed-spark
+
+install-spark: $(SPARK_STAMP) ## Add Spark to .venv, hashes checked
+
+$(SPARK_STAMP): $(STAMP) requirements-spark.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-spark.lock
+	@touch $@
+
+test-reconcile: install-spark ## The nightly job's tests, on a real Spark
+	$(BIN)/pytest -q $(PYTEST_ARGS) tests/reconcile tests/unit/reconcile
