@@ -512,22 +512,25 @@ def _is_private(config: Config) -> bool:
     return several and isinstance(config.storage, LocalStorageConfig) and not config.storage.shared
 
 
-def storage_of(config: Config, rng: random.Random) -> _Storage | None:
-    """Return the configured storage, closed; None for metadata only."""
+def storage_of(config: Config, rng: random.Random, *, owner: str | None = None) -> _Storage | None:
+    """Return the configured storage, closed; None for metadata only.
+
+    `open` sweeps what an earlier run of the same owner left: whoever is not the daemon, and may
+    run beside it, says another one.
+    """
+    owner = owner or str(config.daemon.broker_id)
     match config.storage:
         case NoStorage():
             return None
         case LocalStorageConfig(directory=directory, prefix=prefix):
             backend = LocalStorage(
                 directory,
-                owner=str(config.daemon.broker_id),
+                owner=owner,
                 threads_max=config.copy.parallelism + 2,
             )
             return _Storage(backend, Bucket(backend, layout=Layout(prefix), rng=rng))
         case S3StorageConfig() as s3:
-            remote = S3Storage(
-                s3_options_of(config, s3), owner=str(config.daemon.broker_id), rng=rng
-            )
+            remote = S3Storage(s3_options_of(config, s3), owner=owner, rng=rng)
             return _Storage(remote, Bucket(remote, layout=Layout(s3.prefix), rng=rng))
         case _:
             assert_never(config.storage)

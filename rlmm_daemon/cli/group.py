@@ -60,6 +60,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
             "partition": Row(f"{_CLI}.partition", "Retry, rebuild, or accept what is missing."),
             "log": Row(f"{_CLI}.log", "Check, seal and repair the event log."),
             "snapshot": Row(f"{_CLI}.snapshot", "Write, check and show snapshots."),
+            "reconcile": Row(f"{_CLI}.reconcile", "Hold the storage against the log, on Spark."),
         },
         "Run": {
             "run": Row(f"{_CLI}.run", "Run the daemon in the foreground."),

@@ -1,0 +1,231 @@
+"""`rlmm reconcile`: hold the remote storage against the metadata log; clean what belongs to nobody.
+
+Exit codes of `run`: 0 storage and log agree, 1 findings, 2 usage, 4 a guard refused to condemn
+anything, 5 not all could be read.
+"""
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+import msgspec
+
+from rlmm_daemon.cli.options import json_option
+from rlmm_daemon.cli.output import show_error, show_facts, show_json, show_table
+from rlmm_daemon.config import load
+from rlmm_daemon.config.loading import load_reconcile
+from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
+
+CLEAN: Final = 0
+FINDINGS: Final = 1
+REFUSED: Final = 4
+INCOMPLETE: Final = 5
+CONFIG_DEFAULT: Final = "/etc/rlmm/reconcile.toml"
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_REASONS_MAX: Final = 10
+
+
+@click.group("reconcile")
+def command() -> None:
+    """Hold the remote storage against the metadata log. Needs the extra [spark]."""
+
+
+def _config_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option(
+            "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Of this file's keys."
+        ),
+        click.option("--config", "file", default=CONFIG_DEFAULT, show_default=True, metavar="FILE"),
+        json_option,
+    ):
+        function = option(function)
+    return function
+
+
+@command.command("run")
+@click.option(
+    "--execute", is_flag=True, help="Quarantine what is condemned; delete what was long enough."
+)
+@_config_options
+def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) -> None:
+    """List the storage, read the log, report what disagrees. Without --execute nothing is touched.
+
+    Findings, summary.json and report.html go to [output] directory, the last run's to `latest`.
+    """
+    config = load_reconcile(file, overrides)
+    daemon = load(config.daemon_config)
+    with _incomplete(as_json=as_json):
+        # Imported late: Spark takes seconds, and a wrong configuration is told before.
+        from rlmm_daemon.reconcile import report  # noqa: PLC0415
+        from rlmm_daemon.reconcile.night import Run  # noqa: PLC0415
+        from rlmm_daemon.reconcile.session import session  # noqa: PLC0415
+
+        with _progress() as progress, session(config.spark) as spark:
+            job = Run(
+                spark,
+                config,
+                daemon,
+                execute=execute,
+                now_ms=time.time_ns() // 1_000_000,
+                progress=progress,
+            )
+            night = job.whole()
+        report.write(night, job.directory, config.output)
+    if as_json:
+        show_json(asdict(night))
+    else:
+        _show(night, report.rows(night), str(job.directory))
+    code = REFUSED if night.refused else FINDINGS if night.findings else CLEAN
+    raise click.exceptions.Exit(code)
+
+
+@command.command("accept-record")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("offset", type=click.IntRange(min=0))
+@click.argument("sha256")
+@click.option("--reason", required=True, help="Why no event is lost by it; kept beside it.")
+@_config_options
+def accept_record(
+    partition: int,
+    offset: int,
+    sha256: str,
+    reason: str,
+    *,
+    file: str,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Say that a record of the log, which is no event, hides nothing; runs then pass it."""
+    if not _SHA256.fullmatch(sha256):
+        raise InvalidArgument("SHA256 is 64 hexadecimal digits, as the refused run printed it")
+    from rlmm_daemon.reconcile import control  # noqa: PLC0415 - as above
+
+    record = control.AcceptedRecord(
+        metadata_partition=partition,
+        offset=offset,
+        sha256=sha256,
+        reason=reason,
+        accepted_at_ms=time.time_ns() // 1_000_000,
+    )
+
+    async def work() -> None:
+        async with control.opened(load(load_reconcile(file, overrides).daemon_config)) as storage:
+            await control.accept(storage, record)
+
+    asyncio.run(work())
+    if as_json:
+        show_json(msgspec.to_builtins(record))
+    else:
+        click.echo(f"accepted the record at offset {offset} of metadata partition {partition}")
+
+
+@command.command("manifests")
+@_config_options
+def manifests(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """List what earlier runs have quarantined."""
+    from rlmm_daemon.reconcile import control, quarantine  # noqa: PLC0415 - as above
+
+    async def work() -> dict[str, quarantine.Manifest]:
+        async with control.opened(load(load_reconcile(file, overrides).daemon_config)) as storage:
+            return await quarantine.read_manifests(storage)
+
+    found = sorted(asyncio.run(work()).items())
+    if as_json:
+        show_json({name: msgspec.to_builtins(manifest) for name, manifest in found})
+        return
+    show_table(
+        ("manifest", "objects", "bytes", "restored"),
+        [
+            (name, len(m.entries), sum(entry.size for entry in m.entries), m.restored)
+            for name, m in found
+        ],
+    )
+
+
+@command.command("restore")
+@click.argument("manifest")
+@_config_options
+def restore(manifest: str, *, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Take a manifest out of force: its objects stay, and are not quarantined again."""
+    from rlmm_daemon.reconcile import control, quarantine  # noqa: PLC0415 - as above
+
+    async def work() -> quarantine.Manifest:
+        async with control.opened(load(load_reconcile(file, overrides).daemon_config)) as storage:
+            return await quarantine.restore(storage, manifest)
+
+    restored = asyncio.run(work())
+    if as_json:
+        show_json({"manifest": manifest, "objects": len(restored.entries)})
+    else:
+        click.echo(f"restored {len(restored.entries):,} objects of {manifest}")
+
+
+@contextmanager
+def _incomplete(*, as_json: bool) -> Iterator[None]:
+    """Turn what kept a run from its end into exit code 5, its reason told."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except RlmmError as error:
+        show_error(error, as_json=as_json)
+        raise click.exceptions.Exit(INCOMPLETE) from error
+    except ImportError as error:
+        click.echo(f"rlmm: {error}; install the extra: pip install 'rlmm-daemon[spark]'", err=True)
+        raise click.exceptions.Exit(INCOMPLETE) from error
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Yield what shows the stage on a terminal; elsewhere nothing is shown."""
+    if not sys.stderr.isatty():
+        yield lambda stage: None  # noqa: ARG005 - nobody watches
+        return
+    from rich.console import Console  # noqa: PLC0415 - only for people
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=8)
+
+        def show(stage: str) -> None:
+            bar.update(task, description=stage, advance=1)
+
+        yield show
+
+
+def _show(night: Any, kinds: list[tuple[str, str, int, int, str]], directory: str) -> None:
+    show_facts(
+        {
+            "cluster": night.cluster,
+            "objects": night.objects,
+            "bytes": night.object_bytes,
+            "events": night.events,
+            "seconds": round(sum(night.seconds.values())),
+            "report": f"{directory}/report.html",
+        }
+    )
+    click.echo()
+    if kinds:
+        show_table(("severity", "kind", "number", "bytes", "what to do"), kinds)
+    else:
+        click.echo("storage and log agree")
+    for reason in night.refused[:_REASONS_MAX]:
+        show_facts({"refused": reason})
+    if len(night.refused) > _REASONS_MAX:
+        click.echo(f"and {len(night.refused) - _REASONS_MAX} reasons more, in summary.json")
+    if night.execute and not night.refused:
+        show_facts(
+            {
+                "quarantined": night.quarantined,
+                "deleted": night.deleted,
+                "failed": night.failed,
+                "left for another night": night.left,
+            }
+        )

@@ -1,0 +1,46 @@
+"""A second look at what a listing only hints at, on the executors.
+
+First each object is asked for itself; then the caller reads the log's tail, whose end is younger
+than that answer: a segment that was rightly deleted meanwhile has DELETE_SEGMENT_STARTED there,
+since that is applied before any object goes. So what is left is really missing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from rlmm_daemon.config import Config
+from rlmm_daemon.core.disposal.findings import Finding
+from rlmm_daemon.reconcile.listing import look_up
+
+
+class Confirm:
+    """Drops candidates whose object turns out to be there, and whole."""
+
+    def __init__(self, config: Config) -> None:
+        #: As bytes: what is sent to the tasks holds names of secret files, never a secret.
+        self._config = msgspec.json.encode(config)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the findings that stand, as `mapInArrow` wants it."""
+        config = msgspec.json.decode(self._config, type=Config)
+        for batch in batches:
+            rows = batch.select(["kind", "key", "recorded_bytes"]).to_pylist()
+            stands = [_stands(config, row) for row in rows]
+            yield batch.filter(pa.array(stands, type=pa.bool_()))
+
+
+def _stands(config: Config, row: Mapping[str, Any]) -> bool:
+    if row["key"] is None:
+        # Recorded without a place: nothing to ask for, the listing of every layout is the answer.
+        return True
+    found = look_up(config, row["key"])
+    match Finding(row["kind"]):
+        case Finding.SIZE_MISMATCH:
+            return found is not None and found.size != row["recorded_bytes"]
+        case Finding.MISSING_OBJECT | Finding.PARTIAL_SEGMENT:
+            return found is None
+        case _:
+            return found is not None

@@ -1,0 +1,142 @@
+"""The job's own small objects below `_rlmm/reconcile/`, and what it reads of the daemons'.
+
+accepted-records.json   records of the log that an operator has looked at
+lease.json              who may delete now (`lease`)
+manifests/RUN-NNN.json  what a run has quarantined (`quarantine`)
+"""
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+import msgspec
+
+from rlmm_daemon import wiring
+from rlmm_daemon.codec import marker
+from rlmm_daemon.codec.marker import MARKER_KEY, PRESENCE_PREFIX, BucketMarker, Presence
+from rlmm_daemon.config import Config
+from rlmm_daemon.domain.errors import Malformed, StorageNotConfigured, StorageUnavailable
+from rlmm_daemon.ports.storage import Conflict, RemoteStorage
+
+HOME: Final = "_rlmm/reconcile/"
+ACCEPTED_KEY: Final = f"{HOME}accepted-records.json"
+#: Not a daemon's: whose leftovers are its own to sweep.
+OWNER: Final = "reconcile"
+RACES_MAX: Final = 20
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+class AcceptedRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One record that is no event, and why an operator says that no event is lost by it."""
+
+    metadata_partition: int
+    offset: int
+    sha256: str
+    reason: str
+    accepted_at_ms: int
+
+
+class AcceptedRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of them."""
+
+    format: int = 1
+    records: tuple[AcceptedRecord, ...] = ()
+
+    def keys(self) -> frozenset[tuple[int, int, str]]:
+        """Return them as `guards` wants them."""
+        return frozenset((r.metadata_partition, r.offset, r.sha256) for r in self.records)
+
+
+@asynccontextmanager
+async def opened(config: Config) -> AsyncIterator[RemoteStorage]:
+    """Yield the configured storage, open; nothing of a daemon's is made or swept.
+
+    Raises:
+        StorageNotConfigured: storage.kind is "none": there is nothing to hold the log against.
+    """
+    storage = wiring.storage_of(config, random.Random(), owner=OWNER)  # noqa: S311 - jitter
+    if storage is None:
+        raise StorageNotConfigured('storage.kind is "none": segments are another plugin\'s')
+    try:
+        await storage.backend.open()
+        yield storage.backend
+    finally:
+        await storage.backend.close()
+
+
+async def read_marker(storage: RemoteStorage) -> BucketMarker | None:
+    """Return the marker, None if there is none.
+
+    Raises:
+        Malformed: damaged, or newer than this program.
+    """
+    found = await storage.get_control(MARKER_KEY)
+    return None if found is None else marker.decode_marker(found.data)
+
+
+async def read_presences(storage: RemoteStorage) -> Mapping[str, Presence | None]:
+    """Return every presence file by its key; None for one that can't be read."""
+    found: dict[str, Presence | None] = {}
+    async for page in storage.list(PRESENCE_PREFIX):
+        for each in page:
+            found[each.key] = await _presence(storage, each.key)
+    return found
+
+
+async def read_accepted(storage: RemoteStorage) -> AcceptedRecords:
+    """Return the accepted records.
+
+    Raises:
+        Malformed: the file is damaged, or newer than this program.
+    """
+    found = await storage.get_control(ACCEPTED_KEY)
+    return AcceptedRecords() if found is None else decode(found.data, AcceptedRecords)
+
+
+async def accept(storage: RemoteStorage, record: AcceptedRecord) -> None:
+    """Add one accepted record; again is harmless.
+
+    Raises:
+        StorageUnavailable: others wrote it all the time.
+    """
+    for _ in range(RACES_MAX):
+        found = await storage.get_control(ACCEPTED_KEY)
+        present = AcceptedRecords() if found is None else decode(found.data, AcceptedRecords)
+        key = (record.metadata_partition, record.offset, record.sha256)
+        if key in present.keys():  # noqa: SIM118 - a method of ours, no mapping
+            return
+        wanted = AcceptedRecords(records=(*present.records, record))
+        try:
+            await storage.put_control(
+                ACCEPTED_KEY, encode(wanted), if_etag=found.etag if found else None
+            )
+        except Conflict:
+            continue
+        return
+    raise StorageUnavailable(f"{ACCEPTED_KEY} was written by others {RACES_MAX} times")
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """Return JSON that people can read."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def decode(data: bytes, kind: type[_S]) -> _S:
+    """Return a control object's content.
+
+    Raises:
+        Malformed: it is damaged, or newer than this program.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise Malformed(f"{kind.__name__}: {error}") from error
+
+
+async def _presence(storage: RemoteStorage, key: str) -> Presence | None:
+    try:
+        found = await storage.get_control(key)
+        return None if found is None else marker.decode_presence(found.data)
+    except Malformed:
+        return None

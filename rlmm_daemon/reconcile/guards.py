@@ -1,0 +1,129 @@
+"""May this run condemn anything at all? Pure: facts in, reasons against it out.
+
+Every guard fails closed: what is not known counts against. A run that is refused still reports what
+it found. peers.md's lesson, and ours: a log that ends early makes every live object look orphaned.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rlmm_daemon.codec.marker import BucketMarker, Presence
+from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.ports.event_log import EpochEnd
+from rlmm_daemon.reconcile.log_reading import LogView
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record of the log that is no event, by place and by its bytes' SHA-256."""
+
+    metadata_partition: int
+    offset: int
+    sha256: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that speaks for or against the completeness of what was read."""
+
+    marker: BucketMarker | None
+    #: What the daemon's configuration and the brokers call the cluster; None: not known.
+    cluster_id: str | None
+    log: LogView
+    #: Metadata partition -> slices [begin, reached) that tasks say they have read.
+    read: Mapping[int, Iterable[tuple[int, int]]]
+    unreadable: Iterable[Unreadable] = ()
+    accepted: frozenset[tuple[int, int, str]] = frozenset()
+    #: Key -> content; None: it could not be read.
+    presences: Mapping[str, Presence | None] = field(default_factory=dict)
+    #: (metadata partition, epoch) -> what the log says of it; for every presence's epoch.
+    epoch_ends: Mapping[tuple[int, int], EpochEnd] = field(default_factory=dict)
+
+
+def reasons(evidence: Evidence) -> list[str]:
+    """Return why nothing may be condemned; empty: it may."""
+    found = [*_whose(evidence), *_complete(evidence), *_readable(evidence)]
+    return [*found, *_presences(evidence)]
+
+
+def _whose(evidence: Evidence) -> Iterable[str]:
+    marker, identity = evidence.marker, evidence.log.identity
+    if marker is None:
+        yield "the storage has no marker (_rlmm/marker.json): no daemon has ever used it"
+        return
+    if evidence.cluster_id != marker.cluster_id:
+        yield (
+            f"the storage belongs to cluster {marker.cluster_id!r}, this is {evidence.cluster_id!r}"
+        )
+    if uuid_text(identity.topic_id) != marker.metadata_topic_id:
+        yield (
+            f"the log's topic id {uuid_text(identity.topic_id)} is not the marker's"
+            f" {marker.metadata_topic_id}: it was recreated (rlmm partition accept-loss)"
+        )
+    if identity.partition_count != marker.partition_count:
+        yield (
+            f"the log has {identity.partition_count} partitions, the marker"
+            f" {marker.partition_count}"
+        )
+
+
+def _complete(evidence: Evidence) -> Iterable[str]:
+    for number in range(evidence.log.identity.partition_count):
+        known = evidence.log.ranges.get(number)
+        if known is None:
+            yield f"metadata partition {number} did not tell its end"
+            continue
+        if known.start > 0:
+            yield f"metadata partition {number} begins at {known.start}: its head is gone"
+        reached = known.start
+        for begin, end in sorted(evidence.read.get(number, ())):
+            if begin > reached:
+                break
+            reached = max(reached, end)
+        if reached < known.end:
+            yield f"metadata partition {number} was read to {reached}, it ends at {known.end}"
+
+
+def _readable(evidence: Evidence) -> Iterable[str]:
+    for each in evidence.unreadable:
+        if (each.metadata_partition, each.offset, each.sha256) not in evidence.accepted:
+            yield (
+                f"the record at offset {each.offset} of metadata partition"
+                f" {each.metadata_partition} is no event ({each.reason}): look at it, then rlmm"
+                f" reconcile accept-record {each.metadata_partition} {each.offset} {each.sha256}"
+            )
+
+
+def _presences(evidence: Evidence) -> Iterable[str]:
+    if evidence.marker is not None and not evidence.presences:
+        yield "no daemon has left a presence file (_rlmm/daemons/): none has run here"
+    for key, presence in evidence.presences.items():
+        if presence is None:
+            yield f"{key} can't be read"
+        elif presence.cluster_id != evidence.cluster_id:
+            yield f"{key} is of cluster {presence.cluster_id!r}"
+        else:
+            yield from _presence(key, presence, evidence)
+
+
+def _presence(key: str, presence: Presence, evidence: Evidence) -> Iterable[str]:
+    topic_id = uuid_text(evidence.log.identity.topic_id)
+    for number, seen in presence.partitions.items():
+        where = f"{key}: metadata partition {number}"
+        if seen.state.startswith("failed"):
+            yield f"{where} is {seen.state} (rlmm explain says what ends it)"
+        if seen.topic_id != topic_id:
+            yield f"{where} is of topic id {seen.topic_id}, the log is {topic_id}"
+            continue
+        known = evidence.log.ranges.get(number)
+        if known is None or known.end < seen.next_offset:
+            end = "unknown" if known is None else known.end
+            yield f"{where} was read to {seen.next_offset}, the log ends at {end}"
+            continue
+        ends = evidence.epoch_ends.get((number, seen.leader_epoch))
+        confirmed = ends is not None and (
+            ends.epoch == seen.leader_epoch and ends.end_offset >= seen.next_offset
+        )
+        if seen.leader_epoch >= 0 and not confirmed:
+            yield f"{where} was read in epoch {seen.leader_epoch}, which the log has otherwise"

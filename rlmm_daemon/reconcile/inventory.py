@@ -1,0 +1,88 @@
+"""An S3 Inventory report in place of a listing: CSV, ORC or Parquet, as its manifest says.
+
+It is a picture of the day before, so everything that it says is looked at again before it becomes a
+finding. Source: Amazon S3's "Inventory manifest" and "Amazon S3 Inventory list" pages.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.listing import CONTROL
+
+#: What a report must have been configured with.
+NEEDED: Final = ("key", "size", "last_modified_date", "e_tag")
+#: The CSV form's names for the columns of the other two.
+_CSV_NAMES: Final = {
+    "Key": "key",
+    "Size": "size",
+    "LastModifiedDate": "last_modified_date",
+    "ETag": "e_tag",
+    "IsLatest": "is_latest",
+    "IsDeleteMarker": "is_delete_marker",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report's rows in the shape of a listing, and when it was made."""
+
+    objects: Any
+    created_ms: int
+
+
+def read(spark: Any, manifest: str) -> Report:
+    """Return the report of a manifest whose data files lie below the manifest's directory.
+
+    Raises:
+        Incomplete: no such manifest, a data file or a column is missing.
+    """
+    try:
+        told = json.loads(Path(manifest).read_text(encoding="utf-8"))
+        names = [each["key"] for each in told["files"]]
+        form, columns = told["fileFormat"].upper(), told["fileSchema"]
+        created_ms = int(told["creationTimestamp"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Incomplete(f"{manifest} is no inventory manifest: {error}") from error
+    paths = [_found(Path(manifest).parent, name) for name in names]
+    rows = _rows(spark, form, columns, paths)
+    missing = [name for name in NEEDED if name not in rows.columns]
+    if missing:
+        raise Incomplete(f"the inventory lacks {', '.join(missing)}: configure it with these")
+    rows.createOrReplaceTempView("inventory")
+    latest = "is_latest" if "is_latest" in rows.columns else "TRUE"
+    deleted = "is_delete_marker" if "is_delete_marker" in rows.columns else "FALSE"
+    key = "url_decode(key)" if form == "CSV" else "key"
+    objects = spark.sql(f"""
+        SELECT {key} AS key, coalesce(CAST(size AS BIGINT), 0L) AS size,
+            unix_millis(CAST(last_modified_date AS TIMESTAMP)) AS modified_ms,
+            coalesce(trim('"' FROM e_tag), '') AS etag, CAST(NULL AS STRING) AS upload_id,
+            NOT coalesce(CAST({latest} AS BOOLEAN), TRUE) AS noncurrent
+        FROM inventory
+        WHERE NOT coalesce(CAST({deleted} AS BOOLEAN), FALSE)
+            AND NOT startswith({key}, '{CONTROL}')
+    """)  # noqa: S608 - our own words
+    return Report(objects, created_ms)
+
+
+def _rows(spark: Any, form: str, columns: str, paths: list[str]) -> Any:
+    if form == "PARQUET":
+        return spark.read.parquet(*paths)
+    if form == "ORC":
+        return spark.read.orc(*paths)
+    names = [name.strip() for name in columns.split(",")]
+    schema = ", ".join(f"`{_CSV_NAMES.get(name, name)}` string" for name in names)
+    # Quotes are doubled inside a value, as in RFC 4180.
+    return spark.read.schema(schema).option("escape", '"').csv(paths)
+
+
+def _found(home: Path, name: str) -> str:
+    """Return where a data file lies: by its whole key, by its end, or beside the manifest."""
+    parts = Path(name).parts
+    for begin in range(len(parts)):
+        path = home.joinpath(*parts[begin:])
+        if path.is_file():
+            return str(path)
+    raise Incomplete(f"the inventory's data file {name} is not below {home}")

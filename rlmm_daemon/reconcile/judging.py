@@ -1,0 +1,176 @@
+"""The second pass: each suspicious segment judged by `core.disposal`, inside Arrow batches.
+
+Rows come sorted by segment, events in the log's order; one segment's rows are in memory at a time.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rlmm_daemon.codec.custom_metadata import SIZED
+from rlmm_daemon.codec.marker import LayoutRow
+from rlmm_daemon.core.disposal.findings import (
+    LOG,
+    RULES,
+    Ages,
+    Finding,
+    Judged,
+    Present,
+    Recorded,
+    judge,
+    judge_upload,
+)
+from rlmm_daemon.core.disposal.history import Segment, Told, last_word
+from rlmm_daemon.core.layout import Layout, object_key, parse_key
+from rlmm_daemon.domain.ids import Offset, SegmentId, TopicId, TopicIdPartition, uuid_bytes
+from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.reconcile.schema import FINDINGS, batch
+
+ROWS_PER_BATCH: Final = 5_000
+Row = Mapping[str, Any]
+_segment_of = itemgetter("topic_id", "partition", "segment_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """What a task needs to know; small, since every task is sent one."""
+
+    cluster: str
+    layouts: tuple[LayoutRow, ...]
+    ages: Ages
+    #: The listing is a report of another day: what it says is there must be seen again, too.
+    listing_is_old: bool = False
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield findings, as `mapInArrow` wants it."""
+        rows = itertools.chain.from_iterable(each.to_pylist() for each in batches)
+        found: list[dict[str, Any]] = []
+        for _, group in itertools.groupby(rows, key=_segment_of):
+            found += self.segment([*group])
+            if len(found) >= ROWS_PER_BATCH:
+                yield _batch(found)
+                found = []
+        yield _batch(found)
+
+    def segment(self, rows: list[Row]) -> Iterator[dict[str, Any]]:
+        """Yield the findings of one segment, given all its rows."""
+        segment = last_word(_told(row) for row in rows if row["offset"] is not None)
+        uploads = [row for row in rows if row["upload_id"] is not None]
+        stored = [row for row in rows if row["key"] is not None and row["upload_id"] is None]
+        present: dict[str, tuple[Row, Present]] = {}
+        for row in stored:
+            suffix = self._suffix(row, segment)
+            if suffix is None or suffix in present:
+                yield self._unknown(row)
+            else:
+                whole = Present(suffix=suffix, size=row["size"], modified_ms=row["modified_ms"])
+                present[suffix] = row, whole
+        recorded = _recorded(segment)
+        listed = {suffix: whole for suffix, (_, whole) in present.items()}
+        for judged in judge(recorded, listed, self.ages):
+            row = present[judged.suffix][0] if judged.suffix in present else rows[0]
+            yield self._finding(judged, row, segment, self._key(judged, row, segment))
+        for row in uploads:
+            upload = judge_upload(recorded, row["modified_ms"], self.ages)
+            if upload is not None:
+                yield self._finding(upload, row, segment, row["key"])
+
+    def _suffix(self, row: Row, segment: Segment) -> str | None:
+        """Return which of the segment's objects a key is; None if it is not where that lies."""
+        for layout in self.layouts:
+            parsed = parse_key(Layout(layout.prefix, layout.kind), row["key"])
+            if parsed is None:
+                continue
+            if segment.state is SegmentState.COPY_SEGMENT_FINISHED:
+                there = (parsed.start_offset, parsed.partition.topic)
+                if there != (segment.start_offset, segment.topic):
+                    return None
+                if segment.layout not in (None, layout.number):
+                    return None
+            return parsed.suffix
+        return None
+
+    def _key(self, judged: Judged, row: Row, segment: Segment) -> str | None:
+        if not judged.suffix:
+            return None
+        if row["key"] is not None and not judged.confirm:
+            return str(row["key"])
+        layout = next((each for each in self.layouts if each.number == segment.layout), None)
+        if layout is None:
+            return None
+        topic_id = TopicId(uuid_bytes(row["topic_id"]))
+        return object_key(
+            Layout(layout.prefix, layout.kind),
+            TopicIdPartition(topic_id, segment.topic, row["partition"]),
+            Offset(segment.start_offset),
+            SegmentId(uuid_bytes(row["segment_id"])),
+            judged.suffix,
+        )
+
+    def _unknown(self, row: Row) -> dict[str, Any]:
+        return self._finding(
+            Judged(kind=Finding.UNKNOWN_KEY, facts="the log puts this segment's objects elsewhere"),
+            row,
+            Segment(),
+            row["key"],
+        )
+
+    def _finding(
+        self, judged: Judged, row: Row, segment: Segment, key: str | None
+    ) -> dict[str, Any]:
+        rule = RULES[judged.kind]
+        modified_ms = row["modified_ms"]
+        since_ms = segment.event_ms if modified_ms is None else modified_ms
+        recorded = {LOG: segment.log_size, **segment.sizes}.get(judged.suffix)
+        return {
+            "kind": judged.kind.value,
+            "severity": rule.severity.value,
+            "cluster": self.cluster,
+            "topic": segment.topic or row["topic"],
+            "topic_id": row["topic_id"],
+            "partition": row["partition"],
+            "segment_id": row["segment_id"],
+            "key": key,
+            "bytes": row["size"] or (recorded if recorded is not None else segment.log_size),
+            "age_ms": self.ages.listed_ms - since_ms,
+            "facts": judged.facts,
+            "action": rule.action,
+            "etag": row["etag"],
+            "modified_ms": modified_ms,
+            "upload_id": row["upload_id"],
+            "confirm": judged.confirm or (self.listing_is_old and bool(judged.suffix)),
+            # A missing key can't be condemned, whatever was judged.
+            "condemned": judged.condemned and key is not None,
+            "recorded_bytes": recorded,
+        }
+
+
+def _told(row: Row) -> Told:
+    sizes = row["sizes"]
+    return Told(
+        offset=row["offset"],
+        state=SegmentState(row["state"]),
+        event_ms=row["event_ms"],
+        log_size=row["log_size"],
+        start_offset=row["start_offset"],
+        topic=row["topic"],
+        layout=row["layout"],
+        sizes=None
+        if sizes is None
+        else {name: size for name, size in zip(SIZED, sizes, strict=True) if size >= 0},
+        only_if_started=bool(row["only_if_started"]),
+    )
+
+
+def _recorded(segment: Segment) -> Recorded:
+    sizes = {LOG: segment.log_size, **segment.sizes} if segment.state is not None else {}
+    return Recorded(state=segment.state, event_ms=segment.event_ms, held=segment.held, sizes=sizes)
+
+
+def _batch(found: list[dict[str, Any]]) -> pa.RecordBatch:
+    names: Callable[[str], list[object]] = lambda name: [row[name] for row in found]  # noqa: E731
+    return batch(FINDINGS, {name: names(name) for name in FINDINGS.names})

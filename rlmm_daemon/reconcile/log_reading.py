@@ -1,0 +1,270 @@
+"""Offsets of the event log, read on whatever machine a Spark task runs.
+
+The log is the daemon's own, found by its configuration: Kafka's through the same adapter that the
+daemon uses, the embedded one by its files, which are read beside a running daemon and never
+written. Secrets are read here, from the files that the configuration names.
+"""
+
+import asyncio
+import queue
+import random
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from rlmm_daemon import wiring
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded import files, scan
+from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
+from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
+from rlmm_daemon.codec import batches
+from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.domain.errors import LogCorrupt
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.event_log import EpochEnd, EventLog, LogIdentity, LogMoved, LogRange
+from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
+
+#: Of one question to the log.
+ASK_SECONDS: Final = 120.0
+#: Without a single batch from a log that has more.
+SILENT_SECONDS: Final = 120.0
+_BATCHES_AHEAD: Final = 3
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSlice:
+    """Offsets [begin, end) of one metadata partition."""
+
+    number: int
+    begin: int
+    end: int
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogView:
+    """What the log said of itself at one moment."""
+
+    identity: LogIdentity
+    #: A partition that is missing here did not answer.
+    ranges: Mapping[int, LogRange]
+
+
+def view(config: Config) -> LogView:
+    """Return identity and ranges as they are now.
+
+    Raises:
+        Incomplete: the log can't be opened.
+    """
+    return asyncio.run(_bounded(_view(config)))
+
+
+def epoch_ends(
+    config: Config, asked: Iterable[tuple[int, int]]
+) -> Mapping[tuple[int, int], EpochEnd]:
+    """Return what the log says of each (metadata partition, epoch).
+
+    Raises:
+        UnavailableError: a partition did not answer.
+    """
+    return asyncio.run(_bounded(_epoch_ends(config, asked)))
+
+
+def read(config: Config, part: LogSlice) -> Iterator[pa.RecordBatch]:
+    """Yield the slice's records as rows, its READ row last.
+
+    Raises:
+        Incomplete: a part of it can't be read.
+    """
+    # Spark asks for batches from plain Python, the log answers on a loop: a thread of its own keeps
+    # one loop alive for the whole slice, at most a few batches ahead.
+    ready: queue.Queue[Any] = queue.Queue(maxsize=_BATCHES_AHEAD)
+    stop = threading.Event()
+    pump = threading.Thread(target=_pump, args=(config, part, ready, stop), daemon=True)
+    pump.start()
+    try:
+        while not isinstance(step := ready.get(timeout=SILENT_SECONDS), _End):
+            yield step
+        if step.error is not None:
+            raise step.error
+    except queue.Empty as error:
+        raise Incomplete("the log did not answer", seconds=SILENT_SECONDS) from error
+    finally:
+        stop.set()
+
+
+_Records = list[tuple[int, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    error: Exception | None
+
+
+def _pump(config: Config, part: LogSlice, ready: "queue.Queue[Any]", stop: threading.Event) -> None:
+    try:
+        asyncio.run(_collect(config, part, ready, stop))
+    except Exception as error:  # noqa: BLE001 - it is raised again where the batches are awaited
+        _hand(ready, _End(error), stop)
+    else:
+        _hand(ready, _End(None), stop)
+
+
+async def _collect(
+    config: Config, part: LogSlice, ready: "queue.Queue[Any]", stop: threading.Event
+) -> None:
+    rows = EventRows(part.number, part.partition_count)
+    async with aclosing(_records(config, part)) as source:
+        async for pairs in source:
+            for offset, value in pairs:
+                rows.add(offset, value)
+            if len(rows) >= ROWS_PER_BATCH:
+                await asyncio.to_thread(_hand, ready, rows.take(), stop)
+            if stop.is_set():
+                return
+    rows.read_through(part.begin, part.end)
+    await asyncio.to_thread(_hand, ready, rows.take(), stop)
+
+
+def _hand(ready: "queue.Queue[Any]", step: Any, stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            ready.put(step, timeout=1.0)
+        except queue.Full:
+            continue
+        return
+
+
+async def _records(config: Config, part: LogSlice) -> AsyncGenerator[_Records, None]:
+    if isinstance(config.event_log, EmbeddedLog):
+        async for found in _file_records(config, part):
+            yield found
+        return
+    async with _opened(config) as log, aclosing(log.follow(_number(part), part.begin)) as stream:
+        try:
+            async for answer in stream:
+                yield [pair for pair in answer.records if pair[0] < part.end]
+                if answer.next_offset >= part.end:
+                    return
+        except LogMoved as error:
+            raise Incomplete(f"metadata partition {part.number}: {error}") from error
+
+
+async def _file_records(config: Config, part: LogSlice) -> AsyncGenerator[_Records, None]:
+    disk = LocalDisk()
+    try:
+        home = files.partition_directory(config.event_log_directory, _number(part))
+        bases = await files.segments(disk, home)
+        for base, after in zip(bases, [*bases[1:], part.end], strict=True):
+            if after <= part.begin or base >= part.end:
+                continue
+            buffer = await files.read_segment(disk, files.segment_path(home, base))
+            walked = scan.walk(buffer, base)
+            if walked.next_offset < min(after, part.end):
+                reason = walked.reason or "the file ends early"
+                raise LogCorrupt(f"metadata partition {part.number}: {reason}", file=home)
+            for batch in batches.split(buffer[: walked.stop]):
+                pairs = batches.records_of(batch)
+                yield [pair for pair in pairs if part.begin <= pair[0] < part.end]
+    finally:
+        disk.close()
+
+
+async def _view(config: Config) -> LogView:
+    if isinstance(config.event_log, EmbeddedLog):
+        return await _file_view(config)
+    async with _opened(config) as log:
+        assert log.identity is not None, "open"
+        numbers = [MetadataPartition(n) for n in range(log.identity.partition_count)]
+        found = await log.end_offsets(numbers)
+        return LogView(identity=log.identity, ranges={int(n): each for n, each in found.items()})
+
+
+async def _file_view(config: Config) -> LogView:
+    disk = LocalDisk()
+    try:
+        home = config.event_log_directory
+        identity = await read_identity(disk, home)
+        if identity is None:
+            raise Incomplete(f"there is no event log in {home}")
+        ranges = {
+            number: await _file_range(disk, home, MetadataPartition(number))
+            for number in range(identity.partition_count)
+        }
+        return LogView(identity=identity, ranges=ranges)
+    finally:
+        disk.close()
+
+
+async def _file_range(disk: LocalDisk, home: str, number: MetadataPartition) -> LogRange:
+    directory = files.partition_directory(home, number)
+    bases = await files.segments(disk, directory)
+    if not bases:
+        return LogRange(start=0, end=0)
+    newest = await files.read_segment(disk, files.segment_path(directory, bases[-1]))
+    # What follows the last valid batch is a write in flight, so it is not in the log yet.
+    return LogRange(start=bases[0], end=scan.walk(newest, bases[-1]).next_offset)
+
+
+async def _epoch_ends(
+    config: Config, asked: Iterable[tuple[int, int]]
+) -> Mapping[tuple[int, int], EpochEnd]:
+    pairs = sorted(set(asked))
+    if isinstance(config.event_log, EmbeddedLog):
+        disk = LocalDisk()
+        try:
+            histories = {n: await _generations(disk, config, n) for n, _ in pairs}
+        finally:
+            disk.close()
+        return {(n, epoch): histories[n][0].end_of(epoch, histories[n][1]) for n, epoch in pairs}
+    async with _opened(config) as log:
+        return {(n, epoch): await log.epoch_end(MetadataPartition(n), epoch) for n, epoch in pairs}
+
+
+async def _generations(disk: LocalDisk, config: Config, number: int) -> tuple[EpochHistory, int]:
+    """Return which generation wrote what, read from every batch, and where the log ends."""
+    home = files.partition_directory(config.event_log_directory, MetadataPartition(number))
+    history, end = EpochHistory(), 0
+    for base in await files.segments(disk, home):
+        walked = scan.walk(await files.read_segment(disk, files.segment_path(home, base)), base)
+        for found in walked.found:
+            history.note(found.leader_epoch, found.base_offset)
+        end = walked.next_offset
+    return history, end
+
+
+@asynccontextmanager
+async def _opened(config: Config) -> AsyncIterator[EventLog]:
+    disk = LocalDisk()
+    try:
+        async with asyncio.TaskGroup() as group:
+            log = wiring.event_log_of(
+                config,
+                disk,
+                SystemClock(),
+                random.Random(),  # noqa: S311 - jitter
+                lambda work, task: group.create_task(work, name=task),
+            )
+            try:
+                await log.open(create=False)
+                yield log
+            finally:
+                await log.close()
+    finally:
+        disk.close()
+
+
+def _number(part: LogSlice) -> MetadataPartition:
+    return MetadataPartition(part.number)
+
+
+async def _bounded(work: Coroutine[Any, Any, _T]) -> _T:
+    async with asyncio.timeout(ASK_SECONDS):
+        return await work

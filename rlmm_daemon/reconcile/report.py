@@ -1,0 +1,260 @@
+"""What a run tells people and machines: JSON, one HTML page, a Prometheus textfile, a table.
+
+The page stands alone: no network, no script of anyone else's, every foreign string escaped. Trends
+come from the summaries of earlier runs in the same directory.
+"""
+
+import html
+import json
+import os
+import shutil
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from rlmm_daemon.config.reconcile import Output
+from rlmm_daemon.core.disposal.findings import CONDEMNABLE, RULES, Finding, Severity
+from rlmm_daemon.observability.escape import escape
+from rlmm_daemon.reconcile.night import Night
+
+SUMMARY: Final = "summary.json"
+PAGE: Final = "report.html"
+TREND_RUNS: Final = 30
+_GB: Final = 10**9
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_ORDER: Final = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
+
+
+def write(night: Night, directory: Path, output: Output) -> None:
+    """Write everything that a run leaves behind, and forget the oldest runs."""
+    earlier = read_earlier(directory.parent, before=night.run)
+    (directory / SUMMARY).write_text(
+        json.dumps(asdict(night), indent=1, sort_keys=True) + "\n", encoding="utf-8"
+    )
+    (directory / PAGE).write_text(page(night, earlier, output), encoding="utf-8")
+    _point_latest(directory)
+    if output.textfile is not None:
+        _replace(Path(output.textfile), metrics(night))
+    for old in sorted(_runs(directory.parent))[: -output.runs_kept]:
+        shutil.rmtree(directory.parent / old, ignore_errors=True)
+
+
+def rows(night: Night) -> list[tuple[str, str, int, int, str]]:
+    """Return (severity, kind, number, bytes, action), the gravest first."""
+    kinds = [Finding(kind) for kind in night.findings]
+    kinds.sort(key=lambda kind: (_ORDER[RULES[kind].severity], kind.value))
+    return [
+        (RULES[kind].severity.value, kind.value, *night.findings[kind.value], RULES[kind].action)
+        for kind in kinds
+    ]
+
+
+def metrics(night: Night) -> str:
+    """Return the run as Prometheus text, for node_exporter's textfile collector."""
+    lines = []
+
+    def family(name: str, meaning: str, samples: Iterable[tuple[str, float]]) -> None:
+        lines.append(f"# HELP {name} {meaning}\n# TYPE {name} gauge")
+        lines.extend(f"{name}{labels} {value}" for labels, value in samples)
+
+    every = [(kind.value, *night.findings.get(kind.value, (0, 0))) for kind in Finding]
+    family(
+        "rlmm_reconcile_findings",
+        "Disagreements between storage and log in the last run.",
+        [(f'{{kind="{kind}"}}', number) for kind, number, _ in every],
+    )
+    family(
+        "rlmm_reconcile_finding_bytes",
+        "Bytes of the findings of the last run.",
+        [(f'{{kind="{kind}"}}', size) for kind, _, size in every],
+    )
+    for name, meaning, value in (
+        ("objects", "Objects listed.", night.objects),
+        ("object_bytes", "Bytes listed.", night.object_bytes),
+        ("events", "Events of the log that were read.", night.events),
+        ("condemned_objects", "Objects that may be deleted.", night.condemned),
+        ("quarantined_objects", "Objects put into quarantine.", night.quarantined),
+        ("deleted_objects", "Objects deleted.", night.deleted),
+        ("deleted_bytes", "Bytes deleted.", night.deleted_bytes),
+        ("refused", "1 if a guard forbade to condemn anything.", int(bool(night.refused))),
+        ("duration_seconds", "Wall time of the run.", round(sum(night.seconds.values()), 3)),
+        ("last_run_timestamp_seconds", "When the last run listed.", night.listed_at_ms / 1000),
+    ):
+        family(f"rlmm_reconcile_{name}", meaning, [("", value)])
+    return "\n".join(lines) + "\n"
+
+
+def page(night: Night, earlier: Sequence[Mapping[str, Any]], output: Output) -> str:
+    """Return the HTML page; `earlier` are summaries, oldest first."""
+    template = resources.files(__package__).joinpath(PAGE).read_text(encoding="utf-8")
+    total = sum(size for _, size in night.findings.values())
+    listed = datetime.fromtimestamp(night.listed_at_ms / 1000, tz=UTC)
+    return string.Template(template).substitute(
+        cluster=_text(night.cluster),
+        run=_text(night.run),
+        listed=listed.strftime("%Y-%m-%d %H:%M UTC"),
+        verdict=_verdict(night),
+        objects=f"{night.objects:,}",
+        stored=human(night.object_bytes),
+        events=f"{night.events:,}",
+        found=f"{sum(number for number, _ in night.findings.values()):,}",
+        found_bytes=human(total),
+        condemned=f"{night.condemned:,}",
+        condemned_bytes=human(night.condemned_bytes),
+        cost=_cost(night.condemned_bytes, output),
+        kinds=_kinds(night, output),
+        offenders=_offenders(night),
+        refused=_refused(night),
+        done=_done(night),
+        trend=_trend([*earlier, asdict(night)]),
+        stages=_stages(night),
+    )
+
+
+def read_earlier(home: Path, *, before: str) -> list[dict[str, Any]]:
+    """Return the summaries of the last runs before one, oldest first; damaged ones are passed."""
+    found = []
+    for name in [run for run in sorted(_runs(home)) if run < before][-TREND_RUNS:]:
+        try:
+            found.append(json.loads((home / name / SUMMARY).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def human(size: int) -> str:
+    """Return a size for people, in powers of 1,000."""
+    value, unit = float(size), 0
+    while abs(value) >= 1000 and unit < len(_UNITS) - 1:  # noqa: PLR2004 - as the units go
+        value, unit = value / 1000, unit + 1
+    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def _age(milliseconds: int) -> str:
+    hours = milliseconds // 3_600_000
+    return f"{hours // 24} d" if hours >= 48 else f"{max(hours, 0)} h"  # noqa: PLR2004
+
+
+def _runs(home: Path) -> list[str]:
+    return [each.parent.name for each in home.glob(f"*/{SUMMARY}") if not each.parent.is_symlink()]
+
+
+def _point_latest(directory: Path) -> None:
+    link = directory.parent / "latest"
+    fresh = directory.parent / f".latest.{os.getpid()}"
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(directory.name)
+    fresh.replace(link)
+
+
+def _replace(path: Path, text: str) -> None:
+    # The collector reads whenever it likes, so it must never see half a file.
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
+def _text(value: object) -> str:
+    return html.escape(escape(str(value)))
+
+
+def _verdict(night: Night) -> str:
+    if night.refused:
+        return '<span class="bad">refused</span> to condemn anything; the findings stand'
+    high = sum(n for kind, (n, _) in night.findings.items() if _is_high(kind))
+    if high:
+        return f'<span class="bad">{high:,} findings of high severity</span>'
+    if night.findings:
+        return '<span class="warn">findings</span>, none of high severity'
+    return '<span class="good">storage and log agree</span>'
+
+
+def _is_high(kind: str) -> bool:
+    return RULES[Finding(kind)].severity is Severity.HIGH
+
+
+def _cost(size: int, output: Output) -> str:
+    if not output.price_per_gb_month:
+        return ""
+    return f"about {size / _GB * output.price_per_gb_month:,.2f} {output.currency} a month"
+
+
+def _kinds(night: Night, output: Output) -> str:
+    body = []
+    largest = max((size for _, size in night.findings.values()), default=0) or 1
+    for severity, kind, number, size, action in rows(night):
+        rule = RULES[Finding(kind)]
+        fate = "may be quarantined" if Finding(kind) in CONDEMNABLE else "report only"
+        cost = _cost(size, output)
+        body.append(
+            f'<tr><td><span class="tag {severity}">{severity}</span></td>'
+            f"<td><b>{kind}</b><br><small>{_text(rule.meaning)}; {fate}</small></td>"
+            f'<td class="n">{number:,}</td><td class="n">{human(size)}'
+            f'<div class="bar"><i style="width:{100 * size / largest:.1f}%"></i></div>'
+            f"<small>{_text(cost)}</small></td><td><code>{_text(action)}</code></td></tr>"
+        )
+    return "".join(body) or '<tr><td colspan="5">Nothing.</td></tr>'
+
+
+def _offenders(night: Night) -> str:
+    return (
+        "".join(
+            f"<tr><td>{_text(topic) or '-'}</td><td>{_text(kind)}</td>"
+            f'<td class="n">{number:,}</td><td class="n">{human(size)}</td>'
+            f'<td class="n">{_age(oldest)}</td></tr>'
+            for kind, topic, number, size, oldest in night.offenders
+        )
+        or '<tr><td colspan="5">None.</td></tr>'
+    )
+
+
+def _refused(night: Night) -> str:
+    if not night.refused:
+        return ""
+    items = "".join(f"<li>{_text(reason)}</li>" for reason in night.refused)
+    return f'<section><h2>Why nothing was condemned</h2><ul class="bad">{items}</ul></section>'
+
+
+def _done(night: Night) -> str:
+    if not night.execute:
+        return "A dry run: nothing was touched. <code>--execute</code> would quarantine."
+    dropped = sum(night.dropped.values())
+    return (
+        f"Quarantined {night.quarantined:,} objects, deleted {night.deleted:,}"
+        f" ({human(night.deleted_bytes)}), spared {dropped:,} that changed meanwhile,"
+        f" {night.failed:,} failed, {night.left:,} left for another night by the caps."
+    )
+
+
+def _stages(night: Night) -> str:
+    return "".join(
+        f'<tr><td>{_text(name)}</td><td class="n">{seconds:.1f} s</td></tr>'
+        for name, seconds in night.seconds.items()
+    )
+
+
+def _trend(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Return an SVG of findings' bytes over the runs; nothing for a single one."""
+    sizes = [sum(each[1] for each in run.get("findings", {}).values()) for run in summaries]
+    if len(sizes) < 2:  # noqa: PLR2004 - a line needs two points
+        return "<p>The first run: trends come with the next ones.</p>"
+    top = max(sizes) or 1
+    step = 600 / (len(sizes) - 1)
+    points = " ".join(
+        f"{n * step:.1f},{110 - 100 * size / top:.1f}" for n, size in enumerate(sizes)
+    )
+    return (
+        '<svg viewBox="-8 0 616 120" role="img" aria-label="Bytes of findings over the last runs">'
+        f'<polyline points="{points}"/>'
+        + "".join(
+            f'<circle cx="{n * step:.1f}" cy="{110 - 100 * size / top:.1f}" r="3">'
+            f"<title>{_text(run.get('run', ''))}: {human(size)}</title></circle>"
+            for n, (run, size) in enumerate(zip(summaries, sizes, strict=True))
+        )
+        + f"</svg><p><small>Bytes of findings in the last {len(sizes)} runs, at most"
+        f" {human(top)}.</small></p>"
+    )

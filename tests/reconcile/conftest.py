@@ -1,0 +1,18 @@
+"""One Spark for the whole run; without the extra [spark] nothing is here: `make test-reconcile`."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from rlmm_daemon.config.reconcile import Spark
+
+if find_spec("pyspark") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def spark():
+    from rlmm_daemon.reconcile.session import session  # noqa: PLC0415 - as above
+
+    with session(Spark(master="local[2]", driver_memory="1g", shuffle_partitions=4)) as found:
+        yield found

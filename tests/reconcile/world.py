@@ -1,0 +1,297 @@
+"""A bucket and a log with every kind of disagreement, and what a run must say of each."""
+
+import asyncio
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.codec import custom_metadata, marker, records
+from rlmm_daemon.codec.custom_metadata import FLAG_ONLY_IF_STARTED, StoredFacts
+from rlmm_daemon.codec.marker import BucketMarker, LayoutRow, Presence, PresencePartition
+from rlmm_daemon.codec.record_writing import Record
+from rlmm_daemon.core.layout import Layout, object_key
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    SegmentId,
+    TopicId,
+    TopicIdPartition,
+    uuid_text,
+)
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+
+CLUSTER = "c2lkZWNhci1kZXYta2Fma2"
+HOUR = 3_600_000
+DAY = 24 * HOUR
+INDEXES = {".index": 24, ".timeindex": 12, ".leader_epoch_checkpoint": 10}
+LOG_SIZE = 100
+PARTITIONS = 5
+S = SegmentState
+
+DAEMON = """
+[daemon]
+broker_id = 1
+cluster_id = "{cluster}"
+state_dir = "{home}/state"
+log_dirs = ["{home}/kafka-logs"]
+[socket]
+path = "{home}/rlmm.sock"
+[event_log]
+kind = "embedded"
+single_broker = true
+directory = "{home}/log"
+partition_count = {count}
+{storage}
+"""
+LOCAL = """[storage]
+kind = "local"
+directory = "{home}/remote"
+"""
+
+
+@dataclass
+class World:
+    """Builds events and files; `finish` writes log, marker and presence."""
+
+    home: Path
+    now_ms: int
+    topic: str = "orders"
+    seed: int = 7
+    events: list[tuple[TopicIdPartition, bytes]] = field(default_factory=list)
+    objects: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: (kind, segment id or key) -> condemned
+    expected: dict[tuple[str, str], bool] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.layout = Layout()
+        self.topic_id = TopicId(self.rng.randbytes(16))
+        self.partition = TopicIdPartition(self.topic_id, self.topic, 0)
+        self.at = 0
+        self.log_topic_id = TopicId(self.rng.randbytes(16))
+
+    # Segments
+
+    def segment(self, *, start: int | None = None, epoch: int = 3) -> SegmentMetadata:
+        first = self.at if start is None else start
+        self.at = first + 100
+        return SegmentMetadata(
+            partition=self.partition,
+            segment_id=SegmentId(self.rng.randbytes(16)),
+            start_offset=Offset(first),
+            end_offset=Offset(first + 99),
+            broker_id=BrokerId(1),
+            max_timestamp_ms=self.now_ms - 2 * DAY,
+            event_timestamp_ms=self.now_ms - 2 * DAY,
+            segment_leader_epochs={LeaderEpoch(epoch): Offset(first)},
+            segment_size_bytes=LOG_SIZE,
+        )
+
+    def say(self, record: Record) -> None:
+        assert isinstance(record, SegmentMetadata | SegmentUpdate)
+        self.events.append((record.partition, records.encode(record)))
+
+    def update(
+        self,
+        segment: SegmentMetadata,
+        state: SegmentState,
+        *,
+        age_ms: int = 2 * DAY,
+        flags: int = 0,
+    ) -> None:
+        facts = StoredFacts(layout_number=1, log_crc32c=1, sizes=INDEXES, flags=flags)
+        self.say(
+            SegmentUpdate(
+                partition=segment.partition,
+                segment_id=segment.segment_id,
+                broker_id=BrokerId(1),
+                event_timestamp_ms=self.now_ms - age_ms,
+                custom_metadata=custom_metadata.encode(facts),
+                state=state,
+            )
+        )
+
+    def store(
+        self,
+        segment: SegmentMetadata,
+        *,
+        age_ms: int = 2 * DAY,
+        but: Mapping[str, int | None] = {},
+    ) -> list[str]:
+        keys = []
+        for suffix, size in {**INDEXES, ".log": LOG_SIZE, **but}.items():
+            if size is None:
+                continue
+            key = object_key(
+                self.layout, segment.partition, segment.start_offset, segment.segment_id, suffix
+            )
+            self.objects[key] = (size, self.now_ms - age_ms)
+            keys.append(key)
+        return keys
+
+    def live(self, **where: int) -> SegmentMetadata:
+        segment = self.segment(**where)
+        self.say(segment)
+        self.update(segment, S.COPY_SEGMENT_FINISHED)
+        return segment
+
+    def expect(self, kind: str, what: SegmentMetadata | str, *, condemned: bool = False) -> None:
+        name = what if isinstance(what, str) else uuid_text(what.segment_id)
+        self.expected[kind, name] = condemned
+
+    # Every kind
+
+    def everything(self) -> None:
+        """Add one of each, between plain segments."""
+        for _ in range(60):
+            self.store(self.live())
+        self.expect("orphan_object", self._orphan(2 * DAY), condemned=True)
+        self.expect("orphan_object", self._orphan(HOUR))
+        self.expect("deleted_but_present", self._deleted(2 * DAY), condemned=True)
+        self.expect("deleted_but_present", self._deleted(2 * HOUR))
+        gone = self.live()
+        self.update(gone, S.DELETE_SEGMENT_STARTED)
+        self.update(gone, S.DELETE_SEGMENT_FINISHED)
+        self.at -= 100  # so that it leaves no gap
+        missing = self.live()
+        self.expect("missing_object", missing)
+        self.expect("partial_segment", missing)
+        partial = self.live()
+        self.store(partial, but={".index": None})
+        self.expect("partial_segment", partial)
+        wrong = self.live()
+        self.store(wrong, but={".timeindex": 13})
+        self.expect("size_mismatch", wrong)
+        self._unfinished()
+        overlap = self.live(start=self.at - 50)
+        self.store(overlap)
+        self.expect("overlap", overlap)
+        behind = self.live(start=self.at + 500)
+        self.store(behind)
+        self.expect("offset_gap", behind)
+        for key in ("stray.txt", f"{self.topic}-0/x.log", f"{self.topic}-0-<script>/[red]\x1b.log"):
+            self.objects[key] = (5, self.now_ms - 9 * DAY)
+            self.expect("unknown_key", key)
+
+    def _orphan(self, age_ms: int) -> SegmentMetadata:
+        orphan = self.segment()
+        self.at -= 100
+        self.store(orphan, age_ms=age_ms)
+        return orphan
+
+    def _deleted(self, age_ms: int) -> SegmentMetadata:
+        deleted = self.live()
+        self.at -= 100
+        self.update(deleted, S.DELETE_SEGMENT_STARTED, age_ms=age_ms)
+        self.update(deleted, S.DELETE_SEGMENT_FINISHED, age_ms=age_ms)
+        self.store(deleted)
+        return deleted
+
+    def _unfinished(self) -> None:
+        stuck = self.segment()
+        self.at -= 100
+        self.say(stuck)
+        self.store(stuck, but={".log": None})
+        self.expect("stuck_copy", stuck)
+        deleting = self.live()
+        self.at -= 100
+        self.update(deleting, S.DELETE_SEGMENT_STARTED)
+        self.store(deleting)
+        self.expect("stuck_delete", deleting)
+        held = self.live()
+        self.at -= 100
+        self.update(held, S.DELETE_SEGMENT_STARTED, flags=FLAG_ONLY_IF_STARTED)
+        self.update(held, S.DELETE_SEGMENT_FINISHED)
+        self.store(held)
+        self.expect("deleted_but_present", held)
+
+    # Writing it down
+
+    def write_log(self) -> None:
+        asyncio.run(self._write_log())
+
+    async def _write_log(self) -> None:
+        disk = LocalDisk()
+        try:
+            async with asyncio.TaskGroup() as group:
+                log = EmbeddedLog(
+                    disk=disk,
+                    clock=SystemClock(),
+                    spawn=lambda work, name: group.create_task(work, name=name),
+                    luck=self.rng,
+                    directory=str(self.home / "log"),
+                    partition_count=PARTITIONS,
+                    cluster_id=CLUSTER,
+                    options=EmbeddedOptions(segment_bytes=1 << 20),
+                )
+                identity = await log.open(create=True)
+                self.log_topic_id = identity.topic_id
+                for partition, value in self.events:
+                    number = metadata_partition(partition.topic_id, partition.partition, PARTITIONS)
+                    self.ends[number] = await log.append(number, value) + 1
+                await log.close()
+        finally:
+            disk.close()
+
+    def marker(self) -> BucketMarker:
+        return BucketMarker(
+            cluster_id=CLUSTER,
+            partition_count=PARTITIONS,
+            metadata_topic_id=uuid_text(self.log_topic_id),
+            layouts=(LayoutRow(number=1, kind=self.layout.kind, prefix=self.layout.prefix),),
+        )
+
+    def presence(self, *, state: str = "ready", ahead: int = 0) -> Presence:
+        return Presence(
+            cluster_id=CLUSTER,
+            broker_id=1,
+            incarnation=1,
+            started_at_ms=self.now_ms,
+            written_at_ms=self.now_ms,
+            copy_deadline_seconds=1200.0,
+            lease_end_ms=None,
+            metadata_manager="rlmm",
+            partitions={
+                number: PresencePartition(
+                    state=state,
+                    topic_id=uuid_text(self.log_topic_id),
+                    leader_epoch=-1,
+                    next_offset=end + ahead,
+                )
+                for number, end in self.ends.items()
+            },
+        )
+
+    def write_local(self) -> Path:
+        """Write the storage as local files, and return the daemon's configuration."""
+        root = self.home / "remote"
+        for key, (size, modified_ms) in self.objects.items():
+            path = root / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bytes(size))
+            os.utime(path, (modified_ms / 1000, modified_ms / 1000))
+        self.write_control("marker.json", marker.encode(self.marker()))
+        self.write_control("daemons/1.json", marker.encode(self.presence()))
+        config = self.home / "rlmm.toml"
+        config.write_text(
+            DAEMON.format(
+                cluster=CLUSTER,
+                home=self.home,
+                count=PARTITIONS,
+                storage=LOCAL.format(home=self.home),
+            )
+        )
+        return config
+
+    def write_control(self, name: str, data: bytes) -> None:
+        path = self.home / "remote" / "_rlmm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)

@@ -1,0 +1,115 @@
+"""Each guard, got past in turn: what speaks against condemning anything."""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+
+from rlmm_daemon.codec.marker import BucketMarker, Presence, PresencePartition
+from rlmm_daemon.domain.ids import TopicId, uuid_text
+from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange
+from rlmm_daemon.reconcile.guards import Evidence, Unreadable, reasons
+from rlmm_daemon.reconcile.log_reading import LogView
+
+TOPIC_ID = TopicId(bytes(range(16)))
+SHA = "ab" * 32
+
+
+def evidence(**changes: Any) -> Evidence:
+    base = Evidence(
+        marker=BucketMarker(
+            cluster_id="c", partition_count=2, metadata_topic_id=uuid_text(TOPIC_ID)
+        ),
+        cluster_id="c",
+        log=view(),
+        read={0: [(0, 4), (4, 10)], 1: []},
+        presences={"_rlmm/daemons/1.json": presence()},
+        epoch_ends={(0, 3): EpochEnd(epoch=3, end_offset=10)},
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def view(**ranges: LogRange) -> LogView:
+    known = {0: LogRange(start=0, end=10), 1: LogRange(start=0, end=0)}
+    known |= {int(name[1:]): each for name, each in ranges.items()}
+    identity = LogIdentity(cluster_id="c", topic_id=TOPIC_ID, partition_count=2)
+    return LogView(identity=identity, ranges=known)
+
+
+def presence(**changes: Any) -> Presence:
+    seen = {"state": "ready", "topic_id": uuid_text(TOPIC_ID), "leader_epoch": 3, "next_offset": 10}
+    whole = Presence(
+        cluster_id="c",
+        broker_id=1,
+        incarnation=None,
+        started_at_ms=0,
+        written_at_ms=0,
+        copy_deadline_seconds=1,
+        lease_end_ms=None,
+        metadata_manager="rlmm",
+        partitions={0: PresencePartition(**{**seen, **changes.pop("seen", {})})},
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def against(**changes: Any) -> str:
+    found = reasons(evidence(**changes))
+    assert found
+    return "\n".join(found)
+
+
+def test_a_complete_log_of_the_right_cluster_has_nothing_against_it() -> None:
+    assert reasons(evidence()) == []
+
+
+def test_whose_storage_it_is() -> None:
+    assert "no marker" in against(marker=None)
+    assert "belongs to cluster 'c'" in against(cluster_id="other", presences={})
+    assert "belongs to cluster" in against(cluster_id=None, presences={})
+    other = BucketMarker(cluster_id="c", partition_count=2, metadata_topic_id=uuid_text(bytes(16)))
+    assert "recreated" in against(marker=other)
+    fewer = msgspec.structs.replace(other, partition_count=3, metadata_topic_id=uuid_text(TOPIC_ID))
+    assert "has 2 partitions, the marker 3" in against(marker=fewer)
+
+
+def test_a_log_that_is_not_whole() -> None:
+    without = LogView(identity=view().identity, ranges={0: LogRange(start=0, end=10)})
+    assert "partition 1 did not tell its end" in against(log=without)
+    trimmed = view(_0=LogRange(start=2, end=10))
+    assert "its head is gone" in against(log=trimmed)
+
+
+@pytest.mark.parametrize("read", [[], [(0, 9)], [(1, 10)], [(0, 4), (5, 10)]])
+def test_a_log_that_was_not_read_whole(read: list[tuple[int, int]]) -> None:
+    assert "it ends at 10" in against(read={0: read})
+
+
+def test_an_unreadable_record_until_it_is_accepted() -> None:
+    odd = Unreadable(0, 7, SHA, "garbage")
+    assert f"accept-record 0 7 {SHA}" in against(unreadable=[odd])
+    assert reasons(evidence(unreadable=[odd], accepted=frozenset({(0, 7, SHA)}))) == []
+    assert "accept-record" in against(unreadable=[odd], accepted=frozenset({(0, 7, "cd" * 32)}))
+
+
+def test_a_daemon_that_saw_more_or_other_than_the_log_has() -> None:
+    def seen(**changes: Any) -> dict[str, Presence]:
+        return {"_rlmm/daemons/1.json": presence(seen=changes)}
+
+    assert "read to 11, the log ends at 10" in against(presences=seen(next_offset=11))
+    assert "which the log has otherwise" in against(
+        epoch_ends={(0, 3): EpochEnd(epoch=2, end_offset=10)}
+    )
+    assert "which the log has otherwise" in against(
+        epoch_ends={(0, 3): EpochEnd(epoch=3, end_offset=9)}
+    )
+    assert "which the log has otherwise" in against(epoch_ends={})
+    assert "is failed" in against(presences=seen(state="failed"))
+    assert "is of topic id" in against(presences=seen(topic_id=uuid_text(bytes(16))))
+
+
+def test_a_presence_file_that_is_missing_unreadable_or_foreign() -> None:
+    assert "no daemon has left a presence file" in against(presences={})
+    assert "can't be read" in against(presences={"_rlmm/daemons/2.json": None})
+    foreign = {"_rlmm/daemons/2.json": presence(cluster_id="d")}
+    assert "is of cluster 'd'" in against(presences=foreign)

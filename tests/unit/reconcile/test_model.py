@@ -1,0 +1,273 @@
+"""Every interleaving of copies, deletes, a crash, nights and a reconciling job.
+
+States are walked exhaustively, each judged by `core.disposal` itself. The claim: no object of a
+segment that is live, or that its copier counts on, is ever deleted. Then each guard is taken away
+in turn, from the fewest that are safe together, and the walk must find the loss: a guard that can
+go without harm guards nothing.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from rlmm_daemon.core.disposal.findings import Ages, Present, Recorded, judge
+from rlmm_daemon.core.disposal.history import Told, last_word
+from rlmm_daemon.domain.segment import SegmentState as S
+
+LOG = ".log"
+DAY = 86_400_000
+NOW = 1_000 * DAY
+#: Ages are whole days, and what is two days old is old for good.
+OLD = 2
+STATES_MAX = 600_000
+Event = tuple[S, int]
+Object = tuple[int, int]
+
+
+class Segment(NamedTuple):
+    """One segment id: what the log says, what lies in the storage, and who works on it."""
+
+    #: (state, age) in log order.
+    events: tuple[Event, ...] = ()
+    #: (version, age); None: absent.
+    stored: Object | None = None
+    #: "begun": may put; "put": its object is there, COPY_SEGMENT_FINISHED is not said yet.
+    copier: str = ""
+    deleting: bool = False
+    versions: int = 0
+
+
+class Job(NamedTuple):
+    """The reconciling run: what it has seen and decided so far."""
+
+    step: str = "idle"
+    #: Per segment what was listed, and how many events were read.
+    listing: tuple[Object | None, ...] = ()
+    read: tuple[int, ...] = ()
+    #: (segment, version, nights since) as quarantined.
+    quarantined: tuple[tuple[int, int, int], ...] = ()
+    plan: tuple[tuple[int, int], ...] = ()
+
+
+class World(NamedTuple):
+    segments: tuple[Segment, ...]
+    job: Job = Job()
+    crashed: bool = False
+
+
+class Guards(NamedTuple):
+    """What keeps live objects alive; each can be switched off."""
+
+    #: COPY_SEGMENT_STARTED is applied before the first byte is put.
+    started_first: bool = True
+    #: The log's end is asked for after the listing.
+    log_after_listing: bool = True
+    #: Every event up to that end was read.
+    whole_log: bool = True
+    grace: bool = True
+    quarantine: bool = True
+    #: The log's tail is read before a delete.
+    tail: bool = True
+    #: A delete looks whether the object is still the one that was judged.
+    same_object: bool = True
+
+
+class Bounds(NamedTuple):
+    """How long the histories may be: states grow with the square for two segments."""
+
+    segments: int = 1
+    events: int = 5
+    #: Objects put under one key.
+    versions: int = 2
+    crashes: bool = True
+
+
+class Loss(AssertionError):
+    """A live object was deleted."""
+
+
+@functools.cache
+def recorded(events: tuple[Event, ...]) -> Recorded:
+    found = last_word(
+        Told(
+            offset=offset,
+            state=state,
+            event_ms=NOW - age * DAY,
+            log_size=1 if state is S.COPY_SEGMENT_STARTED else None,
+        )
+        for offset, (state, age) in enumerate(events)
+    )
+    sizes = {LOG: 1} if found.state is not None else {}
+    return Recorded(state=found.state, event_ms=found.event_ms, held=found.held, sizes=sizes)
+
+
+@functools.cache
+def condemned(events: tuple[Event, ...], stored: Object, grace: bool) -> bool:  # noqa: FBT001
+    ages = Ages(listed_ms=NOW + 1, grace_ms=DAY if grace else 0, stuck_copy_ms=DAY, skew_ms=-1)
+    present = {LOG: Present(suffix=LOG, size=1, modified_ms=NOW - stored[1] * DAY)}
+    return any(one.condemned for one in judge(recorded(events), present, ages))
+
+
+def steps(world: World, guards: Guards, bounds: Bounds) -> Iterator[World]:
+    for at, segment in enumerate(world.segments):
+        for after in segment_steps(segment, guards, bounds):
+            yield put(world, at, after)
+    yield job_step(world, guards)
+    yield night(world)
+    if bounds.crashes and not world.crashed:
+        dead = tuple(each._replace(copier="", deleting=False) for each in world.segments)
+        yield world._replace(segments=dead, crashed=True)
+
+
+def put(world: World, at: int, segment: Segment) -> World:
+    segments = world.segments
+    return world._replace(segments=(*segments[:at], segment, *segments[at + 1 :]))
+
+
+def segment_steps(segment: Segment, guards: Guards, bounds: Bounds) -> Iterator[Segment]:
+    said = segment.events
+    state = recorded(said).state
+    idle = not segment.copier and not segment.deleting
+    # Once more with the same id is an operator's or a repair's doing; Kafka draws a new one.
+    absent = state is None or state is S.DELETE_SEGMENT_FINISHED
+    if idle and absent and segment.versions < bounds.versions and len(said) < bounds.events:
+        begun = (*said, (S.COPY_SEGMENT_STARTED, 0)) if guards.started_first else said
+        yield segment._replace(events=begun, copier="begun")
+    if idle and state in {S.COPY_SEGMENT_STARTED, S.COPY_SEGMENT_FINISHED}:
+        yield segment._replace(events=(*said, (S.DELETE_SEGMENT_STARTED, 0)), deleting=True)
+    if idle and state is S.DELETE_SEGMENT_STARTED:
+        yield segment._replace(deleting=True)
+    if segment.copier == "begun":
+        version = segment.versions + 1
+        yield segment._replace(stored=(version, 0), versions=version, copier="put")
+    if segment.copier == "put":
+        late = () if guards.started_first else ((S.COPY_SEGMENT_STARTED, 0),)
+        done = (*said, *late, (S.COPY_SEGMENT_FINISHED, 0))
+        yield segment._replace(events=done, copier="")
+    if segment.deleting:
+        ended = (*said, (S.DELETE_SEGMENT_FINISHED, 0))
+        yield segment._replace(events=ended, stored=None, deleting=False)
+        # A put of a copy that died can arrive behind the delete: the object is there again.
+        yield segment._replace(events=ended, deleting=False)
+
+
+def night(world: World) -> World:
+    """Let a day pass: no copy lives into the next one, its deadline is shorter."""
+
+    def older(age: int) -> int:
+        return min(age + 1, OLD)
+
+    def aged(stored: Object | None) -> Object | None:
+        return None if stored is None else (stored[0], older(stored[1]))
+
+    segments = tuple(
+        each._replace(
+            events=tuple((state, older(age)) for state, age in each.events),
+            stored=aged(each.stored),
+            copier="",
+        )
+        for each in world.segments
+    )
+    job = world.job
+    quarantined = tuple((at, version, older(age)) for at, version, age in job.quarantined)
+    # A run does not last a whole day: one that does begins anew.
+    return world._replace(segments=segments, job=Job(quarantined=quarantined))
+
+
+def job_step(world: World, guards: Guards) -> World:
+    job = world.job
+    first, second = ("list", "read") if guards.log_after_listing else ("read", "list")
+    todo = {"idle": first, first: second, second: "plan", "plan": "delete"}[job.step]
+    match todo:
+        case "list":
+            listing = tuple(each.stored for each in world.segments)
+            return world._replace(job=job._replace(step=todo, listing=listing))
+        case "read":
+            missed = 0 if guards.whole_log else 2
+            read = tuple(max(len(each.events) - missed, 0) for each in world.segments)
+            return world._replace(job=job._replace(step=todo, read=read))
+        case "plan":
+            return world._replace(job=planned(world, guards))
+        case _:
+            return executed(world, guards)
+
+
+def planned(world: World, guards: Guards) -> Job:
+    job = world.job
+    known = {(at, version): age for at, version, age in job.quarantined}
+    plan, listed = [], []
+    for at, stored in enumerate(job.listing):
+        if stored is None:
+            continue
+        if not condemned(world.segments[at].events[: job.read[at]], stored, guards.grace):
+            continue
+        nights = known.get((at, stored[0]), 0)
+        if guards.quarantine and nights < 1:
+            listed.append((at, stored[0], nights))
+        else:
+            plan.append((at, stored[0]))
+    return job._replace(step="plan", plan=tuple(plan), quarantined=tuple(listed))
+
+
+def executed(world: World, guards: Guards) -> World:
+    """Delete the plan; the last look and the delete are one step, as near as they can be."""
+    job, after = world.job, world
+    for at, version in job.plan:
+        segment = world.segments[at]
+        if guards.tail and len(segment.events) > job.read[at]:
+            continue
+        if segment.stored is None or (guards.same_object and segment.stored[0] != version):
+            continue
+        live = recorded(segment.events).state is S.COPY_SEGMENT_FINISHED
+        if live or segment.copier == "put":
+            raise Loss(world, at)
+        after = put(after, at, segment._replace(stored=None))
+    return after._replace(job=Job(quarantined=job.quarantined))
+
+
+def walk(guards: Guards, bounds: Bounds) -> int:
+    """Return how many states there are.
+
+    Raises:
+        Loss: one of them loses a live object.
+    """
+    start = World(segments=tuple(Segment() for _ in range(bounds.segments)))
+    seen, frontier = {start}, [start]
+    while frontier:
+        world = frontier.pop()
+        for after in steps(world, guards, bounds):
+            if after not in seen:
+                assert len(seen) < STATES_MAX, "the model has grown beyond its bound"
+                seen.add(after)
+                frontier.append(after)
+    return len(seen)
+
+
+ONE = Bounds()
+TWO = Bounds(segments=2, events=1, versions=1, crashes=False)
+#: Guard -> others that have to be away too, so that nothing else catches what it catches.
+ALONE = {
+    "started_first": ("same_object",),
+    "log_after_listing": ("grace", "quarantine", "tail"),
+    "whole_log": ("tail",),
+    "grace": ("started_first", "quarantine"),
+    "quarantine": ("started_first", "grace"),
+    "tail": ("same_object",),
+    "same_object": ("tail",),
+}
+assert ALONE.keys() == set(Guards._fields), "every guard is broken once"
+
+
+@pytest.mark.parametrize("bounds", [ONE, TWO])
+def test_no_live_object_is_ever_deleted(bounds: Bounds) -> None:
+    assert walk(Guards(), bounds) > 10_000
+
+
+@pytest.mark.parametrize("guard", ALONE)
+def test_each_guard_taken_away_loses_a_live_object(guard: str) -> None:
+    others = Guards()._replace(**dict.fromkeys(ALONE[guard], False))
+    walk(others, ONE)
+    with pytest.raises(Loss):
+        walk(others._replace(**{guard: False}), ONE)

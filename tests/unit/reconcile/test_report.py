@@ -1,0 +1,96 @@
+"""What a run tells: foreign strings escaped, numbers right, nothing loaded from anywhere."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.config.reconcile import Output
+from rlmm_daemon.core.disposal.findings import Finding
+from rlmm_daemon.reconcile import report
+from rlmm_daemon.reconcile.night import Night
+
+NASTY = "<script>alert(1)</script>[red]\x1b[31m\nsecond"
+
+
+def night(**changes: object) -> Night:
+    made = Night(run="20261122T000000000Z", cluster=NASTY, listed_at_ms=1, execute=False)
+    made.findings = {"orphan_object": (2, 3_000), "missing_object": (1, 500)}
+    made.offenders = [("orphan_object", NASTY, 2, 3_000, 90_000_000)]
+    made.objects, made.object_bytes, made.events = 10, 2_500_000_000, 12
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+class Tags(HTMLParser):
+    """Collects what a browser would run or fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def test_no_foreign_string_becomes_markup() -> None:
+    text = report.page(night(refused=[NASTY]), [], Output())
+    tags = Tags()
+    tags.feed(text)
+    assert "script" not in {tag for tag, _ in tags.seen}
+    assert "&lt;script&gt;" in text
+    assert "\x1b" not in text
+    assert "\\nsecond" in text
+
+
+def test_the_page_needs_no_network() -> None:
+    text = report.page(night(), [], Output())
+    tags = Tags()
+    tags.feed(text)
+    assert not [attrs for _, attrs in tags.seen if attrs.keys() & {"src", "href"}]
+    assert "default-src 'none'" in text
+    assert not re.search(r"url\(|@import|https?://", text)
+
+
+def test_the_gravest_comes_first() -> None:
+    assert [kind for _, kind, *_ in report.rows(night())] == ["missing_object", "orphan_object"]
+
+
+def test_a_price_becomes_a_cost() -> None:
+    text = report.page(night(condemned_bytes=2_000_000_000), [], Output(price_per_gb_month=0.02))
+    assert "about 0.04 USD a month" in text
+    assert "a month" not in report.page(night(), [], Output())
+
+
+def test_every_kind_has_a_metric_even_when_nothing_was_found() -> None:
+    text = report.metrics(night(findings={}))
+    for kind in Finding:
+        assert f'rlmm_reconcile_findings{{kind="{kind.value}"}} 0' in text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(999, "999 B"), (1_500, "1.5 kB"), (2 * 10**9, "2.0 GB")]
+)
+def test_sizes_for_people(size: int, text: str) -> None:
+    assert report.human(size) == text
+
+
+def test_a_run_is_written_trends_follow_and_the_oldest_are_forgotten(tmp_path: Path) -> None:
+    output = Output(directory=str(tmp_path), textfile=str(tmp_path / "r.prom"), runs_kept=2)
+    for day in range(4):
+        made = night(run=f"2026112{day}T000000000Z")
+        directory = tmp_path / made.run
+        directory.mkdir()
+        report.write(made, directory, output)
+    left = sorted(
+        each.name for each in tmp_path.iterdir() if each.is_dir() and not each.is_symlink()
+    )
+    assert left == ["20261122T000000000Z", "20261123T000000000Z"]
+    page = (tmp_path / "latest" / "report.html").read_text()
+    assert "polyline" in page
+    summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
+    assert summary["findings"]["orphan_object"] == [2, 3_000]
+    assert "rlmm_reconcile_objects 10" in (tmp_path / "r.prom").read_text()
