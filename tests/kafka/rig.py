@@ -204,6 +204,8 @@ class Writer:
     tp: TopicIdPartition
     #: Where its segment ids begin, so that writers don't meet.
     base: int = 0
+    #: Which segment of its partition it copies first, so that later writers go on behind it.
+    first: int = 0
     acknowledged: list[int] = field(default_factory=list)
     #: The values that were sent, with how often.
     tried: dict[bytes, int] = field(default_factory=dict)
@@ -234,7 +236,7 @@ class Writer:
 
     async def forever(self) -> None:
         """Copy until cancelled."""
-        number = len(self.acknowledged)
+        number = self.first + len(self.acknowledged)
         while True:
             await self.copy(number)
             number += 1

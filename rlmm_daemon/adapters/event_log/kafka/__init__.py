@@ -1,7 +1,8 @@
 """The event log in Kafka's own metadata topic, which brokers with Kafka's manager may share.
 
     log           the port                      fetcher   one followed partition, its state machine
-    provisioning  the topic and its settings    parsing   the batches of a Fetch answer
+    provisioning  the topic and its settings    parsing   the batches of a Fetch answer; its
+                                                frame is packed in kafka_connection.fetching
     asking        end offsets, epoch ends       producer  senders;  lane  one partition's records
 
 No consumer group, no committed offset, no consumer class: the adapter itself sends Fetch, and each
@@ -42,15 +43,19 @@ W13  dangling uploads: daemon/copier. T unit/daemon/test_copier
 W14  topic deletion is synchronous and not retried: marks are events, retried as often as asked.
      T unit/manager
 W15  a changed partition count is fatal: the topic's own count wins at first contact; a later change
-     is `failed(partition_count_changed)`, and nothing is re-mapped. T unit/kafka/test_opening
-     an_existing_topics_count_wins, unit/manager
-W16  hard to configure, SASL not inherited: one section, every mistake named. T unit/config
-     security_settings_that_would_be_ignored..., kafka/test_security
+     is `failed(partition_count_changed)` until an operator accepts it, without a restart.
+     T unit/kafka/test_opening an_existing_topics_count_wins, kafka/test_topic
+     a_raised_partition_count...
+W16  hard to configure, SASL not inherited: one section, every mistake named, made out of the
+     broker's own by `rlmm config from-properties`. T unit/config
+     security_settings_that_would_be_ignored..., unit/config/test_from_properties,
+     kafka/test_security
 W17  min.insync.replicas not set: set, within what the replication factor allows.
      T unit/kafka/test_opening the_replication_factor_bounds..., kafka/test_topic
 W18  reads of segments: not this adapter's (daemon/fetcher).
 W19  offset bookkeeping: one position per partition, moved only by what was read; readiness by
-     position. T unit/kafka/test_parsing, contract
+     position; held against the log's epochs. T unit/kafka/test_parsing, contract,
+     kafka/test_elections a_lost_range...
 W20  remoteLogSize skips its guard: it is a method like others. T unit/manager
 
 Of a second implementation, in Rust:
@@ -62,7 +67,8 @@ Of a second implementation, in Rust:
 3    never follows the leader: NOT_LEADER and every lost connection refresh the metadata.
      T unit/kafka a_moved_leader_is_followed, kafka/test_brokers a_follower_goes_where...
 4    no reaction to out-of-range, recreated, corrupt, refused: each is told apart, `errors`.
-     T unit/kafka/test_fetcher out_of_range..., ...recreated..., a_broken_batch...
+     T unit/kafka/test_fetcher out_of_range..., ...recreated..., a_broken_batch...,
+     kafka/test_topic a_recreated_topic..., kafka/test_elections a_tail_that_an_election_lost...
 5    one failing end offset fails all, a missing one is 0: each leader apart, missing is missing.
      T unit/kafka/test_opening an_end_offset_that_is_not_known...
 6    a write may wait for ever: the delivery timeout, then `OutcomeUnknown`; `close` is bounded.
