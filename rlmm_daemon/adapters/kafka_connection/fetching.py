@@ -4,25 +4,16 @@ aiokafka's structs take ten times as long, which is most of what a small answer 
 authority: a shape that is not the usual one is decoded by them, and tests hold both equal.
 """
 
-import os
 import struct
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
-from aiokafka.protocol.api import ResponseHeader_v1
-
-from rlmm_daemon.adapters.kafka_connection.requests import (
-    DIVERGING_TAG,
-    Fetch,
-    Pinned,
-    VersionMissing,
-)
+from rlmm_daemon.adapters.kafka_connection.packed import Packed
+from rlmm_daemon.adapters.kafka_connection.requests import DIVERGING_TAG, Fetch
 
 _CONSUMER: Final = -1
 _NO_SESSION: Final = -1
-#: api key, version, correlation id, length of the client id
-_HEADER: Final = struct.Struct(">hhih")
 #: replica, max wait, min and max bytes, isolation, session id and epoch, 1 topic
 _BEFORE_ID: Final = struct.Struct(">iiiibiib")
 #: 1 partition: index, current epoch, offset, last epoch, log start, max bytes, its tags; the
@@ -35,8 +26,6 @@ _PARTITION: Final = struct.Struct(">ihqqq")
 _DIVERGING: Final = struct.Struct(">iq")
 _ONE: Final = 2  # compact arrays count from 1
 _HALF: Final = 0x80
-#: An answer's header 1: correlation id and how many tags.
-_HEADER_BYTES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +84,7 @@ def _usual(body: memoryview) -> FetchAnswer | None:
     return FetchAnswer(code, high, start, bytes(body[at:end]), None)
 
 
-class _Header:
-    """A request header 2, already packed."""
-
-    __slots__ = ("_packed",)
-
-    def __init__(self, packed: bytes) -> None:
-        self._packed = packed
-
-    def encode(self) -> bytes:
-        """Return the bytes."""
-        return self._packed
-
-
-@dataclass(frozen=True, slots=True)
-class _AnswerHeader:
-    """What aiokafka's connection wants of an answer's header."""
-
-    correlation_id: int
-
-
-class FetchPartition(Pinned):
+class FetchPartition(Packed):
     """Fetch of one partition; carries the epochs that let the broker say where we diverge."""
 
     API_KEY = Fetch.API_KEY
@@ -134,45 +103,10 @@ class FetchPartition(Pinned):
         wait_ms: int,
         bytes_max: int,
     ) -> None:
-        self._body = (
+        super().__init__(
             _BEFORE_ID.pack(_CONSUMER, wait_ms, 1, bytes_max, 0, 0, _NO_SESSION, _ONE)
             + topic_id
             + _AFTER_ID.pack(
                 _ONE, partition, leader_epoch, position, last_epoch, -1, bytes_max, 0, 0, 1, 1, 0
             )
         )
-
-    def prepare(self, versions: dict[int, tuple[int, int]]) -> "FetchPartition":
-        """Return itself; see `Pinned.prepare`.
-
-        Raises:
-            VersionMissing: the broker's range leaves this version out.
-        """
-        low, high = versions.get(self.API_KEY, (0, -1))
-        if not low <= self.API_VERSION <= high:
-            raise VersionMissing(
-                f"Fetch needs version {self.API_VERSION}, the broker speaks {low} to {high}"
-            )
-        return self
-
-    def build_request_header(self, correlation_id: int, client_id: str) -> _Header:
-        """Return the header, as aiokafka's connection asks for it."""
-        name = client_id.encode()
-        packed = _HEADER.pack(self.API_KEY, self.API_VERSION, correlation_id, len(name))
-        return _Header(packed + name + b"\0")
-
-    def parse_response_header(self, data: BytesIO) -> Any:
-        """Return the answer's header, as aiokafka's connection asks for it."""
-        packed = data.read(_HEADER_BYTES)
-        if packed[-1:] == b"\0":  # no tags
-            return _AnswerHeader(int.from_bytes(packed[:4], "big", signed=True))
-        data.seek(-len(packed), os.SEEK_CUR)
-        return ResponseHeader_v1.decode(data)
-
-    def encode(self) -> bytes:
-        """Return the body."""
-        return self._body
-
-    def __repr__(self) -> str:
-        """Name it; aiokafka's own would show fields that there are not."""
-        return "FetchPartition()"

@@ -15,7 +15,14 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
 from rlmm_daemon.adapters.kafka_connection.fetching import FetchAnswer, FetchPartition, of_struct
-from rlmm_daemon.adapters.kafka_connection.requests import DIVERGING_TAG, NO_ID, NO_TAGS, Fetch
+from rlmm_daemon.adapters.kafka_connection.producing import ProduceBatches
+from rlmm_daemon.adapters.kafka_connection.requests import (
+    DIVERGING_TAG,
+    NO_ID,
+    NO_TAGS,
+    Fetch,
+    ProduceById,
+)
 from rlmm_daemon.adapters.kafka_connection.security import load_security
 from rlmm_daemon.config import KafkaAdmin, KafkaClient, KafkaFetch, KafkaProducer, KafkaSecurity
 
@@ -266,6 +273,8 @@ class FakeVendor:
             raise KafkaConnectionError("closed")
         request.prepare(self._versions)
         packed = request.encode()  # what is sent has to fit its schema
+        if isinstance(request, ProduceBatches):
+            return await self._sent(ProduceById.decode(packed))
         if not isinstance(request, FetchPartition):
             return await self._sent(request)
         answer = await self._sent(Fetch.decode(packed))

@@ -2,7 +2,7 @@
 
     log           the port                      fetcher   one followed partition, its state machine
     provisioning  the topic and its settings    parsing   the batches of a Fetch answer; its
-                                                frame is packed in kafka_connection.fetching
+                                                frame is packed in kafka_connection.packed
     asking        end offsets, epoch ends       producer  senders;  lane  one partition's records
 
 No consumer group, no committed offset, no consumer class: the adapter itself sends Fetch, and each

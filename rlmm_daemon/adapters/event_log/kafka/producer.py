@@ -18,12 +18,12 @@ from rlmm_daemon.adapters.event_log.kafka.backoff import Backoff
 from rlmm_daemon.adapters.event_log.kafka.lane import Batch, Entry, Identity, Lane
 from rlmm_daemon.adapters.kafka_connection import Connection, Directory, KafkaClient, Node
 from rlmm_daemon.adapters.kafka_connection.errors import Reaction, error_of, reaction_to
+from rlmm_daemon.adapters.kafka_connection.producing import ProduceBatches
 from rlmm_daemon.adapters.kafka_connection.requests import (
     NO_TAGS,
     PRODUCE,
     InitProducerId,
     Pinned,
-    ProduceById,
     ProduceByName,
 )
 from rlmm_daemon.domain.errors import (
@@ -227,12 +227,16 @@ class Producer:
     async def _ask(
         self, connection: Connection, sent: list[tuple[Lane, Batch]]
     ) -> dict[int, tuple[Any, ...]]:
-        rows = [(int(lane.partition), batch.data, NO_TAGS) for lane, batch in sent]
         timeout_ms = self._config.request_timeout_ms or self._client.config.request_timeout_ms
-        by_id = connection.speaks(PRODUCE, ProduceById.API_VERSION)
-        topic: bytes | str | None = self._topic_id if by_id else self._topic
-        kind: type[Pinned] = ProduceById if by_id else ProduceByName
-        request = kind(None, _ALL_REPLICAS, timeout_ms, [(topic, rows, NO_TAGS)], NO_TAGS)
+        request: Pinned
+        if connection.speaks(PRODUCE, ProduceBatches.API_VERSION):
+            assert self._topic_id is not None, "started"
+            batches = [(int(lane.partition), batch.data) for lane, batch in sent]
+            request = ProduceBatches(self._topic_id, batches, timeout_ms=timeout_ms)
+        else:
+            rows = [(int(lane.partition), batch.data, NO_TAGS) for lane, batch in sent]
+            topics = [(self._topic, rows, NO_TAGS)]
+            request = ProduceByName(None, _ALL_REPLICAS, timeout_ms, topics, NO_TAGS)
         answer = await connection.ask(request, timeout_seconds=timeout_ms / 1000)
         return {row[0]: row for _, partitions, _ in answer.topics for row in partitions}
 

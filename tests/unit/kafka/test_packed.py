@@ -1,4 +1,4 @@
-"""Fetch by hand is Fetch by aiokafka's structs, byte for byte and field for field."""
+"""What is packed by hand is what aiokafka's structs are, byte for byte and field for field."""
 
 from io import BytesIO
 from typing import Any
@@ -13,7 +13,13 @@ from rlmm_daemon.adapters.kafka_connection.fetching import (
     _usual,
     of_struct,
 )
-from rlmm_daemon.adapters.kafka_connection.requests import NO_TAGS, Fetch, VersionMissing
+from rlmm_daemon.adapters.kafka_connection.producing import ProduceBatches
+from rlmm_daemon.adapters.kafka_connection.requests import (
+    NO_TAGS,
+    Fetch,
+    ProduceById,
+    VersionMissing,
+)
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -40,6 +46,15 @@ def test_a_request_has_the_bytes_of_the_struct(  # noqa: PLR0917 - the fields of
     assert mine.encode() == theirs.encode()
     header = theirs.build_request_header(correlation_id=7, client_id="rlmm")
     assert mine.build_request_header(7, "rlmm").encode() == header.encode()
+
+
+@given(IDS, st.lists(st.tuples(INT32, RECORDS.filter(bool)), min_size=1, max_size=200), INT32)
+def test_a_produce_request_has_the_bytes_of_the_struct(topic_id, batches, timeout_ms):
+    rows = [(partition, records, NO_TAGS) for partition, records in batches]
+    topics: Any = [(topic_id, rows, NO_TAGS)]
+    theirs = ProduceById(None, -1, timeout_ms, topics, NO_TAGS)
+    mine = ProduceBatches(topic_id, batches, timeout_ms=timeout_ms)
+    assert mine.encode() == theirs.encode()
 
 
 def answered(topics: Any, error: int = 0) -> tuple[FetchAnswer, FetchAnswer, bytes]:
