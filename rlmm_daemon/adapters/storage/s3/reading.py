@@ -21,6 +21,8 @@ from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError
 from rlmm_daemon.ports.storage import Source
 
 BLOCK_BYTES: Final = 256 * 1024
+#: What one visit to a thread reads.
+GROUP_BYTES: Final = 1024 * 1024
 #: CRC-32C, reflected.
 _POLYNOMIAL: Final = 0x82F63B78
 _ONE: Final = 0x80000000
@@ -51,13 +53,13 @@ class Reader:
         """
         return await self._run(functools.partial(_part, source, offset, length))
 
-    async def checksum(self, source: Source) -> int:
-        """Return the CRC-32C of a whole source without keeping it."""
-        return await self._run(functools.partial(_checksum, source))
+    async def checksum(self, source: Source, offset: int, length: int) -> int:
+        """Return the CRC-32C of a piece of the source without keeping it."""
+        return await self._run(functools.partial(_checksum, source, offset, length))
 
-    async def block(self, source: Source, offset: int, length: int) -> bytes:
-        """Return a block of the source."""
-        return await self._run(functools.partial(source.pread, offset, length))
+    async def blocks(self, source: Source, offset: int, length: int) -> list[bytes]:
+        """Return a small piece of the source in blocks."""
+        return await self._run(functools.partial(_blocks, source, offset, length))
 
     def close(self) -> None:
         """Free the threads; running reads end by themselves."""
@@ -93,16 +95,28 @@ class Body:
     ) -> None:
         self._size, self._blocks, self._rate, self._on_bytes = size, blocks, rate, on_bytes
         self._told = 0
+        self._loop = asyncio.get_running_loop()
         self._patience: asyncio.Timeout | None = None
         self._patience_seconds = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        #: Since when the peer owes us something; None while we owe it a block.
+        self._since: float | None = None
+        self._over = False
         self.failure: RlmmError | None = None
 
     def __len__(self) -> int:
         return self._size
 
-    def watch(self, patience: asyncio.Timeout | None, seconds: float) -> None:
+    def watch(self, patience: asyncio.Timeout, seconds: float) -> None:
         """Let `patience` run out once the socket took nothing, or no answer came, for so long."""
         self._patience, self._patience_seconds = patience, seconds
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def end(self) -> None:
+        """Give no more blocks: an answer may come before all were taken, and the source closes."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
 
     def read(self) -> NoReturn:
         """Fail: it is here because botocore looks for it."""
@@ -112,22 +126,31 @@ class Body:
         try:
             async for block in self._blocks():
                 await self._rate.take(len(block))
-                self._expect(something=True)
+                if self._over:
+                    raise ConnectionResetError("the call is over")
+                self._since = self._loop.time()
                 yield block
                 # The next is asked for when the socket took this one.
-                self._expect(something=False)
+                self._since = None
                 self._told += len(block)
                 self._on_bytes(len(block))
         except RlmmError as error:
             self.failure = error
             raise
         # Everything was taken: now for the answer.
-        self._expect(something=True)
+        self._since = self._loop.time()
 
-    def _expect(self, *, something: bool) -> None:
-        if self._patience is not None and not self._patience.expired():
-            now = asyncio.get_running_loop().time()
-            self._patience.reschedule(now + self._patience_seconds if something else None)
+    def _look(self) -> None:
+        """Look whether the peer is silent; rarely, as a timer for each block would cost more."""
+        now, waited = self._loop.time(), 0.0
+        if self._since is not None:
+            waited = now - self._since
+        assert self._patience is not None, "watched"
+        if waited >= self._patience_seconds:
+            if not self._patience.expired():
+                self._patience.reschedule(now)
+            return
+        self._timer = self._loop.call_later(self._patience_seconds - waited, self._look)
 
     def take_back(self) -> None:
         """Undo what was told of an attempt that failed."""
@@ -141,10 +164,13 @@ async def blocks_of(part: Part) -> AsyncIterator[bytes]:
         yield block
 
 
-async def blocks_read(reader: Reader, source: Source) -> AsyncIterator[bytes]:
-    """Yield a whole source, reading as the network takes it: one block in memory."""
-    for offset in range(0, source.size, BLOCK_BYTES):
-        yield await reader.block(source, offset, min(BLOCK_BYTES, source.size - offset))
+async def blocks_read(
+    reader: Reader, source: Source, offset: int, length: int
+) -> AsyncIterator[bytes]:
+    """Yield a piece of a source, read as the network takes it: one group of blocks in memory."""
+    for at in range(offset, offset + length, GROUP_BYTES):
+        for block in await reader.blocks(source, at, min(GROUP_BYTES, offset + length - at)):
+            yield block
 
 
 def version_of(source: Source) -> tuple[int, int, int] | None:
@@ -201,22 +227,20 @@ def _times(left: int, right: int) -> int:
 
 
 def _part(source: Source, offset: int, length: int) -> Part:
-    spans = [
-        (at, min(BLOCK_BYTES, offset + length - at))
-        for at in range(offset, offset + length, BLOCK_BYTES)
-    ]
-    blocks = [source.pread(*span) for span in spans]
-    if source.fileno() is None and any(
-        source.pread(*span) != block for span, block in zip(spans, blocks, strict=True)
-    ):
+    blocks = _blocks(source, offset, length)
+    if blocks != _blocks(source, offset, length):
         raise ChecksumMismatch("the source changed while it was read")
-    crc32c = functools.reduce(google_crc32c.extend, blocks, 0)
-    return Part(blocks, length, crc32c)
+    return Part(blocks, length, int(functools.reduce(google_crc32c.extend, blocks, 0)))
 
 
-def _checksum(source: Source) -> int:
+def _blocks(source: Source, offset: int, length: int) -> list[bytes]:
+    end = offset + length
+    return [source.pread(at, min(BLOCK_BYTES, end - at)) for at in range(offset, end, BLOCK_BYTES)]
+
+
+def _checksum(source: Source, offset: int, length: int) -> int:
     crc32c = 0
-    for offset in range(0, source.size, BLOCK_BYTES):
-        block = source.pread(offset, min(BLOCK_BYTES, source.size - offset))
+    for at in range(offset, offset + length, BLOCK_BYTES):
+        block = source.pread(at, min(BLOCK_BYTES, offset + length - at))
         crc32c = google_crc32c.extend(crc32c, block)
     return int(crc32c)

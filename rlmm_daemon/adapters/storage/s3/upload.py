@@ -18,7 +18,6 @@ from rlmm_daemon.adapters.storage.s3.objects import head
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import (
     Body,
-    Part,
     Reader,
     blocks_of,
     blocks_read,
@@ -104,18 +103,11 @@ class SegmentUpload:
     async def _single(self, row: Row) -> StoredObject:
         """Store a whole object in one call."""
         kind, key, source = row
-        small = source.size <= self._client.options.part_size_bytes
         first: list[int] = []
 
         async def put() -> None:
             before = version_of(source)
-            if small:
-                part = await self._tools.reader.part(source, 0, source.size)
-                crc32c = part.crc32c
-                body = self._body(source.size, lambda: blocks_of(part))
-            else:
-                crc32c = await self._tools.reader.checksum(source)
-                body = self._body(source.size, lambda: blocks_read(self._tools.reader, source))
+            crc32c, body = await self._read(source, 0, source.size)
             first.append(crc32c)
             if crc32c != first[0] or version_of(source) != before:
                 raise ChecksumMismatch(f"the source of {key} changed while it was read", key=key)
@@ -207,11 +199,10 @@ class SegmentUpload:
         size = min(upload.part_size, source.size - offset)
 
         async def send() -> None:
-            # Read inside the attempt: a part that waits for its retry holds no memory.
-            part = await self._tools.reader.part(source, offset, size)
-            if upload.crc32c.setdefault(number, part.crc32c) != part.crc32c:
+            crc32c, body = await self._read(source, offset, size)
+            if upload.crc32c.setdefault(number, crc32c) != crc32c:
                 raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
-            await self._send_part(upload, kind, number, part)
+            await self._send_part(upload, kind, number, body)
 
         async with self._tools.slots:
             await self._client.call(
@@ -220,11 +211,10 @@ class SegmentUpload:
         self._progress.parts_done += 1
 
     async def _send_part(
-        self, upload: _Multipart, kind: ObjectKind, number: int, part: Part
+        self, upload: _Multipart, kind: ObjectKind, number: int, body: Body
     ) -> None:
         self._progress.call = f"UploadPart {number} {kind.value}"
-        checksum = checksum_text(part.crc32c)
-        body = self._body(part.size, lambda: blocks_of(part))
+        checksum = checksum_text(upload.crc32c[number])
         answer = await self._send(
             body,
             lambda: self._client.s3.upload_part(
@@ -293,6 +283,19 @@ class SegmentUpload:
             )
         raise ChecksumMismatch(f"the storage holds other bytes than were sent as {key}", key=key)
 
+    async def _read(self, source: Source, offset: int, size: int) -> tuple[int, Body]:
+        """Return the checksum of a piece of a source, and a body that will send it.
+
+        A file is read twice, which costs less than memory for a whole part: S3 itself refuses
+        bytes that are others the second time. A buffer may change unseen, so it is kept.
+        """
+        reader = self._tools.reader
+        if source.fileno() is None and size <= self._client.options.part_size_bytes:
+            part = await reader.part(source, offset, size)
+            return part.crc32c, self._body(size, lambda: blocks_of(part))
+        crc32c = await reader.checksum(source, offset, size)
+        return crc32c, self._body(size, lambda: blocks_read(reader, source, offset, size))
+
     def _body(self, size: int, blocks: Callable[[], AsyncIterator[bytes]]) -> Body:
         return Body(size, blocks, rate=self._tools.rate, on_bytes=self._moved)
 
@@ -312,7 +315,7 @@ class SegmentUpload:
             raise
         finally:
             # Its writer may outlive the call, if the answer came early.
-            body.watch(None, 0)
+            body.end()
 
 
 async def _all(work: Sequence[Callable[[], Awaitable[Any]]], *, name: str) -> list[Any]:
