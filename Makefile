@@ -6,7 +6,7 @@ SEEDS ?= 200
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 bench-s3 lint format types imports sim sim-mutants bench dist lock clean sim-cleaner sim-cleaner-mutants
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 bench-s3 lint format types imports sim sim-mutants bench bench-scale dist lock clean sim-cleaner sim-cleaner-mutants
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ sim-cleaner-mutants: install ## Planted bugs that the cleaner's simulation must 
 
 bench: install ## Benchmarks against their peers
 	$(BIN)/python -m tests.benchmarks.run
+
+bench-scale: install ## Restart, snapshot, memory and replay as segments grow
+	$(BIN)/python -m tests.benchmarks.scale $(BENCH_ARGS)
 
 dist: install ## Wheel and sdist in dist/, the wheel tried in a bare venv
 	rm -rf dist

@@ -46,10 +46,14 @@ class Row:
     ratio: float | None = None
     at_most: float | None = None
     at_least: float | None = None
+    #: At most so much, whatever the peer needs.
+    limit: float | None = None
     note: str = ""
 
     @property
     def budget(self) -> str:
+        if self.limit is not None:
+            return f"<= {self.limit:g} {self.unit}"
         if self.at_most is not None:
             return f"<= {self.at_most:g}x"
         if self.at_least is None:
@@ -59,6 +63,8 @@ class Row:
     @property
     def met(self) -> bool | None:
         """None where there is no budget, or nothing to hold it against."""
+        if self.limit is not None:
+            return None if self.value is None else self.value <= self.limit
         measured = self.value if self.ratio is None else self.ratio
         if measured is None or (self.at_most is None and self.at_least is None):
             return None

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.benchmarks import scale
+from tests.benchmarks.curves import draw
 from tests.benchmarks.rows import Row, Scale, table
 from tests.benchmarks.run import GROUPS, keep, measure
 
@@ -39,3 +41,12 @@ def test_a_budget_is_met_missed_or_not_judged(
         group="g", what="w", value=value, unit="us", ratio=ratio, at_most=at_most, at_least=at_least
     )
     assert row.met is met
+
+
+def test_the_curves_are_measured_and_drawn(tmp_path: Path):
+    found = scale.point(tmp_path, 2_000, 500, list(scale.CHILDREN))
+    rows = scale.rows_of(2_000, 500, found)
+    assert all(row.value for row in rows)
+    assert {row.peer for row in rows} == {"", "LMDB", "LMDB, one transaction"}
+    drawn = draw({(2_000, 500): found})
+    assert drawn.count("<polyline") >= len(scale.CHILDREN)

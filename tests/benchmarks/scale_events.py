@@ -1,0 +1,64 @@
+"""Events of many segments, made fast: one encoded event is the mould for all of a partition.
+
+One epoch, no custom metadata: the common shape. Custom metadata adds its own length to each.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rlmm_daemon.codec import batches, records
+from rlmm_daemon.codec import tail as tails
+from rlmm_daemon.domain.ids import TopicId
+from rlmm_daemon.domain.ids import TopicIdPartition as Partition
+from tests.benchmarks.daemon import EPOCH, OFFSETS_PER_SEGMENT, finished, segment
+
+_SPAN = struct.Struct(">qq")
+_FIRST = struct.Struct(">q")
+BATCH_EVENTS = 500
+
+
+def partition_of(number: int) -> Partition:
+    return Partition(TopicId(number.to_bytes(16, "big")), "orders", number % 64)
+
+
+class Mould:
+    """The two events of each segment of one user partition."""
+
+    def __init__(self, partition: Partition) -> None:
+        one = segment(partition, 0)
+        self._head = tails.ENVELOPE + tails.prefix_of(partition)
+        self._update_head = b"\x01\x01\x00" + self._head[3:]
+        self._tail = records.encode(one)[len(self._head) + 16 :]
+        update = replace(finished(one), custom_metadata=None)
+        self._update = records.encode(update)[len(self._head) + 16 :]
+
+    def events(self, number: int) -> tuple[bytes, bytes]:
+        start = number * OFFSETS_PER_SEGMENT
+        tail, first_at = self._tail, tails.EPOCHS_AT + 5
+        segment_id = os.urandom(16)
+        made = b"".join((
+            self._head, segment_id, tail[: tails.START_AT],
+            _SPAN.pack(start, start + OFFSETS_PER_SEGMENT - 1),
+            tail[tails.BROKER_AT : first_at], _FIRST.pack(start), tail[first_at + 8 :],
+        ))  # fmt: skip
+        return made, self._update_head + segment_id + self._update
+
+
+def log_batches(
+    segments: int, per_partition: int, *, first: int = 0, base_offset: int = 0
+) -> Iterator[bytes]:
+    """Yield record batches of the events of so many segments; partitions take turns."""
+    partitions = max(1, segments // per_partition)
+    moulds = [Mould(partition_of(number)) for number in range(partitions)]
+    values: list[bytes] = []
+    for number in range(segments):
+        values += moulds[number % partitions].events(first + number // partitions)
+        if len(values) >= BATCH_EVENTS or number == segments - 1:
+            yield batches.build(values, base_offset=base_offset, leader_epoch=1, timestamp_ms=1)
+            base_offset += len(values)
+            values = []
+
+
+__all__ = ["EPOCH", "OFFSETS_PER_SEGMENT", "log_batches", "partition_of"]
