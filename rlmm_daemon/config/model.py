@@ -259,7 +259,7 @@ class S3Storage(_Section, frozen=True, kw_only=True, tag_field="kind", tag="s3")
     multipart_threshold_bytes: Annotated[int, Meta(ge=_MIB, le=5_120 * _MIB)] = 100 * _MIB
     #: Grown where a segment would need more than 10,000 parts.
     part_size_bytes: Annotated[int, Meta(ge=5 * _MIB, le=5_120 * _MIB)] = 16 * _MIB
-    #: Parts in memory, over all copies.
+    #: Over all copies.
     parts_in_flight_max: Annotated[int, Meta(ge=1, le=256)] = 4
     #: Calls at once; halved while the storage asks for fewer.
     writes_in_flight_max: Annotated[int, Meta(ge=1, le=1_024)] = 16

@@ -23,6 +23,7 @@ from rich.console import Console
 from deploy.dev.s3 import BUCKET, IDENTITIES, S3Server, running
 from tests.benchmarks.rows import Row, median, table
 from tests.benchmarks.run import RESULTS, keep
+from tests.benchmarks.s3_beside import p99_ms
 from tests.support.daemon_process import REPOSITORY
 
 MIB: Final = 1024 * 1024
@@ -190,6 +191,25 @@ def ranges(bench: Bench, rounds: int) -> list[Row]:
     return rows
 
 
+def beside(bench: Bench, rounds: int) -> list[Row]:
+    """Look-ups during a copy at full rate, beside look-ups without one."""
+    found = [p99_ms(bench.server, bench.home / f"beside-{number}") for number in range(rounds)]
+    idle, busy, speed = (median(each) for each in zip(*found, strict=True))
+    return [
+        Row(
+            group="beside",
+            what="look-up p99 during a full-rate copy",
+            value=busy,
+            unit="ms",
+            peer="without a copy",
+            peer_value=idle,
+            ratio=busy / idle,
+            at_most=2.0,
+            note=f"the copy ran at {speed:.0f} MB/s",
+        )
+    ]
+
+
 def _ensure(bench: Bench) -> None:
     bench.python("ours", {"work": "upload", "files": [[str(bench.big), "bench/big"]]})
 
@@ -240,6 +260,7 @@ def _transfer_rows(
 
 GROUPS: Final[Mapping[str, Callable[[Bench, int], list[Row]]]] = {
     "upload": upload, "small": small, "download": download, "ranges": ranges,
+    "beside": beside,
 }  # fmt: skip
 
 

@@ -26,6 +26,8 @@ def keys_of(identity: str) -> StaticKeys:
 
 needs_s3 = [
     pytest.mark.s3,
+    # The first test of a run waits for the server too, perhaps on a busy machine.
+    pytest.mark.timeout(240),
     pytest.mark.skipif(weed_binary() is None, reason="no `weed` for this platform"),
 ]
 

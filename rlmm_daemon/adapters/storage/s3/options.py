@@ -46,7 +46,7 @@ class S3Options:
     static_keys: Callable[[], StaticKeys] | None = None
     multipart_threshold_bytes: int = 100 * MIB
     part_size_bytes: int = 16 * MIB
-    #: Parts in memory, over all copies.
+    #: Over all copies.
     parts_in_flight_max: int = 4
     connect_timeout: float = 5.0
     #: Without a byte in either direction.
