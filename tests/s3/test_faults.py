@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import gc
 import hashlib
+import os
 import resource
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,7 @@ import google_crc32c
 import pytest
 
 from deploy.dev.fault_proxy import Fault, Kind
+from rlmm_daemon.daemon.sources import FileSource
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     ConfigError,
@@ -509,4 +512,48 @@ async def test_a_delete_says_which_key_failed(world):
     world.proxy.plant(answer(501, "NotImplemented", "DeleteObjects"))
     assert await storage.delete(["a", "b.log"]) == {"a": None, "b.log": None}
     assert world.keys_there() == set()
+    await storage.close()
+
+
+class TwoFaced(FileSource):
+    """A file whose bytes differ each second time, though nothing says that it was written to."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        super().__init__(descriptor, path)
+        self.reads: Counter[int] = Counter()
+
+    def pread(self, offset: int, length: int) -> bytes:
+        self.reads[offset] += 1
+        found = super().pread(offset, length)
+        return found if self.reads[offset] % 2 else found[:-1] + bytes([found[-1] ^ 1])
+
+
+@pytest.mark.parametrize("body", [BODY, BODY[:5000]], ids=["in parts", "in one"])
+async def test_what_is_sent_is_what_was_hashed_or_nothing(world, tmp_path, body):
+    """A part is read once for its checksum and once to be sent: the server compares the two."""
+    storage = await world.open(attempts_max=2)
+    path = tmp_path / "source"
+    path.write_bytes(body)
+    source = TwoFaced(os.open(path, os.O_RDONLY), str(path))
+    with pytest.raises(RlmmError):
+        await storage.put_segment(segment(source), progress=Progress())
+    source.close()
+    assert max(source.reads.values()) >= 2
+    assert LOG not in world.keys_there()
+    await settled(world, storage)
+    await storage.close()
+
+
+async def test_reads_go_on_while_every_write_is_stuck(world):
+    storage = await world.open(writes_max=1, call_timeout=60.0, read_timeout=60.0)
+    await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    world.proxy.plant(planted := fault(Kind.BLACK_HOLE, "PutObject|CreateMultipartUpload"))
+    other = segment(Buffer(BODY), prefix=f"{SEGMENT}x")
+    copy = asyncio.get_running_loop().create_task(storage.put_segment(other, progress=Progress()))
+    await until(lambda: planted.hits)
+    assert await read(storage, LOG) == BODY
+    copy.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await copy
+    world.proxy.lift()
     await storage.close()
