@@ -6,7 +6,7 @@ SEEDS ?= 200
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 bench-s3 lint format types imports sim sim-mutants bench bench-scale dist lock clean sim-cleaner sim-cleaner-mutants
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 bench-s3 lint format types imports sim sim-mutants bench bench-scale dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -78,6 +78,15 @@ sim-cleaner: install ## The cleaner's simulation: make sim-cleaner SEEDS=10000
 
 sim-cleaner-mutants: install ## Planted bugs that the cleaner's simulation must find
 	$(BIN)/python -m tests.simulation.clean_run --mutants
+
+test-cleaner: install ## Topics that go while daemons, brokers and S3 die, on real ones
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/kafka/test_cleaner.py
+
+soak-cleaner: install ## The same for twenty faults
+	RLMM_TEST_KAFKA=1 RLMM_TEST_CLEANER_ROUNDS=20 $(BIN)/pytest -q -s $(PYTEST_ARGS) --timeout 3600 tests/kafka/test_cleaner.py
+
+bench-cleaner: install ## A partition of 100,000 segments against the server's bare DeleteObjects
+	$(BIN)/python -m tests.benchmarks.cleaner
 
 bench: install ## Benchmarks against their peers
 	$(BIN)/python -m tests.benchmarks.run

@@ -6,9 +6,9 @@ fold when its turn comes again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import DeleteFacts, DeleteStep, delete_step
@@ -22,8 +22,10 @@ from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 
-#: Segments that share a storage call: with five companions each, two of S3's DeleteObjects.
-BATCH_SEGMENTS: Final = 200
+#: Segments that share a storage call; a larger one holds the event loop for too long.
+BATCH_SEGMENTS: Final = 100
+#: Of a batch, appended at once: look-ups get their turn in between.
+APPENDS_AT_ONCE: Final = 16
 #: Segments whose copy is known to have ended that are remembered.
 ENDED_MAX: Final = 65_536
 STORAGE: Final = "the remote storage did not answer in time"
@@ -124,9 +126,7 @@ class SegmentRemover:
     # The three steps.
 
     async def _start(self, batch: _Batch) -> None:
-        async with asyncio.TaskGroup() as appends:
-            for segment_id in batch.ids:
-                appends.create_task(self._start_one(batch, segment_id), name="cleaner.start")
+        await _some_at_once(batch.ids, lambda each: self._start_one(batch, each))
         for segment_id, segment in batch.going.items():
             if self._tools.copier.is_running(segment_id):
                 await self._tools.copier.end_copy(segment_id)
@@ -192,9 +192,7 @@ class SegmentRemover:
         return [key for place in places for key in reversed(place.keys.values())]
 
     async def _finish(self, batch: _Batch, gone: Sequence[SegmentId]) -> None:
-        async with asyncio.TaskGroup() as appends:
-            for segment_id in gone:
-                appends.create_task(self._finish_one(batch, segment_id), name="cleaner.finish")
+        await _some_at_once(gone, lambda each: self._finish_one(batch, each))
 
     async def _finish_one(self, batch: _Batch, segment_id: SegmentId) -> None:
         try:
@@ -270,3 +268,12 @@ class SegmentRemover:
     def _failed(self, batch: _Batch, segment_id: SegmentId, message: str) -> None:
         self.backoff.failed(segment_id, message)
         self._tools.notes.failed(batch.partition, message)
+
+
+async def _some_at_once(
+    ids: Sequence[SegmentId], work: Callable[[SegmentId], Coroutine[Any, Any, None]]
+) -> None:
+    for first in range(0, len(ids), APPENDS_AT_ONCE):
+        async with asyncio.TaskGroup() as appends:
+            for segment_id in ids[first : first + APPENDS_AT_ONCE]:
+                appends.create_task(work(segment_id), name="cleaner.append")

@@ -1,0 +1,298 @@
+"""How fast a partition goes: the cleaner beside the same server's bare DeleteObjects.
+
+python -m tests.benchmarks.cleaner --segments 100000
+
+Both delete the same keys of the same real S3 server (SeaweedFS), in turn: for each segment its
+`.log` and index are there, its other four objects are not. Look-ups of another partition go on at a
+fixed rate meanwhile.
+"""
+
+# ruff: noqa: T201  # a command line prints
+
+import argparse
+import asyncio
+import gc
+import os
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from deploy.dev.s3 import IDENTITIES, S3Server, running
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys
+from rlmm_daemon.codec import custom_metadata, records
+from rlmm_daemon.core.layout import SUFFIXES, Layout, object_key
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.daemon.cleaner.options import CleanerOptions
+from rlmm_daemon.daemon.cleaner.peers import NoPeers
+from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof
+from rlmm_daemon.daemon.copier import Copier
+from rlmm_daemon.daemon.copy_job import CopyOptions
+from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    LeaderEpoch,
+    MetadataPartition,
+    Offset,
+    SegmentId,
+    TopicId,
+    TopicIdPartition,
+)
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+from rlmm_daemon.domain.secret import Secret
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.embed import open_manager
+
+COUNT = 50
+PUTS_AT_ONCE = 48
+PRESENT = (".index", ".log")
+LOOKUPS_PER_SECOND = 500
+BROKER = BrokerId(1)
+GONE = TopicIdPartition(TopicId(b"g" * 16), "gone", 0)
+BARE = TopicIdPartition(TopicId(b"b" * 16), "bare", 0)
+KEPT = next(
+    tp
+    for n in range(100)
+    if metadata_partition(
+        (tp := TopicIdPartition(TopicId(b"k" * 16), "kept", n)).topic_id, n, COUNT
+    )
+    != metadata_partition(GONE.topic_id, 0, COUNT)
+)
+
+
+def segment_of(partition: TopicIdPartition, number: int) -> SegmentMetadata:
+    return SegmentMetadata(
+        partition=partition,
+        segment_id=SegmentId(number.to_bytes(16, "big")),
+        start_offset=Offset(number * 100),
+        end_offset=Offset(number * 100 + 99),
+        broker_id=BROKER,
+        max_timestamp_ms=1,
+        event_timestamp_ms=1,
+        segment_leader_epochs={LeaderEpoch(0): Offset(number * 100)},
+        segment_size_bytes=1000,
+    )
+
+
+def keys_of(partition: TopicIdPartition, number: int, suffixes: Sequence[str]) -> list[str]:
+    segment = segment_of(partition, number)
+    return [
+        object_key(Layout(), partition, segment.start_offset, segment.segment_id, suffix)
+        for suffix in suffixes
+    ]
+
+
+async def put_all(server: S3Server, bucket: str, count: int) -> None:
+    """Put small objects for both partitions."""
+    keys = iter(key for at in (GONE, BARE) for n in range(count) for key in keys_of(at, n, PRESENT))
+    admin = server.admin()
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(PUTS_AT_ONCE) as pool:
+        jobs = [
+            loop.run_in_executor(pool, _put, admin, bucket, hand)
+            for hand in _dealt(keys, PUTS_AT_ONCE)
+        ]
+        for job in jobs:
+            await job
+
+
+def _dealt(keys: Any, hands: int) -> list[list[str]]:
+    dealt: list[list[str]] = [[] for _ in range(hands)]
+    for index, key in enumerate(keys):
+        dealt[index % hands].append(key)
+    return dealt
+
+
+def _put(admin: Any, bucket: str, keys: list[str]) -> None:
+    for key in keys:
+        admin.put_object(Bucket=bucket, Key=key, Body=b"x")
+
+
+async def bare_rate(storage: S3Storage, count: int, parallelism: int) -> float:
+    """Return segments per second of nothing but DeleteObjects, as many at once as the cleaner."""
+    numbers = iter(range(0, count, 200))
+
+    async def work() -> None:
+        for first in numbers:
+            keys = [
+                key
+                for n in range(first, min(first + 200, count))
+                for key in keys_of(BARE, n, SUFFIXES)
+            ]
+            assert not any((await storage.delete(keys)).values())
+
+    begun = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(parallelism):
+            tasks.create_task(work())
+    return count / (time.perf_counter() - begun)
+
+
+class Lookups:
+    """Look-ups at a fixed rate; a late one counts from when it was due."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self.seconds: list[float] = []
+
+    async def run(self) -> None:
+        due = time.perf_counter()
+        while True:
+            due += 1 / LOOKUPS_PER_SECOND
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            found = self._manager.remote_log_segment_metadata(KEPT, 0, 50, Caller.OPERATOR)
+            assert found is not None
+            self.seconds.append(time.perf_counter() - due)
+
+    def p99_ms(self) -> float:
+        taken, self.seconds = self.seconds, []
+        return 1000 * statistics.quantiles(taken, n=100)[98] if len(taken) > 100 else 0.0
+
+
+async def stock(manager: Manager, partition: TopicIdPartition, count: int) -> None:
+    custom = custom_metadata.encode(
+        custom_metadata.StoredFacts(layout_number=1, log_crc32c=0, sizes={".index": 1})
+    )
+
+    async def one(number: int) -> None:
+        segment = segment_of(partition, number)
+        await manager.add(records.encode(segment), Caller.OPERATOR)
+        update = SegmentUpdate(
+            partition=partition,
+            segment_id=segment.segment_id,
+            broker_id=BROKER,
+            event_timestamp_ms=1,
+            custom_metadata=custom,
+            state=SegmentState.COPY_SEGMENT_FINISHED,
+        )
+        await manager.update(records.encode(update), Caller.OPERATOR)
+
+    for first in range(0, count, 1000):
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(first, min(first + 1000, count)):
+                tasks.create_task(one(number))
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+async def measure(server: S3Server, count: int, parallelism: int) -> bool:
+    admin = server.admin()
+    bucket = f"b-{os.urandom(6).hex()}"
+    admin.create_bucket(Bucket=bucket)
+    begun = time.perf_counter()
+    await put_all(server, bucket, count)
+    print(f"put {4 * count} objects in {time.perf_counter() - begun:.0f} s", flush=True)
+    key, secret, _ = IDENTITIES["daemon"]
+    storage = S3Storage(
+        S3Options(
+            bucket=bucket,
+            endpoint=f"http://127.0.0.1:{server.port}",
+            addressing="path",
+            static_keys=lambda: StaticKeys(
+                access_key_id=Secret(key), secret_access_key=Secret(secret)
+            ),
+        ),
+        owner="1",
+        rng=random.Random(1),
+    )
+    with tempfile.TemporaryDirectory(prefix="rlmm-bench-") as home:
+        async with (
+            open_manager(home, partition_count=COUNT) as opened,
+            asyncio.TaskGroup() as group,
+        ):
+            manager = opened.manager
+            await stock(manager, KEPT, 1)
+            await stock(manager, GONE, count)
+            chosen = Bucket(storage, layout=Layout(), rng=random.Random(1))
+            await chosen.open(
+                BucketIdentity(cluster_id="embedded", partition_count=COUNT, metadata_topic_id="m")
+            )
+            manager.replace_assignment([KEPT], [])
+            await manager.until_readable(KEPT, Caller.OPERATOR, 30.0)
+            gc.collect()
+            gc.freeze()
+            lookups = Lookups(manager)
+            running_lookups = group.create_task(lookups.run())
+            await asyncio.sleep(5)
+            idle = lookups.p99_ms()
+            bare = await bare_rate(storage, count, parallelism)
+            bare_busy = lookups.p99_ms()
+            copier = Copier(
+                chosen,
+                manager,
+                group,
+                options=CopyOptions(),
+                log_dirs=[],
+                broker_id=BROKER,
+                now_ms=SystemClock().now_ms,
+            )
+            cleaner = Cleaner(
+                manager=manager,
+                bucket=chosen,
+                copier=copier,
+                proof=AnnouncedProof(manager.assignment),
+                peers=NoPeers(BROKER),
+                owned=lambda: frozenset(map(MetadataPartition, range(COUNT))),
+                options=CleanerOptions(parallelism=parallelism, jvm_peers=False),
+                broker_id=BROKER,
+                clock=SystemClock(),
+                rng=random.Random(2),
+            )
+            cleaning = group.create_task(cleaner.run())
+            mark = PartitionDelete(
+                partition=GONE,
+                broker_id=BROKER,
+                event_timestamp_ms=1,
+                state=PartitionDeleteState.DELETE_PARTITION_MARKED,
+            )
+            before, peak = resident_mib(), 0.0
+            begun = time.perf_counter()
+            await manager.put_partition_delete(records.encode(mark), Caller.OPERATOR)
+            while cleaner.notes.deleted["partition_removed"] < count:
+                await asyncio.sleep(0.05)
+                peak = max(peak, resident_mib())
+            rate = count / (time.perf_counter() - begun)
+            busy = lookups.p99_ms()
+            for task in (cleaning, running_lookups):
+                task.cancel()
+    await storage.close()
+    left = admin.list_objects_v2(Bucket=bucket, Prefix="gone-").get("KeyCount", 0)
+    assert not left, "objects are left"
+    print(f"bare DeleteObjects   {bare:10,.0f} segments/s")
+    print(
+        f"cleaner              {rate:10,.0f} segments/s   {rate / bare:.2f} of it (budget >= 0.80)"
+    )
+    print(f"look-up p99 idle     {idle:10.2f} ms")
+    print(f"look-up p99 bare     {bare_busy:10.2f} ms   {bare_busy / idle:.1f} x idle")
+    print(f"look-up p99 cleaning {busy:10.2f} ms   {busy / idle:.1f} x idle (budget <= 2)")
+    print(f"memory               {before:10.0f} MiB before, {peak:.0f} MiB at most")
+    return rate >= 0.8 * bare and busy <= 2 * idle
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.cleaner")
+    parser.add_argument("--segments", type=int, default=100_000)
+    parser.add_argument("--parallelism", type=int, default=CleanerOptions().parallelism)
+    chosen = parser.parse_args(arguments)
+    with running() as server, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        met = runner.run(measure(server, chosen.segments, chosen.parallelism))
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
