@@ -44,7 +44,7 @@ def test_what_was_written_is_read_through_the_tier_and_by_timestamp(
         assert len(fleet.stored(topic, suffix)) == len(logs), suffix
     assert fleet.offset(topic, "earliest") == 0
     assert fleet.offset(topic, "latest-tiered") == last
-    assert fleet.offset(topic, "earliest-local") == last + 1
+    until(lambda: fleet.offset(topic, "earliest-local") == last + 1, "the broker says so too")
     assert fleet.read(topic).ranges == EVERYTHING
     for number in (1, COUNT // 2, COUNT - 1):
         assert fleet.offset(topic, str(base_ms + number)) == number
@@ -218,11 +218,10 @@ def test_kills_under_load_lose_and_double_nothing(fleet: Fleet) -> None:
 def test_nothing_that_the_brokers_met_was_a_bug(fleet: Fleet) -> None:
     for broker_id in fleet.daemons:
         said = fleet.log(broker_id)
-        for bad in (
-            "met a bug",
-            "NoClassDefFoundError",
-            "ClassCastException",
-            "NullPointerException",
-            "IllegalStateException",
-        ):
+        for bad in ("met a bug", "NoClassDefFoundError", "ClassCastException"):
             assert bad not in said, said[said.index(bad) - 2000 : said.index(bad) + 2000]
+        # A broker that is killed meets these by itself; ours would be in their stack.
+        for suspect in ("NullPointerException", "IllegalStateException"):
+            for after in said.split(suspect)[1:]:
+                stack = after[:1500]
+                assert "at rlmm.daemon" not in stack, suspect + stack
