@@ -15,6 +15,7 @@ from typing import Final
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.outcome import Outcome
+from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import FleetOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
@@ -231,7 +232,10 @@ class ManagerScenario:
             model.advance(self.given.get(number, []), fold.position)
             model.verify(fold)
             self.third_sets += any(
-                index.third for cache in fold.partitions.values() for index in cache.epochs.values()
+                index.third
+                for cache in fold.partitions.at_rest()
+                if not isinstance(cache, Sleeping)
+                for index in cache.epochs.values()
             )
             if follower.failure is not None:
                 raise Violation(f"a false alarm: {follower.failure}")

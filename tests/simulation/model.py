@@ -6,10 +6,12 @@ nothing with the product's fold but the record decoder.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.epoch_index import EpochIndex
 from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
@@ -22,6 +24,9 @@ _NEXT = {
     S.COPY_SEGMENT_FINISHED: {S.DELETE_SEGMENT_STARTED},
     S.DELETE_SEGMENT_STARTED: {S.DELETE_SEGMENT_FINISHED},
 }
+
+#: Offsets between two looks at a user partition that sleeps in a snapshot.
+WAKES_EVERY: Final = 7
 
 
 @dataclass(slots=True)
@@ -115,10 +120,14 @@ class Model:
     def verify(self, fold: Fold) -> None:
         """Hold the product's fold against this one: every listing, look-up and set."""
         where = f"metadata partition {fold.partition} at {fold.position}"
-        for partition, cache in fold.partitions.items():
-            if partition not in self.partitions and cache.list_all():
+        for partition in fold.partitions:
+            if partition not in self.partitions and fold.partitions[partition].list_all():
                 raise Violation(f"{where}: {partition} is not in the log")
         for partition, expected in self.partitions.items():
+            # To look wakes it, so most of the time one that sleeps is left alone.
+            asleep = isinstance(fold.partitions.peek(partition), Sleeping)
+            if asleep and fold.position % WAKES_EVERY:
+                continue
             self._verify_partition(fold, partition, expected, f"{where}: {partition}")
 
     def _verify_partition(

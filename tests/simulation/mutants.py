@@ -166,9 +166,52 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="snapshot_ahead_of_its_offset",
         module="rlmm_daemon.core.unsealing",
-        old="    fold.restore(caches, header.next_offset, header.leader_epoch)",
-        new="    fold.restore(caches, header.next_offset + 1, header.leader_epoch)",
+        old="checked=False), header.next_offset, header.leader_epoch)",
+        new="checked=False), header.next_offset + 1, header.leader_epoch)",
         seeds=10,
+        scenario="manager",
+    ),
+    Mutant(
+        name="snapshot_not_synced",
+        module=f"{_DAEMON}.snapshots",
+        old="            await file.fdatasync()\n",
+        new="",
+        seeds=40,
+        scenario="manager",
+    ),
+    Mutant(
+        name="snapshot_forgets_what_came_while_it_was_written",
+        module="rlmm_daemon.core.rebasing",
+        old="            fold.again(present, since)\n",
+        new="",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
+        name="snapshot_notes_events_too_late",
+        module=f"{_DAEMON}.snapshotter",
+        old="            image = await self._store.opened(written.path)\n",
+        new=(
+            "            image = await self._store.opened(written.path)\n"
+            "            fold.journal = {}\n"
+        ),
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
+        name="what_was_put_aside_is_lost",
+        module="rlmm_daemon.core.user_partitions",
+        old="            self._apply_aside(cache, offset, value)\n",
+        new="            pass\n",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
+        name="removed_row_comes_back",
+        module="rlmm_daemon.core.segment_table",
+        old="            self.changes[segment_id] = None\n",
+        new="            self.changes.pop(segment_id, None)\n",
+        seeds=20,
         scenario="manager",
     ),
     Mutant(

@@ -10,6 +10,7 @@ from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Deferred, Repeated
+from rlmm_daemon.core.rebasing import rebase
 from rlmm_daemon.core.user_partitions import ASIDE_MAX
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, TopicId
@@ -272,6 +273,27 @@ def test_the_mark_of_a_stuck_copy_is_never_put_aside():
     for event in (update(1, DELETE_FINISHED), add(1, 0, 9), update(1, FINISHED)):
         assert isinstance(world.put(event), Applied)
     assert not world.fold.holding
+
+
+@pytest.mark.parametrize("in_use", [True, False])
+def test_moving_to_a_new_snapshot_lets_only_those_sleep_that_nobody_uses(in_use):
+    world = World()
+    world.upload(1, 0, 9)
+    cache = world.cache
+    _, other = unsealing.in_place(snapshot_of(world.fold))
+    assert other.image is not None
+    world.fold.journal = {}
+    list(rebase(world.fold, other.image, lambda _: in_use))
+    assert (world.fold.partitions.peek(FOO) is cache) == in_use
+    assert isinstance(world.upload(2, 10, 19), Applied if in_use else Deferred)
+    assert world.listed(0) == [1, 2]
+    world.fold.journal = {}
+    _, other = unsealing.in_place(snapshot_of(world.fold))
+    world.upload(3, 20, 29)
+    assert other.image is not None
+    list(rebase(world.fold, other.image, lambda _: False))
+    assert world.fold.partitions.peek(FOO) is world.cache  # what came since keeps it awake
+    assert (world.listed(0), world.cache.segments.changed) == ([1, 2, 3], 1)
 
 
 def test_a_damaged_table_is_told_once_and_never_answered_from():
