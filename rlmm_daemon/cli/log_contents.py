@@ -24,11 +24,14 @@ from rlmm_daemon.core.outcome import Applied
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.ports.event_log import EventLog, LogRange
 
 KAFKA: Final = "kafka"
 #: Appends in flight; each partition's are in order.
 _IN_FLIGHT: Final = 64
+#: A leader may be elected just now.
+_LEADER_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,20 +104,31 @@ async def contents(log: EventLog, number: MetadataPartition) -> Contents:
     Raises:
         RlmmError, LogMoved: it can't be read.
     """
-    ranges = await log.end_offsets([number])
-    if number not in ranges:
-        raise InvalidArgument(f"the end of metadata partition {number} is not known now")
-    found = Contents(fold=Fold(number, count_of(log)), start=ranges[number].start)
-    at = ranges[number].start
-    if at >= ranges[number].end:
+    known = await _range(log, number)
+    found = Contents(fold=Fold(number, count_of(log)), start=known.start)
+    at = known.start
+    if at >= known.end:
         return found
     async with aclosing(log.follow(number, at)) as batches:
         async for batch in batches:
             for offset, value in batch.records:
                 _take(found, offset, value)
-            if batch.next_offset >= ranges[number].end:
+            if batch.next_offset >= known.end:
                 break
     return found
+
+
+async def _range(log: EventLog, number: MetadataPartition) -> LogRange:
+    """Return where a partition starts and ends, as soon as its leader says so."""
+    loop = asyncio.get_running_loop()
+    over = loop.time() + _LEADER_SECONDS
+    while True:
+        ranges = await log.end_offsets([number])
+        if number in ranges:
+            return ranges[number]
+        if loop.time() >= over:
+            raise InvalidArgument(f"the end of metadata partition {number} is not known now")
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
 def _take(found: Contents, offset: int, value: bytes | None) -> None:

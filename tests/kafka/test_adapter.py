@@ -12,7 +12,7 @@ from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_bytes
 
 P0, P1 = MetadataPartition(0), MetadataPartition(1)
-WAIT_SECONDS = 30
+WAIT_SECONDS = 60
 
 
 async def opened(log: Any) -> KafkaLog:

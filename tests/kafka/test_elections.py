@@ -30,6 +30,16 @@ def uneven(rig, cluster):
     return rig
 
 
+async def led_by_the_first(rig) -> None:
+    """Wait until both replicas are in sync and 1 leads: 2 may, where 1 had just been started."""
+    async with asyncio.timeout(60):
+        while sorted((await described(rig))["isr"]) != [1, 2]:
+            await asyncio.to_thread(time.sleep, 0.2)
+        while (await described(rig))["leader"] != 1:
+            await asyncio.to_thread(rig.probe.ask, "elect", topic=rig.topic, partition=0)
+            await asyncio.to_thread(time.sleep, 0.2)
+
+
 async def described(rig) -> dict[str, Any]:
     answer = await asyncio.to_thread(rig.probe.ask, "describe", topic=rig.topic)
     return dict(answer["partitions"][0])
@@ -44,6 +54,7 @@ async def until_described(rig, name: str, value: object) -> None:
 @asynccontextmanager
 async def only_one_in_sync(rig, cluster):
     """Let what is written meanwhile reach replica 1 alone."""
+    await led_by_the_first(rig)
     cluster.freeze(2)
     await until_described(rig, "isr", [1])
     yield

@@ -76,7 +76,7 @@ async def test_the_documented_rights_to_discover_suffice(rig, probe):
             await log.open(create=False)
             cluster = wiring.cluster_of(rig.config(**way), log)
             seen: set[str] = set()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while tiered not in seen:
                     cluster.refresh()
                     for broker in (1, 2, 3):

@@ -177,6 +177,24 @@ async def test_deleted_records_that_a_follower_had_read_cost_it_nothing(rig):
             manager.list_remote_log_segments(tp, None, BROKER)
 
 
+async def test_a_rebuild_and_a_retry_find_everything_in_the_topic_again(rig):
+    rig.create()
+    tp = tp_in(0)
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(3):
+            await writer.copy(number)
+        operator, fold = Operator(manager), follower(manager, P0).fold
+        await operator.partition_rebuild(P0)
+        await until(lambda: follower(manager, P0).fold is not fold)
+        took = await until(lambda: manager.is_ready(tp))
+        rig.tell(f"rebuild: ready after {took:.2f} s")
+        await asyncio.to_thread(writer.check, rig)
+        assert (await operator.partition_retry(P0))["retried"] == [], "nothing has failed"
+        await writer.copy(3)
+
+
 async def test_no_poison_stops_a_follower(rig):
     """Each record of the list ends the consumer thread of Kafka's own manager."""
     rig.create()

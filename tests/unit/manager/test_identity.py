@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from rlmm_daemon import wiring
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketLog
@@ -231,3 +232,12 @@ async def test_a_recorded_position_that_the_log_lacks_is_history_lost_even_with_
         await until(lambda: follower.failure is not None)
         with pytest.raises(HistoryLost):
             ask(manager)
+
+
+async def test_the_brokers_manager_is_called_foreign_until_it_said_hello(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+        assert wiring.presence_of(manager).metadata_manager == "foreign"
+        manager.hello_from_broker(7)
+        found = wiring.presence_of(manager)
+        assert (found.metadata_manager, found.incarnation) == ("rlmm", 7)

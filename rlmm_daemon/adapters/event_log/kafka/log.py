@@ -44,7 +44,6 @@ from rlmm_daemon.ports.event_log import (
 
 #: How long `close` waits for records that were taken.
 CLOSE_SECONDS: Final = 5.0
-_CREATED_POLLS: Final = 40
 
 logger = structlog.get_logger(__name__)
 
@@ -116,7 +115,9 @@ class KafkaLog:
 
     async def _created(self) -> TopicView:
         """Wait until a broker shows the new topic with all its leaders."""
-        for _ in range(_CREATED_POLLS):
+        loop = asyncio.get_running_loop()
+        over = loop.time() + self._config.request_timeout_ms / 1000
+        while loop.time() < over:
             view = await self.directory.refresh()
             if view is not None and len(view.leaders) == view.partition_count:
                 return view
