@@ -111,6 +111,8 @@ async def _kafka(config: Config, seconds: float) -> list[Finding]:
         ranges = await _ranges(log, identity, seconds)
         findings.append(_leaders(identity, ranges))
         findings.extend(await _reading(log, ranges, seconds))
+        if config.assignment.mode == "discover":
+            findings.append(await _discovery(config, log, seconds))
         return findings
 
 
@@ -205,6 +207,25 @@ async def _rights(log: KafkaLog, topic: str, seconds: float) -> Finding:
         found=f"missing: {', '.join(missing)}",
         advice=advice,
     )
+
+
+async def _discovery(config: Config, log: KafkaLog, seconds: float) -> Finding:
+    """Ask which partitions would be followed; a topic out of sight is not told from none."""
+    check, broker_id = "discovery", config.daemon.broker_id
+    see_all = "the principal has to see every topic: DESCRIBE and DESCRIBE_CONFIGS on topic '*'"
+    try:
+        async with asyncio.timeout(seconds):
+            tiered = await wiring.cluster_of(config, log).tiered_topics(broker_id)
+    except TimeoutError:
+        return Finding(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
+    except RlmmError as error:
+        return Finding(check=check, verdict="failed", found=error.message, advice=see_all)
+    count = phrases.number(len(tiered.replicated), "partition")
+    found = f"broker {broker_id} replicates {count} of topics with remote.storage.enable"
+    if tiered.replicated:
+        return Finding(check=check, verdict="ok", found=found)
+    advice = f"is daemon.broker_id the broker's node.id? {see_all}"
+    return Finding(check=check, verdict="warning", found=found, advice=advice)
 
 
 def _settings(log: KafkaLog) -> Finding:

@@ -113,3 +113,19 @@ async def test_a_recreated_topic_and_an_event_of_the_future_are_told(rig):
     known = json.loads(state.read_text())
     state.write_text(json.dumps(known | {"topic_id": "AAAAAAAAAAAAAAAAAAAAAA"}))
     assert (await examined(rig.config()))["state directory"].verdict == "failed"
+
+
+async def test_what_would_be_discovered_is_told(rig, probe):
+    rig.create(min_insync_replicas="1")
+    await written(rig)
+    discover = {"assignment.mode": "discover"}
+    nobody = rig.config(settings={**discover, "daemon.broker_id": "77"})
+    found = (await examined(nobody))["discovery"]
+    assert (found.verdict, "node.id" in found.advice) == ("warning", True)
+    tiered = {"remote.storage.enable": "true"}
+    where = {"topic": f"{rig.topic}.tiered", "config": tiered, "placement": [[1]]}
+    probe.ask("create", **where)
+    async with asyncio.timeout(60):
+        while (await examined(rig.config(settings=discover)))["discovery"].verdict != "ok":
+            pass  # brokers learn of a topic in turn
+    assert "discovery" not in await examined(rig.config())
