@@ -6,7 +6,7 @@ SEEDS ?= 200
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 bench-s3 lint format types imports sim sim-mutants bench bench-scale dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 bench-s3 lint format types imports sim sim-mutants bench bench-scale bench-latency dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -90,6 +90,9 @@ bench-cleaner: install ## A partition of 100,000 segments against the server's b
 
 bench: install ## Benchmarks against their peers
 	$(BIN)/python -m tests.benchmarks.run
+
+bench-latency: install ## Look-ups at a fixed rate while the daemon works
+	$(BIN)/python -m tests.benchmarks.latency
 
 bench-scale: install ## Restart, snapshot, memory and replay as segments grow
 	$(BIN)/python -m tests.benchmarks.scale $(BENCH_ARGS)

@@ -184,6 +184,7 @@ class _Pieces:
         if len(section) <= PIECE_BYTES_MAX // 2:
             self._small += section
             return
+        yield from self.flush()
         view = memoryview(section)
         for at in range(0, len(view), PIECE_BYTES_MAX):
             yield view[at : at + PIECE_BYTES_MAX]

@@ -4,7 +4,9 @@
 did not apply. Any missing one makes the partition `failed(history_lost)`; none, and it goes on.
 """
 
+import asyncio
 from collections.abc import Iterable
+from typing import Final
 
 import structlog
 
@@ -18,6 +20,9 @@ from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartitio
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
 logger = structlog.get_logger(__name__)
+
+#: Records that are written down before others get a turn.
+TURN_RECORDS: Final = 32
 
 _Key = tuple[TopicIdPartition, SegmentId]
 
@@ -66,7 +71,10 @@ class History:
         """
         earlier = await self._state.lost(self.partition)
         known = {_key(record): record for record in (earlier.records if earlier else [])}
-        known.update((_key(record), record) for record in finished(fold))
+        for index, record in enumerate(finished(fold)):
+            known[_key(record)] = record
+            if index % TURN_RECORDS == TURN_RECORDS - 1:
+                await asyncio.sleep(0)
         reasons = list(earlier.reasons if earlier else [])
         if reasons[-1:] != [reason]:
             reasons.append(reason)
@@ -74,7 +82,7 @@ class History:
             metadata_partition=self.partition, reasons=reasons, records=list(known.values())
         )
         await self._state.write_lost(lost)
-        self._begin(lost)
+        self._missing, self.reasons = known, reasons
 
     def applied(self, outcome: Outcome) -> None:
         """The replay applied a record: a finished copy is not missing any more."""

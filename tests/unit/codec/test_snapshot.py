@@ -166,6 +166,23 @@ def test_columns_are_aligned_so_that_they_can_be_read_in_place():
         assert len(b"".join(encode_table(table))) % 8 == 0
 
 
+@pytest.mark.parametrize("segments", [300, 1500, 2000, 2500, 3500, 9000])
+def test_pieces_of_whatever_size_come_in_order(segments):
+    world = World()
+    for n in range(segments):
+        world.upload(n, 10 * n, 10 * n + 9)
+        world.put(add(n, 10 * n, 10 * n + 9, partition=BAR))
+    buffer = file_of(world)
+    _, whole = unsealing.load(buffer)
+    assert whole.partitions[BAR].list_all() == world.fold.partitions[BAR].list_all()
+    _, asleep = unsealing.in_place(buffer)
+    again = World()
+    again.fold = asleep
+    again.put(add(1, 0, 9, partition=BAR), update(1, FINISHED, partition=BAR))
+    world.put(add(1, 0, 9, partition=BAR), update(1, FINISHED, partition=BAR))
+    assert file_of(again) == file_of(world)  # one table passed on, one made anew
+
+
 def test_pieces_are_bounded_and_a_common_segment_costs_at_most_110_bytes():
     world = World()
     for n in range(5000):

@@ -1,0 +1,200 @@
+"""`make bench-latency`: look-ups at a fixed rate while the daemon works, phase by phase.
+
+The asker and what keeps the daemon busy are processes of their own. A look-up that had to wait for
+the one before counts from when it was due.
+"""
+
+import argparse
+import itertools
+import multiprocessing
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from rlmm_daemon.client import Client, ClientOptions
+from rlmm_daemon.codec import api, frames, records
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.domain.ids import SegmentId, TopicId
+from rlmm_daemon.domain.ids import TopicIdPartition as Partition
+from rlmm_daemon.observability import logging
+from tests.benchmarks import daemon
+from tests.benchmarks.rows import Row, table
+from tests.benchmarks.run import RESULTS, keep
+from tests.support import kafka_segments
+from tests.support.daemon_process import REPOSITORY, DaemonProcess
+
+PER_SECOND: Final = 500
+COPY_BYTES: Final = 1024 * 1024 * 1024
+#: In another metadata partition than the one that is asked about.
+REPLAYED: Final = Partition(TopicId(bytes([4] * 16)), "orders", 3)
+Busy = Callable[[str, Path, Event], None]
+
+
+def _client(path: str) -> Client:
+    return Client(path, ClientOptions(timeout_seconds=120.0))
+
+
+def replaying(path: str, _log_dir: Path, stop: Event) -> None:
+    """Drop the fold of another metadata partition and replay it, again and again."""
+    number = metadata_partition(REPLAYED.topic_id, REPLAYED.partition, daemon.PARTITION_COUNT)
+    with _client(path) as client:
+        while not stop.is_set():
+            client.partition_rebuild(number)
+            while not stop.is_set():
+                rows = {row["metadata_partition"]: row for row in client.partitions()}
+                if rows[number]["state"] == "ready":
+                    break
+                time.sleep(0.02)
+
+
+def snapshotting(path: str, _log_dir: Path, stop: Event) -> None:
+    with _client(path) as client:
+        while not stop.is_set():
+            client.snapshot_now()
+
+
+def mutating(path: str, _log_dir: Path, stop: Event) -> None:
+    """Add segments to the partition that is asked about and finish them."""
+    with closing(daemon.broker(path)) as peer:
+        for number in itertools.count(10_000_000):
+            if stop.is_set():
+                return
+            started = daemon.segment(daemon.LARGE, number)
+            peer.sendall(daemon.add_frame(daemon.LARGE, number))
+            peer.recv(65_536)
+            update = api.RecordParams(records.encode(daemon.finished(started)))
+            peer.sendall(frames.request_frame(1, "update_remote_log_segment_metadata", update))
+            peer.recv(65_536)
+
+
+def copying(path: str, log_dir: Path, stop: Event) -> None:
+    placed = kafka_segments.place(log_dir)
+    partition = next(iter(placed))
+    big = kafka_segments.enlarge(placed[partition][-1], SegmentId(bytes([9] * 16)), COPY_BYTES)
+    with _client(path) as client:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            fresh = SegmentId(number.to_bytes(16, "big"))
+            stored = client.copy_segment(replace(big.metadata, segment_id=fresh), big.files)
+            client.delete_segment(partition, stored.segment_id)
+
+
+PHASES: Final[dict[str, Busy | None]] = {
+    "idle": None,
+    "replaying": replaying,
+    "snapshotting": snapshotting,
+    "mutating": mutating,
+    "copying": copying,
+}
+
+
+def ask(path: str, segments: int, seconds: float) -> list[float]:
+    """Return the look-ups' latencies in ms, ascending."""
+    luck = random.Random(1)
+    taken: list[float] = []
+    with closing(daemon.broker(path)) as peer:
+        begun = free = time.perf_counter()
+        for number in range(int(seconds * PER_SECOND)):
+            due = begun + number / PER_SECOND
+            question = daemon.lookup_frame(daemon.LARGE, luck.randrange(segments))
+            while (now := time.perf_counter()) < due:
+                time.sleep(due - now)
+            peer.sendall(question)
+            peer.recv(65_536)
+            answered = time.perf_counter()
+            taken.append((answered - (due if free > due else now)) * 1000)
+            free = answered
+    return sorted(taken)
+
+
+def phase(process: DaemonProcess, busy: Busy | None, segments: int, seconds: float) -> list[float]:
+    spawning = multiprocessing.get_context("spawn")
+    stop = spawning.Event()
+    path = process.socket_path
+    worker = None
+    if busy is not None:
+        worker = spawning.Process(target=busy, args=(path, process.log_dir, stop))
+        worker.start()
+        time.sleep(1.0)
+    try:
+        return ask(path, segments, seconds)
+    finally:
+        stop.set()
+        if worker is not None:
+            worker.join(60)
+            worker.terminate()
+
+
+def rows_of(name: str, taken: list[float], idle: list[float]) -> list[Row]:
+    def at(share: float, values: list[float]) -> float:
+        return values[min(len(values) - 1, int(share * len(values)))]
+
+    p99, idle_p99 = at(0.99, taken), at(0.99, idle)
+    compared = name == "copying"
+    note = f"p50 {at(0.5, taken):.3f}, p99.9 {at(0.999, taken):.2f}, max {taken[-1]:.1f} ms"
+    return [
+        Row(
+            group="latency",
+            what=f"look-up p99 while {name}" if name != "idle" else "look-up p99, idle",
+            value=p99,
+            unit="ms",
+            peer="idle",
+            peer_value=idle_p99,
+            ratio=p99 / idle_p99,
+            at_most=2.0 if compared else None,
+            limit=None if compared else 2.0,
+            note=note,
+        )
+    ]
+
+
+def measure(directory: Path, segments: int, seconds: float) -> list[Row]:
+    process = DaemonProcess(directory, {"event_log.partition_count": daemon.PARTITION_COUNT})
+    counts = {daemon.LARGE: segments, REPLAYED: segments}
+    daemon.fill(directory / "var" / "state" / "log", counts)
+    with process:
+        daemon.until_ready(process.socket_path, [daemon.LARGE])
+        with process.client() as client:
+            client.snapshot_now()
+        idle: list[float] = []
+        rows: list[Row] = []
+        for name, busy in PHASES.items():
+            taken = phase(process, busy, segments, seconds)
+            idle = idle or taken
+            rows += rows_of(name, taken, idle)
+    return rows
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.latency", description=__doc__
+    )
+    options.add_argument("--segments", type=int, default=100_000)
+    options.add_argument("--seconds", type=float, default=12.0, help="for each phase")
+    chosen = options.parse_args()
+    logging.configure(level="warning", style="console")
+    work = RESULTS / "latency"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        rows = measure(work, chosen.segments, chosen.seconds)
+    finally:
+        shutil.rmtree(work)
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    console.print(table(rows))
+    console.print(f"kept in {keep(rows, RESULTS).relative_to(REPOSITORY)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
