@@ -288,6 +288,8 @@ class Fleet:
                 raise StorageUnavailable(str(gone) or "the log is not there") from gone
             self._snapshots.belongs_to(self.identity)
             self._recorded, self._present, self._accepted_starts = {}, {}, {}
+            if self.follow_set and self.follow_set.partition_count != self.identity.partition_count:
+                self._recounted = self.identity.partition_count
             await self._compare(self.identity, await self._state.identity(), None)
 
     async def _recount(self) -> None:

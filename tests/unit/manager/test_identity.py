@@ -6,6 +6,7 @@ import pytest
 
 from rlmm_daemon import wiring
 from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketLog
 from rlmm_daemon.daemon.operator import Operator
@@ -186,6 +187,22 @@ async def test_nothing_is_followed_by_another_count_until_that_is_accepted(rig):
     async with rig.manager() as manager:
         await ready(manager)
         assert len(manager.list_remote_log_segments(TP, None, Caller.BROKER)) == 1
+
+
+async def test_a_log_recreated_with_another_count_is_followed_by_that_once_accepted(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        rig.store.recreate(OTHER)
+        rig.store.grow(7)
+        await until(lambda: manager.fleet.whole_failure is not None)
+        with pytest.raises(PartitionFailed, match="accept-loss --all"):
+            ask(manager)
+        await Operator(manager).partition_accept_loss(None, everything=True)
+        await until(lambda: manager.is_ready(TP))
+        assert manager.fleet.follow_set.partition_count == 7
+        assert manager.fleet.follow_set.of(TP) == metadata_partition(TP.topic_id, TP.partition, 7)
+        await copied(manager, 2, 10, 19)
 
 
 async def test_another_partition_count_fails_every_partition(rig):
