@@ -255,7 +255,8 @@ class Fleet:
     def seen(self, *, partition_count: int) -> None:
         """Take up how many partitions the log has now: events of another count lie elsewhere."""
         identity = self.identity
-        if identity is not None and partition_count != identity.partition_count:
+        # A topic never has fewer: then it was a broker that has not heard of the newest yet.
+        if identity is not None and partition_count > identity.partition_count:
             self._recounted = partition_count
             self._whole_failed(
                 FailureReason.PARTITION_COUNT_CHANGED,

@@ -174,6 +174,8 @@ async def test_nothing_is_followed_by_another_count_until_that_is_accepted(rig):
         await copied(manager, 1, 0, 9)
         follower = manager.fleet.followers[of(TP)]
         rig.store.grow(7)
+        manager.fleet.seen(partition_count=2)
+        assert ask(manager), "a broker that lags behind tells nothing"
         manager.fleet.seen(partition_count=7)
         with pytest.raises(PartitionFailed, match="had 3 partitions and has 7 now") as failed:
             ask(manager)
