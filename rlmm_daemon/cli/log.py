@@ -10,7 +10,7 @@ from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.log_copy import copy
 from rlmm_daemon.cli.log_restore import restore
 from rlmm_daemon.cli.options import Target, daemon_options, json_option
-from rlmm_daemon.cli.output import show_json, show_table
+from rlmm_daemon.cli.output import show_empty, show_json, show_table
 from rlmm_daemon.core import phrases
 
 
@@ -45,7 +45,7 @@ def verify(directory: str, *, as_json: bool) -> None:
         columns = ("partition", "offsets", "files", "batches", "records", "ahead", "verdict")
         shown = [report for report in reports if report["records"] or report["findings"]]
         show_table(columns, [_row(report) for report in shown])
-        click.echo(f"{len(reports) - len(shown)} more are empty")
+        show_empty(len(reports) - len(shown))
         found = [finding for report in reports for finding in report["findings"]]
         if found:
             click.echo()

@@ -83,6 +83,13 @@ def _fitted(widths: list[int], folded: list[int], room: int) -> list[int]:
     return fitted
 
 
+def show_empty(count: int, words: str = "empty") -> None:
+    """Print how many rows a table leaves out since nothing is in them; nothing for none."""
+    if count:
+        verb, them = ("is", "it") if count == 1 else ("are", "them")
+        click.echo(f"{count:,} more {verb} {words.format(them=them)}")
+
+
 def show_facts(facts: Mapping[str, object]) -> None:
     """Print names and values, one a line, aligned; a long value goes on below its beginning."""
     width = max(map(len, facts), default=0)

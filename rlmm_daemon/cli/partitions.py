@@ -7,7 +7,7 @@ import click
 from rlmm_daemon.cli.asking import asking
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
-from rlmm_daemon.cli.output import show_json, show_table
+from rlmm_daemon.cli.output import show_empty, show_json, show_table
 from rlmm_daemon.codec.api import UserPartition
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.ids import uuid_text
@@ -60,8 +60,7 @@ def command(
     else:
         shown = rows if everything else [row for row in rows if _eventful(row)]
         show_table(_COLUMNS, [_row(row) for row in shown])
-        if len(shown) < len(rows):
-            click.echo(f"{len(rows) - len(shown)} more are ready and empty (--all shows them)")
+        show_empty(len(rows) - len(shown), "ready and empty (--all shows {them})")
         for row in rows:
             _show_trouble(row)
         if records:

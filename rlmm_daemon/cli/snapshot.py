@@ -8,7 +8,7 @@ import click
 from rlmm_daemon.cli.asking import asking
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options, json_option
-from rlmm_daemon.cli.output import show_facts, show_json, show_table
+from rlmm_daemon.cli.output import show_empty, show_facts, show_json, show_table
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import uuid_text
@@ -41,8 +41,7 @@ def now(number: int | None, *, target: Target) -> None:
         show_table(columns, [_row(row) for row in shown], fold=("file",))
         for directory in sorted({str(Path(row["path"]).parent) for row in rows if row["path"]}):
             click.echo(f"in {escape(directory)}")
-        if len(rows) > len(shown):
-            click.echo(f"{len(rows) - len(shown)} more are empty")
+        show_empty(len(rows) - len(shown))
     if not all(row["written"] for row in rows):
         raise click.exceptions.Exit(Exit.TROUBLE)
 

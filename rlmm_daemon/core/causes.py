@@ -120,6 +120,18 @@ _DAEMON: Final = (
         "The event log has another number of partitions than at first contact, so a partition's "
         "events can't be found by its hash any more.",
     ),
+    Cause(
+        name="segments_held",
+        verdict=Verdict.FAILED,
+        applies=lambda f: f.whole_failure is None and f.alarmed,
+        sentence=lambda _: (
+            "A copy was taken for stuck and marked for deletion after it had been finished. "
+            "Nothing of it was deleted; until it is put back, nothing is answered about this "
+            "metadata partition, since an empty answer would make brokers delete data."
+        ),
+        evidence=evidence.why_failed,
+        command=lambda f: f"rlmm log repair {evidence.number(f)}",
+    ),
     _failed(
         R.HISTORY_LOST,
         "Events that had been acknowledged are missing from the event log. Nothing is answered "

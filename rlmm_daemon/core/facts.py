@@ -207,6 +207,8 @@ class Facts:
     metadata_partition: int | None = None
     state: PartitionState = PartitionState.UNASSIGNED
     failure: Failure | None = None
+    #: What failed is that segments are held, of this user partition or of another one.
+    alarmed: bool = False
     trouble: LastError | None = None
     position: int = 0
     target: int | None = None

@@ -113,6 +113,16 @@ NOTICES: Final = (
         ),
         covers=frozenset({S.DELETE_SEGMENT_STARTED}),
     ),
+    NoticeRow(
+        name="held",
+        applies=lambda f: f.held > 0,
+        sentence=lambda f: (
+            f"{phrases.number(f.held, 'segment')} of this partition "
+            f"{'is' if f.held == 1 else 'are'} held: finished, then marked for deletion as a stuck "
+            "copy. Nothing deletes what is held; putting it back makes it finished again."
+        ),
+        command=lambda f: f"rlmm log repair {evidence.number(f)}",
+    ),
     *STUCK_NOTICES,
     NoticeRow(
         name="storage_trouble",

@@ -457,11 +457,15 @@ class Follower:
         if reached and self._state is PartitionState.REPLAYING and not self.history.comparing:
             self._state = PartitionState.READY
 
+    @property
+    def alarmed(self) -> bool:
+        """Whether what failed is that finished segments are held, and nothing else."""
+        return self._held is not None and self.failure is self._held
+
     def _hold(self) -> None:
         """Alarm while finished segments are held that a stuck copy's delete ended."""
-        alarmed = self._held is not None and self.failure is self._held
         if not self.fold.holding:
-            if alarmed:
+            if self.alarmed:
                 self.failure = None
             self._held = None
         elif self.failure is None:

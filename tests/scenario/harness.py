@@ -12,6 +12,7 @@ from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryLogStore
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.explain import explain
 from rlmm_daemon.core.facts import Facts, LastError, RemovalFacts, StuckFacts
@@ -201,13 +202,17 @@ class Harness:
         await self.running.add(records.encode(self._started(number, span, **named)), Caller.BROKER)
         return ""
 
-    def _updated(self, number: str, state: SegmentState, broker: str = "1") -> bytes:
+    def _updated(
+        self, number: str, state: SegmentState, broker: str = "1", *, only: bool = False
+    ) -> bytes:
+        """An update; `only` marks it as meant for a copy that was not finished."""
         return records.encode(
             SegmentUpdate(
                 partition=TP,
                 segment_id=segment_id(number),
                 broker_id=BrokerId(int(broker)),
                 event_timestamp_ms=self.clock.now_ms() // 1000 * 1000,
+                custom_metadata=ONLY_IF_STARTED if only else None,
                 state=state,
             )
         )
@@ -313,6 +318,8 @@ class Harness:
                 self.store.put(NUMBER, b"\x01\x63\x00garbage")
             case "foreign-finish":
                 self.store.put(NUMBER, self._updated(args[0], STATES["finish"]))
+            case "stuck-delete":
+                self.store.put(NUMBER, self._updated(args[0], STATES["delete"], only=True))
             case "foreign-add":
                 self.store.put(NUMBER, records.encode(self._started(args[0], args[1])))
             case "append":
