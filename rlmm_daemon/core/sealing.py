@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Rows that are worked on in one go, between two chances for the caller to pause.
 ROWS_AT_ONCE: Final = 512
 #: Copied runs of numbers cost far less than rows that are made anew.
-NUMBERS_AT_ONCE: Final = 8192
+NUMBERS_AT_ONCE: Final = 2048
 _GONE: Final = 0xFFFF_FFFF
 _BUCKETS: Final = 256
 
@@ -161,6 +161,9 @@ class _Rows:
                 for low in range(run[0], run[1], NUMBERS_AT_ONCE):
                     self._copy(sealed, low, min(low + NUMBERS_AT_ONCE, run[1]))
                     yield
+                continue
+            if run is None:
+                yield
                 continue
             tail = self._segments[run]
             self._changed[run] = len(self.states)

@@ -6,7 +6,9 @@ The one place that knows how a segment is stored: as a row of the sealed table t
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import tail as tails
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from rlmm_daemon.codec.sealed_table import SealedTable
 
 _START: Final = slice(tails.START_AT, tails.END_AT)
+_START_BYTES: Final = tails.END_AT - tails.START_AT
+_PLACES_AT_ONCE: Final = 512
 
 
 class SegmentTable:
@@ -104,47 +108,65 @@ class SegmentTable:
         for run in self.runs():
             if isinstance(run, tuple):
                 yield from range(*run)
-            else:
+            elif run is not None:
                 yield run
 
-    def runs(self) -> Iterator[tuple[int, int] | SegmentId]:
+    def runs(self) -> Iterator[tuple[int, int] | SegmentId | None]:
         """Yield ranges of sealed rows, and changed segments between them, by start offset and id.
 
-        All there are: nothing that is gone, nothing twice.
+        All there are: nothing that is gone, nothing twice. None comes between steps that are long.
         """
-        tails_now = self.changes
-        live = [segment_id for segment_id, tail in tails_now.items() if tail is not None]
-        # Offsets are never negative, so their big-endian bytes sort as they do.
-        live.sort(key=lambda i: (tails_now[i] or b"")[_START] + i)
-        sealed = self.sealed
-        if sealed is None:
-            yield from live
+        places: list[list[bytes]] = [[]]
+        for segment_id, tail in self.changes.items():
+            if tail is not None:
+                # Offsets are never negative, so their big-endian bytes sort as they do.
+                places[-1].append(tail[_START] + segment_id)
+                if len(places[-1]) == _PLACES_AT_ONCE:
+                    places[-1].sort()
+                    places.append([])
+                    yield None
+        places[-1].sort()
+        in_order = all(a[-1] < b[0] for a, b in pairwise(filter(None, places)))
+        ordered = chain.from_iterable(places) if in_order else merge(*places)
+        if self.sealed is None:
+            yield from (SegmentId(place[_START_BYTES:]) for place in ordered)
             return
-        hidden = sorted(row for i in tails_now if (row := sealed.row_of(i)) >= 0)
+        hidden = list[int]()
+        for index, segment_id in enumerate(self.changes):
+            if (row := self.sealed.row_of(segment_id)) >= 0:
+                hidden.append(row)
+            if index % _PLACES_AT_ONCE == _PLACES_AT_ONCE - 1:
+                yield None
+        hidden.sort()
+        yield from self._between(self.sealed, ordered, hidden)
+
+    def _between(
+        self, sealed: "SealedTable", places: Iterable[bytes], hidden: list[int]
+    ) -> Iterator[tuple[int, int] | SegmentId]:
+        """Put changed segments between the rows that are not hidden."""
         last = self._place(sealed.rows - 1) if sealed.rows else b""
         at = cut = 0
-        for segment_id in live:
-            place = (tails_now[segment_id] or b"")[_START] + segment_id
+        for place in places:
             row = sealed.rows
             if place <= last:
                 row = bisect_left(range(sealed.rows), place, lo=at, key=self._place)
-            while cut < len(hidden) and hidden[cut] < row:
-                if at < hidden[cut]:
-                    yield at, hidden[cut]
-                at = hidden[cut] + 1
-                cut += 1
-            if at < row:
-                yield at, row
-                at = row
-            yield segment_id
-        for gone in hidden[cut:]:
-            if at < gone:
-                yield at, gone
-            at = gone + 1
-        if at < sealed.rows:
-            yield at, sealed.rows
+            behind = bisect_left(hidden, row, lo=cut)
+            yield from _left(at, row, hidden[cut:behind])
+            at, cut = max(at, row), behind
+            yield SegmentId(place[_START_BYTES:])
+        yield from _left(at, sealed.rows, hidden[cut:])
 
     def _place(self, row: int) -> bytes:
         sealed = self.sealed
         assert sealed is not None, "only a sealed table has rows"
         return sealed.tail(row)[_START] + sealed.id(row)
+
+
+def _left(low: int, high: int, hidden: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of low..high-1 between hidden rows."""
+    for row in hidden:
+        if low < row:
+            yield low, row
+        low = row + 1
+    if low < high:
+        yield low, high

@@ -44,14 +44,10 @@ class History:
             CorruptError, RefusedError: the file is damaged or newer; it is kept.
         """
         lost = await self._state.lost(self.partition)
-        self._begin(lost)
-
-    def _begin(self, lost: Lost | None) -> None:
         if lost is None:
             self._missing, self.reasons = None, []
             return
-        self._missing = {_key(record): record for record in lost.records}
-        self.reasons = lost.reasons
+        self._missing, self.reasons = await _by_key(lost.records), lost.reasons
 
     @property
     def comparing(self) -> bool:
@@ -70,11 +66,8 @@ class History:
             OSError: it could not be written; the fold must not be dropped.
         """
         earlier = await self._state.lost(self.partition)
-        known = {_key(record): record for record in (earlier.records if earlier else [])}
-        for index, record in enumerate(finished(fold)):
-            known[_key(record)] = record
-            if index % TURN_RECORDS == TURN_RECORDS - 1:
-                await asyncio.sleep(0)
+        known = await _by_key(earlier.records if earlier else [])
+        known |= await _by_key(finished(fold))
         reasons = list(earlier.reasons if earlier else [])
         if reasons[-1:] != [reason]:
             reasons.append(reason)
@@ -98,7 +91,7 @@ class History:
     async def forget(self) -> None:
         """End the comparison: everything was found again, or its loss was accepted."""
         await self._state.remove_lost(self.partition)
-        self._begin(None)
+        self._missing, self.reasons = None, []
 
 
 def finished(fold: Fold) -> Iterable[bytes]:
@@ -116,6 +109,16 @@ def finished(fold: Fold) -> Iterable[bytes]:
             record = cache.get(segment_id)
             assert record is not None, "a live segment has a record"
             yield record
+
+
+async def _by_key(records_: Iterable[bytes]) -> dict[_Key, bytes]:
+    """Return records by what they are about, with turns for others in between."""
+    known: dict[_Key, bytes] = {}
+    for index, record in enumerate(records_):
+        known[_key(record)] = record
+        if index % TURN_RECORDS == TURN_RECORDS - 1:
+            await asyncio.sleep(0)
+    return known
 
 
 def _key(record: bytes) -> _Key:
