@@ -278,7 +278,7 @@ class Manager:
             NotReady, NotAssigned, PartitionFailed, HistoryLost, LogCorrupt: no answer can be true.
         """
         known = self._serving.get(partition)
-        if known is not None and known.answers_hits:
+        if known is not None and known.answers_hits and self.fleet.whole_failure is None:
             cache = known.fold.partitions.get(partition)
             if cache is not None:
                 hit = cache.lookup(LeaderEpoch(epoch), Offset(offset))
