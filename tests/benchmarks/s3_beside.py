@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from deploy.dev.demo_s3 import DaemonOnS3
-from deploy.dev.s3 import BUCKET, S3Server
+from deploy.dev.s3 import S3Server
 from rlmm_daemon.domain.ids import SegmentId
 from tests.benchmarks import daemon
 from tests.support import kafka_segments
-from tests.support.s3_daemon import configure
+from tests.support.s3_daemon import Tier, configure
 
 SEGMENTS: Final = 1_000
 LOOKUPS: Final = 5_000
@@ -24,7 +24,7 @@ def p99_ms(server: S3Server, home: Path) -> tuple[float, float, float]:
     """Return the p99 without a copy and during one, and the copy's MB/s."""
     home.mkdir()
     process = DaemonOnS3(home)
-    process.file = configure(home, server.endpoint, BUCKET, "beside")
+    process.file = configure(home, server.endpoint, Tier(server).bucket)
     daemon.fill(home / "var" / "state" / "log", {daemon.SMALL: SEGMENTS})
     placed = kafka_segments.place(process.log_dir)
     big = kafka_segments.enlarge(
