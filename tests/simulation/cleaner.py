@@ -23,6 +23,7 @@ from typing import Any, Final
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.layout import Layout, parse_key
 from rlmm_daemon.core.outcome import Applied, Outcome
 from rlmm_daemon.daemon.caller import Caller
@@ -34,7 +35,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import LogBatch
+from rlmm_daemon.ports.event_log import LogBatch, Told
 from rlmm_daemon.ports.storage import ObjectInfo
 from tests.simulation.cleaning import (
     COUNT,
@@ -104,21 +105,31 @@ class ChaosLog:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def append(self, partition: MetadataPartition, value: bytes) -> int:
-        self._alive()
-        await asyncio.sleep(self._luck.expovariate(50))
+    def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
+        """Let the record travel; it may land after its sender's death."""
+        if self.dead:
+            return
+        loop, luck = self._world.loop, self._luck
         fails = self._world.faults and self._world.swarm.log_fails
-        fate = self._luck.random() if fails else 1.0
-        if fate < 0.03:
-            raise StorageUnavailable("refused")
-        if fate < 0.06:
-            raise OutcomeUnknown("lost on its way")
-        self._alive()
-        offset = await self._inner.append(partition, value)
-        self._alive()
-        if fate < 0.1:
-            raise OutcomeUnknown("its answer was lost")
-        return offset
+        fate = luck.random() if fails else 1.0
+
+        def tell(result: "int | RlmmError") -> None:
+            lost = fate < 0.1 and not isinstance(result, RlmmError)
+            answer = OutcomeUnknown("its answer was lost") if lost else result
+            if not self.dead:
+                loop.call_later(luck.expovariate(50), told, answer)
+
+        def land() -> None:
+            if fate < 0.03:
+                tell(StorageUnavailable("refused"))
+            elif fate < 0.06:
+                tell(OutcomeUnknown("lost on its way"))
+            else:
+                if bytes(ONLY_IF_STARTED) in value and luck.random() < 0.5:
+                    self._world.slip_in(value)
+                self._inner.begin_append(partition, value, tell)
+
+        loop.call_later(luck.expovariate(50), land)
 
     def follow(
         self, partition: MetadataPartition, from_offset: int
@@ -390,7 +401,10 @@ class ChaosWorld(CleanWorld):
                         self.put(self.updated(number, partition, state, CUSTOM, broker_id=JVM))
             elif kind < 0.8 and self.segments:
                 # Nonsense about a segment that may be anywhere in its life, or of another place.
+                # Only it never lies of objects that it was to delete that they are gone.
                 number = luck.randint(1, self.segments)
+                if self.state(number, partition) is S.DELETE_SEGMENT_STARTED:
+                    continue
                 self.put(self.updated(number, partition, S.DELETE_SEGMENT_FINISHED, broker_id=JVM))
             else:
                 self.mark(partition, luck.randrange(1, 3))  # before anybody marked it
@@ -407,6 +421,14 @@ class ChaosWorld(CleanWorld):
                 number, partition = luck.choice(ready)
                 self.abandoned.remove((number, partition))
                 self.put(self.updated(number, partition, S.COPY_SEGMENT_FINISHED, CUSTOM))
+
+    def slip_in(self, value: bytes) -> None:
+        """The finish of a copy lands right before the delete that takes it for stuck."""
+        event = records.decode(value)
+        assert isinstance(event, SegmentUpdate)
+        number = int.from_bytes(event.segment_id, "big")
+        if self.swarm.late_finishes and self._whole(number, event.partition, 100 * number):
+            self.put(self.updated(number, event.partition, S.COPY_SEGMENT_FINISHED, CUSTOM))
 
     # The operators and the cluster.
 

@@ -18,7 +18,7 @@ from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
 from rlmm_daemon.daemon.cleaner.rate import RateLimit
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
 from rlmm_daemon.daemon.segment_log import decode_segment, update_record
-from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
+from rlmm_daemon.domain.errors import NotReady, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 
@@ -80,6 +80,7 @@ class SegmentRemover:
             NotReady: the fold may not be judged by any more.
         """
         before = self._tools.notes.deleted[why]
+        unready: NotReady | None = None
         async with asyncio.TaskGroup() as workers:
             while still_ours():
                 await self._turns.acquire()
@@ -89,12 +90,18 @@ class SegmentRemover:
                         self._turns.release()
                         break
                     await self._rate.take(len(ids))
+                except NotReady as error:
+                    self._turns.release()
+                    unready = error  # raised behind the group, which would wrap it
+                    break
                 except BaseException:
                     self._turns.release()
                     raise
                 self._busy.update(ids)
                 batch = _Batch(partition, ids, why, holds)
                 workers.create_task(self._work(batch), name=f"cleaner.batch {partition}")
+        if unready is not None:
+            raise unready
         return self._tools.notes.deleted[why] - before
 
     def _next(
