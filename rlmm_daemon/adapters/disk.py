@@ -1,5 +1,6 @@
 """Real files behind `ports.disk`: blocking calls in a few threads, never in the loop."""
 
+import asyncio
 import fcntl
 import itertools
 import mmap
@@ -90,7 +91,14 @@ class LocalDisk:
 
     async def _acquire(self, call: Callable[[], int]) -> int:
         """Run a call that returns a descriptor; a cancelled caller must not leak it."""
-        return await self._threads.run(call, unwanted=os.close)
+        future = self._threads.run(call, unwanted=os.close)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # The descriptor may have come in the very turn in which the caller was cancelled.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                os.close(future.result())
+            raise
 
 
 class LocalFile:
