@@ -249,7 +249,7 @@ class Run:
                 IF(noncurrent, {literal(old.action)}, {literal(unknown.action)}) AS action,
                 etag, modified_ms, upload_id, FALSE AS confirm, FALSE AS condemned,
                 CAST(NULL AS BIGINT) AS recorded_bytes
-            FROM objects_of_nobody WHERE h IS NULL OR noncurrent
+            FROM objects_of_nobody WHERE noncurrent OR h IS NULL AND upload_id IS NULL
         """)  # noqa: S608 - our own constants
 
     def _foreign(self, ours: _Ours) -> Any:

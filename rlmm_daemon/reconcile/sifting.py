@@ -101,6 +101,11 @@ def suspicious(
                 NULL, log_size,
                 NULL, IF(state = {started}, xxhash64(topic, start_offset), NULL)
             FROM events_of_segments
+            UNION ALL
+            SELECT h, NULL, NULL, NULL, TRUE, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL
+            FROM objects_of_segments
+            WHERE h IS NOT NULL AND upload_id IS NOT NULL
+                AND modified_ms < {ages.listed_ms - ages.grace_ms}
         ), grouped AS (
             SELECT h,
                 sum(present) AS present, sum(expected) AS expected,
