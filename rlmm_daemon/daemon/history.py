@@ -36,6 +36,7 @@ class History:
         #: None while there is nothing to compare with.
         self._missing: dict[_Key, bytes] | None = None
         self.reasons: list[str] = []
+        self._loaded = False
 
     async def load(self) -> None:
         """Take up a comparison that an earlier process left.
@@ -43,7 +44,10 @@ class History:
         Raises:
             CorruptError, RefusedError: the file is damaged or newer; it is kept.
         """
+        if self._loaded:
+            return  # what is written down since is known here too
         lost = await self._state.lost(self.partition)
+        self._loaded = True
         if lost is None:
             self._missing, self.reasons = None, []
             return
@@ -76,6 +80,7 @@ class History:
         )
         await self._state.write_lost(lost)
         self._missing, self.reasons = known, reasons
+        self._loaded = True
 
     def applied(self, outcome: Outcome) -> None:
         """The replay applied a record: a finished copy is not missing any more."""
