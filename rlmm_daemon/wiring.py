@@ -63,7 +63,7 @@ from rlmm_daemon.domain.errors import ConfigError, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.observability import logging
-from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.observability.metrics import LogMetrics, Metrics
 from rlmm_daemon.ports.cluster import Cluster
 from rlmm_daemon.ports.event_log import EventLog
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -141,6 +141,7 @@ class Daemon:
                 self._clock,
                 self._rng,
                 lambda work, name: writes.create_task(work, name=name),
+                metrics=self._metrics.log,
             )
             manager = self._manager(log)
             try:
@@ -185,6 +186,7 @@ class Daemon:
                 now_ms=self._clock.now_ms,
             ),
             quarantined=self._guard.quarantined(),
+            metrics=self._metrics.log,
         )
 
     async def _serve_rooms(self, manager: Manager, jobs: asyncio.TaskGroup) -> None:
@@ -246,6 +248,8 @@ class Daemon:
             log_facts=log_facts,
             traffic=backend.traffic if isinstance(backend, S3Storage) else None,
             cleaner=cleaner.notes if cleaner is not None else None,
+            writable=lambda: not isinstance(manager.log, EmbeddedLog) or manager.log.writable,
+            buffered=server.buffered_bytes,
         )
         await _name_known_cluster(server, manager)
         server.listen()
@@ -466,6 +470,8 @@ def event_log_of(
     clock: SystemClock,
     rng: random.Random,
     spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+    *,
+    metrics: LogMetrics | None = None,
 ) -> EventLog:
     """Return the configured event log, closed."""
     chosen = config.event_log
@@ -487,6 +493,7 @@ def event_log_of(
         partition_count=chosen.partition_count,
         cluster_id=config.daemon.cluster_id,
         options=EmbeddedOptions(segment_bytes=chosen.segment_bytes),
+        on_sync=None if metrics is None else metrics.synced,
     )
 
 

@@ -65,7 +65,10 @@ class BulkSession:
                 if not await self._serve(body):
                     return
         except Malformed as error:
-            self._shared.stats.frames_malformed += 1
+            if "limit" in error.fields:
+                self._shared.stats.frames_too_long += 1
+            else:
+                self._shared.stats.frames_malformed += 1
             with suppress(OSError, _Stalled):
                 await self._send(frames.error_frame(frames.CONNECTION_ID, error))
         except _Stalled:

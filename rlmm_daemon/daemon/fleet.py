@@ -32,6 +32,7 @@ from rlmm_daemon.domain.errors import (
     UnavailableError,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
+from rlmm_daemon.observability.metrics import LogMetrics
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import EventLog, LogIdentity, LogMissing, NoTopicId
 
@@ -99,7 +100,9 @@ class Fleet:
         bucket: BucketRecord | None,
         quarantined: frozenset[int],
         on_applied: Callable[[MetadataPartition, Outcome], None],
+        metrics: LogMetrics | None = None,
     ) -> None:
+        self._metrics = metrics
         self._log = log
         self._state = state
         self._snapshots = snapshots
@@ -381,6 +384,7 @@ class Fleet:
                 clock=self._clock,
                 spawn=lambda work, name: group.create_task(work, name=name),
                 delivery_timeout_seconds=self.options.delivery_timeout_seconds,
+                metrics=self._metrics,
             )
         return found
 

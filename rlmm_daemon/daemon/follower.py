@@ -12,6 +12,7 @@ Each state change happens here and nowhere else::
 import asyncio
 import gc
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Final
@@ -58,6 +59,8 @@ SLICE_SECONDS: Final = 0.0003
 _SLICE_CHECK_EVENTS: Final = 16
 BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 5.0
+#: Measurements that wait to be taken.
+_REPLAYS_KEPT: Final = 16
 ACCEPT_ALL: Final = "rlmm partition accept-loss --all"
 
 
@@ -129,6 +132,9 @@ class Follower:
         self._foreign_evidence = foreign_evidence
         self._state = PartitionState.STARTING
         self._answered_at = context.clock.monotonic()
+        self._began = self._answered_at
+        #: Seconds from starting to ready, until whoever measures takes them.
+        self.replays: deque[float] = deque(maxlen=_REPLAYS_KEPT)
         self._retry = Bell()
         self._restart = False
         self._rebuild = False
@@ -200,7 +206,7 @@ class Follower:
         """The log is another one now: nothing of the fold may be said any more, or gone on with."""
         if topic_id != self._dropped_for:
             self._other_log = topic_id
-            self._state = PartitionState.STARTING
+            self._begin()
             self.changed.ring()
             self._retry.ring()
 
@@ -338,7 +344,7 @@ class Follower:
 
     def _begin_again(self) -> None:
         self._restart = False
-        self._state = PartitionState.STARTING
+        self._begin()
         self.failure = None
         self.confirmation.restart()
         self.changed.ring()
@@ -403,7 +409,7 @@ class Follower:
         The log is as it was, so there is nothing to compare.
         """
         image, self._damage = self.fold.image, None
-        self._state = PartitionState.STARTING
+        self._begin()
         self.writer.dropped()
         self.confirmation.restart()
         self.changed.ring()
@@ -456,6 +462,12 @@ class Follower:
         reached = target is not None and self.fold.position >= target
         if reached and self._state is PartitionState.REPLAYING and not self.history.comparing:
             self._state = PartitionState.READY
+            self.replays.append(self._context.clock.monotonic() - self._began)
+
+    def _begin(self) -> None:
+        """Start over: what is known has to be held against the log again."""
+        self._state = PartitionState.STARTING
+        self._began = self._context.clock.monotonic()
 
     @property
     def alarmed(self) -> bool:
@@ -495,7 +507,7 @@ class Follower:
 
     async def _drop_fold(self, reason: str) -> None:
         """The log is not the one that was folded: write down what was known, then start over."""
-        self._state = PartitionState.STARTING
+        self._begin()
         self.writer.dropped()
         self.confirmation.restart()
         self.changed.ring()

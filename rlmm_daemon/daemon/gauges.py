@@ -10,7 +10,8 @@ from rlmm_daemon.core.readiness import FailureReason, PartitionState
 from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.limits import ServerStats
+from rlmm_daemon.daemon.greeting import Role
+from rlmm_daemon.daemon.limits import LIMITS, ServerStats
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.snapshots import WrittenSnapshot
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -44,6 +45,8 @@ class Gauges:
         log_facts: Callable[[], Mapping[str, Any]] | None = None,
         traffic: Callable[[], Traffic] | None = None,
         cleaner: Notes | None = None,
+        writable: Callable[[], bool] = lambda: True,
+        buffered: Callable[[], int] = lambda: 0,
     ) -> None:
         self._metrics = metrics
         self._manager = manager
@@ -51,6 +54,7 @@ class Gauges:
         self._stats = stats
         self._log_facts, self._traffic = log_facts, traffic
         self._cleaner = cleaner
+        self._writable, self._buffered = writable, buffered
         self._log_counts: Counter[str] = Counter()
         self._counted: Counter[object] = Counter()
         self._events: Counter[str] = Counter()
@@ -142,6 +146,8 @@ class Gauges:
         fold.lag.clear()
         fold.next_offset.clear()
         for follower in followers:
+            while follower.replays:
+                fold.replay.observe(follower.replays.popleft())
             partition = str(follower.partition)
             fold.next_offset.labels(partition).set(follower.fold.position)
             if (lag := follower.lag) is not None:
@@ -152,6 +158,8 @@ class Gauges:
                 for follower in followers
             )
         )
+        self._metrics.log.waiters.set(sum(follower.writer.in_flight for follower in followers))
+        self._metrics.log.writable.set(self._writable())
         roles = Counter(self._manager.assignment.announced.values())
         fold.announced.labels("leader").set(roles[True])
         fold.announced.labels("follower").set(roles[False])
@@ -188,18 +196,18 @@ class Gauges:
         socket, stats = self._metrics.socket, self._stats
         socket.in_flight.set(stats.requests_now)
         socket.held_reads.set(stats.held_reads_now)
-        reached = {
-            "connections_max": stats.connections_refused,
-            "requests_max": stats.requests_refused,
-            "hello_timeout_ms": stats.hello_timeouts,
-            "frame_bytes_max": stats.frames_too_long,
-            "held_reads_max": stats.held_reads_refused,
-            "buffered_bytes_max": stats.slow_reader_pauses,
-            "slow_reader_timeout_ms": stats.slow_readers_closed,
-            "unfinished_bytes_max": stats.unfinished_bytes_refused,
-            "request_timeout_ms": stats.requests_timed_out,
-        }
-        for limit, count in reached.items():
+        socket.buffered.set(self._buffered())
+        greeted = 0
+        for role in Role:
+            greeted += stats.roles[role.value]
+            socket.connections.labels(role.value).set(stats.roles[role.value])
+        socket.connections.labels("new").set(stats.connections_now - greeted)
+        answered = stats.held_reads_answered
+        refused = stats.held_reads - answered - stats.held_reads_now
+        socket.held.labels("answered").inc(self._grown("held, answered", answered))
+        socket.held.labels("refused").inc(self._grown("held, refused", refused))
+        for limit, counter in LIMITS.items():
+            count = getattr(stats, counter)
             socket.limits.labels(limit).inc(self._grown(limit, count))
         socket.accepted.inc(self._grown("accepted", stats.connections))
         socket.malformed.inc(self._grown("malformed", stats.frames_malformed))

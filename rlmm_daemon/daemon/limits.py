@@ -1,7 +1,10 @@
 """The socket's limits and what came of them, one counter for each."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Final
 
 from rlmm_daemon.codec.frames import FRAME_BYTES_MAX
 from rlmm_daemon.daemon.rights import RightsTable
@@ -38,6 +41,23 @@ class ServerOptions:
     not_ready_hold_seconds: float = 0.1
 
 
+#: Configuration key -> the counter of how often that limit refused or paused.
+LIMITS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "connections_max": "connections_refused",
+        "requests_max": "requests_refused",
+        "requests_per_connection_max": "requests_refused_here",
+        "hello_timeout_ms": "hello_timeouts",
+        "frame_bytes_max": "frames_too_long",
+        "held_reads_max": "held_reads_refused",
+        "buffered_bytes_max": "slow_reader_pauses",
+        "slow_reader_timeout_ms": "slow_readers_closed",
+        "unfinished_bytes_max": "unfinished_bytes_refused",
+        "request_timeout_ms": "requests_timed_out",
+    }
+)
+
+
 @dataclass(slots=True)
 class ServerStats:
     """Counters of a server's life; `*_now` are levels."""
@@ -53,6 +73,8 @@ class ServerStats:
     hello_timeouts: int = 0
     requests: int = 0
     requests_refused: int = 0
+    #: By the limit of their own connection.
+    requests_refused_here: int = 0
     requests_timed_out: int = 0
     requests_cancelled: int = 0
     requests_unauthorized: int = 0
@@ -60,16 +82,19 @@ class ServerStats:
     frames_too_long: int = 0
     unfinished_bytes_refused: int = 0
     held_reads: int = 0
+    held_reads_answered: int = 0
     held_reads_refused: int = 0
     slow_reader_pauses: int = 0
     slow_readers_closed: int = 0
     bulk_answers: int = 0
     bulk_answers_broken: int = 0
     bulk_bytes: int = 0
+    #: Role -> connections open now, from their `hello` on.
+    roles: Counter[str] = field(default_factory=Counter)
     #: (method, "ok" or an error's wire name) -> answers, but for look-ups answered at once.
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def snapshot(self) -> dict[str, int]:
         """Return every counter by its name."""
-        levels = (each.name for each in fields(self) if each.name != "outcomes")
+        levels = (each.name for each in fields(self) if each.type is int)
         return {name: getattr(self, name) for name in levels}

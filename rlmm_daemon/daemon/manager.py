@@ -59,6 +59,7 @@ from rlmm_daemon.domain.ids import (
 )
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.observability.metrics import LogMetrics
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import EventLog
@@ -103,6 +104,7 @@ class Manager:
         options: ManagerOptions,
         bucket: BucketRecord | None = None,
         quarantined: frozenset[int] = frozenset(),
+        metrics: LogMetrics | None = None,
     ) -> None:
         self.log = log
         self.clock = clock
@@ -127,6 +129,7 @@ class Manager:
             bucket=bucket,
             quarantined=quarantined,
             on_applied=self._applied,
+            metrics=metrics,
         )
         self.assignment = Assignment(self._announced_changed)
         #: Announced partitions whose follower passed every gate: a hit needs no further question.

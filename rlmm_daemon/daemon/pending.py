@@ -55,8 +55,8 @@ class Append:
     """
 
     __slots__ = (
-        "_fate", "_tell", "deadline", "due", "give_up", "lost", "offset", "position", "seen",
-        "subject", "value",
+        "_fate", "_tell", "began", "deadline", "due", "durable", "give_up", "lost", "offset",
+        "position", "seen", "subject", "value",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,8 @@ class Append:
         self.give_up = give_up
         #: When something has to be done if nothing happens.
         self.due = min(deadline, give_up)
+        #: When it was handed to the log and when that named its offset, on the clock's own scale.
+        self.began = self.durable = 0.0
         self.offset: int | None = None
         #: The log will not name an offset any more: the first apply of equal bytes is ours.
         self.lost = False
@@ -176,13 +178,13 @@ class Pending:
 
     # What the follower says.
 
-    def applied(self, offset: int, value: bytes, outcome: Outcome) -> None:
-        """The fold applied a record."""
+    def applied(self, offset: int, value: bytes, outcome: Outcome) -> Append | None:
+        """The fold applied a record; returns the append that this completed by its offset."""
         append = self._by_offset.get(offset)
         if append is not None:
             if append.value == value:
                 self.conclude(append, outcome)
-                return
+                return append
             self.conclude(append, _other_bytes(offset))
         unanswered = self._by_value.get(value)
         if unanswered is not None and offset >= unanswered.position:
@@ -190,6 +192,7 @@ class Pending:
                 self.conclude(unanswered, outcome)
             else:
                 unanswered.seen[offset] = outcome
+        return None
 
     def passed(self, position: int) -> None:
         """The fold stands at `position`: an answered offset before it will not come any more."""

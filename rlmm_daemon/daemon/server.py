@@ -70,6 +70,10 @@ class Server:
         """The counters; the same object for the server's whole life."""
         return self._stats
 
+    def buffered_bytes(self) -> int:
+        """Return how many bytes of answers wait for their readers."""
+        return sum(session.buffered_bytes for session in self._sessions)
+
     def listen(self) -> None:
         """Make the socket; connections wait in the kernel until `run`.
 
@@ -212,7 +216,7 @@ class Server:
             rights,
             welcome=welcome,
             rest=rest,
-            opened=self._sessions.add,
+            opened=self._opened,
             closed=self._lost,
         )
         loop = asyncio.get_running_loop()
@@ -228,17 +232,26 @@ class Server:
         welcome: bytes,
         rest: bytes,
     ) -> bool:
-        with suppress(ConnectionError):
-            await asyncio.get_running_loop().sock_sendall(connection, welcome)
-            await BulkSession(self._shared_now(), connection, introduction, rights, rest).run()
+        self._stats.roles[introduction.role.value] += 1
+        try:
+            with suppress(ConnectionError):
+                await asyncio.get_running_loop().sock_sendall(connection, welcome)
+                await BulkSession(self._shared_now(), connection, introduction, rights, rest).run()
+        finally:
+            self._stats.roles[introduction.role.value] -= 1
         return False
 
     def _shared_now(self) -> Shared:
         assert self._shared is not None, "connections are accepted by run() only"
         return self._shared
 
+    def _opened(self, session: Session) -> None:
+        self._sessions.add(session)
+        self._stats.roles[session.introduction.role.value] += 1
+
     def _lost(self, session: Session) -> None:
         self._sessions.discard(session)
+        self._stats.roles[session.introduction.role.value] -= 1
         self._stats.connections_now -= 1
 
     # --- hello

@@ -79,7 +79,7 @@ class Shared:
             Overloaded: a limit is reached.
         """
         if in_flight_here >= self.options.requests_per_connection_max:
-            self.stats.requests_refused += 1
+            self.stats.requests_refused_here += 1
             raise Overloaded(
                 f"{in_flight_here} requests of this connection are in flight",
                 limit=self.options.requests_per_connection_max,
@@ -391,6 +391,11 @@ class Session(asyncio.Protocol):
         for request_id in list(self._writes):
             self._leave_write(request_id)
         self._closed(self)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Answers that the peer has not taken yet."""
+        return self._transport.get_write_buffer_size()
 
     # --- closing
 
@@ -716,6 +721,7 @@ class Session(asyncio.Protocol):
         finally:
             self._stats.held_reads_now -= 1
         result = handlers.LOOKUPS[method](self._manager, tp, params, self._caller)
+        self._stats.held_reads_answered += 1
         if api.METHODS[method].shape is api.Shape.STREAM:
             return await self._send_listed(request_id, handlers.pages_of(result))
         return _result_frame(request_id, result)

@@ -16,14 +16,17 @@ from rlmm_daemon.core.outcome import Outcome, Repeat
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.pending import Append, Pending, Subject, Tell, error_of, subject_of
 from rlmm_daemon.domain.errors import (
+    CorruptError,
     IllegalTransition,
     OutcomeUnknown,
     Overloaded,
+    RefusedError,
     RlmmError,
     TimedOut,
 )
 from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
+from rlmm_daemon.observability.metrics import LogMetrics
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import EventLog
 
@@ -52,8 +55,10 @@ class Writer:
         clock: Clock,
         spawn: Spawn,
         delivery_timeout_seconds: float,
+        metrics: LogMetrics | None = None,
     ) -> None:
         self.partition = partition
+        self._metrics = metrics
         self._log = log
         self._clock = clock
         self._spawn = spawn
@@ -176,7 +181,12 @@ class Writer:
             deadline=now + timeout_seconds,
             give_up=now + self._delivery_timeout_seconds,
         )
-        self._log.begin_append(self.partition, value, partial(self._delivered, append))
+        append.began = now
+        try:
+            self._log.begin_append(self.partition, value, partial(self._delivered, append))
+        except RlmmError as error:
+            self._count(error)
+            raise
         self._pending.add(append)
         if append.due < self._due:
             self._look_again(append.due)
@@ -187,7 +197,9 @@ class Writer:
     def applied(self, offset: int, value: bytes | None, outcome: Outcome) -> None:
         """The fold applied a record: tell whoever appended it."""
         if value is not None:
-            self._pending.applied(offset, value, outcome)
+            append = self._pending.applied(offset, value, outcome)
+            if append is not None and append.durable and self._metrics is not None:
+                self._metrics.apply_wait.observe(self._clock.monotonic() - append.durable)
 
     def passed(self, position: int) -> None:
         """The fold stands at `position` now: an offset before it that never came is unknown."""
@@ -207,8 +219,28 @@ class Writer:
 
     # What the log reports.
 
+    def _count(self, outcome: int | RlmmError) -> None:
+        if self._metrics is None:
+            return
+        match outcome:
+            case int():
+                kind = "ok"
+            case OutcomeUnknown():
+                kind = "unknown"
+            case RefusedError():
+                kind = "refused"
+            case CorruptError():
+                kind = "corrupt"
+            case _:
+                kind = "unavailable"
+        self._metrics.appends.count(kind)
+
     def _delivered(self, append: Append, outcome: int | RlmmError) -> None:
+        self._count(outcome)
         if isinstance(outcome, int):
+            if self._metrics is not None:
+                append.durable = self._clock.monotonic()
+                self._metrics.append.observe(append.durable - append.began)
             self._pending.answered(append, outcome)
         elif isinstance(outcome, OutcomeUnknown):
             self._pending.answer_lost(append)

@@ -18,12 +18,14 @@ rlmm_log_lag_events       consumer lag of __remote_log_metadata
 ========================  =======================================================
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
@@ -68,6 +70,36 @@ class Tally(Collector):
         for labels, count in self._counts.items():
             family.add_metric(labels, count)
         yield family
+
+
+class Spread(Collector):
+    """A histogram for the path of every write: a bisection and two additions, no lock.
+
+    Only the event loop's thread may observe.
+    """
+
+    def __init__(
+        self, name: str, text: str, buckets: tuple[float, ...], into: CollectorRegistry
+    ) -> None:
+        self._name, self._text, self._bounds = name, text, buckets
+        self._counts = [0] * (len(buckets) + 1)
+        self._sum = 0.0
+        into.register(self)
+
+    def observe(self, value: float) -> None:
+        """Count a value in its bucket."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def describe(self) -> Iterator[HistogramMetricFamily]:
+        """Yield the family without samples, so that registering reads nothing."""
+        yield HistogramMetricFamily(self._name, self._text)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Yield the family as it stands."""
+        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        counted = list(zip(names, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._text, buckets=counted, sum_value=self._sum)
 
 
 class FoldMetrics:
@@ -136,23 +168,24 @@ class LogMetrics:
             registry=into,
         )
         #: outcome: ok, refused, unavailable, unknown, corrupt.
-        self.appends = Counter(
-            "rlmm_appends_total", "Appends to the event log.", ["outcome"], registry=into
-        )
-        self.append = Histogram(
+        self.appends = Tally("rlmm_appends", "Appends to the event log.", ("outcome",), into)
+        self.append = Spread(
             "rlmm_append_duration_seconds",
             "From handing a record to the log until it was durable.",
-            buckets=FAST_SECONDS,
-            registry=into,
+            FAST_SECONDS,
+            into,
         )
-        self.apply_wait = Histogram(
+        self.apply_wait = Spread(
             "rlmm_apply_wait_duration_seconds",
             "From a durable record to its apply here.",
-            buckets=FAST_SECONDS,
-            registry=into,
+            FAST_SECONDS,
+            into,
         )
         self.sync = Histogram(
-            "rlmm_log_sync_duration_seconds", "One fdatasync.", buckets=FAST_SECONDS, registry=into
+            "rlmm_log_sync_duration_seconds",
+            "One batch written and synced.",
+            buckets=FAST_SECONDS,
+            registry=into,
         )
         self.group = Histogram(
             "rlmm_log_sync_records",
@@ -164,8 +197,16 @@ class LogMetrics:
             "rlmm_apply_waiters", "Writes that wait for their own apply.", registry=into
         )
         self.writable = Gauge(
-            "rlmm_log_writable", "0 while the log is known to take no writes.", registry=into
+            "rlmm_log_writable",
+            "0 from a write that the log's disk refused until one that it took.",
+            registry=into,
         )
+        self.writable.set(1)
+
+    def synced(self, seconds: float, records: int) -> None:
+        """Count one batch that was written and synced."""
+        self.sync.observe(seconds)
+        self.group.observe(records)
 
 
 class CleanerMetrics:

@@ -66,6 +66,25 @@ def test_health_readiness_and_metrics_tell_how_things_are(it):
     assert metrics["rlmm_copy_bytes_total"] > 6 * 40_000
     assert metrics['rlmm_requests_total{method="copy_segment",outcome="ok"}'] == 6
     assert metrics["rlmm_connections_accepted_total"] >= 2
+    assert metrics['rlmm_appends_total{outcome="ok"}'] == 12
+    for name in ("rlmm_append_duration_seconds", "rlmm_apply_wait_duration_seconds"):
+        assert metrics[f"{name}_count"] == 12
+        assert metrics[f"{name}_sum"] > 0
+    assert metrics["rlmm_log_sync_records_sum"] == 12
+    assert 1 <= metrics["rlmm_log_sync_duration_seconds_count"] <= 12
+    assert metrics["rlmm_log_writable"] == 1
+    assert metrics["rlmm_apply_waiters"] == 0
+    assert metrics["rlmm_replay_duration_seconds_count"] >= 2
+
+
+def test_open_connections_are_counted_by_their_role(it):
+    with it.daemon.client() as client:
+        client.status()
+        counted = 'rlmm_connections_open{role="operator"}'
+        eventually(it.metrics, lambda found: found.get(counted) == 1)
+    metrics = eventually(it.metrics, lambda found: found.get(counted) == 0)
+    assert metrics['rlmm_connections_open{role="new"}'] == 0
+    assert metrics["rlmm_buffered_bytes"] == 0
 
 
 def test_trouble_moves_a_metric(it):
@@ -76,6 +95,10 @@ def test_trouble_moves_a_metric(it):
         raw.connect(it.daemon.socket_path)
         raw.sendall(b"\0\0\0\1\xc1")
         assert raw.recv(65_536)
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(it.daemon.socket_path)
+        raw.sendall(b"\x7f\xff\xff\xff")
+        assert raw.recv(65_536)
     segment = it.next(0)
     with it.daemon.client() as client:
         with pytest.raises(SegmentNotFound):
@@ -84,6 +107,7 @@ def test_trouble_moves_a_metric(it):
             client.copy_segment(replace(segment.metadata, segment_size_bytes=1), segment.files)
     wanted = {
         "rlmm_frames_malformed_total",
+        'rlmm_limit_reached_total{limit="frame_bytes_max"}',
         'rlmm_copies_total{outcome="invalid_argument"}',
         'rlmm_requests_total{method="copy_segment",outcome="invalid_argument"}',
         'rlmm_requests_total{method="update_remote_log_segment_metadata",outcome="segment_not_found"}',

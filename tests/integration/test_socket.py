@@ -283,10 +283,12 @@ async def test_a_read_that_is_not_ready_is_answered_the_moment_it_becomes_so(pat
             asked = tasks.create_task(client.remote_log_size(ORDERS, 5))
             await it.manager.entered.acquire()
             assert it.server.stats.held_reads_now == 1
+            assert it.server.stats.roles == {"broker": 1}
             it.manager.ready = True
             it.manager.becomes_ready.set()
             assert await asked == 12345
         assert it.server.stats.held_reads_now == 0
+        assert it.server.stats.held_reads_answered == 1
 
 
 async def refused_at_last(call) -> None:
@@ -305,6 +307,7 @@ async def test_held_reads_are_bounded_and_the_next_is_refused_at_once(path):
             assert caught.value.fields == {"state": "replaying", "lag": 7}
             it.manager.becomes_ready.set()
         assert it.server.stats.held_reads_refused == 1
+        assert it.server.stats.held_reads_answered == 0
 
 
 async def test_a_request_that_takes_too_long_is_timed_out_unless_the_method_knows_better(path):
@@ -368,7 +371,8 @@ async def test_requests_in_flight_are_limited_per_connection_and_in_all(path):
                 await two.add_remote_log_segment_metadata(segment(5))
             assert await two.is_ready(ORDERS)
             it.manager.release.set()
-        assert it.server.stats.requests_refused == 2
+        assert it.server.stats.requests_refused == 1
+        assert it.server.stats.requests_refused_here == 1
 
 
 async def test_draining_ends_new_work_and_lets_the_old_and_look_ups_go_on(path):

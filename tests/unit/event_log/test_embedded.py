@@ -242,12 +242,14 @@ async def test_a_full_disk_is_met_before_anything_is_written(bench: Bench) -> No
     bench.disk.fail_next("pwrite", errno.ENOSPC)
     with pytest.raises(StorageFull):
         await log.append(P0, b"refused")
+    seen = [log.writable]
     bench.disk.calls.clear()
     with pytest.raises(StorageFull):
         await log.append(P0, b"refused untried")
     assert not bench.disk.calls
     bench.clock.seconds += 61
     assert await log.append(P0, b"taken") == 0
+    assert [*seen, log.writable] == [False, True]
     assert await read(log, P0, 0, 1) == [(0, b"taken")]
 
 

@@ -1,5 +1,9 @@
 import re
+from pathlib import Path
 
+import pytest
+
+import rlmm_daemon
 from rlmm_daemon.observability import metrics
 from rlmm_daemon.observability.metrics import Metrics
 
@@ -37,3 +41,32 @@ def test_the_tally_counts_and_escapes_like_a_counter():
     text = own.text().decode()
     assert "# TYPE rlmm_requests_total counter" in text
     assert 'rlmm_requests_total{method="is_ready",outcome="o\\"k\\n"} 3.0' in text
+
+
+def declared() -> list[str]:
+    groups = vars(Metrics()).items()
+    return [f"{group}.{name}" for group, of in groups if hasattr(of, "__dict__")
+            for name in vars(of) if group != "registry"]  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", declared())
+def test_every_metric_is_moved_by_something(metric):
+    group, name = metric.split(".")
+    room = Path(rlmm_daemon.__path__[0])
+    sources = [each for each in room.rglob("*.py") if each.name != "metrics.py"]
+    inside = {"log.sync", "log.group"}  # by LogMetrics.synced
+    name = "synced" if metric in inside else name
+    moved = re.compile(rf"\b(?:_?metrics|own|{group}|_reads|log)\.{name}\b")
+    assert any(moved.search(source.read_text()) for source in sources)
+
+
+def test_a_spread_is_a_histogram_with_its_bounds_and_sum():
+    own = Metrics()
+    for seconds in (0.0001, 0.00011, 4.0, 99.0):
+        own.log.append.observe(seconds)
+    text = own.text().decode()
+    assert "# TYPE rlmm_append_duration_seconds histogram" in text
+    for bound, count in (("0.0001", 1), ("0.00025", 2), ("2.5", 2), ("10.0", 3), ("+Inf", 4)):
+        assert f'rlmm_append_duration_seconds_bucket{{le="{bound}"}} {count}.0' in text
+    assert "rlmm_append_duration_seconds_count 4.0" in text
+    assert "rlmm_append_duration_seconds_sum 103.00021" in text

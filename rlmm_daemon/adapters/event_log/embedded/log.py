@@ -1,8 +1,9 @@
 """The embedded log as a whole: lock, identity, generation, and a partition for each number."""
 
 import random
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 
@@ -52,10 +53,13 @@ class EmbeddedLog:
         partition_count: int,
         cluster_id: str | None = None,
         options: EmbeddedOptions | None = None,
+        on_sync: Callable[[float, int], None] | None = None,
     ) -> None:
         self.context = Context(
             disk=disk, clock=clock, spawn=spawn, options=options or EmbeddedOptions()
         )
+        if on_sync is not None:
+            self.context = replace(self.context, on_sync=on_sync)
         self.directory = directory
         self._luck = luck
         self._partition_count = partition_count
@@ -102,6 +106,11 @@ class EmbeddedLog:
     def identity(self) -> LogIdentity | None:
         """The identity while the log is open."""
         return self._identity
+
+    @property
+    def writable(self) -> bool:
+        """False from a write that the disk refused until one that it took, in any partition."""
+        return all(partition.writable for partition in self._partitions.values())
 
     def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
         """Take a record; `told` hears its offset once fdatasync has covered it.

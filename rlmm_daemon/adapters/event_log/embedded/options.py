@@ -51,3 +51,5 @@ class Context:
     clock: Clock
     spawn: Spawn
     options: EmbeddedOptions
+    #: Hears of each batch that was written and synced: seconds, records.
+    on_sync: Callable[[float, int], None] = lambda _seconds, _records: None

@@ -66,6 +66,11 @@ class Partition:
         """Where the files are."""
         return self._directory
 
+    @property
+    def writable(self) -> bool:
+        """False while the disk refused the last write."""
+        return self._writer is None or self._writer.writable
+
     def begin_append(self, value: bytes, told: Told) -> None:
         """Take a record, now or once the partition is open; see `Writer.begin_append`."""
         if self._writer is not None and not self._early:

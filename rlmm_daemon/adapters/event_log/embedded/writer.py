@@ -63,6 +63,11 @@ class Writer:
         self._refusal = ""
         self._ended = False
 
+    @property
+    def writable(self) -> bool:
+        """False from a write that the disk refused until one that it took."""
+        return self._refused_until is None
+
     def begin_append(self, value: bytes, told: Told) -> None:
         """Take a record; `told` hears its offset once a sync has covered it.
 
@@ -208,11 +213,13 @@ class Writer:
             self._refuse_waiting(self._full())
             return
         self._refused_until = None
+        began = self._context.clock.monotonic()
         try:
             await files.write_all_synced(file, self._journal.position, batch)
         except OSError as error:
             await self._after_failed_write(error)
             return
+        self._context.on_sync(self._context.clock.monotonic() - began, len(values))
         self._answer(values, len(batch))
 
     def _take(self) -> list[bytes]:
