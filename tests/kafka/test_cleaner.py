@@ -111,7 +111,7 @@ class OneDaemon(DaemonProcess):
         arguments = ["run", "--config", str(self.file)]
         return replace(super()._launch(notify), arguments=arguments)
 
-    def hello(self, cluster_id: str) -> None:
+    def hello(self, cluster_id: str) -> bool:
         """Its broker was started and says what it leads: nothing, here."""
         self.incarnation = int(time.time() * 1000)  # noqa: TID251 - a broker's clock
         options = ClientOptions(
@@ -123,6 +123,7 @@ class OneDaemon(DaemonProcess):
         )
         with Client(self.socket_path, options) as client:
             client.replace_assignment([], [])
+        return True
 
     def at(self, partition: TopicIdPartition, luck: random.Random) -> KafkaSegment:
         """A segment of a partition, its files where the broker would have them."""
@@ -272,7 +273,7 @@ def test_bucket_and_log_agree_whatever_died(rig):
         daemon.start()
     cluster_id = cluster_id_of(rig.daemons[1])
     for daemon in rig.daemons.values():
-        daemon.hello(cluster_id)
+        until(partial(daemon.hello, cluster_id), "the daemon knows its cluster")
     threads = [
         threading.Thread(target=rig.copy_for_ever, args=(each,), daemon=True)
         for each in rig.daemons.values()
@@ -291,8 +292,7 @@ def test_bucket_and_log_agree_whatever_died(rig):
     for thread in threads:
         thread.join(60)
     for daemon in rig.daemons.values():
-        with suppress(RlmmError):
-            daemon.hello(cluster_id)
+        until(partial(daemon.hello, cluster_id), "the daemon knows its cluster")
     agree(rig, deleted)
 
 
