@@ -41,31 +41,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=_STEPS,
         old="    (lambda f: f.listing is Listing.NOT_TAKEN, PartitionStep.LIST),\n",
         new="",
-        seeds=20,
-    ),
-    Mutant(
-        name="deletes_what_is_held",
-        module="rlmm_daemon.daemon.manager",
-        old="return cache is not None and segment_id in cache.held",
-        new="return False",
-        seeds=30,
-    ),
-    Mutant(
-        name="a_stuck_copys_delete_without_its_mark",
-        module=f"{_CLEANER}.stuck",
-        old="                ONLY_IF_STARTED,\n",
-        new="                None,\n",
-        seeds=30,
-    ),
-    Mutant(
-        name="trusts_its_delete_whatever_it_replaced",
-        module=f"{_CLEANER}.stuck",
-        old=(
-            "return isinstance(outcome, Applied) and "
-            "outcome.previous_state is S.COPY_SEGMENT_STARTED"
-        ),
-        new="return True",
-        seeds=30,
+        seeds=50,
     ),
     Mutant(
         name="deletes_objects_before_the_event",
