@@ -265,6 +265,7 @@ def break_something(rig: Rig, luck: random.Random, number: int) -> None:
         rig.cluster.start_nodes([victim])
 
 
+@pytest.mark.timeout(600 + 120 * ROUNDS)
 def test_bucket_and_log_agree_whatever_died(rig):
     luck = random.Random(7)
     for name in ("kept", *(f"gone{n}" for n in range(ROUNDS))):
