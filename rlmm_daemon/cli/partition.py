@@ -8,6 +8,7 @@ from rlmm_daemon.cli.asking import asking
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
+from rlmm_daemon.core import phrases
 
 _number = click.argument("number", metavar="N", type=click.IntRange(min=0))
 
@@ -77,7 +78,8 @@ def accept_loss(number: int | None, *, everything: bool, yes: bool, target: Targ
     if target.json:
         show_json(answer)
     else:
-        click.echo(f"{which} goes on without {answer['missing']:,} segments that were known")
+        missing = phrases.number(answer["missing"], "segment")
+        click.echo(f"{which} goes on without {missing} that had been known")
 
 
 def _show(answer: dict[str, Any], target: Target, words: str, number: int) -> None:
