@@ -213,7 +213,12 @@ _ASSIGNMENT: Final = (
     Cause(
         name="gate_closed",
         verdict=Verdict.WAITING,
-        applies=lambda f: not f.offline and f.question is None and f.gate_open is False,
+        applies=lambda f: (
+            not f.offline
+            and f.question is None
+            and f.gate_open is False
+            and f.delete_state is None  # whoever asks about a topic that goes asks why it is there
+        ),
         sentence=lambda _: (
             "The broker has not announced its partitions since it, or this daemon, started. Until "
             "it does, its reads hear not_ready; operators are answered."
