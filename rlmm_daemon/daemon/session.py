@@ -45,6 +45,8 @@ from rlmm_daemon.domain.ids import TopicIdPartition
 BURST_BYTES: Final = 256 * 1024
 #: User partitions that a session remembers in the domain's form.
 _KNOWN_MAX: Final = 65_536
+#: Of one held read; bounds what a partition that is ready and not, in turn, could cost.
+_ASKS_MAX: Final = 4
 #: A held read's second ask says more than a plain `timed_out`, so it gets this much longer.
 _GRACE_SECONDS: Final = 1.0
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -705,10 +707,31 @@ class Session(asyncio.Protocol):
             return frames.error_frame(request_id, error)
         return None
 
+    async def _asked(self, method: str, tp: TopicIdPartition, params: Any, seconds: float) -> Any:
+        """Return the look-up's result as soon as there is one.
+
+        Raises:
+            NotReady: the time is up.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        for _ in range(_ASKS_MAX - 1):
+            await self._manager.until_readable(tp, self._caller, until - loop.time())
+            try:
+                return handlers.LOOKUPS[method](self._manager, tp, params, self._caller)
+            except NotReady:
+                if loop.time() >= until:
+                    raise
+        return handlers.LOOKUPS[method](self._manager, tp, params, self._caller)
+
     async def _ask_again(
         self, request_id: int, method: str, params: Any, seconds: float | None
     ) -> bytes:
-        """Wait as long as the manager lets this caller wait, then ask once more."""
+        """Wait as long as the manager lets this caller wait, asking whenever it looks ready.
+
+        More than one ask, since a damaged table of a snapshot shows at its first touch: what
+        looked ready is then replayed from the log.
+        """
         assert seconds is not None
         tp = params.partition.to_domain()
         self._stats.held_reads += 1
@@ -717,10 +740,9 @@ class Session(asyncio.Protocol):
             # Its reader threads are few: it is held only so long that clients do not hammer.
             seconds = min(seconds, self._shared.options.not_ready_hold_seconds)
         try:
-            await self._manager.until_readable(tp, self._caller, seconds)
+            result = await self._asked(method, tp, params, seconds)
         finally:
             self._stats.held_reads_now -= 1
-        result = handlers.LOOKUPS[method](self._manager, tp, params, self._caller)
         self._stats.held_reads_answered += 1
         if api.METHODS[method].shape is api.Shape.STREAM:
             return await self._send_listed(request_id, handlers.pages_of(result))
