@@ -22,6 +22,9 @@ _THEN: Final = """        except OSError as error:
             await self._after_failed_write(error)
             return
 """
+_COUNT: Final = (
+    "        self._context.on_sync(self._context.clock.monotonic() - began, len(values))\n"
+)
 _ANSWER: Final = "        self._answer(values, len(batch))\n"
 _DAEMON: Final = "rlmm_daemon.daemon"
 #: How many times the recorded number of seeds a mutant may take.
@@ -110,7 +113,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="followers_see_unsynced_records",
         module=f"{_LOG}.writer",
-        old=_SYNC + _THEN + _ANSWER,
+        old=_SYNC + _THEN + _COUNT + _ANSWER,
         new=_WRITE_ONLY + "    " + _ANSWER + "            await file.fdatasync()\n" + _THEN,
         seeds=10,
     ),
