@@ -108,7 +108,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.files",
         old="    await file.truncate(size)\n    await file.fdatasync()",
         new="    await file.truncate(size)",
-        seeds=60,
+        seeds=800,
     ),
     Mutant(
         name="followers_see_unsynced_records",
@@ -129,7 +129,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.recovery",
         old="        return EpochHistory(entry for entry in entries if entry[1] < newest)",
         new="        return EpochHistory(entry for entry in entries if entry[1] < newest - 1)",
-        seeds=10,
+        seeds=120,
     ),
     Mutant(
         name="generation_used_again",
