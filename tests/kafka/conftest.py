@@ -5,6 +5,7 @@ Asked for by RLMM_TEST_KAFKA=1 (`make test-kafka`) or by RLMM_TEST_KAFKA_LIBS; o
 
 import gc
 import os
+import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -112,7 +113,8 @@ def rig(
     cluster: Cluster, probe: Probe, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[KafkaRig]:
     """Managers over a topic of this test's own."""
-    topic = f"rlmm.{request.node.originalname}"[:200]
+    # Its parameters too: tests that differ only in them must not meet in one topic.
+    topic = re.sub(r"[^A-Za-z0-9._-]", "_", f"rlmm.{request.node.name}")[:200]
     if KEPT:
         topic += f".{os.urandom(3).hex()}"  # an earlier run's topic is still there
     rig = KafkaRig(cluster, probe, tmp_path, topic)
