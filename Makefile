@@ -163,7 +163,7 @@ bench-cluster: install plugin ## The same broker with the plugin, then with Kafk
 	$(BIN)/python -m tests.benchmarks.cluster
 
 # The nightly job: needs a JDK (17 or later).
-.PHONY: install-spark test-reconcile
+.PHONY: install-spark test-reconcile bench-reconcile
 SPARK_STAMP := .venv/.installed-spark
 
 install-spark: $(SPARK_STAMP) ## Add Spark to .venv, hashes checked
@@ -174,3 +174,6 @@ $(SPARK_STAMP): $(STAMP) requirements-spark.lock
 
 test-reconcile: install-spark ## The nightly job's tests, on a real Spark
 	$(BIN)/pytest -q $(PYTEST_ARGS) tests/reconcile tests/unit/reconcile
+
+bench-reconcile: install-spark ## The job's joins beside plain ones and DuckDB, to ten million
+	$(BIN)/python -m tests.benchmarks.reconcile

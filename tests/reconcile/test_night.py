@@ -11,6 +11,7 @@ from rlmm_daemon.codec import marker
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Spark
 from rlmm_daemon.reconcile.night import Night, Run
+from tests.reconcile import oracle
 from tests.reconcile.world import DAY, World
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -18,12 +19,13 @@ NOW = time.time_ns() // 1_000_000
 
 
 def reconcile(
-    spark, world: World, *, execute: bool = False, now_ms: int = NOW
+    spark, world: World, *, execute: bool = False, now_ms: int = NOW, lineage: bool = True
 ) -> tuple[Run, Night]:
     config = ReconcileConfig(
         daemon_config=str(world.home / "rlmm.toml"),
         output=Output(directory=str(world.home / "out")),
         spark=Spark(shuffle_partitions=4),
+        lineage=lineage,
     )
     run = Run(
         spark,
@@ -58,6 +60,22 @@ def test_every_kind_is_found_and_nothing_else(spark, world: World) -> None:
     assert night.deleted == night.quarantined == 0
 
 
+def test_another_engine_says_the_same_of_random_histories(spark, tmp_path: Path) -> None:
+    world = World(tmp_path, NOW, seed=NOW % 1_000_003)
+    world.random(1_500)
+    world.write_log()
+    world.write_local()
+    run, night = reconcile(spark, world, lineage=False)
+    assert night.refused == []
+    found: dict[tuple[str, str], tuple[int, bool]] = {}
+    for row in pq.read_table(run.directory / "findings").to_pylist():
+        at = row["kind"], row["segment_id"]
+        number, condemned = found.get(at, (0, False))
+        found[at] = number + 1, condemned or row["condemned"]
+    assert found == oracle.findings(world, now_ms=NOW), f"seed {world.seed}"
+    assert len({kind for kind, _ in found}) == 7
+
+
 def test_what_is_condemned_is_listed_first_and_deleted_a_quarantine_later(
     spark, world: World
 ) -> None:
@@ -83,7 +101,7 @@ def test_what_is_condemned_is_listed_first_and_deleted_a_quarantine_later(
     last, night = reconcile(spark, fresh, execute=True, now_ms=NOW + 8 * DAY)
     assert night.deleted == len(orphans)
     assert not any((fresh.home / "remote" / key).exists() for key in orphans)
-    audit = [json.loads(line) for line in (last.directory / "audit.jsonl").open()]
+    audit = [json.loads(line) for line in (last.directory / "audit.jsonl").read_text().splitlines()]
     assert sorted(line["deleted"] for line in audit) == sorted(orphans)
 
 

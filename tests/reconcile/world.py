@@ -1,12 +1,15 @@
 """A bucket and a log with every kind of disagreement, and what a run must say of each."""
 
 import asyncio
+import dataclasses
 import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from rlmm_daemon import wiring
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
@@ -14,6 +17,7 @@ from rlmm_daemon.codec import custom_metadata, marker, records
 from rlmm_daemon.codec.custom_metadata import FLAG_ONLY_IF_STARTED, StoredFacts
 from rlmm_daemon.codec.marker import BucketMarker, LayoutRow, Presence, PresencePartition
 from rlmm_daemon.codec.record_writing import Record
+from rlmm_daemon.config import Config, load
 from rlmm_daemon.core.layout import Layout, object_key
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import (
@@ -26,6 +30,7 @@ from rlmm_daemon.domain.ids import (
     uuid_text,
 )
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.ports.event_log import EventLog
 
 CLUSTER = "c2lkZWNhci1kZXYta2Fma2"
 HOUR = 3_600_000
@@ -49,6 +54,30 @@ single_broker = true
 directory = "{home}/log"
 partition_count = {count}
 {storage}
+"""
+DAEMON_OF_KAFKA = """
+[daemon]
+broker_id = 1
+state_dir = "{home}/state"
+log_dirs = ["{home}/kafka-logs"]
+[socket]
+path = "{home}/rlmm.sock"
+[event_log]
+kind = "kafka"
+[event_log.kafka]
+bootstrap = ["{bootstrap}"]
+[event_log.kafka.admin]
+partition_count = {count}
+replication_factor = 1
+{storage}
+"""
+S3 = """[storage]
+kind = "s3"
+bucket = "{bucket}"
+endpoint = "{endpoint}"
+addressing = "path"
+access_key_id_file = "{home}/access_key_id"
+secret_access_key_file = "{home}/secret_access_key"
 """
 LOCAL = """[storage]
 kind = "local"
@@ -234,12 +263,50 @@ class World:
                 )
                 identity = await log.open(create=True)
                 self.log_topic_id = identity.topic_id
-                for partition, value in self.events:
-                    number = metadata_partition(partition.topic_id, partition.partition, PARTITIONS)
-                    self.ends[number] = await log.append(number, value) + 1
+                await self._append_all(log)
                 await log.close()
         finally:
             disk.close()
+
+    def write_kafka(self, bootstrap: str, storage: str) -> Path:
+        """Write the log to a topic of a real broker, and return the daemon's configuration."""
+        config = self.home / "rlmm.toml"
+        text = DAEMON_OF_KAFKA.format(
+            cluster=CLUSTER, home=self.home, count=PARTITIONS, bootstrap=bootstrap, storage=storage
+        )
+        config.write_text(text)
+        asyncio.run(self._write_kafka(load(config)))
+        return config
+
+    async def _write_kafka(self, config: Config) -> None:
+        disk = LocalDisk()
+        async with asyncio.TaskGroup() as group:
+            log = wiring.event_log_of(
+                config,
+                disk,
+                SystemClock(),
+                self.rng,
+                lambda work, name: group.create_task(work, name=name),
+            )
+            self.log_topic_id = (await log.open(create=True)).topic_id
+            await self._append_all(log)
+            await log.close()
+        disk.close()
+
+    async def _append_all(self, log: EventLog) -> None:
+        for partition, value in self.events:
+            number = metadata_partition(partition.topic_id, partition.partition, PARTITIONS)
+            self.ends[number] = await log.append(number, value) + 1
+
+    def write_s3(self, client: Any, bucket: str) -> None:
+        """Put the objects, the marker and the presence file through a blocking S3 client."""
+        for key, (size, _) in self.objects.items():
+            client.put_object(Bucket=bucket, Key=key, Body=bytes(size))
+        for name, value in (
+            ("marker.json", marker.encode(self.marker())),
+            ("daemons/1.json", marker.encode(self.presence())),
+        ):
+            client.put_object(Bucket=bucket, Key=f"_rlmm/{name}", Body=value)
 
     def marker(self) -> BucketMarker:
         return BucketMarker(
@@ -295,3 +362,28 @@ class World:
         path = self.home / "remote" / "_rlmm" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+
+    def random(self, segments: int) -> None:
+        """Add segments of any history and any damage; ages far from every bound."""
+        luck = self.rng
+        for _ in range(segments):
+            segment = self.segment()
+            age_ms = luck.choice([2 * HOUR, 3 * DAY])
+            if luck.random() < 0.85:
+                self.say(self._aged(segment, age_ms))
+                for state in (
+                    S.COPY_SEGMENT_FINISHED, S.DELETE_SEGMENT_STARTED, S.DELETE_SEGMENT_FINISHED
+                )[: luck.choice([0, 1, 1, 1, 1, 2, 3])]:  # fmt: skip
+                    flags = FLAG_ONLY_IF_STARTED if luck.random() < 0.1 else 0
+                    deleting = state is S.DELETE_SEGMENT_STARTED
+                    self.update(segment, state, age_ms=age_ms, flags=flags if deleting else 0)
+            damage: dict[str, int | None] = {
+                suffix: luck.choice([None, size + 1])
+                for suffix, size in {**INDEXES, ".log": LOG_SIZE}.items()
+                if luck.random() < 0.03
+            }
+            if luck.random() < 0.9:
+                self.store(segment, age_ms=luck.choice([2 * HOUR, 3 * DAY]), but=damage)
+
+    def _aged(self, segment: SegmentMetadata, age_ms: int) -> SegmentMetadata:
+        return dataclasses.replace(segment, event_timestamp_ms=self.now_ms - age_ms)

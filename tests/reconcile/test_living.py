@@ -1,0 +1,173 @@
+"""Runs beside a real daemon that copies and deletes all the while, and a run that is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rlmm_daemon.client import Client
+from rlmm_daemon.config import load
+from rlmm_daemon.config.reconcile import Output, ReconcileConfig
+from rlmm_daemon.config.reconcile import Spark as SparkConfig
+from rlmm_daemon.domain.ids import SegmentId
+from rlmm_daemon.reconcile import control, quarantine
+from rlmm_daemon.reconcile.night import Run
+from rlmm_daemon.reconcile.quarantine import Entry, Manifest
+from tests.reconcile.world import DAY, World
+from tests.support import stocked_daemon
+from tests.support.daemon_process import CONFIG
+from tests.support.kafka_segments import KafkaSegment
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+ROUNDS = 3
+WAIT_SECONDS = 300.0
+
+
+class Traffic(threading.Thread):
+    """Copies and deletes segments, one after the other, until it is stopped."""
+
+    def __init__(self, client: Client, segment: KafkaSegment) -> None:
+        super().__init__(daemon=True)
+        self._client, self._segment = client, segment
+        self.stopped = threading.Event()
+        self.copied = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.stopped.is_set():
+                fresh = SegmentId(os.urandom(16))
+                metadata = replace(self._segment.metadata, segment_id=fresh)
+                self._client.copy_segment(metadata, self._segment.files)
+                self.copied += 1
+                if self.copied % 3:
+                    self._client.delete_segment(metadata.partition, fresh)
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            self.error = error
+
+
+def test_a_run_beside_a_busy_daemon_finds_nothing_wrong(
+    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stocked = stocked_daemon.make(tmp_path)
+    with stocked.daemon:
+        stocked.stock()
+        monkeypatch.chdir(tmp_path)
+        daemon = load(CONFIG, [f"{k}={v}" for k, v in stocked.daemon.settings.items()])
+        config = ReconcileConfig(
+            output=Output(directory=str(tmp_path / "out")),
+            spark=SparkConfig(shuffle_partitions=4),
+            lineage=False,  # one segment's range is copied again and again
+        )
+        with stocked.daemon.client() as client:
+            traffic = Traffic(client, stocked.next(0))
+            traffic.start()
+            for _ in range(ROUNDS):
+                before = traffic.copied
+                run = Run(
+                    spark,
+                    config,
+                    daemon,
+                    execute=True,
+                    now_ms=time.time_ns() // 1_000_000,
+                    progress=lambda _stage: None,
+                )
+                night = run.whole()
+                assert traffic.error is None, traffic.error
+                assert traffic.copied > before, "there was no traffic beside the run"
+                assert night.refused == []
+                found = pq.read_table(run.directory / "findings").to_pylist()
+                assert [row for row in found if row["severity"] == "high"] == []
+                assert night.condemned == night.quarantined == night.deleted == 0
+            traffic.stopped.set()
+            traffic.join(WAIT_SECONDS)
+        stocked.serves(0)
+        stocked.serves(1)
+
+
+def test_a_run_killed_in_the_middle_of_deleting_is_taken_up_by_the_next(tmp_path: Path) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    world = World(tmp_path, now_ms)
+    for _ in range(500):  # so that a hundredth is more than all orphans
+        world.store(world.live())
+    orphans = [key for _ in range(4) for key in world.store(world._orphan(20 * DAY))]
+    live = sorted(world.objects.keys() - set(orphans))
+    world.write_log()
+    world.write_local()
+    entries = tuple(entry(tmp_path, key) for key in sorted(orphans))
+    manifest = Manifest(run="earlier", fence=1, created_ms=now_ms - 8 * DAY, entries=entries)
+    name = f"{quarantine.MANIFESTS}earlier-001.json".removeprefix("_rlmm/")
+    world.write_control(name, control.encode(manifest))
+    config = tmp_path / "reconcile.toml"
+    config.write_text(
+        f'daemon_config = "{tmp_path}/rlmm.toml"\n'
+        "[safety]\nlease_seconds = 30\nbatch_objects = 1\ndeletes_per_second_max = 2\n"
+        '[spark]\nmaster = "local[2]"\ndriver_memory = "1g"\nshuffle_partitions = 4\n'
+        f'[output]\ndirectory = "{tmp_path}/out"\n'
+    )
+
+    first = start(config, tmp_path / "first.log")
+    wait_for(lambda: [*deleted(tmp_path)], first)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    left = [key for key in orphans if (tmp_path / "remote" / key).exists()]
+    assert 0 < len(left) < len(orphans)
+
+    # The dead run's lease has to run out; until then the next one says who holds it.
+    code = 5
+    for _ in range(20):
+        second = start(config, tmp_path / "second.log")
+        code = second.wait(WAIT_SECONDS)
+        if code != 5:
+            break
+        assert "holds _rlmm/reconcile/lease.json" in (tmp_path / "second.log").read_text()
+    assert code == 1, (tmp_path / "second.log").read_text()[-2_000:]
+    assert not any((tmp_path / "remote" / key).exists() for key in orphans)
+    assert all((tmp_path / "remote" / key).exists() for key in live)
+    fences = {line["fence"] for line in deleted(tmp_path)}
+    assert len(fences) == 2
+
+
+def entry(home: Path, key: str) -> Entry:
+    status = (home / "remote" / key).stat()
+    return Entry(
+        key=key,
+        size=status.st_size,
+        etag=f"{status.st_ino:x}-{status.st_mtime_ns:x}",
+        modified_ms=status.st_mtime_ns // 1_000_000,
+        kind="orphan_object",
+    )
+
+
+def start(config: Path, output: Path) -> subprocess.Popen[bytes]:
+    words = ["reconcile", "run", "--execute", "--config", str(config), "--json"]
+    with output.open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rlmm_daemon", *words], stdout=log, stderr=log
+        )
+
+
+def deleted(home: Path) -> list[dict[str, object]]:
+    found = []
+    for audit in (home / "out").glob("*/audit.jsonl"):
+        for line in audit.read_text().splitlines():
+            told = json.loads(line)
+            if "deleted" in told:
+                found.append(told)
+    return found
+
+
+def wait_for(holds, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert process.poll() is None, "the run ended before it deleted anything"
+        assert time.monotonic() < until, "the run did not come to its deletes"
+        time.sleep(0.05)
