@@ -21,8 +21,6 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class StorageListing(_Section, frozen=True, kw_only=True, tag_field="kind", tag="storage"):
     """Ask the storage itself for its keys."""
 
-    #: Slices that the key space is cut into: what is listed at the same time.
-    slices: Annotated[int, Meta(ge=1, le=10_000)] = 16
     #: Pages of 1,000 keys a second over one slice; 0: as fast as the storage answers.
     pages_per_second_max: Annotated[int, Meta(ge=0, le=10_000)] = 0
 

@@ -1,8 +1,8 @@
 """What lies in the storage, in slices that Spark tasks list side by side.
 
-A slice is a prefix; one that is huge is cut into longer ones by the digits of the start offsets, so
-that no slice relies on the order in which a storage lists. S3 is listed by obstore, whose parser
-takes 65,000 keys a second where botocore's takes 14,000.
+A slice is a prefix, a user partition's as a rule, so none relies on the order in which a storage
+lists. S3 is listed by obstore, whose parser takes 65,000 keys a second where botocore's takes
+14,000.
 """
 
 import os
@@ -28,10 +28,6 @@ from rlmm_daemon.reconcile.schema import OBJECTS, batch
 ROWS_PER_BATCH: Final = 10_000
 #: Ours and small: marker, presence, lease, manifests.
 CONTROL: Final = "_rlmm/"
-#: Offsets in a segment's key have 20 digits.
-_OFFSET_MAX: Final = 10**19
-_DIGITS: Final = 20
-_TEN: Final = 10
 _ATTEMPTS: Final = 5
 _PAGE_KEYS: Final = 1_000
 #: Then the chain is asked again; roles' keys live longer.
@@ -39,11 +35,9 @@ _CREDENTIALS_LAST: Final = timedelta(minutes=10)
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Keys that begin with `prefix`, are > `after` and < `before`; empty strings bound nothing."""
+    """Keys that begin with `prefix`, which is empty or ends with a slash."""
 
     prefix: str
-    after: str = ""
-    before: str = ""
     #: Only what lies directly below the prefix.
     shallow: bool = False
 
@@ -51,9 +45,7 @@ class Slice(msgspec.Struct, frozen=True):
         """Return whether a key is this slice's to yield."""
         if not key.startswith(self.prefix):
             return False
-        if self.shallow and "/" in key[len(self.prefix) :]:
-            return False
-        return (not self.after or key > self.after) and (not self.before or key < self.before)
+        return not (self.shallow and "/" in key[len(self.prefix) :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +58,12 @@ class Listed:
     etag: str
 
 
-def slices(config: Config, layouts: Iterable[str], wanted: int) -> list[Slice]:
+def slices(config: Config, layouts: Iterable[str]) -> list[Slice]:
     """Return slices that together hold every key below the layouts' prefixes exactly once."""
     roots = _outermost(f"{prefix}/" if prefix else "" for prefix in layouts)
     found: list[Slice] = []
     for root in roots:
         found += _slices_below(config, root)
-    large = [each for each in found if not each.shallow]
-    if 0 < len(large) < wanted:
-        pieces = -(-wanted // len(large))
-        found = [piece for each in found for piece in _cut(config, each, pieces)]
     return found
 
 
@@ -104,8 +92,19 @@ def objects(config: Config, part: Slice, pages_per_second_max: int = 0) -> Itera
 
 
 def look_up(config: Config, key: str) -> Listed | None:
-    """Return one object as a listing tells it now, None if it is absent."""
-    return next((each for each in objects(config, Slice(key)) if each.key == key), None)
+    """Return one object as it is now, None if it is certainly absent.
+
+    Raises:
+        Incomplete: the storage did not say.
+    """
+    if isinstance(config.storage, LocalStorage):
+        return _stat(Path(config.storage.directory), key)
+    try:
+        return _row(s3_store(config).head(key))
+    except FileNotFoundError:
+        return None
+    except BaseError as error:
+        raise Incomplete(f"looking at {key!r}: {error}") from error
 
 
 def _batch(rows: list[Listed]) -> pa.RecordBatch:
@@ -144,45 +143,6 @@ def _slices_below(config: Config, root: str) -> list[Slice]:
     return [Slice(root, shallow=True), *deeper]
 
 
-def _cut(config: Config, part: Slice, pieces: int) -> list[Slice]:
-    """Cut a partition's prefix by the leading digits of its start offsets, ten or a hundred ways.
-
-    Beside these, one slice takes what lies beyond the largest offset of just now, and one the
-    few foreign names that sort before any digit.
-    """
-    if part.shallow or pieces <= 1 or not isinstance(config.storage, S3Storage):
-        return [part]
-    digits = len(str(_largest_offset(config, part.prefix)))
-    zeros = "0" * (_DIGITS - digits)
-    levels = 1 if pieces <= _TEN or digits == 1 else 2
-    heads = [f"{part.prefix}{zeros}{n:0{levels}d}" for n in range(_TEN**levels)]
-    return [
-        Slice(part.prefix, before=part.prefix + zeros),
-        *map(Slice, heads),
-        Slice(part.prefix, after=f"{part.prefix}{zeros}:"),
-    ]
-
-
-def _largest_offset(config: Config, prefix: str) -> int:
-    """Return about the largest start offset below a prefix, by asking what lies beyond a guess."""
-    store = s3_store(config)
-    low, high = 0, 1
-    while high < _OFFSET_MAX and _any_after(store, prefix, high):
-        low, high = high, high * 2
-    # Within an eighth is even enough.
-    while high - low > max(low // 8, 1):
-        middle = (low + high) // 2
-        low, high = (middle, high) if _any_after(store, prefix, middle) else (low, middle)
-    return high if low else 0
-
-
-def _any_after(store: Any, prefix: str, offset: int) -> bool:
-    bound = f"{prefix}{offset:0{_DIGITS}d}"
-    for page in store.list(prefix, offset=bound, chunk_size=1):
-        return any(True for _ in page)
-    return False
-
-
 def _local(storage: LocalStorage, part: Slice) -> Iterator[Listed]:
     root = Path(storage.directory)
     start = root / part.prefix.rpartition("/")[0]
@@ -190,26 +150,30 @@ def _local(storage: LocalStorage, part: Slice) -> Iterator[Listed]:
         if part.shallow:
             names.clear()
         for name in file_names:
-            path = Path(directory) / name
-            key = str(path.relative_to(root))
-            try:
-                status = path.stat()
-            except FileNotFoundError:
-                continue  # deleted meanwhile
-            etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}"
-            yield Listed(key, status.st_size, status.st_mtime_ns // 1_000_000, etag)
+            found = _stat(root, str((Path(directory) / name).relative_to(root)))
+            if found is not None:  # not deleted meanwhile
+                yield found
+
+
+def _stat(root: Path, key: str) -> Listed | None:
+    try:
+        status = (root / key).stat()
+    except FileNotFoundError:
+        return None
+    etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}"
+    return Listed(key, status.st_size, status.st_mtime_ns // 1_000_000, etag)
 
 
 def _s3(config: Config, part: Slice, pages_per_second_max: int) -> Iterator[Listed]:
     pause = 1 / pages_per_second_max if pages_per_second_max else 0.0
-    pages = s3_store(config).list(
-        part.prefix or None, offset=part.after or None, chunk_size=_PAGE_KEYS
-    )
+    store = s3_store(config)
     try:
-        for page in pages:
+        if part.shallow:
+            yield from map(_row, store.list_with_delimiter(part.prefix or None)["objects"])
+            return
+        # Its prefixes are whole names: what is asked for has to end where a name ends.
+        for page in store.list(part.prefix or None, chunk_size=_PAGE_KEYS):
             yield from map(_row, page)
-            if part.before and page[-1]["path"] > part.before:
-                return  # foreign names only: one that is listed late is nobody's, and unreported
             time.sleep(pause)
     except BaseError as error:
         # Beginning anew could yield a key twice: a task that fails is Spark's to repeat.

@@ -171,7 +171,7 @@ class Run:
             self.night.listed_at_ms, objects = report.created_ms, report.objects
         else:
             prefixes = [row.prefix.partition("{")[0].rstrip("/") for row in layouts]
-            parts = listing.slices(self._daemon, prefixes, self._config.listing.slices)
+            parts = listing.slices(self._daemon, prefixes)
             pages = self._config.listing.pages_per_second_max
             objects = sources.objects(self._spark, self._daemon, parts, pages)
         objects.write.parquet(self._path("objects"))
