@@ -62,9 +62,9 @@ def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) 
     daemon = load(config.daemon_config)
     with _incomplete(as_json=as_json):
         # Imported late: Spark takes seconds, and a wrong configuration is told before.
-        from rlmm_daemon.reconcile import report  # noqa: PLC0415
-        from rlmm_daemon.reconcile.night import Run  # noqa: PLC0415
-        from rlmm_daemon.reconcile.session import session  # noqa: PLC0415
+        from rlmm_daemon.reconcile import report  # noqa: PLC0415 - as above
+        from rlmm_daemon.reconcile.night import Run  # noqa: PLC0415 - as above
+        from rlmm_daemon.reconcile.session import session  # noqa: PLC0415 - as above
 
         with _progress() as progress, session(config.spark) as spark:
             job = Run(
@@ -188,7 +188,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda stage: None  # noqa: ARG005 - nobody watches
         return
     from rich.console import Console  # noqa: PLC0415 - only for people
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - as above
 
     columns = (TextColumn("{task.description:<12}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -4,7 +4,7 @@ Rows come sorted by segment, events in the log's order; one segment's rows are i
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
@@ -172,5 +172,4 @@ def _recorded(segment: Segment) -> Recorded:
 
 
 def _batch(found: list[dict[str, Any]]) -> pa.RecordBatch:
-    names: Callable[[str], list[object]] = lambda name: [row[name] for row in found]  # noqa: E731
-    return batch(FINDINGS, {name: names(name) for name in FINDINGS.names})
+    return batch(FINDINGS, {name: [row[name] for row in found] for name in FINDINGS.names})

@@ -5,7 +5,6 @@ topic is called dead.
 """
 
 import asyncio
-import random
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -13,12 +12,11 @@ import msgspec
 import pyarrow as pa
 
 from rlmm_daemon import wiring
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.config import Config
 from rlmm_daemon.core.disposal.findings import RULES, Finding
 from rlmm_daemon.domain.ids import TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.domain.segment import SegmentState as S
+from rlmm_daemon.reconcile import log_reading
 from rlmm_daemon.reconcile.schema import literal
 
 ASK_SECONDS: Final = 120.0
@@ -76,20 +74,5 @@ def findings(spark: Any, events: Any, unknown: Any, cluster: str) -> Any:
 
 
 async def _unknown(config: Config, topic_ids: frozenset[TopicId]) -> frozenset[TopicId]:
-    disk = LocalDisk()
-    try:
-        async with asyncio.timeout(ASK_SECONDS), asyncio.TaskGroup() as group:
-            log = wiring.event_log_of(
-                config,
-                disk,
-                SystemClock(),
-                random.Random(),  # noqa: S311 - jitter
-                lambda work, task: group.create_task(work, name=task),
-            )
-            try:
-                await log.open(create=False)
-                return await wiring.cluster_of(config, log).topic_ids_unknown(topic_ids)
-            finally:
-                await log.close()
-    finally:
-        disk.close()
+    async with asyncio.timeout(ASK_SECONDS), log_reading.opened(config) as log:
+        return await wiring.cluster_of(config, log).topic_ids_unknown(topic_ids)

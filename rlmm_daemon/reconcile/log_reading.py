@@ -147,7 +147,7 @@ async def _records(config: Config, part: LogSlice) -> AsyncGenerator[_Records, N
         async for found in _file_records(config, part):
             yield found
         return
-    async with _opened(config) as log, aclosing(log.follow(_number(part), part.begin)) as stream:
+    async with opened(config) as log, aclosing(log.follow(_number(part), part.begin)) as stream:
         try:
             async for answer in stream:
                 yield [pair for pair in answer.records if pair[0] < part.end]
@@ -180,7 +180,7 @@ async def _file_records(config: Config, part: LogSlice) -> AsyncGenerator[_Recor
 async def _view(config: Config) -> LogView:
     if isinstance(config.event_log, EmbeddedLog):
         return await _file_view(config)
-    async with _opened(config) as log:
+    async with opened(config) as log:
         assert log.identity is not None, "open"
         numbers = [MetadataPartition(n) for n in range(log.identity.partition_count)]
         found = await log.end_offsets(numbers)
@@ -224,7 +224,7 @@ async def _epoch_ends(
         finally:
             disk.close()
         return {(n, epoch): histories[n][0].end_of(epoch, histories[n][1]) for n, epoch in pairs}
-    async with _opened(config) as log:
+    async with opened(config) as log:
         return {(n, epoch): await log.epoch_end(MetadataPartition(n), epoch) for n, epoch in pairs}
 
 
@@ -241,7 +241,12 @@ async def _generations(disk: LocalDisk, config: Config, number: int) -> tuple[Ep
 
 
 @asynccontextmanager
-async def _opened(config: Config) -> AsyncIterator[EventLog]:
+async def opened(config: Config) -> AsyncIterator[EventLog]:
+    """Yield the configured log, open; it is never made.
+
+    Raises:
+        RlmmError, LogMissing: it can't be opened.
+    """
     disk = LocalDisk()
     try:
         async with asyncio.TaskGroup() as group:

@@ -83,7 +83,6 @@ class Night:
     dropped: dict[str, int] = field(default_factory=dict)
     left: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-    restored_manifests: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +140,7 @@ class Run:
             self._list(layouts)
         with self._stage("log"):
             view = self._read_log()
-        self.night.cluster = self._cluster_id(view, ours) or ""
+        self.night.cluster = self._cluster_id(view) or ""
         ages = self._ages(ours)
         with self._stage("judging"):
             self._judge(layouts, ages, ours)
@@ -324,7 +323,7 @@ class Run:
         }
         evidence = guards.Evidence(
             marker=ours.marker,
-            cluster_id=self._cluster_id(view, ours),
+            cluster_id=self._cluster_id(view),
             log=view,
             read=read,
             unreadable=[_unreadable(row) for row in odd],
@@ -377,7 +376,6 @@ class Run:
     # 7: what is done
 
     def _act(self, ours: _Ours, view: LogView) -> None:
-        self.night.restored_manifests = sum(m.restored for m in ours.manifests.values())
         if not self.night.execute or self.night.refused:
             return
         safety = self._config.safety
@@ -474,8 +472,7 @@ class Run:
             stuck_copy_ms=longest + DELIVERY_TIMEOUT_MS,
         )
 
-    def _cluster_id(self, view: LogView, ours: _Ours) -> str | None:
-        del ours
+    def _cluster_id(self, view: LogView) -> str | None:
         return view.identity.cluster_id or self._daemon.daemon.cluster_id
 
     def _asks_cluster(self) -> bool:

@@ -136,7 +136,7 @@ def human(size: int) -> str:
 
 def _age(milliseconds: int) -> str:
     hours = milliseconds // 3_600_000
-    return f"{hours // 24} d" if hours >= 48 else f"{max(hours, 0)} h"  # noqa: PLR2004
+    return f"{hours // 24} d" if hours >= 48 else f"{max(hours, 0)} h"  # noqa: PLR2004 - hours of two days
 
 
 def _runs(home: Path) -> list[str]:

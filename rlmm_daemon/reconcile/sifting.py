@@ -71,7 +71,7 @@ def hash_events(spark: Any, events: Any) -> Any:
     return spark.sql(f"""
         SELECT *, xxhash64(topic_id, partition, segment_id) AS h
         FROM recorded WHERE kind = {int(Kind.SEGMENT)}
-    """)  # noqa: S608
+    """)  # noqa: S608 - our own constants
 
 
 def suspicious(
@@ -135,7 +135,7 @@ def suspicious(
                     AND stored_at_min = recorded_at AND stored_at_max = recorded_at
                 ELSE event_ms >= {ages.listed_ms - ages.stuck_copy_ms}
             END, FALSE)
-    """)  # noqa: S608
+    """)  # noqa: S608 - our own constants
 
 
 def rows_of(objects: Any, events: Any, hashes: Any) -> Any:
