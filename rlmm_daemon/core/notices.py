@@ -5,7 +5,7 @@ from typing import Final
 
 from rlmm_daemon.core import evidence, phrases
 from rlmm_daemon.core.facts import CopyPhase, Facts
-from rlmm_daemon.core.removal_causes import STUCK_NOTICES
+from rlmm_daemon.core.removal_causes import REMOVAL_NOTICES
 from rlmm_daemon.core.verdict import NoticeRow
 from rlmm_daemon.domain.segment import SegmentState
 
@@ -123,7 +123,7 @@ NOTICES: Final = (
         ),
         command=lambda f: f"rlmm log repair {evidence.number(f)}",
     ),
-    *STUCK_NOTICES,
+    *REMOVAL_NOTICES,
     NoticeRow(
         name="storage_trouble",
         applies=lambda f: f.storage_error is not None,

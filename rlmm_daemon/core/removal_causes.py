@@ -69,20 +69,16 @@ _UNPROVEN: Final = (
 _HELD: Final = "is held: it was finished when it was deleted as a stuck copy"
 #: Why a removal waits, and what to type.
 _HOLDS: Final[Mapping[PartitionStep, tuple[str, _Command]]] = {
-    P.HOLD_NO_STORAGE: ("this daemon keeps metadata only, so its cleaner writes nothing", _status),
-    P.HOLD_FAILED: (
-        "its metadata partition failed, and nothing is judged by its fold",
-        _status,
-    ),
     P.HOLD_ALIVE: ("its topic still exists: a broker knows the id, or announces it", _describe),
     P.HOLD_UNPROVEN: ("not every live broker has said whether its topic is gone", _status),
-    P.HOLD_HELD_SEGMENT: ("a held segment has to be put back first", _repair),
-    P.HOLD_PEERS: (
-        _PEERS,
-        _cleanup,
-    ),
+    P.HOLD_PEERS: (_PEERS, _cleanup),
 }
-assert _HOLDS.keys() == HOLDS, "every reason to wait has its words"
+#: The same where the answer is that its metadata partition failed.
+_HOLDS_BESIDE: Final[Mapping[PartitionStep, tuple[str, _Command]]] = {
+    P.HOLD_FAILED: ("its metadata partition failed, and nothing is judged by its fold", _status),
+    P.HOLD_HELD_SEGMENT: ("a held segment has to be put back first", _repair),
+}
+assert _HOLDS.keys() | _HOLDS_BESIDE.keys() == HOLDS, "every reason to wait has its words"
 
 
 def _hold(step: PartitionStep) -> Cause:
@@ -93,6 +89,17 @@ def _hold(step: PartitionStep) -> Cause:
         applies=lambda f: _is_marked(f) and f.removal.step is step,
         sentence=lambda _: f"The partition is marked for removal, and waits: {words}.",
         evidence=lambda f: (*_since(f), *live(f), *evidence.where(f)),
+        command=command,
+        covers=frozenset[enum.Enum]({step}),
+    )
+
+
+def _hold_beside(step: PartitionStep) -> NoticeRow:
+    words, command = _HOLDS_BESIDE[step]
+    return NoticeRow(
+        name=f"removal_{step.value}",
+        applies=lambda f: _is_marked(f) and f.removal.step is step,
+        sentence=lambda _: f"The partition is marked for removal, and waits: {words}.",
         command=command,
         covers=frozenset[enum.Enum]({step}),
     )
@@ -114,7 +121,7 @@ def _progress(f: Facts) -> Iterable[str]:
 
 
 REMOVAL_CAUSES: Final = (
-    *(_hold(step) for step in PartitionStep if step in HOLDS),
+    *(_hold(step) for step in _HOLDS),
     Cause(
         name="removal_no_cleaner",
         verdict=Verdict.WAITING,
@@ -177,13 +184,8 @@ _COPIES: Final[Mapping[CopyStep, tuple[str, bool, _Command]]] = {
         True,
         _segments,
     ),
-    CopyStep.UNPROVEN: (
-        _UNPROVEN,
-        True,
-        _segments,
-    ),
+    CopyStep.UNPROVEN: (_UNPROVEN, True, _segments),
     CopyStep.FAILED: ("waits for its metadata partition, which failed", True, _status),
-    CopyStep.NO_STORAGE: ("waits for a daemon with storage", True, _status),
     CopyStep.REMOVE: ("was given up by its broker and is being removed", False, _cleanup),
 }
 assert _COPIES.keys() == set(CopyStep), "every step of a copy has its words"
@@ -192,13 +194,8 @@ assert _COPIES.keys() == set(CopyStep), "every step of a copy has its words"
 _DELETES: Final[Mapping[DeleteStep, tuple[str, bool, _Command]]] = {
     DeleteStep.WAIT: ("is left to the broker, whose own expiration repeats it", False, _segments),
     DeleteStep.NOT_OURS: ("is the metadata partition's owner's to end", False, _cleanup),
-    DeleteStep.HELD: (
-        "is held: it was finished when it was deleted as a stuck copy",
-        True,
-        _repair,
-    ),
+    DeleteStep.HELD: (_HELD, True, _repair),
     DeleteStep.FAILED: ("waits for its metadata partition, which failed", True, _status),
-    DeleteStep.NO_STORAGE: ("waits for a daemon with storage", True, _status),
     DeleteStep.OBJECTS: ("waits until no copy can put objects any more", False, _cleanup),
     DeleteStep.FINISH: ("is being ended by this daemon", False, _cleanup),
 }
@@ -241,7 +238,9 @@ def _delete(step: DeleteStep) -> NoticeRow:
     return _stuck(name, "delete", step, _DELETES[step], lambda f: f.removal.deletes.get(step))
 
 
-STUCK_NOTICES: Final = (
+#: What is not deleted yet, said beside the answer.
+REMOVAL_NOTICES: Final = (
+    *(_hold_beside(step) for step in _HOLDS_BESIDE),
     *(_copy(step) for step in CopyStep),
     *(_delete(step) for step in DeleteStep),
 )

@@ -13,11 +13,8 @@ from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryLogStore
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.explain import explain
-from rlmm_daemon.core.facts import Facts, LastError, RemovalFacts, StuckFacts
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.core.verdict import Explanation
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.facts import StorageView, collect
@@ -33,7 +30,6 @@ from rlmm_daemon.domain.ids import (
     SegmentId,
     TopicId,
     TopicIdPartition,
-    uuid_text,
 )
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
@@ -286,16 +282,6 @@ class Harness:
             lines = [f"{event.offset} {event.outcome}" async for event in events]
         return "\n".join(lines)
 
-    async def do_given(self, **named: str) -> str:
-        """Explain what a cleaner would report, which this world has none of."""
-        now = self.clock.now_ms()
-        base = Facts(
-            selector="orders-0", partition=TP, now_ms=now, metadata_partition=NUMBER, position=7
-        )
-        return shown(
-            explain(replace(base, **{key: _value(key, v, now) for key, v in named.items()}))
-        )
-
     # Faults.
 
     async def do_inject(self, fault: str, *args: str) -> str:  # noqa: C901, PLR0912 - flat: one arm for each fault
@@ -408,33 +394,6 @@ def shown(explanation: Explanation) -> str:
         if notice.next_command:
             lines.append(f"    next: {notice.next_command}")
     return "\n".join(lines)
-
-
-def _value(key: str, text: str, now_ms: int) -> Any:
-    if key == "state":
-        return PartitionState(text)
-    if key == "removal":
-        return _removal(text, now_ms)
-    if key == "delete_state":
-        return PartitionDeleteState[f"DELETE_PARTITION_{text}"]
-    if text in ("yes", "no"):
-        return text == "yes"
-    return int(text) if text.isdecimal() else text
-
-
-def _removal(text: str, now_ms: int) -> RemovalFacts:
-    """`step`, `copy:STEP`, `delete:STEP` or `error:MESSAGE`."""
-    kind, _, name = text.rpartition(":")
-    stuck = StuckFacts(
-        count=2, oldest_id=uuid_text(segment_id("9")), oldest_at_ms=now_ms - 7_200_000
-    )
-    if kind == "copy":
-        return RemovalFacts(copies={CopyStep[name]: stuck})
-    if kind == "delete":
-        return RemovalFacts(deletes={DeleteStep[name]: stuck})
-    error = LastError(message=name, at_ms=now_ms - 2_000) if kind == "error" else None
-    step = PartitionStep.DELETE_SEGMENTS if kind == "error" else PartitionStep[name]
-    return RemovalFacts(step=step, since_ms=now_ms - 60_000, deleted=12, error=error)
 
 
 def in_world(work: Callable[[Harness], Awaitable[str]]) -> str:

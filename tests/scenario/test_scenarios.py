@@ -7,17 +7,31 @@ import pytest
 
 from rlmm_daemon.core.explain import NAMES
 from rlmm_daemon.core.facts import CopyPhase
+from tests.scenario.clean_harness import in_clean_world
 from tests.scenario.harness import in_world
 from tests.scenario.script import parse, rewritten
 
 HERE = Path(__file__).parent
 FILES = sorted(HERE.glob("*.txt"))
+#: Several daemons with cleaners, and no `given` facts.
+CLEANER_FILES = sorted(HERE.glob("cleaner/*.txt"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_scenario_goes_as_written(path, request):
     text = path.read_text()
     answer = in_world(lambda harness: rewritten(parse(text), harness.run))
+    compare(path, text, answer, request)
+
+
+@pytest.mark.parametrize("path", CLEANER_FILES, ids=lambda path: path.stem)
+def test_the_cleaners_scenario_goes_as_written(path, request):
+    text = path.read_text()
+    answer = in_clean_world(lambda harness: rewritten(parse(text), harness.run))
+    compare(path, text, answer, request)
+
+
+def compare(path, text, answer, request):
     if request.config.getoption("--rewrite", default=False):
         path.write_text(answer)
     else:
@@ -41,7 +55,7 @@ ELSEWHERE = {
 
 
 def test_every_cause_and_every_notice_is_brought_about_by_a_fault():
-    told = "\n".join(path.read_text() for path in FILES)
+    told = "\n".join(path.read_text() for path in (*FILES, *CLEANER_FILES))
     said = set(re.findall(r"^(?:\w+: |  also )(\w+)", told, re.MULTILINE))
     assert set(NAMES) - said - set().union(*ELSEWHERE.values()) == set()
 

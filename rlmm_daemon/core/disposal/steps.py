@@ -2,7 +2,8 @@
 
 Each question is a table that is read from the top: the first row that applies is the answer, and
 the last one always applies. Whoever carries a step out gathers the facts anew afterwards, so that
-nothing but the log remembers how far a removal came.
+nothing but the log remembers how far a removal came. A daemon without storage has no cleaner and
+asks nothing here.
 
     partition   MARKED -> STARTED -> (segments: STARTED, objects, FINISHED) -> listing -> FINISHED
     copy        COPY_SEGMENT_STARTED whose broker can't be copying any more
@@ -46,7 +47,6 @@ class PartitionStep(enum.Enum):
     """What to do next for a partition that is marked for removal; HOLD_* say why nothing is."""
 
     REST = "rest"
-    HOLD_NO_STORAGE = "no_storage"
     HOLD_FAILED = "partition_failed"
     HOLD_ALIVE = "topic_exists"
     HOLD_UNPROVEN = "topic_unproven"
@@ -70,8 +70,6 @@ class PartitionFacts:
 
     state: PartitionDeleteState | None
     proof: Proof
-    #: False: `kind = "none"`, so there is nothing that this daemon may write about.
-    storage: bool
     #: The metadata partition is `failed`, so its fold is no ground to delete by.
     failed: bool
     #: Live segments, whatever their state.
@@ -87,11 +85,11 @@ class PartitionFacts:
 
 _PARTITION: Final[_Rows[PartitionFacts, PartitionStep]] = (
     (lambda f: f.state in (None, P.DELETE_PARTITION_FINISHED), PartitionStep.REST),
-    (lambda f: not f.storage, PartitionStep.HOLD_NO_STORAGE),
+    # A held segment is why its metadata partition is failed, and says what to do about it.
+    (lambda f: f.held > 0, PartitionStep.HOLD_HELD_SEGMENT),
     (lambda f: f.failed, PartitionStep.HOLD_FAILED),
     (lambda f: f.proof is Proof.ALIVE, PartitionStep.HOLD_ALIVE),
     (lambda f: f.proof is Proof.UNKNOWN, PartitionStep.HOLD_UNPROVEN),
-    (lambda f: f.held > 0, PartitionStep.HOLD_HELD_SEGMENT),
     (lambda f: f.state is P.DELETE_PARTITION_MARKED, PartitionStep.APPEND_STARTED),
     (lambda f: f.segments > 0, PartitionStep.DELETE_SEGMENTS),
     # A copy ends after the sweep that it was not in: end ours first, then look.
@@ -121,7 +119,6 @@ class CopyStep(enum.Enum):
     UNPROVEN = "unproven"
     #: Its metadata partition is `failed`.
     FAILED = "partition_failed"
-    NO_STORAGE = "no_storage"
     REMOVE = "remove"
 
 
@@ -129,7 +126,6 @@ class CopyStep(enum.Enum):
 class CopyFacts:
     """What is known of one COPY_SEGMENT_STARTED segment."""
 
-    storage: bool
     failed: bool
     #: A copy of this segment id runs in this daemon.
     running_here: bool
@@ -156,7 +152,6 @@ class CopyFacts:
 
 _COPY: Final[_Rows[CopyFacts, CopyStep]] = (
     (lambda f: f.running_here or f.age_ms <= f.patience_ms, CopyStep.LIVE),
-    (lambda f: not f.storage, CopyStep.NO_STORAGE),
     (lambda f: f.failed, CopyStep.FAILED),
     (lambda f: f.own and not f.manager_ours, CopyStep.REPORT),
     (lambda f: f.own and (f.reborn or f.superseded), CopyStep.REMOVE),
@@ -181,7 +176,6 @@ class DeleteStep(enum.Enum):
     NOT_OURS = "not_ours"
     HELD = "segment_held"
     FAILED = "partition_failed"
-    NO_STORAGE = "no_storage"
     #: Delete the objects now; a copy may still put some, so DELETE_SEGMENT_FINISHED comes later.
     OBJECTS = "copy_may_be_ending"
     #: Delete the objects, then append DELETE_SEGMENT_FINISHED.
@@ -192,7 +186,6 @@ class DeleteStep(enum.Enum):
 class DeleteFacts:
     """What is known of one DELETE_SEGMENT_STARTED segment."""
 
-    storage: bool
     failed: bool
     owner: bool
     #: DELETE_SEGMENT_STARTED replaced a COPY_SEGMENT_FINISHED that its writer had not seen.
@@ -212,7 +205,6 @@ class DeleteFacts:
 
 _DELETE: Final[_Rows[DeleteFacts, DeleteStep]] = (
     (lambda f: f.held, DeleteStep.HELD),
-    (lambda f: not f.storage, DeleteStep.NO_STORAGE),
     (lambda f: f.failed, DeleteStep.FAILED),
     (lambda f: not f.owner, DeleteStep.NOT_OURS),
     (lambda f: not f.topic_gone and f.age_ms <= f.stuck_ms, DeleteStep.WAIT),

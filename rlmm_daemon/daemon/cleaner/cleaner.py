@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -202,11 +203,13 @@ class Cleaner:
             return
 
     def _interval(self, number: MetadataPartition) -> float:
-        """Look again soon while the fold is not ready to be judged by."""
+        """Look again soon while the fold is on its way to be judged by."""
         options = self.tools.options
         found = self.tools.manager.fleet.followers.get(number)
-        ready = found is not None and found.state is PartitionState.READY
-        return options.interval_seconds if ready else min(LOOK_SECONDS, options.interval_seconds)
+        settled = (PartitionState.READY, PartitionState.FAILED)
+        if found is not None and found.state in settled:
+            return options.interval_seconds
+        return min(LOOK_SECONDS, options.interval_seconds)
 
     def _applied(self, number: MetadataPartition, outcome: Outcome) -> None:
         if isinstance(outcome, Applied) and outcome.value[_API_KEY_AT] == _MARK:
@@ -218,6 +221,8 @@ class Cleaner:
 
     async def _pass(self, number: MetadataPartition) -> None:
         follower = self.tools.manager.fleet.followers.get(number)
+        if follower is not None and follower.state is PartitionState.FAILED:
+            await self._tell_of_failed(number, follower)
         if follower is None or follower.state is not PartitionState.READY:
             return
         peers = Peers()
@@ -235,16 +240,35 @@ class Cleaner:
         ).look(follower)
         self._passes[number] += 1
 
+    async def _tell_of_failed(self, number: MetadataPartition, follower: Follower) -> None:
+        """Note what a failed metadata partition keeps from being deleted."""
+        with suppress(RlmmError):  # a fold may have failed because it cannot be read
+            for partition in self._marked_in(follower) if self.owns(number) else ():
+                cache = follower.fold.partitions.get(partition)
+                if cache is not None:
+                    self._removal(number, partition).hold(cache)
+            await Stuck(
+                self.tools,
+                self.segments,
+                owner=lambda: self.owns(number),
+                still_ours=lambda: self._still_follows(number, follower),
+                peers=Peers(),
+                failed=True,
+            ).look(follower)
+
     def _still_follows(self, number: MetadataPartition, follower: Follower) -> bool:
         return self.tools.manager.fleet.followers.get(number) is follower
 
-    async def _remove_marked(self, number: MetadataPartition, follower: Follower) -> None:
-        marked = [
+    def _marked_in(self, follower: Follower) -> list[TopicIdPartition]:
+        return [
             partition
             for partition in list(follower.fold.partitions)
             if (found := follower.fold.partitions.peek(partition)) is not None
             and found.delete_state in (D.DELETE_PARTITION_MARKED, D.DELETE_PARTITION_STARTED)
         ]
+
+    async def _remove_marked(self, number: MetadataPartition, follower: Follower) -> None:
+        marked = self._marked_in(follower)
         gone = self.notes.removals.keys() - set(marked)
         self.notes.forget([p for p in gone if self._number(p) == number])
         for partition in marked:
@@ -253,10 +277,12 @@ class Cleaner:
             if not self._backoff.waits(partition):
                 await self._advance(number, partition)
 
+    def _removal(self, number: MetadataPartition, partition: TopicIdPartition) -> PartitionRemoval:
+        return PartitionRemoval(partition, self.tools, self.segments, lambda: self.owns(number))
+
     async def _advance(self, number: MetadataPartition, partition: TopicIdPartition) -> None:
-        removal = PartitionRemoval(partition, self.tools, self.segments, lambda: self.owns(number))
         try:
-            await removal.advance()
+            await self._removal(number, partition).advance()
         except NotReady:
             return  # the next pass sees
         except RlmmError as error:

@@ -71,6 +71,10 @@ class PartitionRemoval:
             self._tools.notes.went_well(self._partition)
         return step
 
+    def hold(self, cache: PartitionCache) -> None:
+        """Note what it waits for while its metadata partition is failed; nothing is done."""
+        self._note(partition_step(self._judged(cache, Proof.UNKNOWN, failed=True, peers=False)))
+
     def _note(self, step: PartitionStep) -> None:
         if self._tools.notes.step(self._partition, step):
             log = logger.warning if step in HOLDS else logger.info
@@ -91,12 +95,16 @@ class PartitionRemoval:
         return partition_step(self._facts(self._proof, peers=await self._peers()))
 
     def _facts(self, proof: Proof, *, peers: bool) -> PartitionFacts:
-        cache = self._tools.cache(self._partition)
+        """Return the facts of a fold that may be judged by."""
+        return self._judged(self._tools.cache(self._partition), proof, failed=False, peers=peers)
+
+    def _judged(
+        self, cache: PartitionCache | None, proof: Proof, *, failed: bool, peers: bool
+    ) -> PartitionFacts:
         return PartitionFacts(
             state=None if cache is None else cache.delete_state,
             proof=proof,
-            storage=True,
-            failed=False,  # whose fold may not be judged by raises NotReady
+            failed=failed,
             segments=0 if cache is None else len(cache.segments),
             held=0 if cache is None else len(cache.held),
             copies_here=len(self._tools.copier.running_in(self._partition)),
@@ -142,7 +150,6 @@ class PartitionRemoval:
                 await self._append(D.DELETE_PARTITION_FINISHED)
             case (
                 Step.REST
-                | Step.HOLD_NO_STORAGE
                 | Step.HOLD_FAILED
                 | Step.HOLD_ALIVE
                 | Step.HOLD_UNPROVEN

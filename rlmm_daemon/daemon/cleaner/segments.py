@@ -227,7 +227,6 @@ class SegmentRemover:
         tools, partition, segment_id = self._tools, segment.partition, segment.segment_id
         age_ms = max(0, tools.clock.now_ms() - segment.event_timestamp_ms)
         facts = DeleteFacts(
-            storage=True,
             failed=False,
             owner=True,
             held=tools.manager.is_held(partition, segment_id),

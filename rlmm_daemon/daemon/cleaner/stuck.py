@@ -59,9 +59,11 @@ class Stuck:
         owner: StillOurs,
         still_ours: StillOurs,
         peers: Peers,
+        failed: bool = False,
     ) -> None:
+        """`failed`: the metadata partition is, so what hangs is told of and nothing is done."""
         self._tools, self._segments, self._peers = tools, segments, peers
-        self._owner, self._still_ours = owner, still_ours
+        self._owner, self._still_ours, self._failed = owner, still_ours, failed
         self._now_ms = tools.clock.now_ms()
 
     async def look(self, follower: Follower) -> None:
@@ -89,6 +91,8 @@ class Stuck:
         gone = await self._topic_gone(partition.topic_id, cache, deletes)
         ending = [i for i in deletes if self._judge_delete(cache, i, note, gone=gone)]
         self._tools.notes.found(partition, note)
+        if self._failed:
+            return
         for segment_id in stuck[:COPIES_MAX]:
             if self._still_ours() and not self._segments.backoff.waits(segment_id):
                 await self._end_copy(partition, segment_id)
@@ -112,8 +116,7 @@ class Stuck:
         old = age_ms > patience_ms
         step = copy_step(
             CopyFacts(
-                storage=True,
-                failed=False,
+                failed=self._failed,
                 running_here=self._tools.copier.is_running(segment_id),
                 age_ms=age_ms,
                 patience_ms=patience_ms,
@@ -219,8 +222,12 @@ class Stuck:
         self, topic_id: TopicId, cache: PartitionCache, deletes: list[SegmentId]
     ) -> bool:
         """Return whether the topic is gone, asked only where that would change something."""
-        if not self._owner() or not any(
-            self._now_ms - tails.event_ms_of(cache.segments[i]) > ASK_AFTER_MS for i in deletes
+        if (
+            self._failed
+            or not self._owner()
+            or not any(
+                self._now_ms - tails.event_ms_of(cache.segments[i]) > ASK_AFTER_MS for i in deletes
+            )
         ):
             return False
         return (await self._tools.proof.prove([topic_id]))[topic_id] is Proof.GONE
@@ -234,8 +241,7 @@ class Stuck:
         event_ms = tails.event_ms_of(tail)
         step = delete_step(
             DeleteFacts(
-                storage=True,
-                failed=False,
+                failed=self._failed,
                 owner=self._owner(),
                 held=segment_id in cache.held,
                 topic_gone=gone,

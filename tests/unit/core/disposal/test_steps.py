@@ -64,12 +64,11 @@ def test_each_step_is_the_answer_to_something():
 
 
 @pytest.mark.parametrize("step", [*DELETES, *APPENDS])
-def test_nothing_is_done_without_mark_proof_storage_and_a_fold_to_judge_by(step):
+def test_nothing_is_done_without_mark_proof_and_a_fold_to_judge_by(step):
     for facts in PARTITIONS:
         if partition_step(facts) is step:
             assert facts.state in (MARKED, STARTED)
             assert facts.proof is Proof.GONE
-            assert facts.storage
             assert not facts.failed
             assert not facts.held
 
@@ -94,7 +93,7 @@ def test_a_marked_partition_goes_on_once_nothing_holds_it():
         if facts.state in (MARKED, STARTED):
             assert step is not PartitionStep.REST
             free = (
-                facts.storage and not facts.failed and not facts.held
+                not facts.failed and not facts.held
                 and facts.proof is Proof.GONE and facts.peers
             )  # fmt: skip
             assert not (free and step in HOLDS)
@@ -105,7 +104,6 @@ def test_a_copy_is_removed_only_when_old_not_running_and_given_up_by_its_broker(
         if copy_step(facts) is CopyStep.REMOVE:
             assert facts.age_ms > facts.patience_ms
             assert not facts.running_here
-            assert facts.storage
             assert not facts.failed
             if facts.own:
                 assert facts.manager_ours

@@ -1,0 +1,326 @@
+"""Daemons with cleaners on one log and one bucket, driven by one-line commands.
+
+Every text that `explain` answers here is brought about: by a mark, a death, an answer that does not
+come. `log` shows what was appended since it was asked last, by whom.
+"""
+
+import asyncio
+import re
+import shlex
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from rlmm_daemon.adapters.event_log.memory import AppendFault
+from rlmm_daemon.codec import records
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core.explain import explain
+from rlmm_daemon.core.facts import RemovalFacts
+from rlmm_daemon.core.verdict import Explanation
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.cleaner.purge import Purge
+from rlmm_daemon.daemon.facts import StorageView, collect
+from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, Offset, uuid_text
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+from rlmm_daemon.domain.segment import (
+    CustomMetadata,
+    SegmentMetadata,
+    SegmentSnapshot,
+    SegmentState,
+)
+from rlmm_daemon.ports.storage import UploadInfo
+from tests.scenario.harness import shown
+from tests.simulation.cleaning import (
+    OPTIONS,
+    CleanWorld,
+    SimDaemon,
+    number_of,
+    partition_of,
+    run,
+    segment,
+)
+
+AT: Final = partition_of(2)
+NUMBER: Final = number_of(AT)
+CUSTOM: Final = CustomMetadata(b"somewhere")
+#: Turns of a second in which something is waited for.
+PATIENCE: Final = 8_000
+S = SegmentState
+
+
+class CleanHarness:
+    """One world per scenario file; the daemon beside broker 1 is the one that is asked."""
+
+    def __init__(self, world: CleanWorld) -> None:
+        self.world = world
+        self._shown = 0
+        self._refuses = False
+
+    async def run(self, command: str) -> str:
+        """Return what a command answers; an error of ours is an answer."""
+        words = shlex.split(command)
+        name, args = words[0], words[1:]
+        plain = [word for word in args if "=" not in word]
+        named = dict(word.split("=", 1) for word in args if "=" in word)
+        handler: Callable[..., Awaitable[str]] = getattr(self, f"do_{name.replace('-', '_')}")
+        try:
+            return await handler(*plain, **named) or "ok"
+        except RlmmError as error:
+            return f"{error.wire_name()}: {error.message}"
+
+    @property
+    def daemon(self) -> SimDaemon:
+        return self.world.daemons[1]
+
+    # Daemons and brokers.
+
+    async def do_start(self, broker: str = "1", jvm_peers: str = "yes") -> str:
+        self.world.daemon(int(broker), replace(OPTIONS, jvm_peers=jvm_peers == "yes"))
+        await asyncio.sleep(3)
+        return ""
+
+    async def do_stop(self, broker: str = "1") -> str:
+        await self.world.daemons[int(broker)].stop()
+        return ""
+
+    async def do_hello(self, broker: str = "1") -> str:
+        """The broker was started now, and its metadata manager is ours."""
+        await asyncio.sleep(1)
+        manager = self.world.daemons[int(broker)].manager
+        manager.hello_from_broker(self.world.clock.now_ms())
+        manager.replace_assignment([AT], [])
+        await asyncio.sleep(1)
+        return ""
+
+    async def do_announce(self) -> str:
+        self.daemon.manager.replace_assignment([AT], [])
+        return ""
+
+    async def do_own(self, broker: str) -> str:
+        self.world.facts.owners[NUMBER] = int(broker)
+        return ""
+
+    async def do_register(self, broker: str, manager: str = "rlmm", **named: str) -> str:
+        self.world.facts.registered.add(BrokerId(int(broker)))
+        deadline = float(named.get("copy_deadline", "60"))
+        self.world.present(int(broker), metadata_manager=manager, copy_deadline_seconds=deadline)
+        return ""
+
+    async def do_unregister(self, broker: str, lease: str = "0") -> str:
+        """Taken out of the cluster; its daemon's lease ends so many seconds from now."""
+        self.world.facts.registered.discard(BrokerId(int(broker)))
+        self.world.present(int(broker), lease_seconds=float(lease))
+        return ""
+
+    async def do_topic(self, how: str) -> str:
+        """What the brokers answer about the topic's id: gone, there, or nothing."""
+        self.world.facts.silent = how == "silent"
+        change = self.world.facts.gone.add if how == "gone" else self.world.facts.gone.discard
+        change(AT.topic_id)
+        return ""
+
+    # Segments.
+
+    def _span(self, span: str) -> tuple[int, int]:
+        start, _, end = span.partition("-")
+        return int(start), int(end)
+
+    async def do_begin(self, number: str, span: str, broker: str = "1") -> str:
+        """A copy that a broker began and that put its objects."""
+        start, end = self._span(span)
+        begun = self.world.started(int(number), AT, start, broker_id=int(broker))
+        self.world.put(replace(begun, end_offset=Offset(end)))
+        self.world.place(int(number), AT, start)
+        return ""
+
+    async def do_finish(self, number: str, broker: str = "1") -> str:
+        state = S.COPY_SEGMENT_FINISHED
+        self.world.put(self.world.updated(int(number), AT, state, CUSTOM, broker_id=int(broker)))
+        return ""
+
+    async def do_whole(self, number: str, span: str) -> str:
+        await self.do_begin(number, span)
+        return await self.do_finish(number)
+
+    async def do_delete(self, number: str, custom: str = "recorded") -> str:
+        """DELETE_SEGMENT_STARTED; `only_if_started` as the cleaner writes it for a stuck copy."""
+        kinds = {"recorded": CUSTOM, "none": None, "only_if_started": ONLY_IF_STARTED}
+        self.world.put(self.world.updated(int(number), AT, S.DELETE_SEGMENT_STARTED, kinds[custom]))
+        return ""
+
+    async def do_upload(self, number: str, span: str) -> str:
+        """Leave an incomplete upload behind."""
+        start, _ = self._span(span)
+        upload = UploadInfo(
+            key=self.world.keys(int(number), AT, start)[2], upload_id=number, initiated_ms=0
+        )
+        self.world.objects.uploads[f"{number}/{upload.key}"] = upload
+        return ""
+
+    async def do_orphan(self, number: str, span: str) -> str:
+        """Put objects that no event names."""
+        start, _ = self._span(span)
+        self.world.place(int(number), AT, start)
+        return ""
+
+    async def do_mark(self, state: str = "MARKED") -> str:
+        self.world.mark(AT, PartitionDeleteState[f"DELETE_PARTITION_{state}"])
+        return ""
+
+    async def do_repair(self) -> str:
+        """Put held segments back, as `rlmm log repair` does."""
+        world = self.world
+        for record in world.fold(NUMBER).held_records():
+            held = records.decode(record)
+            assert isinstance(held, SegmentMetadata)
+            number = int.from_bytes(held.segment_id, "big")
+            world.put(
+                world.updated(number, AT, S.DELETE_SEGMENT_FINISHED),
+                replace(held, state=S.COPY_SEGMENT_STARTED, custom_metadata=None),
+                world.updated(number, AT, S.COPY_SEGMENT_FINISHED, held.custom_metadata),
+            )
+        return ""
+
+    # Faults and time.
+
+    async def do_bucket(self, how: str) -> str:
+        self.world.objects.available = how != "away"
+        return ""
+
+    async def do_appends(self, how: str) -> str:
+        """`refused`: every write is, from now on."""
+        self._refuses = how == "refused"
+        if self._refuses:
+            self.world.group.create_task(self._refuse(), name="refuse")
+        return ""
+
+    async def _refuse(self) -> None:
+        store = self.world.store
+        while self._refuses:
+            if not store.partition(NUMBER).faults:
+                store.fail_next_append(NUMBER, AppendFault.REFUSED)
+            await asyncio.sleep(0.001)
+        store.partition(NUMBER).faults.clear()
+
+    async def do_truncate(self, end: str) -> str:
+        """An unclean election: the log's end is gone."""
+        self.world.store.truncate(MetadataPartition(NUMBER), int(end))
+        self._shown = min(self._shown, int(end))
+        return ""
+
+    async def do_slip(self, number: str) -> str:
+        """Let the broker's finish land right before the cleaner's next append."""
+        manager = self.daemon.manager
+        update_if = manager.update_if
+
+        async def slipped(record: bytes, holds: Any, *args: Any, **named: Any) -> Any:
+            def judged(cache: Any) -> bool:
+                fine = bool(holds(cache))
+                self.world.put(self.world.updated(int(number), AT, S.COPY_SEGMENT_FINISHED, CUSTOM))
+                manager.update_if = update_if  # type: ignore[method-assign]
+                return fine
+
+            return await update_if(record, judged, *args, **named)
+
+        manager.update_if = slipped  # type: ignore[method-assign]
+        return ""
+
+    async def do_wait(self, seconds: str) -> str:
+        await asyncio.sleep(float(seconds))
+        return ""
+
+    # Orders and answers.
+
+    async def do_purge(self, execute: str = "no", existing: str = "no") -> str:
+        answer = await Purge(self.daemon.cleaner).purge(
+            AT.topic_id, execute=execute == "yes", existing=existing == "yes"
+        )
+        rows = [f"{row['segments']} segments: {row['action']}" for row in answer["partitions"]]
+        return "\n".join([f"topic {answer['topic']}, executed {answer['executed']}", *rows])
+
+    async def do_explain(self, until: str | None = None, storage: str = "local") -> str:
+        """What `rlmm explain` says; `until=CAUSE` waits until it says that."""
+        said = await self._explained(storage)
+        for _ in range(PATIENCE):
+            if until is None or until in {said.cause, *(each.cause for each in said.also)}:
+                return _without_times(shown(said))
+            await asyncio.sleep(1)
+            said = await self._explained(storage)
+        return f"never said: {until}\n{_without_times(shown(said))}"
+
+    async def _explained(self, storage: str) -> Explanation:
+        daemon = self.daemon
+        await daemon.manager.until_readable(AT, Caller.OPERATOR, 5.0)
+        told = daemon.cleaner.told if storage != "none" else lambda _: RemovalFacts()
+        facts = await collect(
+            daemon.manager, str(AT), AT, storage=StorageView(kind=storage), removal=told
+        )
+        return explain(facts)
+
+    async def do_log(self, until: str | None = None) -> str:
+        """What was appended since this was asked last; `until=WORDS` waits for such a line."""
+        lines: list[str] = []
+        for _ in range(PATIENCE):
+            values = self.world.store.partition(MetadataPartition(NUMBER)).values
+            lines += [_line(value) for value in values[self._shown :] if value is not None]
+            self._shown = len(values)
+            if until is None or any(until in line for line in lines):
+                return "\n".join(lines) or "nothing"
+            await asyncio.sleep(1)
+        return "\n".join([f"never: {until}", *lines])
+
+    async def do_objects(self) -> str:
+        numbers = sorted({_number_in(key) for key in self.world.stored(AT)})
+        uploads = len(self.world.objects.uploads)
+        words = f"of segments {', '.join(map(str, numbers))}" if numbers else "none"
+        return words + (f"; {uploads} uploads" if uploads else "")
+
+    async def do_cleanup(self) -> str:
+        """What `rlmm cleanup` shows of removals and of what hangs."""
+        rows = self.daemon.cleaner.rows()
+        removals = [
+            f"removal: {row['step']}{', held up' if row['held'] else ''}; "
+            f"{row['segments_left']} left, {row['segments_deleted']} deleted"
+            for row in rows["removals"]
+        ]
+        stuck = [f"{row['kind']}: {row['step']}, {row['segments']}" for row in rows["stuck"]]
+        return "\n".join([*removals, *stuck]) or "nothing"
+
+
+def _number_in(key: str) -> int:
+    for number in range(1000):
+        if uuid_text(segment(number)) in key:
+            return number
+    raise AssertionError(key)
+
+
+def _line(value: bytes) -> str:
+    """An event in words, as far as this world's partition goes."""
+    event = records.decode(value)
+    if isinstance(event, PartitionDelete):
+        return f"{event.state.name} by {event.broker_id}"
+    assert not isinstance(event, SegmentSnapshot), "is no event"
+    number = int.from_bytes(event.segment_id, "big")
+    only = " only_if_started" if event.custom_metadata == ONLY_IF_STARTED else ""
+    return f"{event.state.name} {number} by {event.broker_id}{only}"
+
+
+def _without_times(text: str) -> str:
+    """Leave out what hangs on a millisecond of the daemons' own pace."""
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ \([^)]*\)", "WHEN", text)
+    text = re.sub(r"up to offset \d+; its log spans \d+ to \d+", "to its end", text)
+    return re.sub(r"segment A{20}([A-Za-z0-9_-]{2})", r"segment ..\1", text)
+
+
+def in_clean_world(work: Callable[[CleanHarness], Awaitable[str]]) -> str:
+    """Return what `work` returns in a fresh world with virtual time."""
+    answers: list[str] = []
+
+    async def scenario(world: CleanWorld) -> None:
+        harness = CleanHarness(world)
+        answers.append(await work(harness))
+        await harness.do_appends("accepted")
+
+    run(scenario, steps_max=60_000_000)
+    return answers[0]
