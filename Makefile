@@ -172,8 +172,8 @@ $(SPARK_STAMP): $(STAMP) requirements-spark.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-spark.lock
 	@touch $@
 
-test-reconcile: install-spark ## The nightly job's tests, on a real Spark
-	$(BIN)/pytest -q $(PYTEST_ARGS) tests/reconcile tests/unit/reconcile
+test-reconcile: install-spark ## The nightly job's tests, on a real Spark, S3 and Kafka
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/reconcile tests/unit/reconcile
 
 bench-reconcile: install-spark ## The job's joins beside plain ones and DuckDB, to ten million
 	$(BIN)/python -m tests.benchmarks.reconcile

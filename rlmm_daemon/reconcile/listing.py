@@ -1,15 +1,19 @@
 """What lies in the storage, in slices that Spark tasks list side by side.
 
-A slice is a prefix, a user partition's as a rule, so none relies on the order in which a storage
-lists. S3 is listed by obstore, whose parser takes 65,000 keys a second where botocore's takes
-14,000.
+A slice is a prefix, a user partition's as a rule, or a part of one that is large (`cutting`). S3 is
+listed by obstore, whose parser takes 65,000 keys a second where botocore's takes 14,000. It has no
+word for old versions: those of a versioned bucket are listed apart, by `s3_calls`.
 """
 
+import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,13 +26,16 @@ from obstore.store import S3Store
 from rlmm_daemon import wiring
 from rlmm_daemon.config import Config, LocalStorage, S3Storage
 from rlmm_daemon.domain.errors import StorageNotConfigured, StorageUnavailable
+from rlmm_daemon.reconcile import cutting
 from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.s3_calls import S3Calls
 from rlmm_daemon.reconcile.schema import OBJECTS, batch
 
 ROWS_PER_BATCH: Final = 10_000
 #: Ours and small: marker, presence, lease, manifests.
 CONTROL: Final = "_rlmm/"
 _ATTEMPTS: Final = 5
+_PLANNERS: Final = 16
 _PAGE_KEYS: Final = 1_000
 #: Then the chain is asked again; roles' keys live longer.
 _CREDENTIALS_LAST: Final = timedelta(minutes=10)
@@ -40,12 +47,24 @@ class Slice(msgspec.Struct, frozen=True):
     prefix: str
     #: Only what lies directly below the prefix.
     shallow: bool = False
+    #: Only keys behind this one; None: from the first.
+    after: str | None = None
+    #: Up to this key and with it; None: to the last.
+    until: str | None = None
+    #: The old versions, and not the objects.
+    old: bool = False
 
     def holds(self, key: str) -> bool:
         """Return whether a key is this slice's to yield."""
         if not key.startswith(self.prefix):
             return False
-        return not (self.shallow and "/" in key[len(self.prefix) :])
+        if self.shallow and "/" in key[len(self.prefix) :]:
+            return False
+        return (self.after or "") < key and not self.is_beyond(key)
+
+    def is_beyond(self, key: str) -> bool:
+        """Return whether a key belongs to a slice behind this one."""
+        return self.until is not None and key > self.until
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +75,44 @@ class Listed:
     size: int
     modified_ms: int
     etag: str
+    noncurrent: bool = False
 
 
 def slices(config: Config, layouts: Iterable[str]) -> list[Slice]:
-    """Return slices that together hold every key below the layouts' prefixes exactly once."""
+    """Return slices that together hold every key below the layouts' prefixes exactly once.
+
+    Raises:
+        Incomplete: the storage did not say what lies there.
+    """
     roots = _outermost(f"{prefix}/" if prefix else "" for prefix in layouts)
     found: list[Slice] = []
     for root in roots:
         found += _slices_below(config, root)
-    return found
+    if isinstance(config.storage, LocalStorage):
+        return found
+    # Side by side: one request each, and there may be a hundred thousand.
+    with ThreadPoolExecutor(_PLANNERS) as planners:
+        parts = [*chain.from_iterable(planners.map(partial(_cut, s3_store(config)), found))]
+    if S3Calls(config).is_versioned():
+        parts += [msgspec.structs.replace(part, old=True) for part in parts]
+    return parts
+
+
+def _cut(store: Any, part: Slice) -> list[Slice]:
+    if part.shallow:
+        return [part]
+
+    def page_after(key: str) -> list[str]:
+        try:
+            page: list[Any] = next(iter(_pages(store, part.prefix, key or None)), [])
+        except BaseError as error:
+            raise _cut_short(part.prefix, error) from error
+        return [row["path"] for row in page]
+
+    bounds = [None, *cutting.cuts(part.prefix, page_after, page_keys=_PAGE_KEYS), None]
+    return [
+        Slice(part.prefix, after=after, until=until) for after, until in itertools.pairwise(bounds)
+    ]
 
 
 def listed(config: Config, part: Slice, pages_per_second_max: int = 0) -> Iterator[pa.RecordBatch]:
@@ -84,9 +132,14 @@ def listed(config: Config, part: Slice, pages_per_second_max: int = 0) -> Iterat
 
 def objects(config: Config, part: Slice, pages_per_second_max: int = 0) -> Iterator[Listed]:
     """Yield a slice's objects one by one, control objects left out."""
-    each: Listed
-    source = _local(config.storage, part) if isinstance(config.storage, LocalStorage) else None
-    for each in source if source is not None else _s3(config, part, pages_per_second_max):
+    source: Iterator[Listed]
+    if isinstance(config.storage, LocalStorage):
+        source = _local(config.storage, part)
+    elif part.old:
+        source = _old_versions(config, part, pages_per_second_max)
+    else:
+        source = _s3(config, part, pages_per_second_max)
+    for each in source:
         if part.holds(each.key) and not each.key.startswith(CONTROL):
             yield each
 
@@ -115,7 +168,7 @@ def _batch(rows: list[Listed]) -> pa.RecordBatch:
             "size": [each.size for each in rows],
             "modified_ms": [each.modified_ms for each in rows],
             "etag": [each.etag for each in rows],
-            "noncurrent": [False] * len(rows),
+            "noncurrent": [each.noncurrent for each in rows],
         },
     )
 
@@ -137,7 +190,10 @@ def _slices_below(config: Config, root: str) -> list[Slice]:
         )
         below = [f"{root}{name}/" for name in names]
     else:
-        found = s3_store(config).list_with_delimiter(root or None)
+        try:
+            found = s3_store(config).list_with_delimiter(root or None)
+        except BaseError as error:
+            raise _cut_short(root, error) from error
         below = sorted(f"{prefix.rstrip('/')}/" for prefix in found["common_prefixes"])
     deeper = [Slice(prefix) for prefix in below if prefix != CONTROL]
     return [Slice(root, shallow=True), *deeper]
@@ -171,13 +227,40 @@ def _s3(config: Config, part: Slice, pages_per_second_max: int) -> Iterator[List
         if part.shallow:
             yield from map(_row, store.list_with_delimiter(part.prefix or None)["objects"])
             return
-        # Its prefixes are whole names: what is asked for has to end where a name ends.
-        for page in store.list(part.prefix or None, chunk_size=_PAGE_KEYS):
+        for page in _pages(store, part.prefix, part.after):
             yield from map(_row, page)
+            # Servers differ in the order of `/` and `-`, never by a page: cuts are digits.
+            if all(part.is_beyond(row["path"]) for row in page):
+                return
             time.sleep(pause)
     except BaseError as error:
         # Beginning anew could yield a key twice: a task that fails is Spark's to repeat.
-        raise Incomplete(f"listing {part.prefix!r} was cut short: {error}") from error
+        raise _cut_short(part.prefix, error) from error
+
+
+def _cut_short(prefix: str, error: BaseError) -> Incomplete:
+    # The rest is the client's own state, for its authors.
+    reason = str(error).partition("\n\nDebug source")[0]
+    return Incomplete(f"listing {prefix!r} was cut short: {reason}")
+
+
+def _old_versions(config: Config, part: Slice, pages_per_second_max: int) -> Iterator[Listed]:
+    pause = 1 / pages_per_second_max if pages_per_second_max else 0.0
+    pages = S3Calls(config).versions(part.prefix, after=part.after, shallow=part.shallow)
+    for page in pages:
+        for row in page:
+            if not row["IsLatest"]:
+                modified_ms = int(row["LastModified"].timestamp() * 1000)
+                etag = row.get("ETag", "").strip('"')
+                yield Listed(row["Key"], row["Size"], modified_ms, etag, noncurrent=True)
+        if page and all(part.is_beyond(row["Key"]) for row in page):
+            return
+        time.sleep(pause)
+
+
+def _pages(store: Any, prefix: str, after: str | None) -> Any:
+    # Its prefixes are whole names: what is asked for has to end where a name ends.
+    return store.list(prefix or None, offset=after, chunk_size=_PAGE_KEYS)
 
 
 def _row(row: Any) -> Listed:

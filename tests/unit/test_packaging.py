@@ -17,6 +17,8 @@ from rlmm_daemon.domain.ids import BrokerId
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "rlmm-daemon.service"
+NIGHTLY = UNIT.with_name("rlmm-reconcile.service")
+TIMER = UNIT.with_name("rlmm-reconcile.timer")
 systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
 )
@@ -130,19 +132,20 @@ def test_the_brokers_drop_in_wants_the_daemon_and_no_more():
     assert "Requires" not in drop_in["Unit"]
 
 
-def runnable_unit(directory: Path) -> Path:
+def runnable_unit(directory: Path, unit: Path = UNIT) -> Path:
     """Return a copy whose program exists here: that is all `verify` asks of it."""
     program = re.compile(r"^ExecStart=\S+", re.MULTILINE)
-    text, count = program.subn("ExecStart=/bin/true", UNIT.read_text())
+    text, count = program.subn("ExecStart=/bin/true", unit.read_text())
     assert count == 1
-    copy = directory / UNIT.name
+    copy = directory / unit.name
     copy.write_text(text)
     return copy
 
 
 @systemd
-def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path: Path):
-    copy = runnable_unit(tmp_path)
+@pytest.mark.parametrize("unit", [UNIT, NIGHTLY], ids=lambda unit: unit.stem)
+def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path: Path, unit: Path):
+    copy = runnable_unit(tmp_path, unit)
     command = ["systemd-analyze", "verify", str(copy)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
@@ -152,10 +155,43 @@ def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path: Path):
 
 
 @systemd
-def test_systemd_calls_the_unit_well_hardened(tmp_path: Path):
-    command = ["systemd-analyze", "security", "--offline=true", str(runnable_unit(tmp_path))]
+@pytest.mark.parametrize("unit", [UNIT, NIGHTLY], ids=lambda unit: unit.stem)
+def test_systemd_calls_the_unit_well_hardened(tmp_path: Path, unit: Path):
+    command = ["systemd-analyze", "security", "--offline=true", str(runnable_unit(tmp_path, unit))]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert re.search(r"Overall exposure level for \S+: [01]\.\d OK", run.stdout), run.stdout[-200:]
+
+
+@systemd
+def test_the_timer_is_one_that_systemd_takes_and_fires_once_a_night(tmp_path: Path):
+    runnable_unit(tmp_path, NIGHTLY)  # what it starts has to be there
+    copy = tmp_path / TIMER.name
+    copy.write_text(TIMER.read_text())
+    run = subprocess.run(
+        ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    timer = configparser.ConfigParser()
+    timer.optionxform = str  # type: ignore[assignment]  # systemd's keys keep their case
+    timer.read(TIMER)
+    assert timer["Timer"]["Persistent"] == "true"
+    assert timer["Timer"]["RandomizedDelaySec"] == "45min"
+    command = ["systemd-analyze", "calendar", "--iterations=3", timer["Timer"]["OnCalendar"]]
+    told = subprocess.run(
+        command, env=os.environ | {"TZ": "UTC"}, capture_output=True, text=True, check=True
+    ).stdout
+    times = re.findall(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)", told)
+    assert {time for _, time in times} == {"02:30:00"}
+    assert len({day for day, _ in times}) == 3
+
+
+def test_a_night_with_findings_is_no_failure_of_its_unit_and_a_refused_one_is():
+    unit = NIGHTLY.read_text()
+    assert re.search(r"^SuccessExitStatus=1$", unit, re.MULTILINE)
+    assert re.search(r"^Type=oneshot$", unit, re.MULTILINE)
+    assert "--execute" not in re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)[0]
+    limits = ("TimeoutStartSec=", "MemoryMax=", "CPUWeight=", "TasksMax=")
+    assert all(re.search(f"^{limit}", unit, re.MULTILINE) for limit in limits)
 
 
 def test_the_stop_timeout_leaves_room_for_the_drain():
