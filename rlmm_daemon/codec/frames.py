@@ -38,6 +38,12 @@ PAGE_BYTES: Final = 256 * 1024
 _encode: Final = msgspec.msgpack.Encoder().encode
 _pack_length: Final = LENGTH.pack
 _unpack_length: Final = LENGTH.unpack_from
+#: Length; array of four, response, uint32 id, nil, bin16.
+_record_head: Final = struct.Struct(">IBBBIBBH")
+_pack_record: Final = _record_head.pack
+_RECORD_BYTES: Final = _record_head.size - HEADER_BYTES
+_BIN16_MAX: Final = 2**16 - 1
+_UINT32_MAX: Final = 2**32 - 1
 
 
 class ErrorBody(msgspec.Struct, array_like=True, frozen=True):
@@ -87,6 +93,18 @@ def request_frame(request_id: int, method: str, params: Any) -> bytes:
 def result_frame(request_id: int, result: Any) -> bytes:
     """Return the frame of a successful answer."""
     return frame((RESPONSE, request_id, None, result))
+
+
+def record_frame(request_id: int, record: bytes | None) -> bytes:
+    """Return the frame of an answer that is a record or nil, without going through the encoder.
+
+    Its numbers take more bytes than they need, as MessagePack allows.
+    """
+    if record is None or len(record) > _BIN16_MAX or request_id > _UINT32_MAX:
+        return result_frame(request_id, record)
+    size = len(record)
+    length = _RECORD_BYTES + size
+    return _pack_record(length, 0x94, RESPONSE, 0xCE, request_id, 0xC0, 0xC5, size) + record
 
 
 def error_frame(request_id: int, error: RlmmError) -> bytes:

@@ -92,7 +92,7 @@ class PartitionCache:
 
     # Answers
 
-    def lookup(self, epoch: LeaderEpoch, offset: Offset) -> bytes | None:
+    def lookup(self, epoch: int, offset: int) -> bytes | None:
         """Return the finished segment that holds `offset` in `epoch`. One bisect.
 
         Source: RemoteLogMetadataCache.remoteLogSegmentMetadata, which knows the floor entry only.

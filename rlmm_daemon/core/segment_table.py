@@ -92,6 +92,8 @@ class SegmentTable:
 
     def record(self, ref: SegmentId | int) -> bytes:
         """Return the segment's whole record: key 0, version 0, its present state."""
+        if not isinstance(ref, int) and (tail := self.changes.get(ref)) is not None:
+            return self.head + ref + tail  # what nearly every look-up comes to
         return b"".join((self.head, *self.pair(ref)))
 
     @property

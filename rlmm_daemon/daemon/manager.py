@@ -284,14 +284,14 @@ class Manager:
         if known is not None and known.answers_hits and self.fleet.whole_failure is None:
             cache = known.fold.partitions.get(partition)
             if cache is not None:
-                hit = cache.lookup(LeaderEpoch(epoch), Offset(offset))
+                hit = cache.lookup(epoch, offset)
                 if hit is not None:
                     return hit
         follower, allowed = self._ask(partition, Question.LOOKUP, caller)
         if caller is Caller.BROKER:
             self._serving[partition] = follower
         cache = follower.fold.partitions.get(partition)
-        found = None if cache is None else cache.lookup(LeaderEpoch(epoch), Offset(offset))
+        found = None if cache is None else cache.lookup(epoch, offset)
         if found is None and allowed is Permit.POSITIVE_ONLY:
             raise self._not_ready(follower, partition)
         return found

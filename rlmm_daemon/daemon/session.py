@@ -8,7 +8,6 @@ this side does not read its requests.
 """
 
 import asyncio
-import struct
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -20,12 +19,13 @@ import structlog
 
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.core.outcome import Outcome
-from rlmm_daemon.daemon import handlers
+from rlmm_daemon.daemon import handlers, quick_lookups
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.greeting import Identity, Introduction, Role
 from rlmm_daemon.daemon.limits import ServerOptions, ServerStats
 from rlmm_daemon.daemon.os_errors import from_os_error
 from rlmm_daemon.daemon.pending import Append, error_of
+from rlmm_daemon.daemon.quick_lookups import QuickLookups
 from rlmm_daemon.daemon.services import Services
 from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import (
@@ -43,15 +43,13 @@ from rlmm_daemon.domain.ids import TopicIdPartition
 
 #: Answers of one read callback are handed to the transport in pieces of about this size.
 BURST_BYTES: Final = 256 * 1024
-#: User partitions that a session remembers in the domain's form.
-_KNOWN_MAX: Final = 65_536
 #: Of one held read; bounds what a partition that is ready and not, in turn, could cost.
 _ASKS_MAX: Final = 4
 #: A held read's second ask says more than a plain `timed_out`, so it gets this much longer.
 _GRACE_SECONDS: Final = 1.0
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _HEADER: Final = frames.HEADER_BYTES
-_length_at_start: Final = struct.Struct(">I").unpack_from
+_length_at_start: Final = frames.LENGTH.unpack_from
 _decode_request: Final = frames.decode_request
 _result_frame: Final = frames.result_frame
 
@@ -158,10 +156,6 @@ async def fail(error: Exception) -> None:
 _PARAMS: Final[dict[str, Callable[[Any], Any]]] = {
     row.name: msgspec.msgpack.Decoder(row.params).decode for row in api.METHODS.values()
 }
-#: The look-ups that make up nearly all traffic, decoded in one go.
-_COMMON: Final = ("remote_log_segment_metadata", "next_segment_with_txn_index")
-_decode_common: Final = msgspec.msgpack.Decoder(tuple[int, int, str, api.EpochOffsetParams]).decode
-assert all(api.METHODS[name].params is api.EpochOffsetParams for name in _COMMON)
 _FAST: Final = {
     name: (_PARAMS[name], call, api.METHODS[name].shape is api.Shape.STREAM)
     for name, call in handlers.LOOKUPS.items()
@@ -199,7 +193,6 @@ class Session(asyncio.Protocol):
         self._writes: dict[int, Append] = {}
         #: Of this turn of the loop, for those.
         self._answers: list[bytes] = []
-        self._known: dict[api.Partition, TopicIdPartition] = {}
         #: Of this daemon's life; with a request's id it is the correlation id in the log.
         self._number = shared.stats.connections
         self._loop = asyncio.get_running_loop()
@@ -208,8 +201,8 @@ class Session(asyncio.Protocol):
         self._paused = False
         self._patience: asyncio.TimerHandle | None = None
         self._fast: dict[str, Any] = {}
-        self._common: dict[str, Callable[..., bytes | None]] = {}
-        #: What came last was one of `_COMMON`, so it pays to try that first.
+        self._quick = QuickLookups(self._manager, self._caller)
+        #: What came last was one of those, so it pays to try them first.
         self._expect_common = False
         self._transport: asyncio.Transport
 
@@ -234,9 +227,6 @@ class Session(asyncio.Protocol):
         """Open the fast path once the cluster is known and this peer may read."""
         known = self._shared.identity.cluster_id is not None
         self._fast = _FAST if known and api.Right.READ in self._rights else {}
-        self._common = {
-            name: getattr(self._manager, name) for name in _COMMON if name in self._fast
-        }
 
     def data_received(self, data: bytes) -> None:
         """Answer what can be answered at once, begin the rest."""
@@ -264,32 +254,15 @@ class Session(asyncio.Protocol):
     def _answer_many(self, data: bytes) -> int:
         """Answer a batch of the most common shape; returns how many bytes of it were taken.
 
-        Stops at the first frame that is anything else: `_pump` knows what to do with it.
+        What stopped it, `_pump` knows what to do with.
         """
-        at, size, waiting = 0, len(data), 0
-        answers: list[bytes] = []
-        common, known, caller = self._common, self._known, self._caller
-        try:
-            while self._expect_common and size - at > _HEADER and waiting < BURST_BYTES:
-                begin = at + _HEADER
-                end = begin + _length_at_start(data, at)[0]
-                if end > size or end - begin > self._splitter.frame_bytes_max:
-                    break
-                kind, request_id, method, params = _decode_common(data[begin:end])
-                if kind != frames.REQUEST:
-                    break
-                tp = known[params.partition]
-                result = common[method](tp, params.epoch, params.offset, caller)
-                answer = _result_frame(request_id, result)
-                answers.append(answer)
-                waiting += len(answer)
-                at = end
-        except Exception:  # noqa: BLE001 - the general path meets it again and answers it
-            self._expect_common = False
+        if not self._expect_common:
+            return 0
+        answers, taken = self._quick.answer_many(data, self._splitter.frame_bytes_max, BURST_BYTES)
         self._stats.requests += len(answers)
         if answers:
             self._transport.write(b"".join(answers))
-        return at
+        return taken
 
     def _answer_common(self, body: bytes) -> bytes | None:
         """As `_answer`, but try the most common shape first when the last one had it.
@@ -298,15 +271,12 @@ class Session(asyncio.Protocol):
         """
         if self._expect_common:
             try:
-                kind, request_id, method, params = _decode_common(body)
-                if kind == frames.REQUEST:
-                    result = self._common[method](
-                        self._known[params.partition], params.epoch, params.offset, self._caller
-                    )
-                    self._stats.requests += 1
-                    return _result_frame(request_id, result)
+                answer = self._quick.answer(body)
             except Exception:  # noqa: BLE001 - the general path meets it again and answers it
                 self._expect_common = False
+            else:
+                self._stats.requests += 1
+                return answer
         return self._answer(body)
 
     def _pump(self) -> None:
@@ -445,11 +415,10 @@ class Session(asyncio.Protocol):
                 return self._begin(request_id, method, raw)
             decode, call, listed = fast
             params = decode(raw)
-            tp = self._known.get(params.partition) or self._remember(params.partition)
-            result = call(self._manager, tp, params, self._caller)
+            result = call(self._manager, params.partition.to_domain(), params, self._caller)
             if listed:
                 return self._listed(request_id, method, result)
-            self._expect_common = method in self._common
+            self._expect_common = method in quick_lookups.METHODS
             return _result_frame(request_id, result)
         except NotReady as error:
             return self._hold(request_id, method, raw, error)
@@ -478,12 +447,6 @@ class Session(asyncio.Protocol):
         elif request_id in self._writes:
             self._stats.requests_cancelled += 1
             self._leave_write(request_id)
-
-    def _remember(self, partition: api.Partition) -> TopicIdPartition:
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        tp = self._known[partition] = partition.to_domain()
-        return tp
 
     def _begin(self, request_id: int, method: str, raw: msgspec.Raw) -> bytes | None:
         row = self._shared.admit(method, self._rights)

@@ -359,4 +359,4 @@ def test_one_at_a_time_never_takes_an_offset_away():
 
 def answered(world: CleanWorld) -> set[int]:
     cache = world.fold(number_of(AT)).partitions[AT]
-    return {offset for offset in range(120) if cache.lookup(0, offset) is not None}  # type: ignore[arg-type]
+    return {offset for offset in range(120) if cache.lookup(0, offset) is not None}
