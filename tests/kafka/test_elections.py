@@ -48,9 +48,7 @@ async def asked(rig, op: str, **arguments: Any) -> dict[str, Any]:
     via = f"127.0.0.1:{rig.cluster.nodes[BYSTANDER].ports['PLAINTEXT']}"
     while True:
         try:
-            return await asyncio.to_thread(
-                rig.probe.ask, op, topic=rig.topic, via=via, **arguments
-            )
+            return await asyncio.to_thread(rig.probe.ask, op, topic=rig.topic, via=via, **arguments)
         except ProbeError as error:
             if "Timeout" not in str(error):
                 raise

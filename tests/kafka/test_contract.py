@@ -1,13 +1,11 @@
-"""The event-log contract on a real broker; its files are cut where a cluster would lose a tail."""
+"""The event-log contract on real brokers; a leader's files are cut where it would lose a tail."""
 
 import asyncio
 import os
 import random
 import struct
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,27 +25,6 @@ from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import EventLog
 from tests.contract.event_log import EventLogContract
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(
-        not any(os.environ.get(name) for name in ("RLMM_TEST_KAFKA", "RLMM_TEST_KAFKA_LIBS")),
-        reason="needs a broker: make test-kafka",
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Cluster]:
-    """One broker, whose partitions have one replica."""
-    directory = Path(tempfile.mkdtemp(prefix="rlmm-kafka-"))
-    cluster = Cluster(directory=directory, count=1)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.destroy()
-
 
 class KafkaHarness:
     def __init__(self, broker: Cluster, topic: str, tasks: asyncio.TaskGroup) -> None:
@@ -56,7 +33,7 @@ class KafkaHarness:
         self.topic = topic
         self.tasks = tasks
         self.config = KafkaClient(
-            bootstrap=(broker.bootstrap(),),
+            bootstrap=tuple(broker.bootstrap().split(",")),
             topic=topic,
             admin=KafkaAdmin(partition_count=3, replication_factor=1),
             producer=KafkaProducer(delivery_timeout_ms=500),
@@ -87,12 +64,14 @@ class KafkaHarness:
 
     async def truncate(self, partition: MetadataPartition, end: int) -> None:
         """As after a power cut that took what only the page cache held."""
+        assert isinstance(self.log, KafkaLog)
+        leader = self.log.directory.leader(partition)
+        assert leader is not None
         await self.log.close()
-        await asyncio.to_thread(self._cut, partition, end)
+        await asyncio.to_thread(self._cut, leader.node.node_id, partition, end)
         self.log = await self.second()
 
-    def _cut(self, partition: MetadataPartition, end: int) -> None:
-        node_id = 1
+    def _cut(self, node_id: int, partition: MetadataPartition, end: int) -> None:
         self.broker.kill(node_id)
         directory = self.broker.data(node_id) / f"{self.topic}-{partition}"
         file = directory / f"{0:020}.log"
@@ -168,10 +147,11 @@ class KafkaHarness:
 class TestKafkaEventLog(EventLogContract):
     @pytest.fixture
     async def harness(
-        self, broker: Cluster, request: pytest.FixtureRequest
+        self, cluster: Cluster, request: pytest.FixtureRequest
     ) -> AsyncIterator[KafkaHarness]:
+        topic = f"c.{os.urandom(3).hex()}.{request.node.originalname}"[:200]
         async with asyncio.TaskGroup() as tasks:
-            harness = KafkaHarness(broker, f"c.{request.node.originalname}"[:200], tasks)
+            harness = KafkaHarness(cluster, topic, tasks)
             await harness.log.open(create=True)
             yield harness
             await harness.log.close()
