@@ -34,7 +34,7 @@ final class Segments {
         return new TopicIdPartition(new Uuid(topic.hashCode(), 77), new TopicPartition(topic, number));
     }
 
-    /** Said to have a transaction index. */
+    /** Said to have a transaction index, and begun now: a copy that began long ago is ended as a stuck one. */
     static RemoteLogSegmentMetadata started(TopicIdPartition partition, long start, long end, int size) {
         return started(partition, start, end, size, false);
     }
@@ -42,14 +42,14 @@ final class Segments {
     static RemoteLogSegmentMetadata started(
             TopicIdPartition partition, long start, long end, int size, boolean txnIndexEmpty) {
         return new RemoteLogSegmentMetadata(new RemoteLogSegmentId(partition, Uuid.randomUuid()), start, end, 1_000,
-            DaemonProcess.BROKER_ID, 2_000, size, Map.of(EPOCH, start), txnIndexEmpty);
+            DaemonProcess.BROKER_ID, System.currentTimeMillis(), size, Map.of(EPOCH, start), txnIndexEmpty);
     }
 
     static RemoteLogSegmentMetadataUpdate update(
             RemoteLogSegmentMetadata of, Optional<RemoteLogSegmentMetadata.CustomMetadata> custom,
             RemoteLogSegmentState state) {
         return new RemoteLogSegmentMetadataUpdate(
-            of.remoteLogSegmentId(), 3_000, custom, state, DaemonProcess.BROKER_ID);
+            of.remoteLogSegmentId(), System.currentTimeMillis(), custom, state, DaemonProcess.BROKER_ID);
     }
 
     /** A segment on the broker's disk. */
