@@ -28,6 +28,7 @@ from rlmm_daemon.config import Config, NoStorage, differences, read_secret
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import LocalStorage as LocalStorageConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
+from rlmm_daemon.core.disposal.observation import ObservationOptions
 from rlmm_daemon.core.facts import LastError
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.readiness import Freshness, PartitionState
@@ -35,6 +36,11 @@ from rlmm_daemon.daemon.admin import AdminServer, Ready
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.daemon.cleaner.observer import (
+    WATCHED_BY_OWNER_OF,
+    Observer,
+    ObserverOptions,
+)
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import NoPeers, PresentPeers
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof
@@ -247,7 +253,7 @@ class Daemon:
             server.stats,
             log_facts=log_facts,
             traffic=backend.traffic if isinstance(backend, S3Storage) else None,
-            cleaner=cleaner.notes if cleaner is not None else None,
+            cleaner=cleaner,
             writable=lambda: not isinstance(manager.log, EmbeddedLog) or manager.log.writable,
             buffered=server.buffered_bytes,
         )
@@ -270,6 +276,8 @@ class Daemon:
                 runtime.spawn("storage", self._keep_storage(self._storage, manager))
             if cleaner is not None:
                 runtime.spawn("cleaner", cleaner.run())
+                if cleaner.observer is not None:
+                    runtime.spawn("cleaner.observer", cleaner.observer.run())
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
             runtime.ready("serving")
@@ -313,7 +321,7 @@ class Daemon:
             age = view.age_seconds
             return None if age is None or age > options.view_seconds_max else view.owned()
 
-        return Cleaner(
+        cleaner = Cleaner(
             manager=manager,
             bucket=storage.bucket,
             copier=copier,
@@ -329,6 +337,16 @@ class Daemon:
             clock=self._clock,
             rng=self._rng,
         )
+        if config.cleaner.observe.enabled:
+            cleaner.observer = Observer(
+                manager=manager,
+                cluster=view.cluster,
+                log_dirs=config.daemon.log_dirs,
+                broker_id=config.daemon.broker_id,
+                watches=lambda: cleaner.owns(WATCHED_BY_OWNER_OF),
+                options=observer_options_of(config),
+            )
+        return cleaner
 
     def _read_caches(self, manager: Manager, jobs: asyncio.TaskGroup) -> ReadCaches | None:
         """Return what remote reads need; local files are sent as they are."""
@@ -651,6 +669,15 @@ def cleaner_options_of(config: Config) -> CleanerOptions:
         copy_deadline_seconds=config.copy.deadline_seconds,
         delivery_timeout_seconds=delivery_seconds_of(config),
         jvm_peers=cleaner.jvm_peers and isinstance(config.event_log, KafkaLogConfig),
+    )
+
+
+def observer_options_of(config: Config) -> ObserverOptions:
+    """Return when the cluster is looked at, and after how long a topic is marked."""
+    observe = config.cleaner.observe
+    return ObserverOptions(
+        interval_seconds=observe.interval_seconds,
+        bounds=ObservationOptions(grace_ms=1000 * observe.grace_seconds),
     )
 
 

@@ -22,7 +22,8 @@ def command(*, target: Target) -> None:
     \b
     --json: owned[], removals[{partition, step, held, segments_left, bytes_left,
     segments_deleted, error, since_ms}], stuck[{partition, kind, step, segments, oldest}],
-    orders[], deleted{why: segments}, failures, waiting.
+    orders[], deleted{why: segments}, failures, waiting, observation{watches, last_look_ms, trouble,
+    seen_alive, marked, topics[{topic_id, clock, since_ms, due_ms}]} or null.
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         answer = client.cleanup()
@@ -54,7 +55,30 @@ def _show(answer: dict[str, Any]) -> None:
             for row in answer["stuck"]
         ]
         show_table(("partition", "stuck", "step", "segments"), stuck)
+    if answer["observation"] is not None:
+        _show_observation(answer["observation"])
     for order in answer["orders"]:
         click.echo(f"under way: {order}")
     done = ", ".join(f"{why.replace('_', ' ')} {n:,}" for why, n in answer["deleted"].items())
     click.echo(f"deleted since the start: {done or 'nothing'}")
+
+
+def _show_observation(observation: dict[str, Any]) -> None:
+    if observation["trouble"]:
+        click.echo(f"the last look at the cluster failed: {observation['trouble']}")
+    if observation["topics"]:
+        columns = ("unknown to every broker", "clock", "since", "marked at")
+        rows = [
+            (
+                row["topic_id"],
+                row["clock"].replace("_", " "),
+                _at(row["since_ms"]),
+                _at(row["due_ms"]),
+            )
+            for row in observation["topics"]
+        ]
+        show_table(columns, rows)
+
+
+def _at(ms: int | None) -> str | None:
+    return None if ms is None else phrases.moment(ms)

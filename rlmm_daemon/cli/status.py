@@ -24,7 +24,8 @@ def command(*, target: Target) -> None:
     metadata_partitions{state: count}, user_partitions, segments{state: count}, segment_bytes,
     memory{private_bytes, mapped_bytes, snapshot_bytes, segments_in_memory, segments_in_snapshots,
     user_partitions_awake, user_partitions_asleep, events_put_aside, bytes_put_aside,
-    bytes_per_segment}, storage{kind, error}, snapshots{rejected, failures}, copies[], tasks[].
+    bytes_per_segment}, storage{kind, error}, snapshots{rejected, failures}, copies[], observation{
+    watches, last_look_ms, trouble, seen_alive, marked, topics[]} or null, tasks[].
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         status = client.status()
@@ -61,6 +62,7 @@ def _show(status: dict[str, Any]) -> None:
             "kept": _kept(status["memory"]),
             "storage": storage["kind"] + (f": {storage['error']}" if storage["error"] else ""),
             "copies": len(status["copies"]),
+            **({"observed": _observed(status["observation"])} if status["observation"] else {}),
             "tasks": len(status["tasks"]),
         }
     )
@@ -71,6 +73,16 @@ def _show(status: dict[str, Any]) -> None:
         show_table(columns, rows, fold=("copy of", "phase", "call in flight"))
     if log["failure"]:
         click.echo(f"\nNext: {log['failure']['command']}")
+
+
+def _observed(observation: dict[str, Any]) -> str:
+    """The clocks of topics that the brokers call unknown; `rlmm cleanup` has each."""
+    if observation["trouble"]:
+        return f"the last look failed: {observation['trouble']}"
+    if not observation["watches"]:
+        return "by another daemon"
+    topics = phrases.number(len(observation["topics"]), "topic")
+    return f"{topics} unknown to every broker, {observation['marked']:,} marked"
 
 
 def _log(log: dict[str, Any]) -> str:

@@ -11,7 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-from rlmm_daemon.config.model import Config, EmbeddedLog, KafkaSecurity, LocalStorage, S3Storage
+from rlmm_daemon.config.model import (
+    Config,
+    EmbeddedLog,
+    KafkaSecurity,
+    LocalStorage,
+    NoStorage,
+    S3Storage,
+)
 from rlmm_daemon.config.reconcile import ReconcileConfig
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.secret import HIDDEN, looks_secret
@@ -261,6 +268,8 @@ def _check_together(config: Config) -> Iterator[str]:
             'assignment.mode = "discover" asks the cluster, and an embedded log knows none: '
             'use it with event_log.kind = "kafka"'
         )
+    if config.cleaner.observe.enabled:
+        yield from _check_observe(config)
     yield from _check_socket_path(config.socket.path)
     if config.admin.listen and int(config.admin.listen.rpartition(":")[2]) > _PORT_MAX:
         yield f'admin.listen = "{config.admin.listen}": a port is at most {_PORT_MAX}'
@@ -313,6 +322,19 @@ def _check_kafka_security(security: KafkaSecurity) -> Iterator[str]:
                 yield f'{here}.{choice} is missing: protocol = "{security.protocol}" needs it'
     if (security.certificate_file is None) != (security.key_file is None):
         yield f"{here}.certificate_file and key_file belong together: set both or neither"
+
+
+def _check_observe(config: Config) -> Iterator[str]:
+    here, observe = "cleaner.observe.enabled = true", config.cleaner.observe
+    if isinstance(config.event_log, EmbeddedLog):
+        yield f'{here} asks the cluster, and an embedded log knows none: event_log.kind = "kafka"'
+    if isinstance(config.storage, NoStorage):
+        yield f'{here} marks what the cleaner then removes, and storage.kind = "none" has none'
+    if observe.grace_seconds < 2 * observe.interval_seconds:
+        yield (
+            "cleaner.observe.grace_seconds is shorter than two of its intervals: "
+            "a topic has to be looked at in between"
+        )
 
 
 def _check_socket_path(path: str) -> Iterator[str]:

@@ -327,6 +327,16 @@ class Read(_Section, frozen=True, kw_only=True):
     idle_seconds: Seconds = 30
 
 
+class Observe(_Section, frozen=True, kw_only=True):
+    """Marking topics unasked that every live broker has long called unknown."""
+
+    enabled: bool = False
+    #: Unknown for so long, in every look, before it is marked.
+    grace_seconds: Annotated[int, Meta(ge=1, le=8_640_000)] = 86_400
+    #: Between two looks at the cluster.
+    interval_seconds: Seconds = 300
+
+
 class Cleaner(_Section, frozen=True, kw_only=True):
     """Removing what is marked for removal, and ending what got stuck."""
 
@@ -341,6 +351,7 @@ class Cleaner(_Section, frozen=True, kw_only=True):
     #: False says that no broker runs Kafka's own metadata manager on this log, which
     #: DELETE_PARTITION_FINISHED would end for good.
     jvm_peers: bool = True
+    observe: Observe = Observe()
 
 
 class Admin(_Section, frozen=True, kw_only=True):

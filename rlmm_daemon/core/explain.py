@@ -12,6 +12,7 @@ from typing import Final
 
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.causes import CAUSES
+from rlmm_daemon.core.disposal.observation import Clock
 from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep
 from rlmm_daemon.core.facts import CopyPhase, Facts
 from rlmm_daemon.core.notices import NOTICES
@@ -30,6 +31,7 @@ _STATES: Final = frozenset[enum.Enum](
         HOLDS,
         CopyStep,
         DeleteStep,
+        Clock,
     )
 )
 _COVERED: Final = frozenset[enum.Enum]().union(

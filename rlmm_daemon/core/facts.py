@@ -7,6 +7,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rlmm_daemon.core.disposal.observation import Clock
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.readiness import Failure, Freshness, PartitionState
 from rlmm_daemon.domain.ids import TopicIdPartition
@@ -148,6 +149,16 @@ class StuckFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedFacts:
+    """The clock of a topic id that every live broker calls unknown."""
+
+    clock: Clock
+    #: When it started, and when it has run out; None: it does not run.
+    since_ms: int | None = None
+    due_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalFacts:
     """Where the cleaner stands with a user partition; only its owner can tell all of it."""
 
@@ -159,6 +170,8 @@ class RemovalFacts:
     error: LastError | None = None
     copies: Mapping[CopyStep, StuckFacts] = field(default_factory=dict)
     deletes: Mapping[DeleteStep, StuckFacts] = field(default_factory=dict)
+    #: Set if every live broker calls its topic's id unknown, and the cluster is observed.
+    observed: ObservedFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

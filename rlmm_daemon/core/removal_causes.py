@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from rlmm_daemon.core import evidence, phrases
+from rlmm_daemon.core.disposal.observation import Clock
 from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.facts import Facts, StuckFacts
 from rlmm_daemon.core.verdict import Cause, NoticeRow, Verdict
@@ -50,6 +51,10 @@ def _repair(f: Facts) -> str:
 
 def _segments(f: Facts) -> str:
     return f"rlmm segments {evidence.argument(f)}"
+
+
+def _purge(f: Facts) -> str:
+    return f"rlmm purge {'TOPIC_ID' if f.partition is None else uuid_text(f.partition.topic_id)}"
 
 
 def _describe(f: Facts) -> str:
@@ -238,9 +243,66 @@ def _delete(step: DeleteStep) -> NoticeRow:
     return _stuck(name, "delete", step, _DELETES[step], lambda f: f.removal.deletes.get(step))
 
 
+_GRACE: Final = "it is marked for removal once that lasted the whole grace period"
+#: A topic id that every live broker calls unknown: how its clock stands, whether it takes a person.
+_CLOCKS: Final[Mapping[Clock, tuple[str, bool, _Command]]] = {
+    Clock.RUNNING: (_GRACE, False, _cleanup),
+    Clock.LOOK_FAILED: (
+        "the last look at the cluster failed, so its clock starts over",
+        False,
+        _cleanup,
+    ),
+    Clock.TOO_FEW: (
+        "only one of several brokers is live, so its clock does not run",
+        False,
+        _status,
+    ),
+    Clock.NEVER_SEEN: (
+        "this daemon never heard a broker know it, so it is never marked unasked",
+        True,
+        _purge,
+    ),
+    Clock.ON_DISK: ("the broker's disks still hold a directory of it", False, _cleanup),
+    Clock.TOO_MANY: (
+        "too many topics are unknown at once, which looks like a disaster; nothing is marked",
+        True,
+        _cleanup,
+    ),
+    Clock.FOR_PURGE: ("its time was up beyond the hourly cap, so it takes a person", True, _purge),
+}
+assert _CLOCKS.keys() == set(Clock), "every clock has its words"
+
+
+def _observed(clock: Clock) -> NoticeRow:
+    words, trouble, command = _CLOCKS[clock]
+
+    def sentence(f: Facts) -> str:
+        observed = f.removal.observed
+        assert observed is not None, "the row applies only then"
+        when = ""
+        if observed.since_ms is not None and observed.due_ms is not None:
+            since = phrases.ago(observed.since_ms, f.now_ms)
+            when = f" So since {since}; due {phrases.moment(observed.due_ms)}."
+        return f"Every live broker calls the topic's id unknown: {words}.{when}"
+
+    return NoticeRow(
+        name=f"observed_{clock.name.lower()}",
+        applies=lambda f: (
+            f.removal.observed is not None
+            and f.removal.observed.clock is clock
+            and not _is_marked(f)
+        ),
+        sentence=sentence,
+        command=command,
+        trouble=trouble,
+        covers=frozenset[enum.Enum]({clock}),
+    )
+
+
 #: What is not deleted yet, said beside the answer.
 REMOVAL_NOTICES: Final = (
     *(_hold_beside(step) for step in _HOLDS_BESIDE),
+    *(_observed(clock) for clock in Clock),
     *(_copy(step) for step in CopyStep),
     *(_delete(step) for step in DeleteStep),
 )

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from rlmm_daemon.core.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
 from rlmm_daemon.core.readiness import FailureReason, PartitionState
+from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.notes import Notes
+from rlmm_daemon.daemon.cleaner.observer import Observer
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.greeting import Role
@@ -44,7 +46,7 @@ class Gauges:
         *,
         log_facts: Callable[[], Mapping[str, Any]] | None = None,
         traffic: Callable[[], Traffic] | None = None,
-        cleaner: Notes | None = None,
+        cleaner: Cleaner | None = None,
         writable: Callable[[], bool] = lambda: True,
         buffered: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -88,7 +90,9 @@ class Gauges:
         if self._traffic is not None:
             self._storage(self._traffic())
         if self._cleaner is not None:
-            self._cleaned(self._cleaner)
+            self._cleaned(self._cleaner.notes)
+            if self._cleaner.observer is not None:
+                self._observed(self._cleaner.observer)
         jobs = self._copier.jobs()
         self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))
         self._metrics.storage.copies_waiting.set(sum(job.phase == "queued" for job in jobs))
@@ -105,6 +109,15 @@ class Gauges:
         metrics.stuck.clear()
         for (kind, step_name), count in notes.hanging().items():
             metrics.stuck.labels(kind, step_name).set(count)
+
+    def _observed(self, observer: Observer) -> None:
+        metrics = self._metrics.cleaner
+        metrics.unknown.clear()
+        for clock, count in observer.clocks().items():
+            metrics.unknown.labels(clock.value).set(count)
+        metrics.observed.set((observer.last_look_ms or 0) / 1000)
+        metrics.looks_failed.inc(self._grown("looks", observer.failures))
+        metrics.marked.inc(self._grown("topics marked", observer.marked))
 
     def _grown(self, name: object, count: int) -> int:
         """Return by how much a count grew since it was last asked about."""

@@ -165,8 +165,13 @@ class Operator:
                 "failures": manager.snapshotter.failures,
             },
             "copies": [asdict(job) for job in self._copies.jobs()],
+            "observation": self._observation(),
             "tasks": [asdict(task) for task in self._runtime.tasks()] if self._runtime else [],
         }
+
+    def _observation(self) -> dict[str, Any] | None:
+        observer = None if self._cleaner is None else self._cleaner.observer
+        return None if observer is None else observer.rows()
 
     async def partitions(self) -> list[dict[str, Any]]:
         """Return a row for each followed metadata partition."""

@@ -4,6 +4,7 @@
     identity.json             the log it belongs to, fixed at first contact
     announced.json            the last announcement, to warm after a restart
     positions.json            how far each metadata partition was read
+    observed.json             topic ids that the cluster was heard to know (cleaner.observe)
     snapshots/N-G.snapshot    a fold of metadata partition N, generation G
     N.lost                    segments that a dropped fold knew and the log may have lost
 
@@ -16,6 +17,7 @@ from rlmm_daemon.codec.state_files import (
     Announced,
     Identity,
     Lost,
+    Observed,
     Positions,
     from_json,
     lost_bytes,
@@ -30,6 +32,7 @@ LOCK: Final = "lock"
 IDENTITY: Final = "identity.json"
 ANNOUNCED: Final = "announced.json"
 POSITIONS: Final = "positions.json"
+OBSERVED: Final = "observed.json"
 SNAPSHOTS: Final = "snapshots"
 LOST_SUFFIX: Final = ".lost"
 
@@ -99,6 +102,15 @@ class StateDirectory:
     async def write_positions(self, positions: Positions) -> None:
         """Replace the positions."""
         await self.disk.write_atomically(f"{self.path}/{POSITIONS}", to_json(positions))
+
+    async def observed(self) -> Observed | None:
+        """Return which topic ids were heard of before."""
+        data = await self._read(OBSERVED)
+        return None if data is None else from_json(data, Observed, OBSERVED)
+
+    async def write_observed(self, observed: Observed) -> None:
+        """Replace them."""
+        await self.disk.write_atomically(f"{self.path}/{OBSERVED}", to_json(observed))
 
     def _lost(self, partition: MetadataPartition) -> str:
         return f"{partition}{LOST_SUFFIX}"

@@ -228,6 +228,24 @@ class CleanerMetrics:
         self.failures = Counter(
             "rlmm_cleaner_failures_total", "Tries that failed; tried again.", registry=into
         )
+        #: clock: as `rlmm cleanup` names them.
+        self.unknown = Gauge(
+            "rlmm_cleaner_unknown_topics",
+            "Topics that every live broker calls unknown.",
+            ["clock"],
+            registry=into,
+        )
+        self.observed = Gauge(
+            "rlmm_cleaner_observed_timestamp_seconds",
+            "The last whole look at the cluster; 0: none, or it is not observed.",
+            registry=into,
+        )
+        self.looks_failed = Counter(
+            "rlmm_cleaner_looks_failed_total", "Looks that started clocks over.", registry=into
+        )
+        self.marked = Counter(
+            "rlmm_cleaner_topics_marked_total", "Topics marked unasked.", registry=into
+        )
 
 
 class SnapshotMetrics:

@@ -25,6 +25,20 @@ class TieredTopics:
     compacted: frozenset[TopicId] = frozenset()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterLook:
+    """What every live broker said of some topic ids, under one controller from first to last."""
+
+    cluster_id: str
+    #: Who leads the controllers, and in which epoch.
+    controller: tuple[int, int]
+    #: Brokers that answered: all that are not fenced.
+    live: int
+    registered: int
+    #: Ids that each of them calls unknown.
+    unknown: frozenset[TopicId]
+
+
 class Cluster(Protocol):
     """The cluster that this daemon's broker belongs to.
 
@@ -46,6 +60,10 @@ class Cluster(Protocol):
 
     async def topic_ids_unknown(self, topic_ids: frozenset[TopicId]) -> frozenset[TopicId]:
         """Return those ids that every live broker calls unknown."""
+        ...
+
+    async def look(self, topic_ids: frozenset[TopicId]) -> ClusterLook:
+        """Ask every live broker about topic ids, and say under which controller they answered."""
         ...
 
     async def tiered_topics(self, broker_id: BrokerId) -> TieredTopics:

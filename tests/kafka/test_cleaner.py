@@ -6,12 +6,10 @@ copies real segments all the while; topics are deleted under it and purged.
 
 import os
 import random
-import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +19,12 @@ import pytest
 from deploy.dev.fault_proxy import Fault, Kind
 from deploy.dev.kafka.cluster import Cluster
 from deploy.dev.s3 import IDENTITIES, S3Server
-from rlmm_daemon.client import Client, ClientOptions
+from rlmm_daemon.client import Client
 from rlmm_daemon.domain.errors import RlmmError
-from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicId, TopicIdPartition, uuid_bytes
+from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes
 from rlmm_daemon.domain.segment import SegmentState
+from tests.kafka.cleaner_rig import OneDaemon, cluster_id_of, until
 from tests.kafka.probe import Probe
-from tests.support import kafka_segments
-from tests.support.daemon_process import DaemonProcess
-from tests.support.fork_server import Launch
-from tests.support.kafka_segments import KafkaSegment
 from tests.support.s3_daemon import ProxyThread, Tier
 from tests.support.s3_world import needs_s3, s3_server
 
@@ -41,7 +36,6 @@ pytestmark = [
 
 ROUNDS = int(os.environ.get("RLMM_TEST_CLEANER_ROUNDS", "3"))
 PARTITIONS = 2
-PATIENCE_SECONDS = 150.0
 CONFIG = """
 [daemon]
 broker_id = {broker_id}
@@ -79,71 +73,6 @@ listen = "127.0.0.1:0"
 """
 
 
-def until(holds: Callable[[], object], what: str) -> None:
-    deadline, last = time.monotonic() + PATIENCE_SECONDS, None
-    while True:
-        try:
-            last = holds()
-            if last:
-                return
-        except RlmmError as error:
-            last = error
-        assert time.monotonic() < deadline, f"not in time: {what}; {last!r}"
-        time.sleep(0.3)
-
-
-class OneDaemon(DaemonProcess):
-    """A daemon beside one broker of the cluster."""
-
-    def __init__(self, home: Path, broker_id: int, config: str) -> None:
-        home.mkdir()
-        super().__init__(home)
-        self.broker_id = broker_id
-        key, secret, _ = IDENTITIES["daemon"]
-        (home / "s3.key").write_text(key)
-        (home / "s3.secret").write_text(secret)
-        self.file = home / "rlmm.toml"
-        self.file.write_text(config)
-        self.segments = [s for each in kafka_segments.place(self.log_dir).values() for s in each]
-        self.incarnation = 0
-
-    def _launch(self, notify: str) -> Launch:
-        arguments = ["run", "--config", str(self.file)]
-        return replace(super()._launch(notify), arguments=arguments)
-
-    def hello(self, cluster_id: str) -> bool:
-        """Its broker was started and says what it leads: nothing, here."""
-        self.incarnation = int(time.time() * 1000)  # noqa: TID251 - a broker's clock
-        options = ClientOptions(
-            role="broker",
-            part="metadata",
-            cluster_id=cluster_id,
-            broker_id=self.broker_id,
-            broker_incarnation=self.incarnation,
-        )
-        with Client(self.socket_path, options) as client:
-            client.replace_assignment([], [])
-        return True
-
-    def at(self, partition: TopicIdPartition, luck: random.Random) -> KafkaSegment:
-        """A segment of a partition, its files where the broker would have them."""
-        found = luck.choice(self.segments)
-        home = self.log_dir / f"{partition.topic}-{partition.partition}"
-        home.mkdir(exist_ok=True)
-        stem = home / Path(found.stem).name
-        if not Path(f"{stem}.log").exists():
-            for file in Path(found.stem).parent.glob(f"{Path(found.stem).name}.*"):
-                shutil.copy(file, home / file.name)
-        metadata = replace(
-            found.metadata,
-            partition=partition,
-            segment_id=SegmentId(luck.randbytes(16)),
-            broker_id=BrokerId(self.broker_id),
-            event_timestamp_ms=int(time.time() * 1000),  # noqa: TID251 - a broker's clock
-        )
-        return replace(found, metadata=metadata, stem=str(stem))
-
-
 class Rig:
     def __init__(
         self, home: Path, cluster: Cluster, probe: Probe, server: S3Server, proxy: ProxyThread
@@ -166,6 +95,10 @@ class Rig:
             )
             for n in (1, 2, 3)
         }
+        key, secret, _ = IDENTITIES["daemon"]
+        for daemon in self.daemons.values():
+            (daemon.directory / "s3.key").write_text(key)
+            (daemon.directory / "s3.secret").write_text(secret)
         self.stop = threading.Event()
         self.copied = 0
 
@@ -232,18 +165,6 @@ def rig(cluster: Cluster, probe: Probe, s3_server: S3Server, tmp_path: Path) -> 
             rig.stop.set()
             for daemon in rig.daemons.values():
                 daemon.kill()
-
-
-def cluster_id_of(daemon: OneDaemon) -> str:
-    told: list[str] = []
-
-    def known() -> bool:
-        with daemon.client() as client:
-            told[:] = [str(client.status()["cluster_id"] or "")]
-        return bool(told[0])
-
-    until(known, "the cluster is known")
-    return told[0]
 
 
 def break_something(rig: Rig, luck: random.Random, number: int) -> None:

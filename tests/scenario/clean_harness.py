@@ -14,10 +14,12 @@ from typing import Any, Final
 from rlmm_daemon.adapters.event_log.memory import AppendFault
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core.disposal.observation import ObservationOptions
 from rlmm_daemon.core.explain import explain
 from rlmm_daemon.core.facts import RemovalFacts
 from rlmm_daemon.core.verdict import Explanation
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.cleaner.observer import ObserverOptions
 from rlmm_daemon.daemon.cleaner.purge import Purge
 from rlmm_daemon.daemon.facts import StorageView, collect
 from rlmm_daemon.domain.errors import RlmmError
@@ -32,6 +34,7 @@ from rlmm_daemon.domain.segment import (
 from rlmm_daemon.ports.storage import UploadInfo
 from tests.scenario.harness import shown
 from tests.simulation.cleaning import (
+    COUNT,
     OPTIONS,
     CleanWorld,
     SimDaemon,
@@ -39,9 +42,12 @@ from tests.simulation.cleaning import (
     partition_of,
     run,
     segment,
+    topic,
 )
 
 AT: Final = partition_of(2)
+FIRST_OTHER: Final = 10
+LOGS: Final = "/logs"
 NUMBER: Final = number_of(AT)
 CUSTOM: Final = CustomMetadata(b"somewhere")
 #: Turns of a second in which something is waited for.
@@ -76,7 +82,8 @@ class CleanHarness:
     # Daemons and brokers.
 
     async def do_start(self, broker: str = "1", jvm_peers: str = "yes") -> str:
-        self.world.daemon(int(broker), replace(OPTIONS, jvm_peers=jvm_peers == "yes"))
+        options = replace(OPTIONS, jvm_peers=jvm_peers == "yes")
+        self.world.daemon(int(broker), options, f"/kept/{broker}")
         await asyncio.sleep(3)
         return ""
 
@@ -98,7 +105,8 @@ class CleanHarness:
         return ""
 
     async def do_own(self, broker: str) -> str:
-        self.world.facts.owners[NUMBER] = int(broker)
+        """Who owns every metadata partition."""
+        self.world.facts.owners.update(dict.fromkeys(range(COUNT), int(broker)))
         return ""
 
     async def do_register(self, broker: str, manager: str = "rlmm", **named: str) -> str:
@@ -119,6 +127,63 @@ class CleanHarness:
         change = self.world.facts.gone.add if how == "gone" else self.world.facts.gone.discard
         change(AT.topic_id)
         return ""
+
+    async def do_observe(self, grace: str, interval: str = "60") -> str:
+        """Let the daemon watch for topics that are gone."""
+        await self.world.disk.make_directory(LOGS)
+        options = ObserverOptions(
+            interval_seconds=float(interval),
+            bounds=ObservationOptions(grace_ms=1000 * int(grace)),
+        )
+        self.daemon.observe(options, [LOGS])
+        await asyncio.sleep(2 * float(interval))
+        return ""
+
+    async def do_others(self, count: str) -> str:
+        """So many other topics, with a segment each."""
+        for number in range(FIRST_OTHER, FIRST_OTHER + int(count)):
+            self.world.finished(number, partition_of(number))
+        return ""
+
+    async def do_others_gone(self, count: str) -> str:
+        """So many of them are deleted, the first ones first."""
+        for number in range(FIRST_OTHER, FIRST_OTHER + int(count)):
+            self.world.facts.gone.add(topic(number))
+        return ""
+
+    async def do_controller(self, broker: str, epoch: str) -> str:
+        self.world.facts.controller = int(broker), int(epoch)
+        return ""
+
+    async def do_cluster(self, name: str) -> str:
+        self.world.facts.cluster_id = name
+        return ""
+
+    async def do_live(self, count: str) -> str:
+        """So many brokers are not fenced."""
+        self.world.facts.live = int(count)
+        return ""
+
+    async def do_directory(self, how: str) -> str:
+        """Whether the broker's disk has a directory of the partition."""
+        file = f"{LOGS}/{AT.topic}-{AT.partition}/partition.metadata"
+        if how == "absent":
+            await self.world.disk.remove(file)
+            return ""
+        await self.world.disk.make_directory(file.rpartition("/")[0])
+        text = f"version: 0\ntopic_id: {uuid_text(AT.topic_id)}\n"
+        await self.world.disk.write_atomically(file, text.encode())
+        return ""
+
+    async def do_observed(self) -> str:
+        """What `rlmm cleanup` shows of the clocks."""
+        observer = self.daemon.cleaner.observer
+        assert observer is not None, "nothing is observed"
+        rows = observer.rows()
+        words = [f"watches {rows['watches']}, seen alive {rows['seen_alive']}"]
+        words += [f"marked {rows['marked']}"] if rows["marked"] else []
+        words += [f"trouble: {rows['trouble']}"] if rows["trouble"] else []
+        return "\n".join([", ".join(words), *(row["clock"] for row in rows["topics"])])
 
     # Segments.
 
@@ -263,7 +328,7 @@ class CleanHarness:
         lines: list[str] = []
         for _ in range(PATIENCE):
             values = self.world.store.partition(MetadataPartition(NUMBER)).values
-            lines += [_line(value) for value in values[self._shown :] if value is not None]
+            lines += [line for value in values[self._shown :] if (line := _line(value))]
             self._shown = len(values)
             if until is None or any(until in line for line in lines):
                 return "\n".join(lines) or "nothing"
@@ -295,12 +360,13 @@ def _number_in(key: str) -> int:
     raise AssertionError(key)
 
 
-def _line(value: bytes) -> str:
-    """An event in words, as far as this world's partition goes."""
-    event = records.decode(value)
+def _line(value: bytes | None) -> str | None:
+    """An event in words; None: of another topic."""
+    event = None if value is None else records.decode(value)
+    if event is None or isinstance(event, SegmentSnapshot) or event.partition != AT:
+        return None
     if isinstance(event, PartitionDelete):
         return f"{event.state.name} by {event.broker_id}"
-    assert not isinstance(event, SegmentSnapshot), "is no event"
     number = int.from_bytes(event.segment_id, "big")
     only = " only_if_started" if event.custom_metadata == ONLY_IF_STARTED else ""
     return f"{event.state.name} {number} by {event.broker_id}{only}"
@@ -309,6 +375,7 @@ def _line(value: bytes) -> str:
 def _without_times(text: str) -> str:
     """Leave out what hangs on a millisecond of the daemons' own pace."""
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ \([^)]*\)", "WHEN", text)
+    text = re.sub(r"due \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "due WHEN", text)
     text = re.sub(r"up to offset \d+; its log spans \d+ to \d+", "to its end", text)
     return re.sub(r"segment A{20}([A-Za-z0-9_-]{2})", r"segment ..\1", text)
 

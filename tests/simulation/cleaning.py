@@ -6,9 +6,9 @@ what, which topic ids are gone, who is registered), the brokers' copies, and the
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
@@ -21,10 +21,12 @@ from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer, ObserverOptions
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import Peers
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
+from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import (
     BrokerId,
@@ -42,10 +44,14 @@ from rlmm_daemon.domain.segment import (
     SegmentState,
     SegmentUpdate,
 )
+from rlmm_daemon.ports.cluster import ClusterLook
 from tests.simulation.clock import SimClock
 from tests.simulation.disk import DiskFaults, SimDisk
 from tests.simulation.loop import SimLoop
 from tests.simulation.platter import Platter
+
+if TYPE_CHECKING:
+    from rlmm_daemon.ports.cluster import Cluster
 
 COUNT = 2
 CLUSTER = "c1"
@@ -84,8 +90,32 @@ class ClusterFacts:
     #: Nobody can be asked.
     silent: bool = False
     owners: dict[int, int] = field(default_factory=dict)
+    cluster_id: str = CLUSTER
+    controller: tuple[int, int] = (1, 1)
+    #: None: every registered broker is live.
+    live: int | None = None
     registered: set[BrokerId] = field(default_factory=set)
     presences: dict[BrokerId, Presence] = field(default_factory=dict)
+
+
+class SimCluster:
+    """`ports.cluster.Cluster.look` from the facts."""
+
+    def __init__(self, facts: ClusterFacts) -> None:
+        self._facts = facts
+
+    async def look(self, topic_ids: frozenset[TopicId]) -> ClusterLook:
+        await asyncio.sleep(0.01)
+        if self._facts.silent:
+            raise StorageUnavailable("a broker does not answer")
+        registered = len(self._facts.registered)
+        return ClusterLook(
+            cluster_id=self._facts.cluster_id,
+            controller=self._facts.controller,
+            live=registered if self._facts.live is None else self._facts.live,
+            registered=registered,
+            unknown=topic_ids & self._facts.gone,
+        )
 
 
 class SimProof:
@@ -151,7 +181,13 @@ class SimCopies:
 class SimDaemon:
     """One daemon beside one broker."""
 
-    def __init__(self, world: "CleanWorld", broker_id: int, options: CleanerOptions) -> None:
+    def __init__(
+        self,
+        world: "CleanWorld",
+        broker_id: int,
+        options: CleanerOptions,
+        state_dir: str | None = None,
+    ) -> None:
         self.world, self.broker_id = world, BrokerId(broker_id)
         world.lives += 1  # a lock that was asked for in the last moment may come after the death
         self.manager = Manager(
@@ -160,7 +196,7 @@ class SimDaemon:
             clock=world.clock,
             rng=random.Random(f"manager/{broker_id}"),
             options=ManagerOptions(
-                state_dir=f"/state{broker_id}/{world.lives}",
+                state_dir=state_dir or f"/state{broker_id}/{world.lives}",
                 snapshots=SnapshotOptions(after_events=10**9, after_seconds=10**9),
             ),
         )
@@ -181,9 +217,23 @@ class SimDaemon:
             rng=random.Random(f"cleaner/{broker_id}"),
         )
         self.task: asyncio.Task[None] | None = None
+        self.observer_task: asyncio.Task[None] | None = None
 
     def start(self, group: asyncio.TaskGroup) -> None:
         self.task = group.create_task(self._run(), name=f"daemon-{self.broker_id}")
+
+    def observe(self, options: ObserverOptions, log_dirs: Sequence[str] = ()) -> Observer:
+        """Let it watch for topics that are gone."""
+        made = self.cleaner.observer = Observer(
+            manager=self.manager,
+            cluster=cast("Cluster", SimCluster(self.world.facts)),
+            log_dirs=log_dirs,
+            broker_id=self.broker_id,
+            watches=lambda: self.cleaner.owns(WATCHED_BY_OWNER_OF),
+            options=options,
+        )
+        self.observer_task = self.world.group.create_task(made.run(), name="observer")
+        return made
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -201,6 +251,10 @@ class SimDaemon:
             self.task.cancel()
             await asyncio.wait({self.task})
             self.task = None
+        if self.observer_task is not None:
+            self.observer_task.cancel()
+            await asyncio.wait({self.observer_task})
+            self.observer_task = None
 
 
 class CleanWorld:
@@ -231,8 +285,13 @@ class CleanWorld:
 
     # The daemons.
 
-    def daemon(self, broker_id: int = 1, options: CleanerOptions = OPTIONS) -> SimDaemon:
-        made = self.daemons[broker_id] = SimDaemon(self, broker_id, options)
+    def daemon(
+        self,
+        broker_id: int = 1,
+        options: CleanerOptions = OPTIONS,
+        state_dir: str | None = None,
+    ) -> SimDaemon:
+        made = self.daemons[broker_id] = SimDaemon(self, broker_id, options, state_dir)
         self.facts.registered.add(BrokerId(broker_id))
         self.present(broker_id)
         made.start(self.group)

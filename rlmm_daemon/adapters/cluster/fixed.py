@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
+from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId
-from rlmm_daemon.ports.cluster import BrokerInfo, TieredTopics
+from rlmm_daemon.ports.cluster import BrokerInfo, ClusterLook, TieredTopics
 
 
 class FixedCluster:
@@ -36,6 +37,10 @@ class FixedCluster:
     ) -> frozenset[TopicId]:
         """Return none: nobody was asked, so nothing is known to be gone."""
         return frozenset()
+
+    async def look(self, topic_ids: frozenset[TopicId]) -> ClusterLook:
+        """Refuse: there is nobody to ask."""
+        raise StorageUnavailable(f"no cluster was asked about {len(topic_ids)} topics")
 
     async def tiered_topics(
         self,

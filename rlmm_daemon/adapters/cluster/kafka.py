@@ -17,16 +17,18 @@ from rlmm_daemon.adapters.kafka_connection.requests import (
     NO_TAGS,
     DescribeCluster,
     DescribeConfigs,
+    DescribeQuorum,
     Metadata,
 )
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, TopicIdPartition
-from rlmm_daemon.ports.cluster import BrokerInfo, TieredTopics
+from rlmm_daemon.ports.cluster import BrokerInfo, ClusterLook, TieredTopics
 
 VIEW_SECONDS: Final = 29.0
 _BROKERS: Final = 1
 _TOPIC_RESOURCE: Final = 2
 _UNKNOWN_TOPIC_ID: Final = 100
+_QUORUM_TOPIC: Final = "__cluster_metadata"
 _TIERED: Final = "remote.storage.enable"
 _CLEANUP: Final = "cleanup.policy"
 #: Topics named in one request: a cluster may have a hundred thousand.
@@ -108,6 +110,38 @@ class KafkaCluster:
                 break
             unknown &= await self._unknown_to(node, unknown)
         return unknown
+
+    async def look(self, topic_ids: frozenset[TopicId]) -> ClusterLook:
+        """Return what every live broker says; another controller at the end is no whole answer.
+
+        The brokers name no controller: what Metadata calls so is one of themselves, drawn anew
+        each time. So the quorum's leader is asked for, which needs DESCRIBE on the cluster.
+        """
+        before = await self._controller()
+        unknown = await self.topic_ids_unknown(topic_ids)
+        brokers = self._brokers
+        if await self._controller() != before:
+            raise StorageUnavailable("the controller changed in the middle of a look")
+        assert self._cluster_id is not None, "the brokers were described"
+        return ClusterLook(
+            cluster_id=self._cluster_id,
+            controller=before,
+            live=sum(not each.fenced for each in brokers.values()),
+            registered=len(brokers),
+            unknown=unknown,
+        )
+
+    async def _controller(self) -> tuple[int, int]:
+        """Return the leader of the controllers' quorum, and its epoch."""
+        request = DescribeQuorum([(_QUORUM_TOPIC, [(0, NO_TAGS)], NO_TAGS)], NO_TAGS)
+        _, answer = await self._client.ask_any(request)
+        rows = [row for _, partitions, _ in answer.topics for row in partitions]
+        for error in (answer.error, *(row[1] for row in rows)):
+            if error:
+                raise error_of(error, "asking for the controller")
+        if len(rows) != 1 or rows[0][2] < 0:
+            raise StorageUnavailable("the controllers have no leader")
+        return rows[0][2], rows[0][3]
 
     async def tiered_topics(self, broker_id: BrokerId) -> TieredTopics:
         """Return the tiered partitions with a replica at that broker, and what compacts."""

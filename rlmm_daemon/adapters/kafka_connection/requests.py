@@ -189,6 +189,16 @@ DescribeCluster = _api(
      ("operations", Int32)),
 )  # fmt: skip
 
+_REPLICAS = _many(("id", Int32), ("end", Int64))
+
+DescribeQuorum = _api(
+    "DescribeQuorum", 55, 0,
+    (("topics", _many(("name", _TEXT), ("partitions", _many(("index", Int32))))),),
+    (("error", Int16), ("topics", _many(("name", _TEXT), ("partitions", _many(
+        ("index", Int32), ("error", Int16), ("leader", Int32), ("epoch", Int32),
+        ("high_watermark", Int64), ("voters", _REPLICAS), ("observers", _REPLICAS)))))),
+)  # fmt: skip
+
 CreateTopics = _api(
     "CreateTopics", 19, 5,
     (("topics", _many(

@@ -1,19 +1,23 @@
 """The clock of marks that nobody asked for: topic ids that every broker has long called unknown.
 
 A topic id is due once it was unknown in every look for a whole grace period, having been seen alive
-in this cluster before. Anything odd starts the clock over: a look that failed or was partial, other
-controllers or cluster ids, an event of that id, a directory of it on the broker's disks. What looks
-like a disaster (many ids unknown at once) marks nothing at all, and beyond an hourly cap a person
-has to say so: `rlmm purge`.
+in this cluster before. Anything odd starts the clock over: a look that failed or was partial,
+another controller or cluster id, an event of that id, a directory of it on the broker's disks. What
+looks like a disaster (many ids unknown at once) marks nothing at all, and beyond an hourly cap a
+person has to say so: `rlmm purge`.
 """
 
+import enum
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from rlmm_daemon.domain.ids import TopicId
 
-HOUR_MS = 3_600_000
+HOUR_MS: Final = 3_600_000
+#: Ids that are remembered as seen alive; beyond it none is taken up, so it is never marked.
+SEEN_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,8 @@ class Look:
     #: Of a clock that never goes back.
     at_ms: int
     cluster_id: str
-    controller_id: int
+    #: Who leads the controllers, and in which epoch.
+    controller: tuple[int, int]
     #: Live brokers that answered, each with this cluster id; and how many are registered.
     answers: int
     registered: int
@@ -44,10 +49,35 @@ class Look:
     unknown: frozenset[TopicId]
     #: Ids that a directory below the broker's `log_dirs` carries in its `partition.metadata`.
     on_disk: frozenset[TopicId]
-    #: Id -> how many events of it were applied since this daemon's start.
+    #: Id -> how many events of it were read since this daemon's start.
     events: Mapping[TopicId, int]
     #: Id -> bytes of its live segments.
     size_bytes: Mapping[TopicId, int]
+
+
+class Clock(enum.Enum):
+    """How the clock of an id stands that every live broker calls unknown."""
+
+    RUNNING = "clock_runs"
+    #: The last look failed or was partial; the next whole one starts it.
+    LOOK_FAILED = "look_failed"
+    #: One answer of a cluster that has more brokers.
+    TOO_FEW = "too_few_brokers"
+    NEVER_SEEN = "never_seen_alive"
+    ON_DISK = "directory_on_disk"
+    #: It runs, and nothing is marked while so many ids are unknown at once.
+    TOO_MANY = "too_many_unknown"
+    #: It ran out beyond the hourly cap.
+    FOR_PURGE = "over_the_cap"
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One id that every live broker calls unknown."""
+
+    clock: Clock
+    #: When its clock started, of the looks' own clock; None: it does not run.
+    since_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -58,43 +88,66 @@ class _Suspect:
 
 @dataclass(slots=True)
 class Observation:
-    """What the looks so far amount to; in memory only, so a restart starts every clock over."""
+    """What the looks so far amount to; the clocks are in memory, so a restart starts them over."""
 
     options: ObservationOptions = field(default_factory=ObservationOptions)
-    #: Ids seen alive in the present cluster.
+    #: Ids seen alive in the present cluster, and which cluster that is.
     seen: set[TopicId] = field(default_factory=set)
+    cluster_id: str | None = None
     #: Due, but over the cap: only `rlmm purge` marks them.
     for_purge: set[TopicId] = field(default_factory=set)
+    #: What people are told of each id that the last look found unknown.
+    watched: dict[TopicId, Watched] = field(default_factory=dict)
     _suspects: dict[TopicId, _Suspect] = field(default_factory=dict)
     _marked: deque[tuple[int, int]] = field(default_factory=deque)
-    _cluster_id: str | None = None
-    _controller_id: int | None = None
+    _controller: tuple[int, int] | None = None
 
     def failed(self) -> None:
         """A look failed or was partial: every clock starts over."""
         self._suspects.clear()
+        self.watched = {
+            topic_id: each if each.clock is Clock.FOR_PURGE else Watched(Clock.LOOK_FAILED)
+            for topic_id, each in self.watched.items()
+        }
+
+    def stopped(self) -> None:
+        """Somebody else lets clocks run now."""
+        self._suspects.clear()
+        self.watched = {}
 
     def unknown_since(self, topic_id: TopicId) -> int | None:
         """Return when the running clock of an id started."""
         suspect = self._suspects.get(topic_id)
         return None if suspect is None else suspect.since_ms
 
+    def alive(self, cluster_id: str, topic_ids: frozenset[TopicId]) -> None:
+        """Remember ids that a broker of this cluster knows; those of another one are forgotten."""
+        if cluster_id != self.cluster_id:
+            self.seen.clear()
+            self.for_purge.clear()
+            self._suspects.clear()
+        self.cluster_id = cluster_id
+        room = max(0, SEEN_MAX - len(self.seen))
+        self.seen.update(sorted(topic_ids - self.seen)[:room])
+        self.for_purge -= topic_ids
+
     def look(self, look: Look) -> list[TopicId]:
         """Take in a look and return the ids that may be marked now."""
-        if look.cluster_id != self._cluster_id:
-            self.seen.clear()
+        self.alive(look.cluster_id, look.asked - look.unknown)
+        self.seen &= look.asked
+        self.for_purge &= look.asked
+        if look.controller != self._controller:
             self._suspects.clear()
-        if look.controller_id != self._controller_id:
+        self._controller = look.controller
+        enough = look.answers > 1 or look.answers == look.registered == 1
+        many = len(look.unknown) > self.options.unknown_share_max * len(look.asked)
+        if enough:
+            self._run_clocks(look)
+        else:
             self._suspects.clear()
-        self._cluster_id, self._controller_id = look.cluster_id, look.controller_id
-        self.seen |= look.asked - look.unknown
-        if not look.answers or (look.answers == 1 and look.registered != 1):
-            self._suspects.clear()
-            return []
-        self._run_clocks(look)
-        if len(look.unknown) > self.options.unknown_share_max * len(look.asked):
-            return []
-        return self._within_cap(look, self._due(look))
+        marks = [] if many or not enough else self._within_cap(look, self._due(look))
+        self._tell(look, enough=enough, many=many, marks=frozenset(marks))
+        return marks
 
     def _run_clocks(self, look: Look) -> None:
         doubtful = (look.unknown & self.seen) - look.on_disk
@@ -129,3 +182,18 @@ class Observation:
             else:
                 self.for_purge.add(topic_id)
         return marks
+
+    def _tell(self, look: Look, *, enough: bool, many: bool, marks: frozenset[TopicId]) -> None:
+        def judged(topic_id: TopicId) -> Watched:
+            if topic_id in self.for_purge:
+                return Watched(Clock.FOR_PURGE)
+            if not enough:
+                return Watched(Clock.TOO_FEW)
+            if topic_id not in self.seen:
+                return Watched(Clock.NEVER_SEEN)
+            if topic_id in look.on_disk:
+                return Watched(Clock.ON_DISK)
+            since_ms = self._suspects[topic_id].since_ms
+            return Watched(Clock.TOO_MANY if many else Clock.RUNNING, since_ms)
+
+        self.watched = {topic_id: judged(topic_id) for topic_id in look.unknown - marks}

@@ -8,6 +8,7 @@
     proof       the second fact: is the topic id gone?
     peers       what the presence files say of other brokers
     purge       what a person orders
+    observer    marks that nobody asked for, off unless configured; directories: what disks carry
     notes       what `rlmm cleanup` and `rlmm explain` are told
 
 Nothing is remembered but what the log says: a new owner goes on where the old one stopped, and two

@@ -12,7 +12,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -37,6 +38,9 @@ from rlmm_daemon.domain.errors import NotReady, RlmmError
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from rlmm_daemon.daemon.cleaner.observer import Observer
 
 logger = structlog.get_logger(__name__)
 
@@ -100,6 +104,8 @@ class Cleaner:
         self._passes: Counter[MetadataPartition] = Counter()
         self._group: asyncio.TaskGroup | None = None
         self._orders: dict[str, asyncio.Task[None]] = {}
+        #: Marks what nobody asked for; None: that is off, as it is unless configured.
+        self.observer: Observer | None = None
         manager.hooks.applied.append(self._applied)
 
     # The tasks.
@@ -302,20 +308,17 @@ class Cleaner:
         """Return where a user partition stands, for `explain`."""
         note, stuck = self.notes.removals.get(partition), self.notes.stuck.get(partition)
         facts = RemovalFacts(
-            copies=dict(stuck.copies) if stuck else {}, deletes=dict(stuck.deletes) if stuck else {}
+            copies=dict(stuck.copies) if stuck else {},
+            deletes=dict(stuck.deletes) if stuck else {},
+            observed=None if self.observer is None else self.observer.told(partition.topic_id),
         )
         if note is None:
             return facts
         error = (
             None if note.error is None else LastError(message=note.error, at_ms=note.error_at_ms)
         )
-        return RemovalFacts(
-            step=note.step,
-            since_ms=note.since_ms,
-            deleted=note.deleted,
-            error=error,
-            copies=facts.copies,
-            deletes=facts.deletes,
+        return replace(
+            facts, step=note.step, since_ms=note.since_ms, deleted=note.deleted, error=error
         )
 
     def rows(self) -> dict[str, Any]:
@@ -336,6 +339,7 @@ class Cleaner:
             "deleted": dict(self.notes.deleted),
             "failures": self.notes.failures,
             "waiting": len(self.segments.backoff) + len(self._backoff),
+            "observation": None if self.observer is None else self.observer.rows(),
         }
 
     def _removal_row(self, partition: TopicIdPartition) -> dict[str, Any]:

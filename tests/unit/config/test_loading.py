@@ -193,6 +193,15 @@ def test_a_cluster_is_discovered_only_where_there_is_one_to_ask():
     assert parsed.assignment.mode == "discover"
 
 
+def test_a_cluster_is_observed_only_where_there_is_one_to_ask_and_a_cleaner():
+    observe = "[cleaner.observe]\nenabled = true\ngrace_seconds = 300\n"
+    found = problems(SMALLEST + observe)
+    assert any("an embedded log knows none" in each for each in found)
+    assert any('storage.kind = "none" has none' in each for each in found)
+    assert any("shorter than two of its intervals" in each for each in found)
+    assert not parse(SMALLEST).cleaner.observe.enabled
+
+
 def test_a_missing_table_is_named_with_what_it_has_to_hold():
     assert problems("") == [
         "the table [daemon] is missing",

@@ -28,6 +28,9 @@ class FakeClient:
         self.topic_error = 0
         self.describe_error = 0
         self.asked: list[str] = []
+        #: Who leads the controllers, by question; the last answer stays.
+        self.controllers = [(2, 7)]
+        self.quorum_error = 0
 
     async def ask_any(self, request: Any) -> tuple[Node, Any]:
         return Node(1, "h", 1), await self.ask(Node(1, "h", 1), request)
@@ -63,6 +66,15 @@ class FakeClient:
     def _topic(self, name: str, error: int = 0) -> tuple[Any, ...]:
         partitions: Any = [(0, n, at, 0, [at, 3], [at], [], {}) for n, at in self.leaders.items()]
         return error, name, OLD, False, partitions, 0, {}
+
+    def on_describequorum(self, _: Node, request: Any) -> tuple[Any, ...]:
+        assert request.topics[0][0] == "__cluster_metadata"
+        leader, epoch = self.controllers[0]
+        if len(self.controllers) > 1:
+            del self.controllers[0]
+        row: Any = (0, self.quorum_error, leader, epoch, 99, [(1, 99, {})], [], {})
+        rows: Any = [("__cluster_metadata", [row], {})]
+        return 0, rows
 
     def on_describeconfigs(self, _: Node, request: Any) -> tuple[Any, ...]:
         rows: Any = [
@@ -140,6 +152,34 @@ async def test_a_live_broker_that_is_silent_leaves_the_question_open(cluster, cl
     assert await cluster.topic_ids_unknown(frozenset({NEW})) == {NEW}, "a fenced one is not live"
 
 
+async def test_a_look_names_the_controller_and_how_many_answered(cluster):
+    told = await cluster.look(frozenset({OLD, NEW}))
+    assert (told.cluster_id, told.controller) == ("cluster", (2, 7))
+    assert (told.live, told.registered) == (2, 3)
+    assert told.unknown == {NEW}
+
+
+async def test_a_look_is_not_whole_if_the_controller_changed_in_it(cluster, client):
+    client.controllers = [(2, 7), (2, 8)]
+    with pytest.raises(StorageUnavailable, match="controller changed"):
+        await cluster.look(frozenset({NEW}))
+
+
+async def test_a_look_is_not_whole_without_a_controller_or_the_right_to_ask(cluster, client):
+    client.controllers = [(-1, 7)]
+    with pytest.raises(StorageUnavailable, match="no leader"):
+        await cluster.look(frozenset({NEW}))
+    client.quorum_error = 31
+    with pytest.raises(UnavailableError, match="DESCRIBE on the cluster"):
+        await cluster.look(frozenset({NEW}))
+
+
+async def test_a_look_is_not_whole_while_a_live_broker_is_silent(cluster, client):
+    client.silent = {2}
+    with pytest.raises(StorageUnavailable):
+        await cluster.look(frozenset({NEW}))
+
+
 async def test_the_tiered_partitions_of_a_broker_are_those_that_it_replicates(cluster, client):
     found = await cluster.tiered_topics(BrokerId(2))
     assert found.replicated == {TopicIdPartition(OLD, "orders", 1)}
@@ -179,3 +219,5 @@ async def test_a_cluster_of_one_knows_itself():
     assert await fixed.metadata_leaders() == {MetadataPartition(0): 7, MetadataPartition(1): 7}
     assert await fixed.topic_ids_unknown(frozenset({NEW})) == frozenset()
     assert await fixed.tiered_topics(BrokerId(7)) == TieredTopics()
+    with pytest.raises(StorageUnavailable):
+        await fixed.look(frozenset({NEW}))

@@ -16,7 +16,7 @@ def look(at_ms: int, *unknown: TopicId) -> Look:
     return Look(
         at_ms=at_ms,
         cluster_id="c",
-        controller_id=1,
+        controller=(1, 7),
         answers=3,
         registered=3,
         asked=frozenset(IDS),
@@ -51,7 +51,8 @@ def test_an_id_that_was_never_seen_alive_is_never_marked():
     "odd",
     [
         {"unknown": frozenset()},
-        {"controller_id": 2},
+        {"controller": (2, 8)},
+        {"controller": (1, 9)},
         {"cluster_id": "another"},
         {"on_disk": frozenset({GONE})},
         {"events": {GONE: 1}},
@@ -62,7 +63,7 @@ def test_an_id_that_was_never_seen_alive_is_never_marked():
 )
 def test_anything_odd_starts_the_clock_over(watch, odd):
     watch.look(replace(look(DAY - 5, GONE), **odd))
-    lasting = {name: value for name, value in odd.items() if name in ("events", "controller_id")}
+    lasting = {name: value for name, value in odd.items() if name in ("events", "controller")}
     assert watch.look(replace(look(DAY + 1, GONE), **lasting)) == []
     # In another cluster it was never seen alive, so it is never marked there.
     due = [] if "cluster_id" in odd else [GONE]

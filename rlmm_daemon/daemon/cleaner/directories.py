@@ -1,0 +1,48 @@
+"""Which topic ids the broker's disks carry: `partition.metadata` below each of its `log_dirs`.
+
+A directory that is being deleted (`*-delete`) counts too: its topic was there a moment ago.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rlmm_daemon.domain.errors import InvalidArgument, StorageUnavailable
+from rlmm_daemon.domain.ids import TopicId, uuid_bytes
+from rlmm_daemon.ports.disk import Disk
+
+FILE: Final = "partition.metadata"
+_KEY: Final = "topic_id:"
+
+
+async def topic_ids_on_disk(disk: Disk, log_dirs: Sequence[str]) -> frozenset[TopicId]:
+    """Return the topic ids of every partition directory.
+
+    Raises:
+        StorageUnavailable: a directory or a file cannot be read, so nothing is known to be absent.
+    """
+    found: set[TopicId] = set()
+    for log_dir in log_dirs:
+        try:
+            for name in await disk.list(log_dir):
+                data = await _read(disk, f"{log_dir}/{name}/{FILE}")
+                if data is not None:
+                    found.add(_topic_id(data))
+        except (OSError, InvalidArgument, UnicodeDecodeError) as error:
+            raise StorageUnavailable(
+                f"the broker's {log_dir} could not be read: {error}"
+            ) from error
+    return frozenset(found)
+
+
+async def _read(disk: Disk, path: str) -> bytes | None:
+    try:
+        return await disk.read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # a checkpoint file, or a directory of no partition
+
+
+def _topic_id(data: bytes) -> TopicId:
+    for line in data.decode("ascii").splitlines():
+        if line.startswith(_KEY):
+            return TopicId(uuid_bytes(line.removeprefix(_KEY).strip()))
+    raise InvalidArgument(f"a {FILE} names no topic id")

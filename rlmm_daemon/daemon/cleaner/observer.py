@@ -1,0 +1,298 @@
+"""Marks that nobody asked for: looks at the cluster, and lets `core.disposal.observation` judge.
+
+Off unless configured. Every daemon remembers which topic ids it heard the brokers know; the clocks
+run in one of them, beside the leader of metadata partition 0, which then follows every metadata
+partition: an event anywhere in the log starts a clock over. A mark is not a delete: the cleaner
+asks every broker again before it begins.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.codec.state_files import Observed
+from rlmm_daemon.core.disposal.observation import Clock, Look, Observation, ObservationOptions
+from rlmm_daemon.core.facts import ObservedFacts
+from rlmm_daemon.core.outcome import Outcome, Unreadable
+from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.cleaner.directories import topic_ids_on_disk
+from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.domain.errors import Malformed, NotReady, RlmmError, StorageUnavailable
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    MetadataPartition,
+    TopicId,
+    TopicIdPartition,
+    uuid_bytes,
+    uuid_text,
+)
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+from rlmm_daemon.ports.cluster import Cluster, ClusterLook
+
+logger = structlog.get_logger(__name__)
+
+#: Whose owner is the one daemon that lets clocks run.
+WATCHED_BY_OWNER_OF: Final = MetadataPartition(0)
+#: A look that takes longer has failed.
+LOOK_SECONDS_MAX: Final = 60.0
+#: After a look that failed.
+RETRY_SECONDS: Final = 15.0
+#: User partitions that are counted before others get a turn.
+_TURN: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverOptions:
+    """When to look, and what may be marked."""
+
+    interval_seconds: float = 300.0
+    write_seconds: float = 30.0
+    bounds: ObservationOptions = field(default_factory=ObservationOptions)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A topic that has segments and that nobody marked."""
+
+    partitions: list[TopicIdPartition] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class Observer:
+    """Looks for ever; what it found out is for people, and in the marks it appends."""
+
+    def __init__(
+        self,
+        *,
+        manager: Manager,
+        cluster: Cluster,
+        log_dirs: Sequence[str],
+        broker_id: BrokerId,
+        watches: Callable[[], bool],
+        options: ObserverOptions,
+    ) -> None:
+        """`watches`: whether this daemon is the one that lets clocks run."""
+        self._manager, self._cluster, self._log_dirs = manager, cluster, log_dirs
+        self._broker_id, self._watches, self._options = broker_id, watches, options
+        self.observation = Observation(options.bounds)
+        #: What the last look met; None: it was whole.
+        self.trouble: str | None = None
+        self.failures = 0
+        #: Topics that were marked since the start.
+        self.marked = 0
+        self.last_look_ms: int | None = None
+        self._events: Counter[TopicId] = Counter()
+        self._kept: Observed | None = None
+        self._loaded = False
+        manager.hooks.applied.append(self._read)
+
+    def _read(self, _number: MetadataPartition, outcome: Outcome) -> None:
+        if not isinstance(outcome, Unreadable):
+            self._events[outcome.partition.topic_id] += 1
+
+    async def run(self) -> None:
+        """Look every interval, for ever."""
+        await self._manager.until_open()
+        while True:
+            if self._watches():
+                await self._watch()
+            else:
+                await self._turn(whole=False)
+
+    async def _watch(self) -> None:
+        """Let clocks run for as long as it is this daemon that does; they begin now."""
+        self.observation.failed()
+        follow_set = self._manager.fleet.follow_set
+        assert follow_set is not None, "the log is open"
+        with ExitStack() as kept:
+            for number in range(follow_set.partition_count):
+                kept.enter_context(follow_set.keep(MetadataPartition(number)))
+            while self._watches():
+                await self._turn(whole=True)
+        self.observation.stopped()
+
+    async def _turn(self, *, whole: bool) -> None:
+        seconds = self._options.interval_seconds
+        try:
+            async with asyncio.timeout(LOOK_SECONDS_MAX):
+                await self._load()
+                marks = await self._look(whole=whole)
+                await self._keep()
+            for topic_id, partitions in marks.items():
+                await self._mark(topic_id, partitions)
+        except (RlmmError, OSError, TimeoutError) as error:
+            message = str(error) or f"no answer in {LOOK_SECONDS_MAX:g} s"
+            if self.trouble is None:
+                logger.warning("the cluster was not observed", error=message)
+            self.trouble, self.failures = message, self.failures + 1
+            self.observation.failed()
+            seconds = min(seconds, RETRY_SECONDS)
+        else:
+            self.trouble, self.last_look_ms = None, self._manager.clock.now_ms()
+        await asyncio.sleep(seconds)
+
+    # A look.
+
+    async def _look(self, *, whole: bool) -> dict[TopicId, list[TopicIdPartition]]:
+        """Look at the cluster; return what may be marked now."""
+        known = await self._known(whole=whole)
+        asked = frozenset(known)
+        told = await self._cluster.look(asked)
+        self._require_ours(told)
+        if not whole:
+            self.observation.alive(told.cluster_id, asked - told.unknown)
+            return {}
+        on_disk = await topic_ids_on_disk(self._manager.state.disk, self._log_dirs)
+        self._require_all_ready()
+        if not self._watches():
+            raise NotReady("another daemon observes the cluster now")
+        marks = self.observation.look(
+            Look(
+                at_ms=self._monotonic_ms(),
+                cluster_id=told.cluster_id,
+                controller=told.controller,
+                answers=told.live,
+                registered=told.registered,
+                asked=asked,
+                unknown=told.unknown,
+                on_disk=on_disk,
+                events={each: self._events[each] for each in told.unknown},
+                size_bytes={topic_id: each.size_bytes for topic_id, each in known.items()},
+            )
+        )
+        return {topic_id: known[topic_id].partitions for topic_id in marks}
+
+    async def _known(self, *, whole: bool) -> dict[TopicId, _Known]:
+        """Return the topics that have segments and are not marked, as far as they are followed."""
+        if whole:
+            self._require_all_ready()
+        known: dict[TopicId, _Known] = {}
+        for follower in self._manager.followed():
+            if follower.state is not PartitionState.READY:
+                continue
+            for index, cache in enumerate(list(follower.fold.partitions.at_rest())):
+                if index % _TURN == _TURN - 1:
+                    await asyncio.sleep(0)
+                if cache.delete_state is None and any(cache.segments_by_state):
+                    topic = known.setdefault(cache.partition.topic_id, _Known())
+                    topic.partitions.append(cache.partition)
+                    topic.size_bytes += sum(cache.bytes_by_state)
+        return known
+
+    def _require_all_ready(self) -> None:
+        followers = self._manager.fleet.followers
+        follow_set = self._manager.fleet.follow_set
+        assert follow_set is not None, "the log is open"
+        for number in map(MetadataPartition, range(follow_set.partition_count)):
+            found = followers.get(number)
+            if found is None or found.state is not PartitionState.READY:
+                raise NotReady(f"metadata partition {number} is not ready")
+
+    def _require_ours(self, told: ClusterLook) -> None:
+        identity = self._manager.fleet.identity
+        ours = None if identity is None else identity.cluster_id
+        if ours is not None and told.cluster_id != ours:
+            raise StorageUnavailable(f"the brokers belong to cluster {told.cluster_id}")
+
+    async def _mark(self, topic_id: TopicId, partitions: Sequence[TopicIdPartition]) -> None:
+        logger.warning(
+            "marking a topic that every broker has long called unknown",
+            topic_id=uuid_text(topic_id),
+            topic=partitions[0].topic,
+            partitions=len(partitions),
+        )
+        self.marked += 1
+        for partition in partitions:
+            mark = PartitionDelete(
+                partition=partition,
+                broker_id=self._broker_id,
+                event_timestamp_ms=self._manager.clock.now_ms(),
+                state=PartitionDeleteState.DELETE_PARTITION_MARKED,
+            )
+            await self._manager.put_partition_delete(
+                records.encode(mark), Caller.OPERATOR, self._options.write_seconds
+            )
+
+    # What outlives the process.
+
+    async def _load(self) -> None:
+        if self._loaded:
+            return
+        try:
+            kept = await self._manager.state.observed()
+        except Malformed as error:
+            logger.warning("what was observed before is lost", error=error.message)
+            kept = None
+        self._loaded = True
+        if kept is not None:
+            self._kept = kept
+            self.observation.alive(kept.cluster_id, _ids(kept.seen))
+            self.observation.for_purge |= _ids(kept.for_purge)
+
+    async def _keep(self) -> None:
+        observation = self.observation
+        if observation.cluster_id is None:
+            return
+        now = Observed(
+            cluster_id=observation.cluster_id,
+            seen=sorted(map(uuid_text, observation.seen)),
+            for_purge=sorted(map(uuid_text, observation.for_purge)),
+        )
+        if now != self._kept:
+            await self._manager.state.write_observed(now)
+            self._kept = now
+
+    # For people.
+
+    def told(self, topic_id: TopicId) -> ObservedFacts | None:
+        """Return how the clock of a topic id stands; None: a broker knows it, or nobody asked."""
+        found = self.observation.watched.get(topic_id)
+        if found is None:
+            return None
+        if found.since_ms is None:
+            return ObservedFacts(clock=found.clock)
+        manager_clock = self._manager.clock
+        since_ms = manager_clock.now_ms() - (self._monotonic_ms() - found.since_ms)
+        due_ms = since_ms + self._options.bounds.grace_ms
+        return ObservedFacts(clock=found.clock, since_ms=since_ms, due_ms=due_ms)
+
+    def clocks(self) -> Counter[Clock]:
+        """Return how many ids' clocks stand how."""
+        return Counter(each.clock for each in self.observation.watched.values())
+
+    def rows(self) -> dict[str, Any]:
+        """Return what `rlmm cleanup` and `rlmm status` show."""
+        rows = []
+        for topic_id in sorted(self.observation.watched):
+            told = self.told(topic_id)
+            assert told is not None, "it is watched"
+            rows.append(
+                {
+                    "topic_id": uuid_text(topic_id),
+                    "clock": told.clock.value,
+                    "since_ms": told.since_ms,
+                    "due_ms": told.due_ms,
+                }
+            )
+        return {
+            "watches": self._watches(),
+            "last_look_ms": self.last_look_ms,
+            "trouble": self.trouble,
+            "seen_alive": len(self.observation.seen),
+            "marked": self.marked,
+            "topics": rows,
+        }
+
+    def _monotonic_ms(self) -> int:
+        return round(1000 * self._manager.clock.monotonic())
+
+
+def _ids(texts: Sequence[str]) -> frozenset[TopicId]:
+    return frozenset(TopicId(uuid_bytes(each)) for each in texts)

@@ -1,0 +1,186 @@
+"""A topic that real brokers forgot is marked unasked once its time is up, and nothing else is."""
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.dev.kafka.cluster import Cluster
+from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes
+from tests.kafka.cleaner_rig import OneDaemon, cluster_id_of, until
+from tests.kafka.probe import Probe
+
+pytestmark = pytest.mark.timeout(600)
+
+#: One of them is below 5 % of their bytes.
+TOPICS = 24
+CONFIG = """
+[daemon]
+broker_id = {broker_id}
+state_dir = "var/state"
+log_dirs = ["var/kafka-logs", "{log_dir}"]
+[socket]
+path = "var/rlmm.sock"
+[event_log]
+kind = "kafka"
+[event_log.kafka]
+bootstrap = {bootstrap}
+topic = "{topic}"
+[event_log.kafka.admin]
+partition_count = 2
+replication_factor = 3
+[storage]
+kind = "local"
+directory = "{remote}"
+shared = true
+[cleaner]
+interval_seconds = 1
+[cleaner.observe]
+enabled = true
+interval_seconds = 1
+grace_seconds = 8
+[admin]
+listen = "127.0.0.1:0"
+"""
+
+
+class Rig:
+    def __init__(self, home: Path, cluster: Cluster, probe: Probe) -> None:
+        self.cluster, self.probe = cluster, probe
+        self.name = f"rlmm.observed.{os.urandom(3).hex()}"
+        self.remote = home / "remote"
+        self.daemons = {
+            n: OneDaemon(
+                home / f"d{n}",
+                n,
+                CONFIG.format(
+                    broker_id=n,
+                    bootstrap=cluster.bootstrap().split(","),
+                    topic=self.name,
+                    remote=self.remote,
+                    log_dir=cluster.data(n),
+                ),
+            )
+            for n in (1, 2, 3)
+        }
+        self.topics: dict[str, str] = {}
+
+    def stock(self) -> None:
+        """Topics of the cluster, each with a segment of the same size in the storage."""
+        luck = random.Random(5)
+        daemon = self.daemons[1]
+        del daemon.segments[1:]
+        for number in range(TOPICS):
+            name = f"{self.name}.t{number}"
+            answer = self.probe.ask(
+                "create",
+                topic=name,
+                partitions=1,
+                replicas=3,
+                config={"file.delete.delay.ms": "1000"},
+            )
+            self.topics[name] = str(answer["id"])
+            segment = daemon.at(self.partition(name), luck)
+            with daemon.client(timeout_seconds=60.0) as client:
+                client.copy_segment(segment.metadata, segment.files)
+
+    def partition(self, name: str) -> TopicIdPartition:
+        return TopicIdPartition(TopicId(uuid_bytes(self.topics[name])), name, 0)
+
+    def observation(self, daemon: OneDaemon) -> dict[str, Any]:
+        with daemon.client(timeout_seconds=30.0) as client:
+            told = client.cleanup()["observation"]
+        assert isinstance(told, dict)
+        return told
+
+    def watcher(self) -> OneDaemon | None:
+        """The daemon that lets clocks run."""
+        watching = [d for d in self.daemons.values() if self.observation(d)["watches"]]
+        return watching[0] if len(watching) == 1 else None
+
+    def has_heard_of_all(self) -> OneDaemon | None:
+        found = self.watcher()
+        if found is None or self.observation(found)["seen_alive"] < len(self.topics):
+            return None
+        return found
+
+    def clock(self, daemon: OneDaemon, name: str) -> dict[str, Any] | None:
+        rows = self.observation(daemon)["topics"]
+        return next((row for row in rows if row["topic_id"] == self.topics[name]), None)
+
+    def clock_since(self, daemon: OneDaemon, name: str) -> int:
+        row = self.clock(daemon, name)
+        return 0 if row is None else row["since_ms"] or 0
+
+    def is_removed(self, name: str) -> bool:
+        told = []
+        for daemon in self.daemons.values():
+            with daemon.client(timeout_seconds=30.0) as client:
+                told.append(client.explain(f"{self.topics[name]}-0")["cause"])
+        return "delete_finished" in told and not self.stored(name)
+
+    def stored(self, name: str) -> list[Path]:
+        return [each for each in self.remote.rglob("*.log") if self.topics[name] in str(each)]
+
+    def marked(self) -> int:
+        return sum(self.observation(each)["marked"] for each in self.daemons.values())
+
+
+@pytest.fixture
+def rig(cluster: Cluster, probe: Probe, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path, cluster, probe)
+    try:
+        yield rig
+    finally:
+        for daemon in rig.daemons.values():
+            daemon.kill()
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)  # noqa: TID251 - a broker's clock
+
+
+def test_what_every_broker_forgot_is_marked_in_time_and_nothing_else(rig):
+    for daemon in rig.daemons.values():
+        daemon.start()
+    cluster_id = cluster_id_of(rig.daemons[1])
+    for daemon in rig.daemons.values():
+        until(partial(daemon.hello, cluster_id), "the daemon knows its cluster")
+    rig.stock()
+    until(rig.has_heard_of_all, "the brokers were heard to know every topic")
+
+    first = f"{rig.name}.t0"
+    began = now_ms()
+    rig.probe.ask("delete", topic=first)
+    until(partial(rig.is_removed, first), "what was deleted is marked and removed")
+    assert now_ms() - began >= 8000, "not before its time is up"
+    assert rig.marked() == 1
+
+    # A broker that says nothing for a moment starts the clock over.
+    watcher = rig.watcher()
+    assert watcher is not None
+    watcher = rig.watcher()
+    assert watcher is not None
+    second = f"{rig.name}.t1"
+    rig.probe.ask("delete", topic=second)
+    until(lambda: rig.clock_since(watcher, second), "the clock runs")
+    silent = next(n for n in rig.daemons if n != watcher.broker_id)
+    rig.cluster.freeze(silent)
+    froze_ms = now_ms()
+    time.sleep(4)
+    rig.cluster.thaw(silent)
+    until(
+        lambda: rig.clock_since(watcher, second) > froze_ms or rig.is_removed(second),
+        "the clock runs anew",
+    )
+    assert not rig.is_removed(second)
+    until(partial(rig.is_removed, second), "it is marked and removed all the same")
+
+    kept = [name for name in rig.topics if name not in (first, second)]
+    assert all(rig.stored(name) for name in kept)
+    assert rig.marked() == 2
