@@ -2,89 +2,165 @@
 
 A new segment of one epoch, and its COPY_SEGMENT_FINISHED right behind the last one: each function
 either does exactly what `PartitionCache.start` or `update` would do, or nothing and says so. Random
-histories are held against both ways in the tests.
+histories are held against both ways in the tests. A cold start is little else than this, so it is
+written for speed: the record is unpacked where it stands, and nothing is called that can be read.
 """
 
 import struct
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.core.cache import PartitionCache
-from rlmm_daemon.domain.ids import SegmentId
+from rlmm_daemon.domain.ids import UUID_BYTES, SegmentId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
+
+if TYPE_CHECKING:
+    from rlmm_daemon.core.user_partitions import Sleeping
 
 _STARTED: Final = int(SegmentState.COPY_SEGMENT_STARTED)
 _FINISHED: Final = int(SegmentState.COPY_SEGMENT_FINISHED)
 _GONE: Final = PartitionDeleteState.DELETE_PARTITION_FINISHED
-#: A tail of one epoch without custom metadata and transaction index, from its end offset on: end
-#: offset, broker, epoch count, epoch, its start, size, custom metadata, state.
-_TAIL: Final = struct.Struct(">9xqi16xBiqxiBB4x")
 _ONE_EPOCH: Final = 2
-_NO_CUSTOM_AT: Final = _TAIL.size - 6
-_BROKER: Final = struct.Struct(">i")
-_BEHIND: Final = bytes((_FINISHED,)) + tails.TXN_INDEX_EMPTY
+_VARINT_TOP: Final = 0x80
+#: A record that adds a segment of one epoch without custom metadata, from its id up to its tags:
+#: id, tags, start offset, end offset, broker, epoch count, epoch, its start, tags, size, custom
+#: metadata, state.
+_ADDED: Final = struct.Struct(">16sBqqi16xBiqBiBB")
+#: A tail like that, as far as a finish asks: end offset, broker, epoch count, epoch, its start,
+#: size, custom metadata, state.
+_TAIL: Final = struct.Struct(">9xqi16xBiqxiBB")
+_NO_TAGS: Final = b"\x00"
+_WITH_TXN_INDEX: Final = _TAIL.size + len(_NO_TAGS)
+_WITHOUT_TXN_INDEX: Final = _TAIL.size + len(tails.TXN_INDEX_EMPTY)
+_ENDS: Final = (tails.TXN_INDEX_EMPTY, _NO_TAGS)
+_COMMON_BYTES: Final = (_WITH_TXN_INDEX, _WITHOUT_TXN_INDEX)
+assert _ADDED.size == UUID_BYTES + _TAIL.size
+#: An update, from its segment id on: id, tags, broker, event timestamp, custom metadata's length.
+_UPDATED: Final = struct.Struct(">16sBi8sB")
+_CUSTOM_AT: Final = _UPDATED.size - 1
+_CUSTOM_IN_TAIL: Final = _TAIL.size - 2
+_HEADER_BYTES: Final = 3
+_ADD: Final = b"\x01\x00\x00"
+_UPDATE: Final = b"\x01\x01\x00"
+#: Of a TopicIdPartitionEntry behind its name.
+_BEHIND_NAME_BYTES: Final = UUID_BYTES + 5
+
+#: Caches by the prefix of their records.
+Caches = Mapping[bytes, "PartitionCache | Sleeping"]
 
 
-def start(cache: PartitionCache, segment_id: SegmentId, tail: bytes) -> bool:
-    """Apply COPY_SEGMENT_STARTED (`tails.is_common_start`) of a segment that was never seen."""
-    if len(tail) != _TAIL.size or cache.delete_state is _GONE:
+def run(caches: Caches, rows: Sequence[tuple[int, bytes | None]], begin: int, end: int) -> int:
+    """Apply rows[begin:end] up to the first that is no such event; return where that stands."""
+    for at in range(begin, end):
+        value = rows[at][1]
+        if value is None or len(value) <= _HEADER_BYTES:
+            return at
+        behind = value[_HEADER_BYTES] + (_HEADER_BYTES + _BEHIND_NAME_BYTES)
+        cache = caches.get(value[_HEADER_BYTES:behind])
+        if type(cache) is not PartitionCache:
+            return at
+        kind = value[:_HEADER_BYTES]
+        if kind == _ADD:
+            if not start(cache, value, behind):
+                return at
+        elif kind != _UPDATE or not finish(cache, value, behind):
+            return at
+    return end
+
+
+def start(cache: PartitionCache, value: bytes, at: int) -> bool:
+    """Apply a key 0 record whose prefix ends at `at`: COPY_SEGMENT_STARTED of an unseen segment."""
+    tags_at = at + _ADDED.size
+    if len(value) <= tags_at or cache.delete_state is _GONE:
         return False
-    _, broker, count, epoch, _, size, _, _ = _TAIL.unpack(tail)
-    segments = cache.segments
-    if count != _ONE_EPOCH or segments.sealed is not None or segment_id in segments.changes:
+    (
+        segment_id, tags, start_offset, end_offset, broker, count, epoch, _, epoch_tags, size,
+        custom, state,
+    ) = _ADDED.unpack_from(value, at)  # fmt: skip
+    behind, segments = value[tags_at:], cache.segments
+    if (
+        count != _ONE_EPOCH
+        or tags
+        or epoch_tags
+        or custom
+        or state
+        or behind not in _ENDS
+        or not 0 <= start_offset <= end_offset
+        or segments.sealed is not None
+        or segment_id in segments.changes
+    ):
         return False
+    index = cache.epochs.indexes.get(epoch) or cache.epochs.made(epoch)
+    index.unreferenced[segment_id] = None
+    segments.changes[segment_id] = value[at + UUID_BYTES :]
+    segments.count += 1
     cache.writer = broker
-    cache.epochs.made(epoch).unreferenced[segment_id] = None
-    segments.put(segment_id, tail, is_new=True)
     cache.segments_by_state[_STARTED] += 1
     cache.bytes_by_state[_STARTED] += size
     cache.changes += 1
     return True
 
 
-def finish(cache: PartitionCache, segment_id: SegmentId, written: bytes, custom: bytes) -> bool:
-    """Apply COPY_SEGMENT_FINISHED of a started segment that follows the last one of its epoch."""
-    segments = cache.segments
-    old = segments.changes.get(segment_id)
-    if old is None or len(old) != _TAIL.size or cache.held or segments.sealed is not None:
+def finish(cache: PartitionCache, value: bytes, at: int) -> bool:
+    """Apply a key 1 record whose prefix ends at `at`: COPY_SEGMENT_FINISHED of a started segment.
+
+    One that follows the last one of its epoch, told by the broker that began it.
+    """
+    custom_at = at + _CUSTOM_AT
+    if len(value) <= custom_at + 2:
         return False
-    end, _, count, epoch, first, size, no_custom, state = _TAIL.unpack(old)
-    index = cache.epochs.get(epoch)
+    found, tags, broker, written_ms, custom = _UPDATED.unpack_from(value, at)
+    state_at = custom_at + (custom or 1)
+    segments, epochs = cache.segments, cache.epochs
+    segment_id = SegmentId(found)
+    old = segments.changes.get(segment_id)
+    if (
+        old is None
+        or tags
+        or custom >= _VARINT_TOP
+        or len(value) != state_at + 2
+        or value[state_at] != _FINISHED
+        or value[state_at + 1]
+        or len(old) not in _COMMON_BYTES
+        or cache.held
+        or segments.sealed is not None
+    ):
+        return False
+    end, began_by, count, epoch, first, size, no_custom, state = _TAIL.unpack_from(old)
+    index = epochs.indexes.get(epoch)
     if (
         count != _ONE_EPOCH
         or no_custom
         or state != _STARTED
         or index is None
         or index.referenced is not None
-        or _BROKER.unpack_from(written)[0] != cache.writer
+        or not broker == began_by == cache.writer
         or segment_id in cache.strays
     ):
         return False
-    own, top = index.cover.own, cache.epochs.highest(epoch)
-    if (own.starts and own.ends[-1] + 1 != first) or first > end or (top or -1) >= end:
+    own, top = index.cover.own, epochs.highests.get(epoch)
+    ends = own.ends
+    if (ends and ends[-1] + 1 != first) or first > end or (top is not None and top >= end):
         return False
-    segments.put(
-        segment_id,
-        b"".join((
-            old[: tails.BROKER_AT],
-            written[:4],
-            old[tails.MAX_TIMESTAMP_AT : tails.EVENT_TIMESTAMP_AT],
-            written[4:],
-            old[tails.EPOCHS_AT : _NO_CUSTOM_AT],
-            custom,
-            _BEHIND,
-        )),
-        is_new=False,
-    )  # fmt: skip
-    if custom != tails.NULL_CUSTOM:
+    segments.changes[segment_id] = (
+        old[: tails.EVENT_TIMESTAMP_AT]
+        + written_ms
+        + old[tails.EPOCHS_AT : _CUSTOM_IN_TAIL]
+        + value[custom_at : state_at + 1]
+        + old[_TAIL.size :]
+    )
+    if custom:
         cache.forget_kept(segment_id)
     own.starts.append(first)
-    own.ends.append(end)
+    ends.append(end)
     own.ids.append(segment_id)
+    if len(old) == _WITH_TXN_INDEX:
+        own.txn.append(first)
     own.reach = max(own.reach, end - first)
     index.unreferenced.pop(segment_id, None)
-    cache.epochs.set_highest(epoch, end)
+    epochs.highests[epoch] = end
     counts, sizes = cache.segments_by_state, cache.bytes_by_state
     counts[_STARTED] -= 1
     counts[_FINISHED] += 1

@@ -12,23 +12,24 @@ if TYPE_CHECKING:
 class Epochs:
     """Indexes and highest offsets by epoch."""
 
-    __slots__ = ("_highest", "_indexes", "_sealed")
+    __slots__ = ("_sealed", "highests", "indexes")
 
     def __init__(self, sealed: "SealedTable | None" = None) -> None:
         self._sealed = sealed
-        #: None: nothing is left of that epoch.
-        self._indexes: dict[int, EpochIndex | None] = {}
-        self._highest: dict[int, int | None] = {}
+        #: What was looked at or made; None: nothing is left of that epoch.
+        self.indexes: dict[int, EpochIndex | None] = {}
+        #: Those that were looked at or set, over the sealed ones.
+        self.highests: dict[int, int | None] = {}
 
     def get(self, epoch: int) -> EpochIndex | None:
         """Return an epoch's index while it holds anything."""
-        index = self._indexes.get(epoch)
-        if index is not None or self._sealed is None or epoch in self._indexes:
+        index = self.indexes.get(epoch)
+        if index is not None or self._sealed is None or epoch in self.indexes:
             return index
         sealed = self._sealed.epoch(epoch)
         index = None if sealed is None or sealed.is_empty else EpochIndex(sealed)
         if sealed is not None:  # else any epoch that is asked for would be remembered
-            self._indexes[epoch] = index
+            self.indexes[epoch] = index
         return index
 
     def __getitem__(self, epoch: int) -> EpochIndex:
@@ -41,19 +42,19 @@ class Epochs:
         """Return an epoch's index, a new one if it held nothing."""
         index = self.get(epoch)
         if index is None:
-            index = self._indexes[epoch] = EpochIndex()
+            index = self.indexes[epoch] = EpochIndex()
         return index
 
     def put(self, epoch: int, index: EpochIndex) -> None:
         """Set an epoch's index."""
-        self._indexes[epoch] = index
+        self.indexes[epoch] = index
 
     def drop(self, epoch: int) -> None:
         """Forget an epoch that is empty, but for its highest offset."""
         if self._sealed is None:
-            del self._indexes[epoch]
+            del self.indexes[epoch]
         else:
-            self._indexes[epoch] = None
+            self.indexes[epoch] = None
 
     def __iter__(self) -> Iterator[int]:
         """Yield the epochs that hold anything, ascending."""
@@ -71,24 +72,24 @@ class Epochs:
 
     def numbers(self) -> list[int]:
         """Return all epochs that hold anything or have a highest offset, ascending."""
-        known = {*self._highest, *(epoch for epoch, index in self._indexes.items() if index)}
+        known = {*self.highests, *(epoch for epoch, index in self.indexes.items() if index)}
         if self._sealed is not None:
             known.update(self._sealed.epoch_numbers)
         return sorted(known)
 
     def highest(self, epoch: int) -> int | None:
         """Return the highest offset that ever finished in an epoch."""
-        found = self._highest.get(epoch)
+        found = self.highests.get(epoch)
         if found is None and self._sealed is not None:
             sealed = self._sealed.epoch(epoch)
-            found = self._highest[epoch] = None if sealed is None else sealed.highest
+            found = self.highests[epoch] = None if sealed is None else sealed.highest
             if sealed is None:
-                del self._highest[epoch]
+                del self.highests[epoch]
         return found
 
     def set_highest(self, epoch: int, offset: int) -> None:
         """Note that `offset` is the highest now."""
-        self._highest[epoch] = offset
+        self.highests[epoch] = offset
 
     def highest_offsets(self) -> dict[int, int]:
         """Return all highest offsets, epochs ascending."""

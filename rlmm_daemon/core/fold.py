@@ -11,7 +11,7 @@ The common shapes of a record are split here by hand, without decoding; all else
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -120,6 +120,22 @@ class Fold:
             self.journal.setdefault(outcome.partition, []).append((offset, outcome.value))
         return outcome
 
+    def apply_run(self, rows: Sequence[tuple[int, bytes | None]], begin: int, end: int) -> int:
+        """Fold rows[begin:end] in up to the first that is not simply a new or a finished copy.
+
+        Returns where that row stands; `begin` if it is the first, or while a snapshot is drawn.
+        What came before it was applied, as `apply` would have. For whoever needs no outcomes: a
+        replay is little else.
+        """
+        if self.journal is not None:
+            return begin
+        at = common_events.run(self.partitions.by_prefix, rows, begin, end)
+        if at > begin:
+            assert rows[begin][0] >= self.position, (rows[begin][0], self.position)
+            self.position = rows[at - 1][0] + 1
+            self.applied += at - begin
+        return at
+
     def _apply(self, offset: int, value: bytes) -> Outcome:
         if len(value) > _ENVELOPE_BYTES:
             at = value[_ENVELOPE_BYTES] + _ENVELOPE_BYTES + _BEHIND_NAME_BYTES
@@ -139,26 +155,19 @@ class Fold:
     ) -> Outcome | None:
         """Apply a record of a common shape, whose prefix ends at `at`; None: take the long way."""
         kind = value[:_ENVELOPE_BYTES]
-        id_end = at + UUID_BYTES
         if kind == _UPDATE:
-            end = _update_state_at(value, at)
-            if not end:
-                return None
-            if value[end] == _FINISHED and common_events.finish(
-                cache,
-                SegmentId(value[at:id_end]),
-                value[at + _WRITTEN_AT : at + _CUSTOM_AT],
-                value[at + _CUSTOM_AT : end],
-            ):
+            if common_events.finish(cache, value, at):
                 self.applied += 1
                 return Applied(value, cache.partition, _COPY_STARTED)
-            return self._update(offset, value, cache, at, end)
-        if kind != _ADD or not tails.is_common_start(tail := value[id_end:]):
+            end = _update_state_at(value, at)
+            return self._update(offset, value, cache, at, end) if end else None
+        if kind != _ADD:
             return None
-        if common_events.start(cache, SegmentId(value[at:id_end]), tail):
+        if common_events.start(cache, value, at):
             self.applied += 1
             return Applied(value, cache.partition, None)
-        return self._add(offset, value, cache, tail)
+        tail = value[at + UUID_BYTES :]
+        return self._add(offset, value, cache, tail) if tails.is_common_start(tail) else None
 
     def again(self, cache: PartitionCache, events: Iterable[tuple[int, bytes]]) -> None:
         """Apply events to one cache that were counted before."""

@@ -25,7 +25,7 @@ _PLACES_AT_ONCE: Final = 512
 class SegmentTable:
     """Every segment that is not yet DELETE_SEGMENT_FINISHED, by id."""
 
-    __slots__ = ("_count", "changes", "head", "sealed")
+    __slots__ = ("changes", "count", "head", "sealed")
 
     def __init__(self, prefix: bytes, sealed: "SealedTable | None" = None) -> None:
         #: What stands before the segment id in every record of this partition.
@@ -33,10 +33,11 @@ class SegmentTable:
         self.sealed = sealed
         #: Over the sealed rows; None: that row is gone.
         self.changes: dict[SegmentId, bytes | None] = {}
-        self._count = 0 if sealed is None else sealed.rows
+        #: How many there are; whoever writes `changes` itself keeps it.
+        self.count = 0 if sealed is None else sealed.rows
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __iter__(self) -> Iterator[SegmentId]:
         changed, sealed = self.changes, self.sealed
@@ -70,11 +71,11 @@ class SegmentTable:
         assert len(segment_id) == UUID_BYTES
         self.changes[segment_id] = tail
         if is_new:
-            self._count += 1
+            self.count += 1
 
     def remove(self, segment_id: SegmentId) -> None:
         """Forget a segment that is there."""
-        self._count -= 1
+        self.count -= 1
         if self.sealed is not None and self.sealed.row_of(segment_id) >= 0:
             self.changes[segment_id] = None
         else:

@@ -20,6 +20,7 @@ from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower, FollowerContext
+from rlmm_daemon.daemon.hooks import ManagerHooks
 from rlmm_daemon.daemon.snapshots import SnapshotStore
 from rlmm_daemon.daemon.snapshotter import Snapshotter, allowed
 from rlmm_daemon.daemon.state_directory import StateDirectory
@@ -100,6 +101,7 @@ class Fleet:
         bucket: BucketRecord | None,
         quarantined: frozenset[int],
         on_applied: Callable[[MetadataPartition, Outcome], None],
+        hooks: ManagerHooks,
         metrics: LogMetrics | None = None,
     ) -> None:
         self._metrics = metrics
@@ -113,6 +115,7 @@ class Fleet:
         self._bucket = bucket
         self._quarantined = set(quarantined)
         self._on_applied = on_applied
+        self._hooks = hooks
         self.identity: LogIdentity | None = None
         #: Why no partition of this log can be served: it is absent, or another count.
         self.whole_failure: Failure | None = None
@@ -426,6 +429,7 @@ class Fleet:
             on_dropped=self._forget_position,
             reopen=self.reopen,
             on_applied=self._on_applied,
+            hooks=self._hooks,
         )
         recorded = [
             position

@@ -13,7 +13,7 @@ import asyncio
 import gc
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +31,7 @@ from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.confirmation import Asked, Confirmation
 from rlmm_daemon.daemon.crash_guard import PartitionCrash
 from rlmm_daemon.daemon.history import History
+from rlmm_daemon.daemon.hooks import ManagerHooks
 from rlmm_daemon.daemon.snapshots import SnapshotStore
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.writer import Writer
@@ -90,8 +91,10 @@ class FollowerContext:
     on_dropped: Callable[[MetadataPartition], None]
     #: Called when the log turned out to be another one, after the fold was dropped.
     reopen: Callable[[TopicId], Awaitable[None]]
-    #: Called for each applied record, after the fold and before the writer hear of it.
+    #: Called for each applied record, after the fold and before the writer hear of it; but not for
+    #: copies that come in a run.
     on_applied: Callable[[MetadataPartition, Outcome], None]
+    hooks: ManagerHooks
 
 
 class Follower:
@@ -432,12 +435,15 @@ class Follower:
         fold, clock = self.fold, self._context.clock
         fold.eager = self.history.comparing
         until = clock.monotonic() + SLICE_SECONDS
-        for index, (offset, value) in enumerate(batch.records):
-            outcome = fold.apply(offset, value)
-            self.history.applied(outcome)
-            self._context.on_applied(self.partition, outcome)
-            self.writer.applied(offset, value, outcome)
-            if index % _SLICE_CHECK_EVENTS == 0 and clock.monotonic() >= until:
+        rows, at, end = batch.records, 0, len(batch.records)
+        while at < end:
+            turn = min(at + _SLICE_CHECK_EVENTS, end)
+            if not (self.writer.in_flight or self.history.comparing or self._context.hooks.every):
+                at = self._apply_run(fold, rows, at, turn)
+            for offset, value in rows[at:turn]:
+                self._apply_one(fold, offset, value)
+            at = turn
+            if clock.monotonic() >= until:
                 await asyncio.sleep(0)
                 until = clock.monotonic() + SLICE_SECONDS
         # A batch that brought nothing new may not know the epoch of what came before it.
@@ -446,6 +452,21 @@ class Follower:
         self.applied_since_snapshot += len(batch.records)
         self.writer.passed(fold.position)
         self.confirmation.reached(fold.position)
+
+    def _apply_run(
+        self, fold: Fold, rows: Sequence[tuple[int, bytes | None]], begin: int, end: int
+    ) -> int:
+        """Apply copies that nobody waits for; return where the first record stands that is none."""
+        at = fold.apply_run(rows, begin, end)
+        if at > begin:
+            self._context.hooks.tell_copies(self.partition, at - begin)
+        return at
+
+    def _apply_one(self, fold: Fold, offset: int, value: bytes | None) -> None:
+        outcome = fold.apply(offset, value)
+        self.history.applied(outcome)
+        self._context.on_applied(self.partition, outcome)
+        self.writer.applied(offset, value, outcome)
 
     async def _judge(self) -> None:
         """Turn ready when the target is reached and nothing that was known is missing."""

@@ -61,10 +61,14 @@ class Gauges:
         self._counted: Counter[object] = Counter()
         self._events: Counter[str] = Counter()
         manager.hooks.applied.append(self._applied)
+        manager.hooks.copies.append(self._copies)
         manager.hooks.snapshot_written.append(self._snapshot)
 
     def _applied(self, _partition: MetadataPartition, outcome: Outcome) -> None:
         self._events[_OUTCOMES[type(outcome)]] += 1
+
+    def _copies(self, _partition: MetadataPartition, count: int) -> None:
+        self._events[_OUTCOMES[Applied]] += count
 
     def _snapshot(self, written: WrittenSnapshot) -> None:
         snapshots, partition = self._metrics.snapshots, str(written.metadata_partition)

@@ -32,6 +32,7 @@ from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketRecord, Fleet, FleetOptions
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.hooks import ManagerHooks
 from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore, WrittenSnapshot
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions, Snapshotter
@@ -83,14 +84,6 @@ class ManagerOptions:
     snapshots_kept: int = GENERATIONS_KEPT
 
 
-@dataclass(slots=True)
-class ManagerHooks:
-    """What the rest of the daemon wants to hear; each is called in the loop and returns at once."""
-
-    applied: list[Callable[[MetadataPartition, Outcome], None]] = field(default_factory=list)
-    snapshot_written: list[Callable[[WrittenSnapshot], None]] = field(default_factory=list)
-
-
 class Manager:
     """One daemon's metadata, from `run` until that is cancelled."""
 
@@ -129,6 +122,7 @@ class Manager:
             bucket=bucket,
             quarantined=quarantined,
             on_applied=self._applied,
+            hooks=self.hooks,
             metrics=metrics,
         )
         self.assignment = Assignment(self._announced_changed)
@@ -786,8 +780,7 @@ class Manager:
             assert isinstance(outcome, Applied)
             for delete_started in self.on_delete_started:
                 delete_started(outcome.partition, segment_id)
-        for applied in self.hooks.applied:
-            applied(metadata_partition, outcome)
+        self.hooks.tell(metadata_partition, outcome)
 
     def _snapshot_written(self, written: WrittenSnapshot) -> None:
         for hook in self.hooks.snapshot_written:

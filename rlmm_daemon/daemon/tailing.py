@@ -42,8 +42,8 @@ async def tail(
             kept.enter_context(follow_set.keep(partition))
         live = _Live(manager, partitions)
         if follow:
-            manager.hooks.applied.append(live.applied)
-            kept.callback(manager.hooks.applied.remove, live.applied)
+            manager.hooks.every.append(live.applied)
+            kept.callback(manager.hooks.every.remove, live.applied)
         behind = {p: fleet.followers[p].fold.position for p in partitions}
         for partition in sorted(partitions):
             fold = fleet.followers[partition].fold

@@ -243,6 +243,46 @@ def test_a_snapshot_in_place_and_what_changed_since_answer_as_the_plain_cache_do
     assert unsealing.load(snapshot_of(sleeping.fold))
 
 
+@pytest.mark.parametrize("seed", range(150))
+def test_a_log_that_is_folded_run_by_run_is_folded_as_record_by_record(seed):
+    rng = random.Random(seed)
+    ordinary = seed % 3 == 0
+    strange = [None, b"", b"\x01\x00\x00", b"\x01\x00\x00\x7f", b"\x01\x01\x00" + bytes(80)]
+    values = list[bytes | None]()
+    for n in range(rng.randint(1, 120)):
+        if ordinary and rng.random() < 0.7:
+            values.append(records.encode(add(100 + n, 7 * n, 7 * n + 6, {0: 7 * n})))
+            values.append(records.encode(update(100 + n, FINISHED, rng.choice([None, b"c", b""]))))
+        elif rng.random() < 0.1:
+            values.append(rng.choice(strange))
+        else:
+            values.append(records.encode(some_event(rng, ordinary)))
+    rows = [(offset + offset // 9, value) for offset, value in enumerate(values)]  # with gaps
+    singly, in_runs = World().fold, World().fold
+    for offset, value in rows:
+        singly.apply(offset, value)
+    at = runs = 0
+    while at < len(rows):
+        if rng.random() < 0.05:
+            in_runs.journal = None if in_runs.journal is not None else {}
+        turn = rng.randint(at, len(rows))
+        behind = in_runs.apply_run(rows, at, turn)
+        assert at <= behind <= turn
+        assert behind == at or in_runs.position == rows[behind - 1][0] + 1
+        runs += behind - at
+        at = behind
+        if at < turn:
+            in_runs.apply(*rows[at])
+            at += 1
+    assert runs or not ordinary, "nothing came in a run"
+    assert snapshot_of(in_runs) == snapshot_of(singly)
+    for name in ("position", "applied", "repeated", "rejected", "unreadable"):
+        assert getattr(in_runs, name) == getattr(singly, name), name
+    if FOO in singly.partitions:
+        ours, theirs = in_runs.partitions[FOO], singly.partitions[FOO]
+        assert (ours.changes, ours.late_writers) == (theirs.changes, theirs.late_writers)
+
+
 def test_events_of_one_that_sleeps_are_put_aside_and_applied_when_somebody_asks():
     world = World()
     world.upload(1, 0, 9)

@@ -145,6 +145,29 @@ async def test_end_offsets_are_one_request_for_all_partitions_of_a_leader():
     assert len(broker.requests("ListOffsets")) == 2, "starts, then ends"
 
 
+async def test_end_offsets_cost_one_round_trip_and_the_topics_id_is_asked_for_last():
+    broker = FakeBroker()
+    async with opened(broker) as log:
+        broker.asked.clear()
+        broker.arrived["Metadata"].clear()
+
+        async def after_the_last(request: Any) -> Any:
+            async with asyncio.timeout(30):
+                await broker.arrived["Metadata"].wait()
+            return await broker.on_listoffsets(1, request)
+
+        broker.faults["ListOffsets"].append(after_the_last)
+        assert (await log.end_offsets([P0])).keys() == {P0}
+        assert [kind for _, kind, _ in broker.asked] == ["ListOffsets", "ListOffsets", "Metadata"]
+
+
+async def test_end_offsets_of_a_topic_that_was_recreated_meanwhile_are_not_known():
+    broker = FakeBroker()
+    async with opened(broker) as log:
+        broker.topic_id = b"j" * 16
+        assert await log.end_offsets([P0]) == {}
+
+
 async def test_an_epoch_end_without_a_leader_is_not_now():
     broker = FakeBroker()
     async with opened(broker) as log:
@@ -251,7 +274,7 @@ async def test_connections_errors_and_warnings_become_metrics():
     broker = FakeBroker()
     broker.settings = {"retention.ms": "1"}
     metrics = Metrics()
-    hooks = SimpleNamespace(applied=[], snapshot_written=[])
+    hooks = SimpleNamespace(applied=[], copies=[], snapshot_written=[])
     parts: list[Any] = [SimpleNamespace(hooks=hooks), None, None]
     gauges = Gauges(metrics, *parts)
     value = metrics.registry.get_sample_value
