@@ -45,6 +45,11 @@ def metadata_by_id(topic_id: bytes) -> Any:
     return Metadata([(topic_id, None, NO_TAGS)], False, False, NO_TAGS)  # noqa: FBT003 - a struct
 
 
+def is_known(answer: Any) -> bool:
+    """Return whether the topic that was asked for by id is there."""
+    return bool(answer.topics and answer.topics[0][0] != _UNKNOWN_TOPIC_ID)
+
+
 class Directory:
     """The newest view of the topic; one question at a time, its answer is everybody's."""
 
@@ -89,17 +94,14 @@ class Directory:
                 self.refresh_count += 1
         return self._view if self._exists else None
 
-    async def is_topic(
-        self, node: Node, topic_id: TopicId, *, seconds: float | None = None
-    ) -> bool:
+    async def is_topic(self, node: Node, topic_id: TopicId) -> bool:
         """Return whether that broker knows the topic by this id.
 
         Asked over the connection on which a question by name was answered just before, it says
         whether that answer was about this topic: a broker learns of a topic's new id before it
         serves the new topic's log.
         """
-        answer = await self._client.ask(node, metadata_by_id(topic_id), seconds=seconds)
-        return bool(answer.topics and answer.topics[0][0] != _UNKNOWN_TOPIC_ID)
+        return is_known(await self._client.ask(node, metadata_by_id(topic_id)))
 
     def _take(self, answer: Any) -> None:
         nodes = {row[0]: Node(row[0], row[1], row[2]) for row in answer.brokers}

@@ -3,14 +3,17 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Any
 
 from rlmm_daemon.adapters.event_log.kafka.backoff import Backoff
 from rlmm_daemon.adapters.kafka_connection import Directory, KafkaClient, Leader
+from rlmm_daemon.adapters.kafka_connection.directory import is_known, metadata_by_id
 from rlmm_daemon.adapters.kafka_connection.errors import Reaction, error_of, reaction_to
 from rlmm_daemon.adapters.kafka_connection.requests import (
     NO_TAGS,
     ListOffsets,
     OffsetForLeaderEpoch,
+    Pinned,
 )
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
@@ -76,32 +79,38 @@ class Asker:
         self, rows: list[tuple[MetadataPartition, Leader]], topic_id: TopicId
     ) -> dict[MetadataPartition, LogRange]:
         """Ask one leader; whatever fails is missing from the answer."""
-        node = rows[0][1].node
+        seconds = _ANSWER_SECONDS
+        first: dict[MetadataPartition, int]
+        last: dict[MetadataPartition, int]
         try:
-            starts = await self._offsets(rows, _EARLIEST)
-            ends = await self._offsets(rows, _LATEST)
-            if not await self._directory.is_topic(node, topic_id, seconds=_ANSWER_SECONDS):
-                return {}
-        except UnavailableError:
-            return {}
+            connection = await self._client.shared(rows[0][1].node)
+            async with asyncio.TaskGroup() as tasks:
+                # A broker answers the requests of a connection one by one, in the order in which
+                # they were sent: what it says of the topic's id, it says behind the offsets.
+                starts, ends, topic = [
+                    tasks.create_task(connection.ask(request, timeout_seconds=seconds))
+                    for request in (
+                        self._offsets_of(rows, _EARLIEST),
+                        self._offsets_of(rows, _LATEST),
+                        metadata_by_id(topic_id),
+                    )
+                ]
+        except* UnavailableError:
+            first, last = {}, {}
+        else:
+            first, last = _offsets_in(starts.result()), _offsets_in(ends.result())
+            if not is_known(topic.result()):
+                first = {}
         return {
-            partition: LogRange(start=starts[partition], end=ends[partition])
+            partition: LogRange(start=first[partition], end=last[partition])
             for partition, _ in rows
-            if partition in starts and partition in ends
+            if partition in first and partition in last
         }
 
-    async def _offsets(
-        self, rows: list[tuple[MetadataPartition, Leader]], timestamp: int
-    ) -> dict[MetadataPartition, int]:
+    def _offsets_of(self, rows: list[tuple[MetadataPartition, Leader]], timestamp: int) -> Pinned:
         wanted = [(int(partition), leader.epoch, timestamp, NO_TAGS) for partition, leader in rows]
-        request = ListOffsets(_CONSUMER, 0, [(self._topic, wanted, NO_TAGS)], NO_TAGS)
-        answer = await self._client.ask(rows[0][1].node, request, seconds=_ANSWER_SECONDS)
-        return {
-            MetadataPartition(index): offset
-            for _, partitions, _ in answer.topics
-            for index, error, _, offset, *_ in partitions
-            if error == 0 and offset >= 0
-        }
+        request: Pinned = ListOffsets(_CONSUMER, 0, [(self._topic, wanted, NO_TAGS)], NO_TAGS)
+        return request
 
     async def epoch_end(
         self, partition: MetadataPartition, epoch: int, topic_id: TopicId
@@ -146,3 +155,13 @@ class Asker:
             # An epoch that ends at 0 wrote nothing: nobody can have read in it.
             found, end = -1, -1
         return error, EpochEnd(epoch=found, end_offset=end)
+
+
+def _offsets_in(answer: Any) -> dict[MetadataPartition, int]:
+    """Return the offsets that a leader gave; where it did not, there is none."""
+    return {
+        MetadataPartition(index): offset
+        for _, partitions, _ in answer.topics
+        for index, error, _, offset, *_ in partitions
+        if error == 0 and offset >= 0
+    }
