@@ -211,14 +211,14 @@ public final class Probe {
 
     private void produce(JsonNode ask, ObjectNode answer) throws Exception {
         boolean transactional = ask.has("transaction");
-        var settings = new HashMap<String, Object>(Map.of("bootstrap.servers", bootstrap, "acks", "all", "linger.ms", 5));
+        var settings = new HashMap<String, Object>(Map.of("bootstrap.servers", ask.path("via").asText(bootstrap), "acks", "all", "linger.ms", 5));
         if (ask.has("compression")) {
             settings.put("compression.type", ask.get("compression").asText());
         }
         if (transactional) {
             settings.put("transactional.id", "probe-" + System.nanoTime());
         }
-        boolean own = transactional || ask.has("compression");
+        boolean own = transactional || ask.has("compression") || ask.has("via");
         if (!own && producer == null) {
             producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
         }
