@@ -99,9 +99,11 @@ class Fault:
 
 
 class FaultProxy:
-    """Listens on a free port of the loopback while it is entered."""
+    """Listens on the loopback while it is entered, on a free port where none is given."""
 
-    def __init__(self, target_port: int, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, target_port: int, *, port: int = 0, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._target = f"http://127.0.0.1:{target_port}"
         self._tls = tls
         self.faults: list[Fault] = []
@@ -114,7 +116,7 @@ class FaultProxy:
         #: Calls whose body waits for `100 Continue`.
         self.hesitant = 0
         self.open_requests = 0
-        self.port = 0
+        self.port = port
         self._lifted = asyncio.Event()
         self._stack = contextlib.AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
@@ -148,7 +150,14 @@ class FaultProxy:
         )
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._tls)
+        # A port that was given may be held by a socket that does not listen, and is so kept for us.
+        site = web.TCPSite(
+            runner,
+            "127.0.0.1",
+            self.port,
+            ssl_context=self._tls,
+            reuse_port=True if self.port else None,
+        )
         await site.start()
         self.port = runner.addresses[0][1]
         return self

@@ -62,6 +62,8 @@ class HelloParams(_Array, frozen=True):
     broker_id: int | None = None
     #: The broker JVM's start in ms since 1970, the same for both parts.
     broker_incarnation: int | None = None
+    #: The broker's own listener. Not used: a daemon with its log in the cluster warms its folds
+    #: before the broker starts, with rights that no hello can give; its configuration names them.
     bootstrap: str | None = None
 
 

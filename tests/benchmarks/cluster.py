@@ -26,6 +26,7 @@ from tests.benchmarks.kafka import peer
 from tests.benchmarks.rows import Row, table
 from tests.kafka.probe import java_of_ours
 from tests.plugin.fleet import KAFKAS, OURS, BesideKafka, Fleet, Parts, until
+from tests.plugin.tiers import DirectoryTier
 
 JAR: Final = libs.REPOSITORY / "deploy" / "kafka-plugin" / "target" / "rlmm-kafka-plugin.jar"
 _TOOLS: Final = "org.apache.kafka.tools"
@@ -112,7 +113,7 @@ class Round:
         end = int(self.local_logs(topic)[-1].stem)  # the active segment is not copied
         until(lambda: self.fleet.offset(topic, "latest-tiered") >= end - 1, "tiered", every=0.05)
         took = time.perf_counter() - begun
-        size = sum(path.stat().st_size for path in self.fleet.stored(topic, ".log"))
+        size = sum(Path(each).stat().st_size for each in self.fleet.stored(topic, ".log"))
         self.fleet.configure(topic, local_retention_ms=1000)
         self.fleet.until_tiered(topic, self.scale.records)
         rate = consume(self.fleet, topic, self.scale.records)
@@ -180,7 +181,7 @@ def managers(directory: Path, scale: Scale) -> list[Row]:
     home = directory / "d1"
     home.mkdir(parents=True)
     (directory / "remote").mkdir()
-    daemon = BesideKafka(home, 1, cluster, directory / "remote")
+    daemon = BesideKafka(home, 1, cluster, DirectoryTier(directory / "remote"))
     try:
         cluster.start()
         events = int(peer("fill", cluster.bootstrap(), str(scale.events)))

@@ -12,8 +12,13 @@ from pathlib import Path
 import pytest
 
 from deploy.dev.kafka import libs
+from deploy.dev.s3 import weed_binary
 from tests.plugin.fleet import Fleet
 from tests.plugin.rig import BrokerRig
+from tests.plugin.tiers import S3Tier
+from tests.support.s3_world import s3_server
+
+__all__ = ["s3_server"]  # a fixture
 
 HERE = Path(__file__).parent
 PLUGIN = libs.REPOSITORY / "deploy" / "kafka-plugin" / "target" / "rlmm-kafka-plugin.jar"
@@ -44,11 +49,24 @@ def rig() -> Iterator[BrokerRig]:
             rig.end()
 
 
-@pytest.fixture(scope="module")
-def module_fleet() -> Iterator[Fleet]:
+ON_S3 = pytest.param(
+    "s3",
+    marks=[
+        pytest.mark.s3,
+        pytest.mark.slow,
+        pytest.mark.skipif(weed_binary() is None, reason="no `weed` for this platform"),
+    ],
+)
+
+
+@pytest.fixture(scope="module", params=["directory", ON_S3])
+def module_fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Three brokers and three daemons for a module's tests, which use `fleet`."""
     with tempfile.TemporaryDirectory(prefix="rlmm-fleet-", ignore_cleanup_errors=True) as directory:
-        fleet = Fleet(Path(directory), PLUGIN)
+        tier = None
+        if request.param == "s3":
+            tier = S3Tier(request.getfixturevalue("s3_server"))
+        fleet = Fleet(Path(directory), PLUGIN, tier=tier)
         try:
             yield fleet.start()
         finally:

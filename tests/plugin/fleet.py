@@ -1,17 +1,19 @@
-"""Three brokers with a daemon beside each, over one shared directory as remote storage.
+"""Three brokers with a daemon beside each, over one remote storage.
 
 What a broker is made of may differ from its neighbours', and may change while it is down.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from deploy.dev.kafka import libs
 from deploy.dev.kafka.cluster import Cluster
 from tests.kafka.probe import Probe
+from tests.plugin.tiers import DirectoryTier, Tier
 from tests.support.daemon_process import DaemonProcess
 from tests.support.fork_server import Launch
 
@@ -56,19 +58,19 @@ def until(
 class BesideKafka(DaemonProcess):
     """`rlmm run` with its events in the cluster's own topic."""
 
-    def __init__(self, directory: Path, broker_id: int, cluster: Cluster, remote: Path) -> None:
+    def __init__(self, directory: Path, broker_id: int, cluster: Cluster, tier: Tier) -> None:
         super().__init__(directory)
         self.broker_id, self.parts = broker_id, OURS
-        self._cluster, self._remote = cluster, remote
+        self._cluster, self._tier = cluster, tier
 
     def configure(self) -> Path:
         """Write what the broker's parts need; its ports are known by now."""
         nodes = sorted(self._cluster.nodes.values(), key=lambda n: n.node_id != self.broker_id)
         bootstrap = ", ".join(f'"127.0.0.1:{node.ports["PLAINTEXT"]}"' for node in nodes)
         replicas = min(3, self._cluster.count)
-        storage = 'kind = "none"'
+        storage = '[storage]\nkind = "none"'
         if self.parts.storage:
-            storage = f'kind = "local"\ndirectory = "{self._remote}"\nshared = true'
+            storage = self._tier.configure(self.directory)
         mode = "announced" if self.parts.metadata else "discover"
         file = self.directory / "rlmm.toml"
         file.write_text(
@@ -88,7 +90,6 @@ partition_count = {METADATA_PARTITIONS}
 replication_factor = {replicas}
 [assignment]
 mode = "{mode}"
-[storage]
 {storage}
 [admin]
 listen = "127.0.0.1:0"
@@ -109,14 +110,23 @@ listen = "127.0.0.1:0"
 class Fleet:
     """Brokers, their daemons, and one JVM of Kafka's clients; `end` it whatever happens."""
 
-    def __init__(self, directory: Path, jar: Path, count: int = 3, **properties: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        jar: Path,
+        count: int = 3,
+        tier: Tier | None = None,
+        properties: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Store in a shared directory where no tier is given."""
         self.directory, self._jar = directory, jar
         self.cluster = Cluster(directory=directory / "kafka", count=count)
-        self.cluster.properties = _quick(count) | properties
+        self.cluster.properties = _quick(count) | dict(properties)
         #: The directory that LocalTieredStorage is given, and the one below it that it uses.
         self.storage_root = directory / "remote"
         self.remote = self.storage_root / LOCAL_TIERED
         self.remote.mkdir(parents=True)
+        self.tier = tier or DirectoryTier(self.remote)
         self.daemons = {id_: self._daemon(id_) for id_ in range(1, count + 1)}
         for broker_id in self.daemons:
             self.compose(broker_id, OURS)
@@ -125,7 +135,7 @@ class Fleet:
     def _daemon(self, broker_id: int) -> BesideKafka:
         home = self.directory / f"d{broker_id}"
         home.mkdir()
-        return BesideKafka(home, broker_id, self.cluster, self.remote)
+        return BesideKafka(home, broker_id, self.cluster, self.tier)
 
     # ---- life
 
@@ -159,6 +169,7 @@ class Fleet:
 
     def heal(self) -> None:
         """Start whatever a test ended."""
+        self.tier.heal()
         for broker_id, daemon in self.daemons.items():
             if daemon.process is None and daemon.parts != KAFKAS:
                 daemon.start()
@@ -172,6 +183,7 @@ class Fleet:
             daemon.kill()
         for node_id in self.cluster.nodes:
             self.cluster.kill(node_id)
+        self.tier.end()
 
     # ---- Kafka's clients
 
@@ -256,13 +268,9 @@ class Fleet:
 
     # ---- what is where
 
-    def stored(self, topic: str, suffix: str = "") -> list[Path]:
+    def stored(self, topic: str, suffix: str = "") -> list[PurePath]:
         """Return a topic's files in the remote storage."""
-        return sorted(
-            path
-            for directory in self.remote.glob(f"{topic}-*")
-            for path in directory.glob(f"*{suffix}")
-        )
+        return self.tier.files(topic, suffix)
 
     def local_start(self, topic: str, broker_id: int) -> int:
         """Return where a broker's local log begins; -1 if there is none."""

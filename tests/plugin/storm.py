@@ -1,14 +1,18 @@
-"""SIGKILL of daemons and brokers in turn, under load: nothing is lost, doubled or reset.
+"""SIGKILL of daemons, brokers and the way to S3, under load: nothing is lost, doubled or reset.
 
 A consumer that reads from offset 0 sees every acknowledged record once, in order, byte for byte,
 and never has to reset; in the end the storage holds exactly what the log says.
 """
 
+import enum
 import random
+from collections.abc import Sequence
+from typing import Final
 
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from tests.plugin.fleet import Fleet, until
+from tests.plugin.tiers import S3Tier
 
 PARTITIONS = 3
 SIZE = 1000
@@ -43,6 +47,11 @@ def listed(fleet: Fleet, topic: str, topic_id: str) -> dict[str, SegmentState]:
     return found
 
 
+def not_half_deleted(fleet: Fleet, topic: str, topic_id: str) -> bool:
+    """Return whether every copy that was rolled back is gone."""
+    return SegmentState.DELETE_SEGMENT_STARTED not in listed(fleet, topic, topic_id).values()
+
+
 def end_of(fleet: Fleet, topic: str, partition: int, which: str) -> int:
     answer = fleet.probe.ask("offset", topic=topic, partition=partition, which=which)
     return int(answer["offset"])
@@ -56,8 +65,34 @@ def settled(fleet: Fleet, topic: str) -> bool:
     )
 
 
-def storm(fleet: Fleet, topic: str, rounds: int, seed: int) -> None:
-    """Kill a daemon, then both of a pair, then a broker, each in the middle of the load."""
+class Fault(enum.Enum):
+    """Whom a round kills."""
+
+    DAEMON = enum.auto()
+    BOTH = enum.auto()
+    BROKER = enum.auto()
+    #: What stands between all daemons and their S3 server.
+    PROXY = enum.auto()
+
+
+PROCESSES: Final = (Fault.DAEMON, Fault.BOTH, Fault.BROKER)
+
+
+def strike(fleet: Fleet, fault: Fault, victim: int) -> None:
+    """SIGKILL of one process, or of a broker and its daemon."""
+    if fault is Fault.PROXY:
+        assert isinstance(fleet.tier, S3Tier)
+        fleet.tier.proxy.kill()
+    if fault in {Fault.DAEMON, Fault.BOTH}:
+        fleet.daemons[victim].kill()
+    if fault in {Fault.BROKER, Fault.BOTH}:
+        fleet.cluster.kill(victim)
+
+
+def storm(
+    fleet: Fleet, topic: str, rounds: int, seed: int, faults: Sequence[Fault] = PROCESSES
+) -> None:
+    """Let one fault after the other strike in the middle of the load."""
     luck = random.Random(seed)
     placement = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
     topic_id = fleet.create(topic, *placement, min_insync_replicas=2)
@@ -67,14 +102,12 @@ def storm(fleet: Fleet, topic: str, rounds: int, seed: int) -> None:
     await_more(fleet, 500, "before the first fault")
     for number in range(rounds):
         victim = luck.choice(list(fleet.daemons))
-        what = ("daemon", "both", "broker")[number % 3]
-        if what != "broker":
-            fleet.daemons[victim].kill()
-        if what != "daemon":
-            fleet.cluster.kill(victim)
-        await_more(fleet, luck.randrange(200, 1500), f"round {number}, {what} {victim} is gone")
+        fault = faults[number % len(faults)]
+        what = f"round {number}, {fault.name} {victim}"
+        strike(fleet, fault, victim)
+        await_more(fleet, luck.randrange(200, 1500), f"{what} is gone")
         fleet.heal()
-        await_more(fleet, luck.randrange(200, 1500), f"round {number}, {what} {victim} is back")
+        await_more(fleet, luck.randrange(200, 1500), f"{what} is back")
     assert not fleet.probe.ask("load_stop")["running"], "the last writes were acknowledged"
     total = sum(acknowledged(fleet))
     until(lambda: settled(fleet, topic), "everything is tiered")
@@ -82,6 +115,9 @@ def storm(fleet: Fleet, topic: str, rounds: int, seed: int) -> None:
     assert found == {"read": total, "missing": 0, "twice": 0, "wrong": 0, "disordered": 0}
     for each in range(PARTITIONS):
         assert end_of(fleet, topic, each, "earliest") == 0
+    if Fault.PROXY in faults:
+        # The broker deletes the oldest ones only; behind them it is for the daemon's cleaner.
+        until(lambda: not_half_deleted(fleet, topic, topic_id), "nothing is half deleted")
     known = listed(fleet, topic, topic_id)
     stored = {f"{path.parent.name}/{path.name}" for path in fleet.stored(topic, ".log")}
     finished = {

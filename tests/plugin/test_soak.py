@@ -11,5 +11,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("module_fleet", ["directory"], indirect=True)  # test_s3 has its own storm
 def test_many_kills_under_load(fleet: Fleet) -> None:
     storm(fleet, "long-storm", rounds=int(os.environ.get("RLMM_SOAK_ROUNDS", "30")), seed=2)

@@ -29,6 +29,11 @@ def not_aborted(first: int, count: int, each: int) -> list[list[int]]:
     return ranges
 
 
+def newest_epochs(fleet: Fleet, topic: str) -> str:
+    """Return the leader epochs that the newest segment of the tier was stored with."""
+    return fleet.tier.text(fleet.stored(topic, ".leader_epoch_checkpoint")[-1])
+
+
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_what_was_written_is_read_through_the_tier_and_by_timestamp(
     fleet: Fleet, compression: str
@@ -70,7 +75,7 @@ def test_a_leader_that_takes_over_serves_what_another_one_tiered(fleet: Fleet) -
         fleet.until_tiered("moves", end, brokers=[leader])
         assert fleet.read("moves").ranges == [[0, end - 1]]
         assert fleet.offset("moves", "earliest") == 0
-    epochs = {path.read_text() for path in fleet.stored("moves", ".leader_epoch_checkpoint")}
+    epochs = {fleet.tier.text(path) for path in fleet.stored("moves", ".leader_epoch_checkpoint")}
     assert max(int(text.split()[1]) for text in epochs) >= 3, "one epoch for each leader"
 
 
@@ -173,7 +178,7 @@ def test_without_daemons_local_data_is_served_and_every_task_goes_on_afterwards(
     fleet.create("outage", [1, 2])
     end = fleet.write("outage", 2500) + 1
     fleet.until_tiered("outage", end, brokers=[1, 2])
-    epoch = fleet.stored("outage", ".leader_epoch_checkpoint")[-1].read_text()
+    epoch = newest_epochs(fleet, "outage")
     for broker_id in (1, 2):
         fleet.daemons[broker_id].kill()
     more = fleet.write("outage", 2500, first=end) + 1
@@ -183,7 +188,7 @@ def test_without_daemons_local_data_is_served_and_every_task_goes_on_afterwards(
     for broker_id in (1, 2):
         fleet.daemons[broker_id].start()
     fleet.until_tiered("outage", more, brokers=[1, 2])
-    assert fleet.stored("outage", ".leader_epoch_checkpoint")[-1].read_text() == epoch, (
+    assert newest_epochs(fleet, "outage") == epoch, (
         "the same leader epoch: it was these tasks, not new ones"
     )
     assert fleet.read("outage").ranges == [[0, more - 1]]

@@ -111,6 +111,31 @@ final class OutageTest {
     }
 
     @Test
+    void aHeldReadEndsWithItsThreadsInterrupt() throws Exception {
+        RlmmDaemonMetadataManager patient = new RlmmDaemonMetadataManager();
+        try (patient) {
+            patient.configure(daemon.configs(Map.of("hold.ms", 600_000)), () -> 1);
+            patient.onPartitionLeadershipChanges(Set.of(LED), Set.of());
+            Wait.until("ready", () -> patient.isReady(LED));
+            daemon.kill();
+            Wait.until("the loss is noticed", () -> !patient.isReady(LED));
+            CompletableFuture<Exception> outcome = new CompletableFuture<>();
+            Thread reader = new Thread(() -> {
+                try {
+                    patient.highestOffsetForEpoch(LED, EPOCH);
+                    outcome.complete(null);
+                } catch (Exception error) {
+                    outcome.complete(Thread.currentThread().isInterrupted() ? error : null);
+                }
+            });
+            reader.start();
+            Wait.until("it is held", () -> reader.getState() == Thread.State.TIMED_WAITING);
+            reader.interrupt();
+            assertInstanceOf(ReplicaNotAvailableException.class, outcome.get(30, TimeUnit.SECONDS));
+        }
+    }
+
+    @Test
     void everythingHealsByItselfAndTheFullSetIsAnnouncedAnew() throws Exception {
         RemoteLogSegmentMetadata stored = finished(2);
         daemon.kill();
@@ -214,7 +239,7 @@ final class OutageTest {
         reader.start();
         Wait.until("it waits", () -> reader.getState() == Thread.State.TIMED_WAITING);
         reader.interrupt();
-        assertInstanceOf(ReplicaNotAvailableException.class, outcome.get(2, TimeUnit.SECONDS));
+        assertInstanceOf(ReplicaNotAvailableException.class, outcome.get(30, TimeUnit.SECONDS));
         assertTrue(flag.get());
         daemon.thaw();
         Wait.until("ready again", () -> metadata.isReady(LED));
@@ -240,7 +265,7 @@ final class OutageTest {
         reader.start();
         Wait.until("it waits", () -> reader.getState() == Thread.State.RUNNABLE && inSelect(reader));
         reader.interrupt();
-        assertInstanceOf(java.io.InterruptedIOException.class, outcome.get(2, TimeUnit.SECONDS));
+        assertInstanceOf(java.io.InterruptedIOException.class, outcome.get(30, TimeUnit.SECONDS));
         stream.close();
         daemon.thaw();
         assertEquals(stored.segmentSizeInBytes(), readAll(storage.fetchLogSegment(stored, 0)));

@@ -6,7 +6,7 @@ import java.util.concurrent.locks.LockSupport;
 
 /** Waits for conditions, never for time alone. */
 final class Wait {
-    private static final long PATIENCE_SECONDS = 20;
+    private static final long PATIENCE_SECONDS = 60;
 
     private Wait() { }
 

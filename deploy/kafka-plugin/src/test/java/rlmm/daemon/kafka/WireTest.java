@@ -7,14 +7,20 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.EOFException;
+import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
 import java.nio.channels.Channels;
 import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
 
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
 import org.junit.jupiter.api.Test;
+import org.msgpack.core.MessagePack;
+import org.msgpack.core.MessageUnpacker;
+import org.msgpack.value.ArrayValue;
 
 final class WireTest {
     private static final HexFormat HEX = HexFormat.of();
@@ -40,6 +46,25 @@ final class WireTest {
         frame.get(bytes);
         assertEquals("0000000d" + "93" + "02" + "a6" + HEX.formatHex("cancel".getBytes()) + "91" + "cd012c",
             HEX.formatHex(bytes));
+    }
+
+    @Test
+    void helloSaysWhichBrokerThisIsAndSinceWhen() throws Exception {
+        PluginConfig config = new PluginConfig(Map.of("broker.id", 3, "cluster.id", "c",
+            "remote.log.metadata.common.client.bootstrap.servers", "h:1"), true);
+        for (String part : List.of(Greeting.METADATA, Greeting.STORAGE)) {
+            ByteBuffer frame = Greeting.hello(config, "broker", part).position(Wire.HEADER_BYTES);
+            byte[] body = new byte[frame.remaining()];
+            frame.get(body);
+            ArrayValue params;
+            try (MessageUnpacker unpacker = MessagePack.newDefaultUnpacker(body)) {
+                params = unpacker.unpackValue().asArrayValue().get(3).asArrayValue();
+            }
+            assertEquals(Wire.PROTOCOL, params.get(0).asIntegerValue().asInt());
+            assertEquals(List.of("broker", part, "c", "3",
+                String.valueOf(ManagementFactory.getRuntimeMXBean().getStartTime()), "h:1"),
+                params.list().subList(2, 8).stream().map(Object::toString).toList());
+        }
     }
 
     @Test
