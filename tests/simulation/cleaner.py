@@ -7,7 +7,9 @@ the bucket:
 
 * an object goes only while its segment is DELETE_SEGMENT_STARTED (or gone) at the log's end, and
   never if a COPY_SEGMENT_FINISHED stood before that delete unseen (the segment is held);
-* nothing finished of a topic that exists goes unless its broker asked for it.
+* nothing finished of a topic that exists goes unless its broker asked for it;
+* no copy is taken for stuck that runs in a daemon that lives, or before its time;
+* no daemon ends a partition while a foreign metadata manager is registered.
 
 When the faults stop, every marked partition of a gone topic reaches DELETE_PARTITION_FINISHED, its
 prefixes are empty, nothing hangs, and the bucket holds exactly what the log says.
@@ -15,17 +17,17 @@ prefixes are empty, nothing hangs, and the bucket holds exactly what the log say
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import records
-from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.layout import Layout, parse_key
 from rlmm_daemon.core.outcome import Applied, Outcome
+from rlmm_daemon.daemon import follower
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.domain.errors import (
     OutcomeUnknown,
@@ -33,7 +35,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId, TopicIdPartition
-from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.ports.event_log import LogBatch, Told
 from rlmm_daemon.ports.storage import ObjectInfo
@@ -68,6 +70,10 @@ SIM_OPTIONS: Final = replace(
     write_seconds=8.0,
     storage_seconds=10.0,
 )
+#: Younger than this, no copy is stuck.
+PATIENCE_MS: Final = round(
+    1000 * (SIM_OPTIONS.copy_deadline_seconds + SIM_OPTIONS.delivery_timeout_seconds)
+)
 S, D = SegmentState, PartitionDeleteState
 CUSTOM: Final = CustomMetadata(b"somewhere")
 
@@ -88,10 +94,12 @@ class Swarm:
     late_finishes: bool
     brokers_leave: bool
     copies_die: bool
+    #: Every turn that may be given to others is: a batch is applied record by record.
+    slow: bool
 
     @classmethod
     def draw(cls, luck: random.Random) -> "Swarm":
-        return cls(*(luck.random() < 0.6 for _ in range(8)))
+        return cls(*(luck.random() < 0.6 for _ in range(9)))
 
 
 class ChaosLog:
@@ -125,8 +133,7 @@ class ChaosLog:
             elif fate < 0.06:
                 tell(OutcomeUnknown("lost on its way"))
             else:
-                if bytes(ONLY_IF_STARTED) in value and luck.random() < 0.5:
-                    self._world.slip_in(value)
+                self._world.sent(value, luck)
                 self._inner.begin_append(partition, value, tell)
 
         loop.call_later(luck.expovariate(50), land)
@@ -261,10 +268,35 @@ class ChaosWorld(CleanWorld):
         del number
         if isinstance(outcome, Applied):
             event = outcome.event
+            if isinstance(event, PartitionDelete):
+                self._judge_mark(event)
             if isinstance(event, SegmentUpdate) and event.state is S.COPY_SEGMENT_FINISHED:
                 self.books.finished.add(event.segment_id)
             if isinstance(event, SegmentUpdate) and event.state is S.DELETE_SEGMENT_FINISHED:
                 self.books.deleted.add(event.segment_id)
+
+    def _judge_mark(self, event: PartitionDelete) -> None:
+        """Kafka's own manager ends at the last mark; the strangers' own marks are their affair."""
+        last = event.state is D.DELETE_PARTITION_FINISHED
+        if last and event.broker_id in BROKERS and JVM in self.facts.registered:
+            self.fail(f"{event.partition}: ended while a foreign metadata manager reads")
+
+    def _judge_end(self, event: SegmentUpdate) -> None:
+        """A copy that runs in a living daemon, or is young, is nobody's to take for stuck."""
+        running = any(
+            daemon.task is not None and daemon.copies.is_running(event.segment_id)
+            for daemon in self.daemons.values()
+        )
+        if event.partition.topic_id in self.facts.gone:
+            return
+        name = f"{event.partition} segment {int.from_bytes(event.segment_id, 'big')}"
+        if running:
+            self.fail(f"{name}: ended while its copy runs")
+        cache = self.fold(number_of(event.partition)).partitions[event.partition]
+        begun = records.decode(cache.get(event.segment_id) or b"")
+        assert isinstance(begun, SegmentMetadata)
+        if event.event_timestamp_ms - begun.event_timestamp_ms <= PATIENCE_MS:
+            self.fail(f"{name}: ended before its time")
 
     def deleted(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -327,12 +359,14 @@ class ChaosWorld(CleanWorld):
         storage = daemon.bucket.storage
         assert isinstance(storage, ChaosStorage)
         gives_up = self.swarm.copies_die and luck.random() < 0.3
+        hangs = luck.uniform(10, 40) if self.swarm.copies_die and luck.random() < 0.15 else 0.0
 
         async def put() -> None:
             with suppress(RlmmError):
                 for key in self.keys(number, partition, start):
                     await storage.place(key)
                     await asyncio.sleep(luck.expovariate(3))
+                await asyncio.sleep(hangs)  # its broker may give it up meanwhile
 
         task = self.group.create_task(put(), name=f"copy-{number}")
         daemon.copies.begin(partition, segment(number), task)
@@ -407,7 +441,8 @@ class ChaosWorld(CleanWorld):
                     continue
                 self.put(self.updated(number, partition, S.DELETE_SEGMENT_FINISHED, broker_id=JVM))
             else:
-                self.mark(partition, luck.randrange(1, 3))  # before anybody marked it
+                # Before anybody marked it.
+                self.mark(partition, luck.randrange(1, 3), broker_id=JVM)
 
     async def late_finishes(self) -> None:
         """A finish that was in flight when its broker died lands after all."""
@@ -422,12 +457,20 @@ class ChaosWorld(CleanWorld):
                 self.abandoned.remove((number, partition))
                 self.put(self.updated(number, partition, S.COPY_SEGMENT_FINISHED, CUSTOM))
 
-    def slip_in(self, value: bytes) -> None:
-        """The finish of a copy lands right before the delete that takes it for stuck."""
+    def sent(self, value: bytes, luck: random.Random) -> None:
+        """Look at what a daemon appends; a copy's finish may land right before its delete.
+
+        Only a cleaner deletes a segment that its fold has in COPY_SEGMENT_STARTED.
+        """
         event = records.decode(value)
-        assert isinstance(event, SegmentUpdate)
+        if not isinstance(event, SegmentUpdate) or event.state is not S.DELETE_SEGMENT_STARTED:
+            return
         number = int.from_bytes(event.segment_id, "big")
-        if self.swarm.late_finishes and self._whole(number, event.partition, 100 * number):
+        if self.state(number, event.partition) is not S.COPY_SEGMENT_STARTED:
+            return
+        self._judge_end(event)
+        slips = self.swarm.late_finishes and luck.random() < 0.5
+        if slips and self._whole(number, event.partition, 100 * number):
             self.put(self.updated(number, event.partition, S.COPY_SEGMENT_FINISHED, CUSTOM))
 
     # The operators and the cluster.
@@ -576,9 +619,9 @@ class ChaosWorld(CleanWorld):
                     self.updated(n, held.partition, S.COPY_SEGMENT_FINISHED, held.custom_metadata),
                 )
         for daemon in self.daemons.values():
-            for follower in daemon.manager.fleet.followers.values():
-                if follower.failure is not None:
-                    follower.retry()
+            for each in daemon.manager.fleet.followers.values():
+                if each.failure is not None:
+                    each.retry()
 
     def _left(self) -> list[str]:
         """What still has to happen."""
@@ -608,6 +651,19 @@ class ChaosWorld(CleanWorld):
             self.fail(f"leaked {sorted(present - wanted)[:3]}, lost {sorted(wanted - present)[:3]}")
 
 
+@contextmanager
+def _pace(*, slow: bool) -> Iterator[None]:
+    """Let a follower give way after each record, as a busy machine does."""
+    events, seconds = follower._SLICE_CHECK_EVENTS, follower.SLICE_SECONDS
+    if slow:
+        follower._SLICE_CHECK_EVENTS, follower.SLICE_SECONDS = 1, 0.0  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        follower._SLICE_CHECK_EVENTS = events  # type: ignore[misc]
+        follower.SLICE_SECONDS = seconds  # type: ignore[misc]
+
+
 def run_seed(seed: int) -> int:
     """Return how many steps a seed took.
 
@@ -628,7 +684,8 @@ def run_seed(seed: int) -> int:
                     await daemon.stop()
 
     try:
-        loop.run_until_complete(main())
+        with _pace(slow=swarm.slow):
+            loop.run_until_complete(main())
     except* Violation as group:
         raise group.exceptions[0] from None
     finally:

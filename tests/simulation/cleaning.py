@@ -351,11 +351,11 @@ class CleanWorld:
             state=state,
         )
 
-    def mark(self, partition: TopicIdPartition, state: int = 0) -> None:
+    def mark(self, partition: TopicIdPartition, state: int = 0, *, broker_id: int = 1) -> None:
         self.put(
             PartitionDelete(
                 partition=partition,
-                broker_id=BrokerId(1),
+                broker_id=BrokerId(broker_id),
                 event_timestamp_ms=self.clock.now_ms(),
                 state=PartitionDeleteState(state),
             )

@@ -1,8 +1,8 @@
 """Marks that nobody asked for: looks at the cluster, and lets `core.disposal.observation` judge.
 
-Off unless configured. Every daemon remembers which topic ids it heard the brokers know; the clocks
-run in one of them, beside the leader of metadata partition 0, which then follows every metadata
-partition: an event anywhere in the log starts a clock over. A mark is not a delete: the cleaner
+Off unless configured. A daemon with it follows every metadata partition, and remembers which topic
+ids it heard the brokers know; the clocks run in one of them, beside the leader of metadata
+partition 0: an event anywhere in the log starts a clock over. A mark is not a delete: the cleaner
 asks every broker again before it begins.
 """
 
@@ -100,23 +100,16 @@ class Observer:
     async def run(self) -> None:
         """Look every interval, for ever."""
         await self._manager.until_open()
-        while True:
-            if self._watches():
-                await self._watch()
-            else:
-                await self._turn(whole=False)
-
-    async def _watch(self) -> None:
-        """Let clocks run for as long as it is this daemon that does; they begin now."""
-        self.observation.failed()
         follow_set = self._manager.fleet.follow_set
         assert follow_set is not None, "the log is open"
         with ExitStack() as kept:
             for number in range(follow_set.partition_count):
                 kept.enter_context(follow_set.keep(MetadataPartition(number)))
-            while self._watches():
-                await self._turn(whole=True)
-        self.observation.stopped()
+            while True:
+                watches = self._watches()
+                if not watches:
+                    self.observation.stopped()
+                await self._turn(whole=watches)
 
     async def _turn(self, *, whole: bool) -> None:
         seconds = self._options.interval_seconds
