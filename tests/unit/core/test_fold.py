@@ -3,10 +3,10 @@
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlmm_daemon.codec import records
+from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.core.fold import TROUBLES_MAX, Fold
 from rlmm_daemon.core.outcome import Applied, Rejected, Repeated, Unreadable
@@ -19,8 +19,10 @@ from rlmm_daemon.domain.ids import (
     TopicId,
     TopicIdPartition,
 )
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentSnapshot, SegmentState, SegmentUpdate
 from tests.unit.core.world import (
+    DELETE_FINISHED,
     DELETE_STARTED,
     FINISHED,
     FOO,
@@ -28,6 +30,7 @@ from tests.unit.core.world import (
     TOPIC_ID,
     World,
     add,
+    delete,
     seg,
     update,
 )
@@ -179,6 +182,157 @@ def test_the_short_way_through_apply_equals_the_long_way(steps):
     assert short.unreadable == long.unreadable
     for partition, cache in short.partitions.items():
         assert cache.list_all() == long.partitions[partition].list_all()
+
+
+#: What a broker writes all day: copies of one epoch behind one another, of two user partitions.
+ordinary = st.builds(
+    lambda segment, partition, seen, custom, broker: (
+        add(
+            segment, segment * 10, segment * 10 + 9, {0: segment * 10},
+            partition=partition, txn_index_empty=True, broker_id=broker,
+        )
+        if seen
+        else update(segment, FINISHED, custom, partition=partition, broker_id=broker)
+    ),
+    st.integers(1, 4),
+    st.sampled_from([FOO, TopicIdPartition(TOPIC_ID, "foo", 1)]),
+    st.booleans(),
+    st.sampled_from([None, None, b"x"]),
+    st.sampled_from([1, 1, 2]),
+)  # fmt: skip
+#: Deletes that free an id for another copy, meant for a stuck copy or not, and moved epochs.
+deletes = st.one_of(
+    st.builds(
+        update,
+        st.integers(1, 4),
+        st.sampled_from([DELETE_STARTED, DELETE_FINISHED]),
+        st.sampled_from([None, custom_metadata.ONLY_IF_STARTED]),
+    ),
+    st.builds(
+        lambda n, epoch: add(n, n * 10, n * 10 + 9, {epoch: n * 10}, txn_index_empty=True),
+        st.integers(1, 4),
+        st.integers(0, 1),
+    ),
+)
+
+
+def everything(fold):
+    return fold.position, fold.applied, fold.repeated, fold.rejected, fold.unreadable, {
+        at: (
+            cache.list_all(),
+            {epoch: cache.list_epoch(epoch) for epoch in cache.epochs.numbers()},
+            {epoch: cache.third_set(epoch) for epoch in cache.epochs.numbers()},
+            {epoch: index.cover.reach for epoch, index in cache.epochs.items()},
+            [cache.lookup(epoch, offset) for epoch in (0, 1) for offset in range(100)],
+            cache.highest_offsets, cache.segments_by_state, cache.bytes_by_state, cache.writer,
+            cache.late_writers, cache.strays, cache.held, cache.kept_custom_metadata,
+            cache.delete_state, cache.changes, len(cache.segments),
+        )
+        for at, cache in fold.partitions.items()
+    }  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(*[ordinary] * 6, events, deletes),
+            st.one_of(*[st.just([])] * 9, mutations),
+        ),
+        min_size=8,
+        max_size=40,
+    ),
+    st.integers(1, 9),
+)
+def test_a_run_equals_its_events_one_by_one(steps, at_once):
+    values = []
+    for event, changes in steps:
+        value = bytearray(records.encode(event))
+        for at, byte in changes:
+            value[at % len(value)] = byte
+        values.append(bytes(value))
+    hold_equal(values, at_once)
+
+
+def copy(n, **fields):
+    return add(n, n * 10, n * 10 + 9, {0: n * 10}, txn_index_empty=True, **fields)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(
+            [
+                copy(2), update(2, FINISHED),
+                update(2, DELETE_STARTED, custom_metadata.ONLY_IF_STARTED),
+                update(2, DELETE_FINISHED),
+            ],
+            id="held",
+        ),
+        pytest.param([copy(2, custom_metadata=b"old"), copy(2)], id="custom metadata was kept"),
+        pytest.param(
+            [
+                add(4, 0, 5, {0: 0}), update(4, FINISHED), add(3, 3, 19, {0: 3}),
+                update(3, FINISHED),
+            ],
+            id="segments overlap",
+        ),
+        pytest.param(
+            [delete(state) for state in PartitionDeleteState], id="the partition was deleted"
+        ),
+        pytest.param(
+            [add(2, 20, 29, {1: 20}, txn_index_empty=True)], id="in another epoch before"
+        ),
+    ],
+)  # fmt: skip
+def test_a_run_minds_what_was_before(before):
+    steps = [copy(1), update(1, FINISHED), *before, copy(2), update(2, FINISHED, b"new")]
+    steps += [copy(3), update(3, FINISHED), add(4, 5, 35, {0: 5}), update(4, FINISHED)]
+    hold_equal([records.encode(step) for step in steps], len(steps))
+
+
+def hold_equal(encoded, at_once):
+    values = [(2 * n, value) for n, value in enumerate(encoded)]
+    runs, singly = fold_of(0, 1), fold_of(0, 1)
+    at = 0
+    while at < len(values):
+        reached = runs.apply_run(values, at, min(at + at_once, len(values)))
+        if reached == at:
+            runs.apply(*values[at])
+            reached += 1
+        at = reached
+    for offset, value in values:
+        singly.partitions.by_prefix.clear()  # so that nothing is known by its prefix
+        singly.apply(offset, value)
+    assert everything(runs) == everything(singly)
+    assert runs.holding == singly.holding
+
+
+def test_a_run_takes_all_that_is_ordinary_and_stops_before_what_is_not():
+    fold = fold_of(0, 1)
+    steps = [
+        e
+        for n in range(1, 5)
+        for e in (
+            add(n, n * 10, n * 10 + 9, {0: n * 10}, txn_index_empty=True),
+            update(n, FINISHED),
+        )
+    ]
+    values = [*enumerate(map(records.encode, [*steps, update(1, DELETE_STARTED)])), (9, None)]
+    assert fold.apply_run(values, 0, len(values)) == 0, "nothing is known of it"
+    fold.apply(*values[0])
+    assert fold.apply_run(values, 1, len(values)) == 8
+    assert (fold.position, fold.applied) == (8, 8)
+    assert fold.apply_run(values, 8, len(values)) == 8
+    fold.apply(*values[8])
+    assert fold.apply_run(values, 9, len(values)) == 9, "a tombstone"
+
+
+def test_there_are_no_runs_while_a_snapshot_is_drawn():
+    fold = fold_of(0, 1)
+    fold.apply(0, records.encode(add(1, 0, 9, {0: 0}, txn_index_empty=True)))
+    fold.journal = {}
+    assert fold.apply_run([(1, records.encode(update(1, FINISHED)))], 0, 1) == 0
 
 
 @given(st.binary(max_size=200))
