@@ -47,9 +47,15 @@ def listed(fleet: Fleet, topic: str, topic_id: str) -> dict[str, SegmentState]:
     return found
 
 
-def not_half_deleted(fleet: Fleet, topic: str, topic_id: str) -> bool:
-    """Return whether every copy that was rolled back is gone."""
-    return SegmentState.DELETE_SEGMENT_STARTED not in listed(fleet, topic, topic_id).values()
+def rolled_back(fleet: Fleet, topic: str, topic_id: str) -> bool:
+    """Return whether no object is left of any copy that was given up."""
+    given_up = {
+        name.removesuffix(".log")
+        for name, state in listed(fleet, topic, topic_id).items()
+        if state is SegmentState.DELETE_SEGMENT_STARTED
+    }
+    stored = {f"{path.parent.name}/{path.name.partition('.')[0]}" for path in fleet.stored(topic)}
+    return given_up.isdisjoint(stored)
 
 
 def end_of(fleet: Fleet, topic: str, partition: int, which: str) -> int:
@@ -116,8 +122,9 @@ def storm(
     for each in range(PARTITIONS):
         assert end_of(fleet, topic, each, "earliest") == 0
     if Fault.PROXY in faults:
-        # The broker deletes the oldest ones only; behind them it is for the daemon's cleaner.
-        until(lambda: not_half_deleted(fleet, topic, topic_id), "nothing is half deleted")
+        # The broker repeats what is oldest only, behind it that is for the daemon's cleaner; whose
+        # DELETE_SEGMENT_FINISHED waits until no copy of that segment can be alive any more.
+        until(lambda: rolled_back(fleet, topic, topic_id), "copies that were given up are gone")
     known = listed(fleet, topic, topic_id)
     stored = {f"{path.parent.name}/{path.name}" for path in fleet.stored(topic, ".log")}
     finished = {
