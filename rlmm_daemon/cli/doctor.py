@@ -30,7 +30,7 @@ def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: b
     """
     config = load(file, overrides)
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.cli import checkup  # noqa: PLC0415
+    from rlmm_daemon.cli import checkup
 
     findings = checkup.examine(config, seconds=timeout)
     if as_json:

@@ -60,7 +60,7 @@ def command(
         answer = _ask(target, partition, epoch, offset)
     else:
         # Imported late: it brings the rooms of the daemon along.
-        from rlmm_daemon.cli import offline  # noqa: PLC0415
+        from rlmm_daemon.cli import offline
 
         answer = offline.explain(state_dir, log_dir, partition, epoch, offset)
     if target.json:

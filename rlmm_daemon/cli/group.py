@@ -154,7 +154,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except RlmmError as error:
             # Imported late, as every command module is.
-            from rlmm_daemon.cli.output import show_error  # noqa: PLC0415
+            from rlmm_daemon.cli.output import show_error
 
             show_error(error, as_json=bool(ctx.meta.get("rlmm.json")))
             ctx.exit(exit_code(error))

@@ -36,7 +36,7 @@ def verify(directory: str, *, as_json: bool) -> None:
     preallocated_bytes, findings[{file, position, reason, kind}]}.
     """
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.cli import offline  # noqa: PLC0415
+    from rlmm_daemon.cli import offline
 
     reports = [asdict(report) for report in offline.verify_log(directory)]
     if as_json:
@@ -78,7 +78,7 @@ def seal(directory: str, *, as_json: bool) -> None:
     --json: {sealed: partitions}.
     """
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.cli import offline  # noqa: PLC0415
+    from rlmm_daemon.cli import offline
 
     sealed = offline.seal_log(directory)
     if as_json:

@@ -28,9 +28,9 @@ def copy(file: str, source: str, target: str, *, as_json: bool) -> None:
     """
     config = load(file)
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.cli.log_adoption import is_configured  # noqa: PLC0415
-    from rlmm_daemon.cli.log_contents import KAFKA  # noqa: PLC0415
-    from rlmm_daemon.cli.log_copying import run  # noqa: PLC0415
+    from rlmm_daemon.cli.log_adoption import is_configured
+    from rlmm_daemon.cli.log_contents import KAFKA
+    from rlmm_daemon.cli.log_copying import run
 
     if source == target or KAFKA not in (source, target):
         raise click.UsageError("one of --from and --to is kafka, the other a directory")

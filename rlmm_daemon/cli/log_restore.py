@@ -39,7 +39,7 @@ def restore(
     """
     config = load(file)
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.cli.log_restoring import known_to, run  # noqa: PLC0415
+    from rlmm_daemon.cli.log_restoring import known_to, run
 
     known = known_to(directories)
     rows = run(config, known, target, execute=execute)

@@ -38,10 +38,10 @@ def show_table(
     that the terminal breaks.
     """
     # Imported late: a command that answers in JSON does without it.
-    from rich import box  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Column, Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich import box
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
 
     terminal = sys.stdout.isatty()
     lines = [[Text(cell(value)) for value in row] for row in rows]

@@ -62,9 +62,9 @@ def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) 
     daemon = load(config.daemon_config)
     with _incomplete(as_json=as_json):
         # Imported late: Spark takes seconds, and a wrong configuration is told before.
-        from rlmm_daemon.reconcile import report  # noqa: PLC0415 - as above
-        from rlmm_daemon.reconcile.night import Run  # noqa: PLC0415 - as above
-        from rlmm_daemon.reconcile.session import session  # noqa: PLC0415 - as above
+        from rlmm_daemon.reconcile import report
+        from rlmm_daemon.reconcile.night import Run
+        from rlmm_daemon.reconcile.session import session
 
         with _progress() as progress, session(config.spark) as spark:
             job = Run(
@@ -104,7 +104,7 @@ def accept_record(
     """Say that a record of the log, which is no event, hides nothing; runs then pass it."""
     if not _SHA256.fullmatch(sha256):
         raise InvalidArgument("SHA256 is 64 hexadecimal digits, as the refused run printed it")
-    from rlmm_daemon.reconcile import control  # noqa: PLC0415 - as above
+    from rlmm_daemon.reconcile import control
 
     record = control.AcceptedRecord(
         metadata_partition=partition,
@@ -129,7 +129,7 @@ def accept_record(
 @_config_options
 def manifests(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """List what earlier runs have quarantined."""
-    from rlmm_daemon.reconcile import control, quarantine  # noqa: PLC0415 - as above
+    from rlmm_daemon.reconcile import control, quarantine
 
     async def work() -> dict[str, quarantine.Manifest]:
         async with control.opened(load(load_reconcile(file, overrides).daemon_config)) as storage:
@@ -153,7 +153,7 @@ def manifests(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @_config_options
 def restore(manifest: str, *, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Take a manifest out of force: its objects stay, and are not quarantined again."""
-    from rlmm_daemon.reconcile import control, quarantine  # noqa: PLC0415 - as above
+    from rlmm_daemon.reconcile import control, quarantine
 
     async def work() -> quarantine.Manifest:
         async with control.opened(load(load_reconcile(file, overrides).daemon_config)) as storage:
@@ -187,8 +187,8 @@ def _progress() -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda stage: None  # noqa: ARG005 - nobody watches
         return
-    from rich.console import Console  # noqa: PLC0415 - only for people
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - as above
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<12}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

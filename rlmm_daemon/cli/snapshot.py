@@ -150,7 +150,7 @@ def _read(path: Path) -> bytes:
 
 
 def _verified(path: Path) -> dict[str, Any]:
-    from rlmm_daemon.core import unsealing  # noqa: PLC0415 - the daemon's rooms, only here
+    from rlmm_daemon.core import unsealing
 
     row: dict[str, Any] = {
         "path": str(path),
@@ -173,7 +173,7 @@ def _verified(path: Path) -> dict[str, Any]:
 
 
 def _shown(path: Path) -> dict[str, Any]:
-    from rlmm_daemon.core import unsealing  # noqa: PLC0415
+    from rlmm_daemon.core import unsealing
 
     header, fold = unsealing.load(_read(path))
     return {

@@ -67,8 +67,8 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
     """
     config = load(file, overrides)
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.cli import verifying  # noqa: PLC0415
-    from rlmm_daemon.core.disposal.findings import RULES, Severity  # noqa: PLC0415
+    from rlmm_daemon.cli import verifying
+    from rlmm_daemon.core.disposal.findings import RULES, Severity
 
     found = verifying.run(config, topic)
     counts = Counter(row.judged.kind for row in found.rows)
@@ -102,7 +102,7 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
 
 async def _probed(config: Config) -> ProbeResult:
     # Imported late: a wrong configuration is told before everything is loaded.
-    from rlmm_daemon import wiring  # noqa: PLC0415
+    from rlmm_daemon import wiring
 
     storage = wiring.storage_of(config, random.Random())  # noqa: S311 - jitter, no secrets
     if storage is None:
@@ -115,7 +115,7 @@ async def _probed(config: Config) -> ProbeResult:
 
 def _policy(config: Config, result: ProbeResult) -> dict[str, Any] | None:
     """Return what allows the denied steps; None for other storages and other troubles."""
-    from rlmm_daemon.adapters.storage.s3 import policy  # noqa: PLC0415 - as above
+    from rlmm_daemon.adapters.storage.s3 import policy
 
     denied = [
         name

@@ -27,7 +27,7 @@ class Tier(ABC):
     def heal(self) -> None:  # noqa: B027 - most have nothing that breaks
         """Mend what a test broke."""
 
-    def end(self) -> None:  # noqa: B027
+    def end(self) -> None:  # noqa: B027 - some hold nothing
         """Free everything."""
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.disposal.steps import PartitionStep
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
@@ -232,8 +233,6 @@ def test_a_copy_of_another_daemon_is_waited_for_as_long_as_it_may_live():
 
 
 def test_a_segment_that_was_held_back_holds_the_partition_back():
-    from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED  # noqa: PLC0415
-
     async def scenario(world: CleanWorld) -> None:
         world.finished(1, DEAD)
         world.put(world.updated(1, DEAD, S.DELETE_SEGMENT_STARTED, ONLY_IF_STARTED))

@@ -1,5 +1,6 @@
 """What a Fetch answer holds, batch by batch."""
 
+import google_crc32c
 import pytest
 
 from rlmm_daemon.adapters.event_log.kafka.parsing import InvalidBatch, slices
@@ -10,8 +11,6 @@ CONTROL = 0x20
 
 def control(base: int) -> bytes:
     """A transaction marker: attributes are inside the checksum, so it is made anew."""
-    import google_crc32c  # noqa: PLC0415
-
     batch = bytearray(encoded(base, [b"marker"]))
     batch[21:23] = (0x30).to_bytes(2, "big")
     batch[17:21] = google_crc32c.value(bytes(batch[21:])).to_bytes(4, "big")

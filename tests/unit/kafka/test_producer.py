@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
+from aiokafka.record.default_records import DefaultRecordBatch
 
 from rlmm_daemon.adapters.event_log.kafka.producer import Producer
 from rlmm_daemon.config import KafkaProducer
@@ -46,8 +47,6 @@ async def test_records_carry_no_key_and_every_request_wants_all_replicas():
     (request,) = broker.requests("ProduceById")
     assert (request.acks, request.transactional_id) == (-1, None)
     assert request.topics[0][0] == broker.topic_id
-    from aiokafka.record.default_records import DefaultRecordBatch  # noqa: PLC0415
-
     (record,) = DefaultRecordBatch(request.topics[0][1][0][1])
     assert (record.key, record.value, record.headers) == (None, b"value", [])
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlmm_daemon.config import load
 from rlmm_daemon.config.model import Readiness, Socket
 from rlmm_daemon.daemon.limits import LIMITS, ServerOptions, ServerStats
 from rlmm_daemon.wiring import server_options_of
@@ -25,8 +26,6 @@ def test_every_key_is_a_limit_with_a_counter_and_the_reverse():
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_the_key_reaches_the_server(limit):
-    from rlmm_daemon.config import load  # noqa: PLC0415
-
     before = load(str(CONFIG))
     section = "readiness" if limit == "held_reads_max" else "socket"
     old = getattr(before, section)
