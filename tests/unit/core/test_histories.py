@@ -7,7 +7,7 @@ import pytest
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.core import sealing, unsealing
+from rlmm_daemon.core import common_events, sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Deferred, Repeated
 from rlmm_daemon.core.rebasing import rebase
@@ -243,44 +243,62 @@ def test_a_snapshot_in_place_and_what_changed_since_answer_as_the_plain_cache_do
     assert unsealing.load(snapshot_of(sleeping.fold))
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_a_log_that_is_folded_run_by_run_is_folded_as_record_by_record(seed):
-    rng = random.Random(seed)
-    ordinary = seed % 3 == 0
+def some_rows(rng, ordinary):
+    """A log with gaps, ordinary copies, strange records, and brokers that take turns."""
     strange = [None, b"", b"\x01\x00\x00", b"\x01\x00\x00\x7f", b"\x01\x01\x00" + bytes(80)]
     values = list[bytes | None]()
     for n in range(rng.randint(1, 120)):
+        broker = rng.choice([1, 1, 1, 2])
         if ordinary and rng.random() < 0.7:
-            values.append(records.encode(add(100 + n, 7 * n, 7 * n + 6, {0: 7 * n})))
-            values.append(records.encode(update(100 + n, FINISHED, rng.choice([None, b"c", b""]))))
+            txn = rng.random() < 0.7
+            values.append(
+                records.encode(add(100 + n, 7 * n, 7 * n + 6, {0: 7 * n}, txn_index_empty=txn))
+            )
+            custom = rng.choice([None, b"c", b"", bytes(32)])
+            values.append(records.encode(update(100 + n, FINISHED, custom, broker_id=broker)))
         elif rng.random() < 0.1:
             values.append(rng.choice(strange))
+        elif rng.random() < 0.1:
+            stuck = update(rng.randint(1, 9), DELETE_STARTED, ONLY_IF_STARTED)
+            values.append(records.encode(stuck))
         else:
             values.append(records.encode(some_event(rng, ordinary)))
-    rows = [(offset + offset // 9, value) for offset, value in enumerate(values)]  # with gaps
-    singly, in_runs = World().fold, World().fold
-    for offset, value in rows:
-        singly.apply(offset, value)
-    at = runs = 0
+    return [(offset + offset // 9, value) for offset, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_log_that_is_folded_run_by_run_is_folded_as_the_long_way_would(seed, monkeypatch):
+    rng = random.Random(seed)
+    ordinary = seed % 3 != 0
+    rows = some_rows(rng, ordinary)
+    long_way, in_runs = World().fold, World().fold
+    with monkeypatch.context() as patched:
+        patched.setattr(common_events, "start", lambda *_: False)
+        patched.setattr(common_events, "finish", lambda *_: False)
+        for offset, value in rows:
+            long_way.apply(offset, value)
+    at = in_a_run = 0
     while at < len(rows):
-        if rng.random() < 0.05:
-            in_runs.journal = None if in_runs.journal is not None else {}
+        in_runs.journal = {} if rng.random() < 0.05 else None
         turn = rng.randint(at, len(rows))
         behind = in_runs.apply_run(rows, at, turn)
         assert at <= behind <= turn
         assert behind == at or in_runs.position == rows[behind - 1][0] + 1
-        runs += behind - at
+        assert behind == at or in_runs.journal is None, "a snapshot that is drawn would lack them"
+        in_a_run += behind - at
         at = behind
         if at < turn:
             in_runs.apply(*rows[at])
             at += 1
-    assert runs or not ordinary, "nothing came in a run"
-    assert snapshot_of(in_runs) == snapshot_of(singly)
-    for name in ("position", "applied", "repeated", "rejected", "unreadable"):
-        assert getattr(in_runs, name) == getattr(singly, name), name
-    if FOO in singly.partitions:
-        ours, theirs = in_runs.partitions[FOO], singly.partitions[FOO]
-        assert (ours.changes, ours.late_writers) == (theirs.changes, theirs.late_writers)
+    assert in_a_run or not ordinary or len(rows) < 20, "nothing came in a run"
+    assert snapshot_of(in_runs) == snapshot_of(long_way)
+    for name in ("position", "applied", "repeated", "rejected", "unreadable", "holding"):
+        assert getattr(in_runs, name) == getattr(long_way, name), name
+    if FOO in long_way.partitions:
+        for name in ("changes", "late_writers", "held", "writer", "kept_custom_metadata"):
+            assert getattr(in_runs.partitions[FOO], name) == getattr(
+                long_way.partitions[FOO], name
+            ), name
 
 
 def test_events_of_one_that_sleeps_are_put_aside_and_applied_when_somebody_asks():
@@ -312,6 +330,16 @@ def test_the_mark_of_a_stuck_copy_is_never_put_aside():
     assert world.fold.holding == {FOO}
     for event in (update(1, DELETE_FINISHED), add(1, 0, 9), update(1, FINISHED)):
         assert isinstance(world.put(event), Applied)
+    assert not world.fold.holding
+
+
+def test_a_held_segment_that_is_copied_anew_is_held_no_longer():
+    world = World()
+    world.upload(1, 0, 9)
+    world.put(update(1, DELETE_STARTED, ONLY_IF_STARTED), update(1, DELETE_FINISHED))
+    assert world.fold.holding == {FOO}
+    world.upload(1, 10, 19)
+    assert not world.cache.held
     assert not world.fold.holding
 
 
