@@ -175,6 +175,12 @@ async def test_deleted_records_that_a_follower_had_read_cost_it_nothing(rig):
         await failed(manager, FailureReason.HISTORY_LOST)
         with pytest.raises((HistoryLost, NotReady)):
             manager.list_remote_log_segments(tp, None, BROKER)
+        assert not manager.is_ready(tp)
+        await Operator(manager).partition_accept_loss(P0, everything=False)
+        rig.tell(f"accepted: ready after {await until(lambda: manager.is_ready(tp)):.2f} s")
+        left = {events.segment_id(number) for number in range(2, 6)}
+        assert segments(manager, tp).keys() == left, "four events were two segments"
+        await Writer(manager, tp, base=100).copy(0)
 
 
 async def test_a_rebuild_and_a_retry_find_everything_in_the_topic_again(rig):
