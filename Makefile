@@ -114,6 +114,8 @@ clean: ## Remove everything that was made
 # A real Kafka on loopback: needs a JDK (17 or later), openssl and, once, Maven.
 .PHONY: dev-up dev-down test-kafka demo-kafka bench-kafka soak-kafka
 NODES ?= 1
+# make test-cleaner has these.
+NOT_CLEANER := --ignore tests/kafka/test_cleaner.py --ignore tests/kafka/test_observation.py
 
 dev-up: install ## Start a real Kafka in var/kafka: make dev-up NODES=3
 	$(BIN)/python -m deploy.dev.kafka.cluster up --nodes $(NODES)
@@ -122,10 +124,10 @@ dev-down: install ## Stop the Kafka of dev-up and remove its data
 	$(BIN)/python -m deploy.dev.kafka.cluster down
 
 test-kafka: install ## The tests that need a real Kafka, on one cluster of three nodes
-	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(PYTEST_ARGS) tests/kafka --ignore tests/kafka/test_cleaner.py
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(PYTEST_ARGS) tests/kafka $(NOT_CLEANER)
 
 soak-kafka: install ## The long ones too
-	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/kafka --ignore tests/kafka/test_cleaner.py
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/kafka $(NOT_CLEANER)
 
 demo-kafka: install ## The main job beside a real three-node cluster, leader and daemon killed
 	$(BIN)/python -m deploy.dev.demo_kafka
