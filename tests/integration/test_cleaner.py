@@ -1,12 +1,15 @@
 """A topic's remote data goes: a real daemon, its socket, its command line, real segments."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rlmm_daemon.domain.errors import StorageNotConfigured
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import Stocked, eventually, free_address, make
 
@@ -116,3 +119,19 @@ def test_an_unknown_topic_id_is_not_found(it):
     answer = it.rlmm("purge", "AAAAAAAAAAAAAAAAAAAAAQ")
     assert answer.exit_code == 1
     assert "no event of the log" in answer.output
+
+
+def test_metadata_alone_leaves_nothing_to_clean_and_nobody_who_would(tmp_path, forks):
+    config = tmp_path / "none.toml"
+    config.write_text(re.sub(r"(?s)\n\[storage\].*?(?=\n\[copy\])", "\n", CONFIG.read_text()))
+    it = make(tmp_path, forks, config=config)
+    with it.daemon:
+        assert it.rlmm("cleanup").exit_code == 1
+        with it.daemon.client() as client:
+            tasks = {str(task["name"]) for task in client.status()["tasks"]}
+            with pytest.raises(StorageNotConfigured):
+                client.cleanup()
+            with pytest.raises(StorageNotConfigured):
+                client.purge(it.orders[0].topic_id, execute=True)
+        assert tasks
+        assert not {name for name in tasks if name.startswith("cleaner")}

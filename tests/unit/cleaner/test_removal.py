@@ -1,17 +1,23 @@
 """A marked partition, from DELETE_PARTITION_MARKED to DELETE_PARTITION_FINISHED."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
+from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.disposal.steps import PartitionStep
-from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.core.layout import Layout, object_key
+from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.domain.ids import BrokerId, Offset
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState as S
 from tests.simulation.cleaning import (
+    CLUSTER,
+    COUNT,
     OPTIONS,
     CleanWorld,
     number_of,
@@ -242,5 +248,27 @@ def test_a_segment_that_was_held_back_holds_the_partition_back():
         await asyncio.sleep(200)
         assert len(world.stored(DEAD)) == 3
         assert world.removal(DEAD) is MARKED
+
+    run(scenario)
+
+
+def test_every_layout_of_the_markers_table_is_emptied():
+    """A prefix that was in use before: what lies below it goes too, listed or not."""
+
+    async def scenario(world: CleanWorld) -> None:
+        old = Layout(prefix="before")
+        storage = MemoryStorage(world.objects, clock=world.clock)
+        earlier = Bucket(storage, layout=old, rng=random.Random(1))
+        await earlier.open(
+            BucketIdentity(cluster_id=CLUSTER, partition_count=COUNT, metadata_topic_id="m")
+        )
+        for number in (1, 2):  # 2 is known to no event
+            storage._store(object_key(old, DEAD, Offset(0), segment(number), ".log"), b"x")
+        world.finished(1, DEAD)
+        world.facts.gone.add(DEAD.topic_id)
+        world.daemon()
+        world.mark(DEAD)
+        await world.until(lambda: is_finished(world))
+        assert [key for key in world.objects.objects if not key.startswith("_rlmm")] == []
 
     run(scenario)

@@ -67,6 +67,7 @@ class FakeLog:
         self.on_delete_started: list[DeleteStarted] = []
         self.fold: dict[SegmentId, SegmentMetadata] = {}
         self.kept: dict[SegmentId, bytes] = {}
+        self.held: set[SegmentId] = set()
         self.written: list[str] = []
         #: Of each `add`.
         self.callers: list[Caller] = []
@@ -137,8 +138,8 @@ class FakeLog:
         return await self.segment(tp, segment_id)
 
     def is_held(self, tp: TopicIdPartition, segment_id: SegmentId) -> bool:
-        del tp, segment_id
-        return False
+        del tp
+        return segment_id in self.held
 
     def kept_custom_metadata(self, tp: TopicIdPartition, segment_id: SegmentId) -> bytes | None:
         del tp

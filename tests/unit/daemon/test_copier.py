@@ -22,6 +22,7 @@ from rlmm_daemon.daemon.upload import kafka_segment_check
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     Draining,
+    HistoryLost,
     IllegalTransition,
     InvalidArgument,
     NotAssigned,
@@ -481,6 +482,21 @@ async def test_a_partition_that_must_not_be_copied_is_refused_before_anything_is
             await call
         assert refused.value.fields["write_begun"] is False
     assert (world.stored, world.state) == (set(), None)
+
+
+async def test_a_held_segments_objects_are_nobodys_to_delete(world):
+    """Neither the broker's call nor an operator's order touches what was finished unseen."""
+    await world.copier.copy_segment(RECORD, world.files)
+    stored = set(world.stored)
+    held = world.log.fold[metadata().segment_id]
+    await world.log.put(replace(held, state=S.DELETE_SEGMENT_STARTED))
+    world.log.held.add(metadata().segment_id)
+    with pytest.raises(HistoryLost, match="rlmm log repair"):
+        await world.copier.delete_log_segment_data(RECORD)
+    with pytest.raises(HistoryLost, match="rlmm log repair"):
+        await world.copier.delete_segment(PARTITION, metadata().segment_id)
+    assert stored
+    assert set(world.stored) == stored
 
 
 async def test_without_storage_every_method_says_so(world):
