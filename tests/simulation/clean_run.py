@@ -102,13 +102,6 @@ MUTANTS: Final[Sequence[Mutant]] = (
         seeds=20,
     ),
     Mutant(
-        name="takes_running_copies_for_stuck",
-        module=_STEPS,
-        old="(lambda f: f.running_here or f.age_ms <= f.patience_ms, CopyStep.LIVE)",
-        new="(lambda f: f.age_ms <= f.patience_ms, CopyStep.LIVE)",
-        seeds=20,
-    ),
-    Mutant(
         name="ends_copies_of_registered_brokers",
         module=_STEPS,
         old="    (lambda f: f.registered is False and f.lease_over is True, CopyStep.REMOVE),\n",

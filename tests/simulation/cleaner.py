@@ -250,6 +250,11 @@ class ChaosWorld(CleanWorld):
 
     # The ports.
 
+    def present(self, broker_id: int, *, lease_seconds: float = 1e6, **changes: Any) -> None:
+        """Record the deadline that this world's copies have."""
+        changes.setdefault("copy_deadline_seconds", SIM_OPTIONS.copy_deadline_seconds)
+        super().present(broker_id, lease_seconds=lease_seconds, **changes)
+
     def log_of(self, broker_id: BrokerId) -> Any:
         return ChaosLog(self, random.Random(f"log/{self.seed}/{broker_id}/{self.clock.now_ms()}"))
 
