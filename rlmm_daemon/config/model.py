@@ -342,7 +342,7 @@ class Cleaner(_Section, frozen=True, kw_only=True):
 
     #: Between two looks at a metadata partition; a mark is taken up at once.
     interval_seconds: Seconds = 30
-    #: Batches of segments in flight, over all metadata partitions.
+    #: Calls to the storage in flight, over all metadata partitions.
     parallelism: Annotated[int, Meta(ge=1, le=64)] = 4
     #: Of the whole daemon; 0: no limit.
     segments_per_second_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0

@@ -3,7 +3,7 @@
 python -m tests.benchmarks.cleaner --segments 100000
 
 Both delete the keys of six objects a segment from the same real S3 server (SeaweedFS), in turn; of
-these the `.log` and the index are there. The bare rate is taken over at most 10,000 segments, since
+these the `.log` is there. The bare rate is taken over at most 10,000 segments, since
 it is the same over any number. Look-ups of another partition go on at a fixed rate meanwhile.
 """
 
@@ -61,7 +61,7 @@ from rlmm_daemon.embed import open_manager
 
 COUNT = 50
 PUTS_AT_ONCE = 16
-PRESENT = (".index", ".log")
+PRESENT = (".log",)
 LOOKUPS_PER_SECOND = 500
 BARE_MAX = 10_000
 BROKER = BrokerId(1)

@@ -11,7 +11,7 @@ class CleanerOptions:
     interval_seconds: float = 30.0
     #: Between two rounds over the metadata partitions that are not followed otherwise.
     round_seconds: float = 3600.0
-    #: Batches of segments in flight over all metadata partitions.
+    #: Storage calls in flight over all metadata partitions.
     parallelism: int = 4
     #: 0: no limit.
     segments_per_second_max: float = 0.0

@@ -22,10 +22,13 @@ from rlmm_daemon.domain.errors import NotReady, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 
-#: Segments that share a storage call; a larger one holds the event loop for too long.
-BATCH_SEGMENTS: Final = 100
+#: Segments that share a storage call; writing a larger one down holds the loop for too long.
+BATCH_SEGMENTS: Final = 25
 #: Of a batch, appended at once: look-ups get their turn in between.
-APPENDS_AT_ONCE: Final = 16
+APPENDS_AT_ONCE: Final = 5
+#: Batches in flight for each storage call in flight: while one is at the storage, another one is at
+#: the log.
+BATCHES_PER_CALL: Final = 2
 #: Segments whose copy is known to have ended that are remembered.
 ENDED_MAX: Final = 65_536
 STORAGE: Final = "the remote storage did not answer in time"
@@ -51,7 +54,8 @@ class SegmentRemover:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         options = tools.options
-        self._turns = asyncio.Semaphore(options.parallelism)
+        self._turns = asyncio.Semaphore(options.parallelism * BATCHES_PER_CALL)
+        self._calls = asyncio.Semaphore(options.parallelism)
         self._rate = RateLimit(options.segments_per_second_max, tools.clock.monotonic)
         self._busy: set[SegmentId] = set()
         #: No copy of any daemon lives longer, as far as presence files tell.
@@ -176,7 +180,7 @@ class SegmentRemover:
         if not owner:
             return []
         try:
-            async with asyncio.timeout(self._tools.options.storage_seconds):
+            async with self._calls, asyncio.timeout(self._tools.options.storage_seconds):
                 outcomes = await self._tools.bucket.storage.delete(list(owner))
         except TimeoutError as error:
             raise StorageUnavailable(STORAGE) from error
