@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,11 @@ def test_export_and_tail_are_lines_that_encode_reads(it: Stocked):
     assert ran(it, "export", "orders-1").splitlines() == [
         line for line in lines if '"partition":1' in line
     ]
+    usage = it.rlmm("export", "--format", "parquet")
+    assert (usage.exit_code, "go together" in usage.output) == (2, True)
+    if find_spec("pyarrow") is None:
+        absent = it.rlmm("export", "--format", "parquet", "--output", "x.parquet")
+        assert (absent.exit_code, "rlmm-daemon[spark]" in absent.output) == (1, True)
     events = [json.loads(line) for line in ran(it, "tail", "--json").splitlines()]
     assert {event["outcome"] for event in events} == {"applied"}
     assert len(events) == 12
