@@ -165,7 +165,7 @@ bench-cluster: install plugin ## The same broker with the plugin, then with Kafk
 	$(BIN)/python -m tests.benchmarks.cluster
 
 # The nightly job: needs a JDK (17 or later).
-.PHONY: install-spark test-reconcile bench-reconcile
+.PHONY: install-spark test-reconcile soak-reconcile bench-reconcile
 SPARK_STAMP := .venv/.installed-spark
 
 install-spark: $(SPARK_STAMP) ## Add Spark to .venv, hashes checked
@@ -176,6 +176,10 @@ $(SPARK_STAMP): $(STAMP) requirements-spark.lock
 
 test-reconcile: install-spark ## The nightly job's tests, on a real Spark, S3 and Kafka
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/reconcile tests/unit/reconcile
+
+soak-reconcile: install-spark ## Many nights beside busy daemons, and many that are killed
+	RLMM_TEST_RECONCILE_ROUNDS=20 RLMM_TEST_RECONCILE_KILLS=6 \
+	  $(BIN)/pytest -q -s $(PYTEST_ARGS) --timeout 3600 tests/reconcile/test_living.py
 
 bench-reconcile: install-spark ## The job's joins beside plain ones and DuckDB, to ten million
 	$(BIN)/python -m tests.benchmarks.reconcile

@@ -153,13 +153,17 @@ def manifests(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @_config_options
 def restore(manifest: str, *, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Take a manifest out of force: its objects stay, and are not quarantined again."""
-    from rlmm_daemon.reconcile import control, quarantine
+    from rlmm_daemon.reconcile import control, quarantine, tagging
+
+    daemon = load(load_reconcile(file, overrides).daemon_config)
 
     async def work() -> quarantine.Manifest:
-        async with control.opened(load(load_reconcile(file, overrides).daemon_config)) as storage:
+        async with control.opened(daemon) as storage:
             return await quarantine.restore(storage, manifest)
 
     restored = asyncio.run(work())
+    keys = [entry.key for entry in restored.entries if entry.upload_id is None]
+    tagging.tag_all(daemon, keys, None)
     if as_json:
         show_json({"manifest": manifest, "objects": len(restored.entries)})
     else:

@@ -85,6 +85,8 @@ class ReconcileConfig(_Section, frozen=True, kw_only=True):
     listing: Listing = StorageListing()
     #: Offsets of the log in one slice.
     log_slice_offsets: Annotated[int, Meta(ge=1_000, le=100_000_000)] = 500_000
+    #: Directories of daemons' snapshots, for metadata partitions whose log has lost its head.
+    snapshots: tuple[FilePath, ...] = ()
     #: Look for overlaps and gaps within each epoch too.
     lineage: bool = True
     #: Whether the cluster is asked which topic ids it knows ("auto": where the log is Kafka's).

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rlmm_daemon.codec import custom_metadata, records
-from rlmm_daemon.codec.custom_metadata import FLAG_ONLY_IF_STARTED, SIZED, StoredFacts
+from rlmm_daemon.codec.custom_metadata import SIZED, StoredFacts
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.domain.ids import uuid_text
@@ -84,6 +84,8 @@ class EventRows:
             "state": int(record.state),
             "event_ms": record.event_timestamp_ms,
             "broker_id": record.broker_id,
+            # It names no object, so it is not among the facts.
+            "only_if_started": custom_metadata.is_only_if_started(record.custom_metadata),
         }
         if isinstance(record, SegmentMetadata):
             row |= {
@@ -111,5 +113,4 @@ def _stored(facts: StoredFacts) -> dict[str, Any]:
     return {
         "layout": facts.layout_number,
         "sizes": [facts.sizes.get(suffix, -1) for suffix in SIZED],
-        "only_if_started": bool(facts.flags & FLAG_ONLY_IF_STARTED),
     }

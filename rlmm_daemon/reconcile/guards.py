@@ -31,7 +31,8 @@ class Evidence:
     #: What the daemon's configuration and the brokers call the cluster; None: not known.
     cluster_id: str | None
     log: LogView
-    #: Metadata partition -> slices [begin, reached) that tasks say they have read.
+    #: Metadata partition -> slices [begin, reached) that tasks say they have read, from the log or
+    #: from a snapshot that the log confirms.
     read: Mapping[int, Iterable[tuple[int, int]]]
     unreadable: Iterable[Unreadable] = ()
     accepted: frozenset[tuple[int, int, str]] = frozenset()
@@ -74,14 +75,17 @@ def _complete(evidence: Evidence) -> Iterable[str]:
         if known is None:
             yield f"metadata partition {number} did not tell its end"
             continue
-        if known.start > 0:
-            yield f"metadata partition {number} begins at {known.start}: its head is gone"
-        reached = known.start
+        reached = 0
         for begin, end in sorted(evidence.read.get(number, ())):
             if begin > reached:
                 break
             reached = max(reached, end)
-        if reached < known.end:
+        if reached < known.start:
+            yield (
+                f"metadata partition {number} begins at {known.start}: its head is gone, and no"
+                " snapshot covers it (snapshots = [...] names directories of them)"
+            )
+        elif reached < known.end:
             yield f"metadata partition {number} was read to {reached}, it ends at {known.end}"
 
 

@@ -5,14 +5,14 @@ Rows come sorted by segment, events in the log's order; one segment's rows are i
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
 
 from rlmm_daemon.codec.custom_metadata import SIZED
-from rlmm_daemon.codec.marker import LayoutRow
+from rlmm_daemon.codec.marker import AcceptedLoss, LayoutRow
 from rlmm_daemon.core.disposal.findings import (
     LOG,
     RULES,
@@ -26,6 +26,7 @@ from rlmm_daemon.core.disposal.findings import (
 )
 from rlmm_daemon.core.disposal.history import Segment, Told, last_word
 from rlmm_daemon.core.layout import Layout, object_key, parse_key
+from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import Offset, SegmentId, TopicId, TopicIdPartition, uuid_bytes
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.reconcile.schema import FINDINGS, batch
@@ -42,6 +43,9 @@ class Judge:
     cluster: str
     layouts: tuple[LayoutRow, ...]
     ages: Ages
+    #: Of the metadata log, and what of it was given up (the marker's words).
+    partition_count: int = 1
+    losses: tuple[AcceptedLoss, ...] = ()
     #: The listing is a report of another day: what it says is there must be seen again, too.
     listing_is_old: bool = False
 
@@ -49,12 +53,18 @@ class Judge:
         """Yield findings, as `mapInArrow` wants it."""
         rows = itertools.chain.from_iterable(each.to_pylist() for each in batches)
         found: list[dict[str, Any]] = []
-        for _, group in itertools.groupby(rows, key=_segment_of):
-            found += self.segment([*group])
-            if len(found) >= ROWS_PER_BATCH:
-                yield _batch(found)
-                found = []
+        for (_, _, segment_id), group in itertools.groupby(rows, key=_segment_of):
+            # There may be millions of strangers in a row: one by one.
+            whole = segment_id is not None
+            for finding in self.segment([*group]) if whole else map(self._stranger, group):
+                found.append(finding)
+                if len(found) >= ROWS_PER_BATCH:
+                    yield _batch(found)
+                    found = []
         yield _batch(found)
+
+    def _stranger(self, row: Row) -> dict[str, Any]:
+        return self._finding(Judged(kind=Finding.UNKNOWN_KEY), row, Segment(), row["key"])
 
     def segment(self, rows: list[Row]) -> Iterator[dict[str, Any]]:
         """Yield the findings of one segment, given all its rows."""
@@ -71,13 +81,26 @@ class Judge:
                 present[suffix] = row, whole
         recorded = _recorded(segment)
         listed = {suffix: whole for suffix, (_, whole) in present.items()}
-        for judged in judge(recorded, listed, self.ages):
+        ages = self._ages(rows[0])
+        for judged in judge(recorded, listed, ages):
             row = present[judged.suffix][0] if judged.suffix in present else rows[0]
             yield self._finding(judged, row, segment, self._key(judged, row, segment))
         for row in uploads:
-            upload = judge_upload(recorded, row["modified_ms"], self.ages)
+            upload = judge_upload(recorded, row["modified_ms"], ages)
             if upload is not None:
                 yield self._finding(upload, row, segment, row["key"])
+
+    def _ages(self, row: Row) -> Ages:
+        """Return the ages that count for one segment: those with the losses of its partition."""
+        if not self.losses:
+            return self.ages
+        number = metadata_partition(
+            TopicId(uuid_bytes(row["topic_id"])), row["partition"], self.partition_count
+        )
+        at_ms = [
+            loss.accepted_at_ms for loss in self.losses if loss.metadata_partition in (None, number)
+        ]
+        return replace(self.ages, loss_ms=max(at_ms, default=0))
 
     def _suffix(self, row: Row, segment: Segment) -> str | None:
         """Return which of the segment's objects a key is; None if it is not where that lies."""

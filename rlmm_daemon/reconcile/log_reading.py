@@ -27,6 +27,7 @@ from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import EpochEnd, EventLog, LogIdentity, LogMoved, LogRange
+from rlmm_daemon.reconcile import snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
 
@@ -46,6 +47,8 @@ class LogSlice:
     begin: int
     end: int
     partition_count: int
+    #: A snapshot that stands for these offsets, where the log has them no more.
+    snapshot: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +80,51 @@ def epoch_ends(
     return asyncio.run(_bounded(_epoch_ends(config, asked)))
 
 
+def slices(
+    config: Config, seen: LogView, offsets_max: int, directories: Iterable[str] = ()
+) -> list[LogSlice]:
+    """Return slices that together are the log up to the ends that were seen.
+
+    Of a partition whose head is gone the first one is a snapshot, if a directory has one that may
+    stand for it; else it begins where the log does, and `guards` will say so.
+    """
+    count = seen.identity.partition_count
+    covered = snapshots.covers(
+        directories, seen.identity, seen.ranges, lambda asked: epoch_ends(config, asked)
+    )
+    parts = [
+        LogSlice(
+            number=number,
+            begin=0,
+            end=cover.header.next_offset,
+            partition_count=count,
+            snapshot=cover.path,
+        )
+        for number, cover in sorted(covered.items())
+    ]
+    for number, known in sorted(seen.ranges.items()):
+        first = covered[number].header.next_offset if number in covered else known.start
+        parts += [
+            LogSlice(
+                number=number,
+                begin=begin,
+                end=min(begin + offsets_max, known.end),
+                partition_count=count,
+            )
+            for begin in range(first, known.end, offsets_max)
+        ]
+    return parts
+
+
 def read(config: Config, part: LogSlice) -> Iterator[pa.RecordBatch]:
     """Yield the slice's records as rows, its READ row last.
 
     Raises:
         Incomplete: a part of it can't be read.
     """
+    if part.snapshot is not None:
+        yield from snapshots.rows(part.snapshot, part.number, part.end, part.partition_count)
+        return
     # Spark asks for batches from plain Python, the log answers on a loop: a thread of its own keeps
     # one loop alive for the whole slice, at most a few batches ahead.
     ready: queue.Queue[Any] = queue.Queue(maxsize=_BATCHES_AHEAD)

@@ -40,11 +40,12 @@ from rlmm_daemon.reconcile import (
     quarantine,
     sifting,
     sources,
+    tagging,
 )
 from rlmm_daemon.reconcile.confirming import Confirm
 from rlmm_daemon.reconcile.judging import Judge
 from rlmm_daemon.reconcile.lease import Holder
-from rlmm_daemon.reconcile.log_reading import LogSlice, LogView
+from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest, Totals
 from rlmm_daemon.reconcile.schema import FINDINGS, OBJECTS, Kind, batch, ddl, literal
 
@@ -76,6 +77,8 @@ class Night:
     #: Why nothing was condemned; empty: it might have been.
     refused: list[str] = field(default_factory=list)
     quarantined: int = 0
+    #: Of these, how many have a tag that says so.
+    tagged: int = 0
     manifests: list[str] = field(default_factory=list)
     deleted: int = 0
     deleted_bytes: int = 0
@@ -198,34 +201,28 @@ class Run:
 
     def _read_log(self) -> LogView:
         view = log_reading.view(self._daemon)
-        step = self._config.log_slice_offsets
-        parts = [
-            LogSlice(
-                number=number,
-                begin=begin,
-                end=min(begin + step, known.end),
-                partition_count=view.identity.partition_count,
-            )
-            for number, known in sorted(view.ranges.items())
-            for begin in range(known.start, known.end, step)
-        ]
+        parts = log_reading.slices(
+            self._daemon, view, self._config.log_slice_offsets, self._config.snapshots
+        )
         sources.events(self._spark, self._daemon, parts).write.parquet(self._path("events"))
         return view
 
     # 4 and 5: what disagrees
 
     def _judge(self, layouts: tuple[LayoutRow, ...], ages: Ages, ours: _Ours) -> None:
-        objects = sifting.parse_objects(self._spark, self._frame("objects", OBJECTS))
+        objects = sifting.keyed(self._spark, self._frame("objects", OBJECTS))
         events = sifting.hash_events(self._spark, self._spark.read.parquet(self._path("events")))
         hashes = sifting.suspicious(self._spark, objects, events, layouts, ages)
         judge = Judge(
             cluster=self.night.cluster,
             layouts=layouts,
             ages=ages,
+            partition_count=ours.marker.partition_count if ours.marker else 1,
+            losses=ours.marker.accepted_losses if ours.marker else (),
             listing_is_old=isinstance(self._config.listing, InventoryListing),
         )
-        judged = sifting.rows_of(objects, events, hashes).mapInArrow(judge, ddl(FINDINGS))
-        found = judged.unionByName(self._keys_of_nobody(objects))
+        rows = sifting.rows_of(self._spark, objects, events, hashes)
+        found = rows.mapInArrow(judge, ddl(FINDINGS)).unionByName(self._old_versions(objects))
         found = found.unionByName(self._foreign(ours))
         if self._config.lineage:
             found = found.unionByName(lineage.findings(self._spark, events, self.night.cluster))
@@ -236,19 +233,18 @@ class Run:
             )
         found.write.parquet(self._path("judged"))
 
-    def _keys_of_nobody(self, objects: Any) -> Any:
-        """Return `unknown_key` and `not_current_version` findings: keys alone say these."""
-        objects.createOrReplaceTempView("objects_of_nobody")
-        unknown, old = RULES[Finding.UNKNOWN_KEY], RULES[Finding.NOT_CURRENT_VERSION]
+    def _old_versions(self, objects: Any) -> Any:
+        """Return a `not_current_version` finding for each old version."""
+        old = sifting.parsed(self._spark, objects.where("noncurrent"))
+        old.createOrReplaceTempView("old_versions")
+        rule = RULES[Finding.NOT_CURRENT_VERSION]
         return self._spark.sql(f"""
-            SELECT IF(noncurrent, '{Finding.NOT_CURRENT_VERSION}', '{Finding.UNKNOWN_KEY}') AS kind,
-                IF(noncurrent, '{old.severity}', '{unknown.severity}') AS severity,
+            SELECT '{Finding.NOT_CURRENT_VERSION}' AS kind, '{rule.severity}' AS severity,
                 {literal(self.night.cluster)} AS cluster, topic, topic_id, partition, segment_id,
                 key, size AS bytes, {self.night.listed_at_ms} - modified_ms AS age_ms, '' AS facts,
-                IF(noncurrent, {literal(old.action)}, {literal(unknown.action)}) AS action,
-                etag, modified_ms, upload_id, FALSE AS confirm, FALSE AS condemned,
-                CAST(NULL AS BIGINT) AS recorded_bytes
-            FROM objects_of_nobody WHERE noncurrent OR h IS NULL AND upload_id IS NULL
+                {literal(rule.action)} AS action, etag, modified_ms, upload_id, FALSE AS confirm,
+                FALSE AS condemned, CAST(NULL AS BIGINT) AS recorded_bytes
+            FROM old_versions
         """)  # noqa: S608 - our own constants
 
     def _foreign(self, ours: _Ours) -> Any:
@@ -278,7 +274,7 @@ class Run:
     def _unknown(self, events: Any, objects: Any) -> Any:
         """Return the topic ids that the cluster does not know, asked for once."""
         path = self._path("unknown")
-        known = [frame.where("h IS NOT NULL").select("topic_id") for frame in (events, objects)]
+        known = [events.select("topic_id"), sifting.topics(objects).select("topic_id")]
         liveness.unknown_topics(self._daemon, *known).write.parquet(path)
         return self._spark.read.parquet(path)
 
@@ -349,8 +345,11 @@ class Run:
         Where no cluster was asked, every topic counts as alive.
         """
         found.createOrReplaceTempView("found")
-        objects = sifting.parse_objects(self._spark, self._frame("objects", OBJECTS))
-        objects.createOrReplaceTempView("objects_of_segments")
+        # Only of topics that lose something: of these every key is read as text.
+        topics = sifting.topics(sifting.keyed(self._spark, self._frame("objects", OBJECTS)))
+        doomed = found.where("condemned").select("topic_id").distinct()
+        objects = topics.join(doomed, "topic_id", "left_semi").drop("topic_id")
+        sifting.parsed(self._spark, objects).createOrReplaceTempView("objects_of_segments")
         unknown = self._spark.createDataFrame([], "topic_id string")
         if self._asks_cluster():
             unknown = self._spark.read.parquet(self._path("unknown"))
@@ -389,6 +388,8 @@ class Run:
         if plan.delete or plan.quarantine:
             ends = {number: known.end for number, known in view.ranges.items()}
             asyncio.run(self._carry_out(plan, ends))
+            keys = [entry.key for entry in plan.quarantine if entry.upload_id is None]
+            self.night.tagged = tagging.tag_all(self._daemon, keys, self.night.run)
 
     async def _carry_out(self, plan: quarantine.Plan, ends: Mapping[int, int]) -> None:
         safety = self._config.safety

@@ -203,7 +203,7 @@ def _kinds(night: Night, output: Output) -> str:
 def _offenders(night: Night) -> str:
     return (
         "".join(
-            f"<tr><td>{_text(topic) or '-'}</td><td>{_text(kind)}</td>"
+            f'<tr><td class="name">{_text(topic) or "-"}</td><td>{_text(kind)}</td>'
             f'<td class="n">{number:,}</td><td class="n">{human(size)}</td>'
             f'<td class="n">{_age(oldest)}</td></tr>'
             for kind, topic, number, size, oldest in night.offenders

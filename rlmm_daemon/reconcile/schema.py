@@ -56,6 +56,7 @@ EVENTS: Final = pa.schema([
     # Only where the custom metadata is ours; a size is -1 where that object was not stored.
     pa.field("layout", pa.int32()),
     pa.field("sizes", pa.list_(pa.int64())),
+    # Of every segment's event: a delete that was meant for an unfinished copy.
     pa.field("only_if_started", pa.bool_()),
     # UNREADABLE: why, and what `rlmm reconcile accept-record` takes.
     pa.field("detail", pa.string()),

@@ -3,8 +3,17 @@
 A segment is *clear* if its events are one plain life and its objects are exactly those recorded,
 or are rightly absent. All others, and all that SQL can't be sure of, go on to `judging` with all
 their rows. So a mistake here can cost time or, with a probability of 2^-64 per pair of segments
-that share a hash, miss a finding; it can never condemn anything. One pass over 64-bit hashes takes
-half the time of joins over the text keys.
+that share a hash, miss a finding; it can never condemn anything.
+
+What each row carries through the one shuffle is five numbers, since that is where the time goes:
+
+    h       of the segment id, which stands at a fixed place of its objects' names
+    tally   how many rows of which kind, a field of bits for each
+    at      offset and state of an event: the first and the last one tell the order
+    sig     of what is stored and of what was recorded: together they cancel out (xor)
+    stem    of the whole name but prefix and suffix: one and the same, or it lies elsewhere
+
+Keys are looked at as text only where the hashes disagree.
 """
 
 from typing import Any, Final
@@ -20,6 +29,7 @@ _UUID: Final = "[A-Za-z0-9_-]{21}[AQgw]"
 _BASE: Final = rf"^[0-9]{{20}}-{_UUID}\\.[a-z_]+$"
 _DIRECTORY: Final = rf"^[a-zA-Z0-9._-]{{1,249}}-[0-9]{{1,10}}-{_UUID}$"
 _BASE_HEAD: Final = 43
+_ID_AT: Final = 22
 _ID_WIDTH: Final = 22
 
 #: Columns that `judging` takes, of objects and events alike; what is not theirs is null.
@@ -29,47 +39,80 @@ ROW_COLUMNS: Final = (
     "sizes", "only_if_started",
 )  # fmt: skip
 
+#: Fields of `tally`, low bits first. A life has few events: what runs over its field makes the next
+#: one wrong, so it is not clear. The objects are on top: there may be millions of strangers under
+#: one hash, and a sum that runs over is null, which is not clear either.
+_FIELD_BITS: Final = 6
+_STARTS, _FINISHES, _DELETINGS, _DELETES, _COPYING, _DELETING, _EXPECTED, _PRESENT = range(8)
+#: Of a row that no plain life has: before every offset, and no COPY_SEGMENT_STARTED.
+_ODD_AT: Final = f"{-(2**63) + 3}L"
 
-def parse_objects(spark: Any, objects: Any) -> Any:
-    """Return the objects with what their keys say; `h` is null where a key is none of ours."""
+
+def _one(field: int) -> str:
+    return f"{1 << (_FIELD_BITS * field)}L"
+
+
+def _tallied(field: int) -> str:
+    if field == _PRESENT:
+        return f"shiftright(tally, {_FIELD_BITS * field})"
+    return f"(shiftright(tally, {_FIELD_BITS * field}) & {(1 << _FIELD_BITS) - 1})"
+
+
+def keyed(spark: Any, objects: Any) -> Any:
+    """Return the objects with the ends of their keys, which cost little, and their hash."""
     objects.createOrReplaceTempView("listed")
     return spark.sql(f"""
-        WITH base AS (
-            SELECT *, substring_index(key, '/', -1) AS base FROM listed
-        ), placed AS (
-            SELECT *, left(key, greatest(length(key) - length(base) - 1, 0)) AS path FROM base
-        ), split AS (
-            SELECT *, substring_index(path, '/', -1) AS directory FROM placed
+        WITH ends AS (
+            SELECT *, substring_index(key, '/', -2) AS tail, substring_index(key, '/', -1) AS base
+            FROM listed
+        )
+        SELECT *, substring(base, {_BASE_HEAD + 1}) AS suffix,
+            xxhash64(substring(base, {_ID_AT}, {_ID_WIDTH})) AS h
+        FROM ends
+    """)  # noqa: S608 - our own constants
+
+
+def parsed(spark: Any, objects: Any) -> Any:
+    """Return keyed objects with all that their keys say; null where a key is none of ours."""
+    objects.createOrReplaceTempView("chosen")
+    return spark.sql(f"""
+        WITH split AS (
+            SELECT *, IF(tail = base, '', substring_index(tail, '/', 1)) AS directory FROM chosen
         ), named AS (
             SELECT *,
-                base RLIKE '{_BASE}' AND directory RLIKE '{_DIRECTORY}' AS ours,
-                left(path, greatest(length(path) - length(directory) - 1, 0)) AS prefix,
+                base RLIKE '{_BASE}' AND directory RLIKE '{_DIRECTORY}' AS shaped,
                 left(directory, greatest(length(directory) - {_ID_WIDTH + 1}, 0)) AS at
             FROM split
+        ), placed AS (
+            SELECT *, shaped AND try_cast(left(base, 20) AS BIGINT) IS NOT NULL
+                AND CAST(try_cast(substring_index(at, '-', -1) AS INT) AS STRING)
+                    = substring_index(at, '-', -1) AS ours
+            FROM named
         ), told AS (
-            SELECT key, size, modified_ms, etag, upload_id, noncurrent, ours, prefix,
+            SELECT h, key, size, modified_ms, etag, upload_id, noncurrent,
                 IF(ours, right(directory, {_ID_WIDTH}), NULL) AS topic_id,
-                IF(ours, substring_index(at, '-', -1), NULL) AS partition_text,
+                IF(ours, try_cast(substring_index(at, '-', -1) AS INT), NULL) AS partition,
                 IF(ours, left(at, length(at) - length(substring_index(at, '-', -1)) - 1), NULL)
                     AS topic,
                 IF(ours, try_cast(left(base, 20) AS BIGINT), NULL) AS start_offset,
-                IF(ours, substring(base, 22, {_ID_WIDTH}), NULL) AS segment_id,
-                IF(ours, substring(base, {_BASE_HEAD + 1}), NULL) AS suffix
-            FROM named
+                IF(ours, substring(base, {_ID_AT}, {_ID_WIDTH}), NULL) AS segment_id
+            FROM placed
         )
-        SELECT *, try_cast(partition_text AS INT) AS partition,
-            IF(ours AND start_offset IS NOT NULL
-                    AND CAST(try_cast(partition_text AS INT) AS STRING) = partition_text,
-                xxhash64(topic_id, try_cast(partition_text AS INT), segment_id), NULL) AS h
-        FROM told
+        SELECT * FROM told
     """)  # noqa: S608 - our own constants
+
+
+def topics(objects: Any) -> Any:
+    """Return keyed objects with the topic id that stands in their directory's name, if one does."""
+    place = f"right(substring_index(tail, '/', 1), {_ID_WIDTH})"
+    return objects.selectExpr("*", f"{place} AS topic_id").where(f"topic_id RLIKE '^{_UUID}$'")
 
 
 def hash_events(spark: Any, events: Any) -> Any:
     """Return the segments' events with the hash that their objects have."""
     events.createOrReplaceTempView("recorded")
     return spark.sql(f"""
-        SELECT *, xxhash64(topic_id, partition, segment_id) AS h
+        SELECT *, xxhash64(segment_id) AS h
         FROM recorded WHERE kind = {int(Kind.SEGMENT)}
     """)  # noqa: S608 - our own constants
 
@@ -82,84 +125,97 @@ def suspicious(
     events.createOrReplaceTempView("events_of_segments")
     started, finished = int(S.COPY_SEGMENT_STARTED), int(S.COPY_SEGMENT_FINISHED)
     deleting, deleted = int(S.DELETE_SEGMENT_STARTED), int(S.DELETE_SEGMENT_FINISHED)
+    old_upload_ms = ages.listed_ms - ages.grace_ms
     return spark.sql(f"""
         WITH marks AS (
-            SELECT h, NULL AS state, NULL AS offset, NULL AS event_ms, FALSE AS odd,
-                1 AS present, 0 AS expected,
-                xxhash64({_layout_number(layouts)}, suffix,
-                    IF(suffix = '{LOG}', 0, size)) AS found,
-                NULL AS wanted,
-                IF(suffix = '{LOG}', size, NULL) AS stored_log, NULL AS log_size,
-                xxhash64(topic, start_offset) AS stored_at, NULL AS recorded_at
-            FROM objects_of_segments WHERE h IS NOT NULL AND upload_id IS NULL AND NOT noncurrent
-            UNION ALL
-            SELECT h, state, offset, event_ms,
-                coalesce(only_if_started, FALSE) OR (state = {finished} AND layout IS NULL)
-                    OR (state = {started}) != (log_size IS NOT NULL) AS odd,
-                0, IF(state = {finished}, 1 + size(filter(sizes, s -> s >= 0)), 0),
-                NULL, IF(state = {finished}, {_wanted()}, NULL),
-                NULL, log_size,
-                NULL, IF(state = {started}, xxhash64(topic, start_offset), NULL)
-            FROM events_of_segments
-            UNION ALL
-            SELECT h, NULL, NULL, NULL, TRUE, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL
+            SELECT h, IF(upload_id IS NULL, {_one(_PRESENT)}, 0L) AS tally,
+                IF(upload_id IS NULL, NULL, {_ODD_AT}) AS at,
+                IF(suffix = '{LOG}', xxhash64({_layout_number(layouts)}, suffix) ^ xxhash64(size),
+                    xxhash64({_layout_number(layouts)}, suffix, size)) AS sig,
+                xxhash64(left(tail, length(tail) - length(suffix))) AS stem
             FROM objects_of_segments
-            WHERE h IS NOT NULL AND upload_id IS NOT NULL
-                AND modified_ms < {ages.listed_ms - ages.grace_ms}
-        ), grouped AS (
+            WHERE NOT noncurrent AND (upload_id IS NULL OR modified_ms < {old_upload_ms})
+            UNION ALL
             SELECT h,
-                sum(present) AS present, sum(expected) AS expected,
-                bit_xor(found) AS found, bit_xor(wanted) AS wanted,
-                max(odd) AS odd,
-                count_if(state = {started}) AS starts, count_if(state = {finished}) AS finishes,
-                count_if(state = {deleting}) AS deletings, count_if(state = {deleted}) AS deletes,
-                max(IF(state = {started}, offset, NULL)) AS o0,
-                max(IF(state = {finished}, offset, NULL)) AS o1,
-                max(IF(state = {deleting}, offset, NULL)) AS o2,
-                max(IF(state = {deleted}, offset, NULL)) AS o3,
-                max(event_ms) AS event_ms,
-                max(stored_log) AS stored_log, max(log_size) AS log_size,
-                min(stored_at) AS stored_at_min, max(stored_at) AS stored_at_max,
-                max(recorded_at) AS recorded_at
+                CASE state
+                    WHEN {started} THEN {_one(_STARTS)} + IF(
+                        event_ms >= {ages.listed_ms - ages.stuck_copy_ms}, {_one(_COPYING)}, 0L)
+                    WHEN {finished} THEN {_one(_FINISHES)}
+                        + {_one(_EXPECTED)} * ({_stored_count()})
+                    WHEN {deleting} THEN {_one(_DELETINGS)} + IF(
+                        event_ms >= {ages.listed_ms - ages.stuck_delete_ms}, {_one(_DELETING)}, 0L)
+                    ELSE {_one(_DELETES)}
+                END,
+                IF(only_if_started IS TRUE OR (state = {started}) != (log_size IS NOT NULL),
+                    {_ODD_AT}, offset * 4 + state),
+                CASE state
+                    WHEN {started} THEN xxhash64(log_size) WHEN {finished} THEN {_wanted()} END,
+                IF(state = {started}, xxhash64(concat(topic, '-', partition, '-', topic_id, '/',
+                    lpad(CAST(start_offset AS STRING), 20, '0'), '-', segment_id)), NULL)
+            FROM events_of_segments
+        ), grouped AS (
+            SELECT h, try_sum(tally) AS tally, min(at) AS first_at, max(at) AS last_at,
+                bit_xor(sig) AS sig, min(stem) AS stem_min, max(stem) AS stem_max
             FROM marks GROUP BY h
+        ), counted AS (
+            SELECT *, {_tallied(_STARTS)} AS starts, {_tallied(_FINISHES)} AS finishes,
+                {_tallied(_DELETINGS)} AS deletings, {_tallied(_DELETES)} AS deletes,
+                {_tallied(_COPYING)} AS copying, {_tallied(_DELETING)} AS being_deleted,
+                {_tallied(_EXPECTED)} AS expected, {_tallied(_PRESENT)} AS present
+            FROM grouped
         )
-        SELECT h FROM grouped WHERE NOT coalesce(
-            NOT odd AND starts = 1 AND finishes <= 1 AND deletings <= 1 AND deletes <= 1
-            AND o0 < coalesce(o1, o2, o0 + 1) AND coalesce(o1, o0) < coalesce(o2, o1 + 1, o0 + 1)
-            AND (deletes = 0 OR deletings = 1 AND o2 < o3)
-            AND CASE
-                WHEN deletes = 1 THEN present = 0
-                WHEN deletings = 1 THEN event_ms >= {ages.listed_ms - ages.stuck_delete_ms}
-                WHEN finishes = 1 THEN present = expected AND found = wanted
-                    AND stored_log = log_size
-                    AND stored_at_min = recorded_at AND stored_at_max = recorded_at
-                ELSE event_ms >= {ages.listed_ms - ages.stuck_copy_ms}
+        SELECT h FROM counted WHERE NOT coalesce(
+            starts = 1 AND finishes <= 1 AND deletings <= 1 AND deletes <= 1
+            AND first_at & 3 = {started}
+            AND CASE last_at & 3
+                WHEN {deleted} THEN deletings = 1 AND present = 0
+                WHEN {deleting} THEN deletes = 0 AND being_deleted = 1
+                WHEN {finished} THEN finishes = 1 AND deletings = 0 AND deletes = 0
+                    AND present = expected AND sig = 0 AND stem_min = stem_max
+                ELSE finishes = 0 AND deletings = 0 AND deletes = 0 AND copying = 1
             END, FALSE)
     """)  # noqa: S608 - our own constants
 
 
-def rows_of(objects: Any, events: Any, hashes: Any) -> Any:
-    """Return every row of the suspicious segments, each segment whole and in the log's order."""
-    current = objects.where("h IS NOT NULL AND NOT noncurrent")
-    chosen = [frame.join(hashes, "h", "left_semi") for frame in (current, events)]
-    rows = chosen[0].unionByName(chosen[1], allowMissingColumns=True).select(*ROW_COLUMNS)
+def rows_of(spark: Any, objects: Any, events: Any, hashes: Any) -> Any:
+    """Return every row of the suspicious segments, each segment whole and in the log's order.
+
+    Objects whose keys are none of ours are among them, without a segment.
+    """
+    chosen = parsed(spark, objects.where("NOT noncurrent").join(hashes, "h", "left_semi"))
+    told = events.join(hashes, "h", "left_semi")
+    rows = chosen.unionByName(told, allowMissingColumns=True).select(*ROW_COLUMNS)
     return rows.repartition("h").sortWithinPartitions(
         "h", "topic_id", "partition", "segment_id", "offset"
     )
 
 
 def _layout_number(layouts: tuple[LayoutRow, ...]) -> str:
-    """Return SQL for the layout that a prefix is of; 0 where only `core.layout` can say."""
-    plain = [row for row in layouts if "{" not in row.prefix]
-    cases = " ".join(f"WHEN prefix = '{row.prefix}' THEN {row.number}" for row in plain)
-    return f"CASE {cases} ELSE 0 END" if cases else "0"
+    """Return SQL for the layout that a key is of; 0 where only `core.layout` can say."""
+    cases = ""
+    for row in layouts:
+        if row.prefix and "{" not in row.prefix:
+            whole = f"{len(row.prefix) + 1} + length(tail)"
+            cases += (
+                f" WHEN startswith(key, '{row.prefix}/') AND length(key) = {whole}"
+                f" THEN {row.number}"
+            )
+        elif not row.prefix:
+            cases += f" WHEN length(key) = length(tail) THEN {row.number}"
+    return f"CASE{cases} ELSE 0 END" if cases else "0"
+
+
+def _stored_count() -> str:
+    """Return SQL for how many objects a segment was stored with; null where nothing says it."""
+    return "IF(sizes IS NULL, NULL, 1)" + "".join(
+        f" + IF(get(sizes, {at}) >= 0, 1, 0)" for at in range(len(SIZED))
+    )
 
 
 def _wanted() -> str:
-    """Return SQL for what `found` must be, over all objects that a segment was stored with."""
-    names = ", ".join(f"'{suffix}'" for suffix in SIZED)
-    small = (
-        f"aggregate(zip_with(array({names}), sizes, (n, s) -> "
-        "IF(s >= 0, xxhash64(layout, n, s), 0L)), 0L, (a, b) -> a ^ b)"
+    """Return SQL for what the objects' `sig` must be, the size of the `.log` apart."""
+    small = " ^ ".join(
+        f"IF(get(sizes, {at}) >= 0, xxhash64(layout, '{suffix}', get(sizes, {at})), 0L)"
+        for at, suffix in enumerate(SIZED)
     )
-    return f"({small} ^ xxhash64(layout, '{LOG}', 0L))"
+    return f"(coalesce({small}, 0L) ^ xxhash64(layout, '{LOG}'))"

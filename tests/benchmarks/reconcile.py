@@ -74,18 +74,24 @@ def generate(spark: Any, home: Path, objects: int) -> None:
 
 def ours(spark: Any, home: Path) -> int:
     """Sift, judge and count, as the nightly job does."""
-    objects = sifting.parse_objects(spark, spark.read.parquet(str(home / "objects")))
+    objects = sifting.keyed(spark, spark.read.parquet(str(home / "objects")))
     events = sifting.hash_events(spark, spark.read.parquet(str(home / "events")))
     hashes = sifting.suspicious(spark, objects, events, LAYOUTS, AGES)
     judge = Judge(cluster="bench", layouts=LAYOUTS, ages=AGES)
-    rows = sifting.rows_of(objects, events, hashes)
+    rows = sifting.rows_of(spark, objects, events, hashes)
     return int(rows.mapInArrow(judge, ddl(FINDINGS)).count())
 
 
 def plain(spark: Any, home: Path) -> int:
     """Join both ways over the text keys, as a reader of the issue would write it down first."""
-    objects = sifting.parse_objects(spark, spark.read.parquet(str(home / "objects")))
-    objects.createOrReplaceTempView("o")
+    spark.read.parquet(str(home / "objects")).createOrReplaceTempView("listed")
+    spark.sql("""
+        CREATE OR REPLACE TEMP VIEW o AS
+        SELECT right(names[0], 22) AS topic_id, substring(names[1], 22, 22) AS segment_id,
+            CAST(substring_index(left(names[0], length(names[0]) - 23), '-', -1) AS INT)
+                AS partition
+        FROM (SELECT split(key, '/') AS names FROM listed)
+    """)
     spark.read.parquet(str(home / "events")).createOrReplaceTempView("e")
     return int(
         spark.sql("""

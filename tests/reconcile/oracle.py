@@ -74,7 +74,7 @@ def _events(values: Iterable[bytes]) -> tuple[list[tuple[object, ...]], list[tup
         assert isinstance(record, SegmentMetadata | SegmentUpdate)
         size = record.segment_size_bytes if isinstance(record, SegmentMetadata) else None
         facts = custom_metadata.decode(record.custom_metadata)
-        held = facts is not None and bool(facts.flags)
+        held = record.custom_metadata == custom_metadata.ONLY_IF_STARTED
         segment = uuid_text(record.segment_id)
         events.append((n, segment, int(record.state), record.event_timestamp_ms, size, held))
         if facts is not None:

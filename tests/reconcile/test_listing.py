@@ -129,6 +129,16 @@ def test_cuts_rise_and_part_the_keys(count: int, gap: int) -> None:
     assert [sum(part.holds(key) for part in parts) for key in keys] == [1] * count
 
 
+def test_what_travels_to_a_task_names_the_files_of_secrets_and_holds_none(
+    tmp_path: Path, server: s3.S3Server
+) -> None:
+    key, secret, _ = s3.IDENTITIES["daemon"]
+    sent = msgspec.json.encode(configured(tmp_path, server, "tier")).decode()
+    assert str(tmp_path / "secret_access_key") in sent
+    assert key not in sent
+    assert secret not in sent
+
+
 def test_a_slice_keeps_its_shape_on_its_way_to_a_task() -> None:
     part = Slice("p/", after="p/1", until="p/2", old=True)
     assert msgspec.json.decode(msgspec.json.encode([part]), type=list[Slice]) == [part]

@@ -10,18 +10,29 @@ import pytest
 from rlmm_daemon.codec import marker
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Spark
+from rlmm_daemon.core import sealing
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.reconcile.night import Night, Run
 from tests.reconcile import oracle
-from tests.reconcile.world import DAY, World
+from tests.reconcile.world import CLUSTER, DAY, PARTITIONS, World
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 NOW = time.time_ns() // 1_000_000
 
 
 def reconcile(
-    spark, world: World, *, execute: bool = False, now_ms: int = NOW, lineage: bool = True
+    spark,
+    world: World,
+    *,
+    execute: bool = False,
+    now_ms: int = NOW,
+    lineage: bool = True,
+    snapshots: tuple[str, ...] = (),
 ) -> tuple[Run, Night]:
     config = ReconcileConfig(
+        snapshots=snapshots,
         daemon_config=str(world.home / "rlmm.toml"),
         output=Output(directory=str(world.home / "out")),
         spark=Spark(shuffle_partitions=4),
@@ -112,3 +123,41 @@ def test_a_refused_run_still_reports(spark, world: World) -> None:
     assert found_by(run).keys() == world.expected.keys()
     assert not any(found_by(run).values())
     assert night.quarantined == 0
+
+
+def test_a_log_without_its_head_condemns_nothing_until_a_snapshot_covers_it(
+    spark, tmp_path: Path
+) -> None:
+    world = World(tmp_path, NOW, segment_bytes=4_096)
+    world.everything()
+    world.write_log()
+    world.write_local()
+    number = metadata_partition(world.partition.topic_id, world.partition.partition, PARTITIONS)
+    snapshot = snapshot_of(world, number, after=60)
+    files = sorted((tmp_path / "log").rglob("*.log"))
+    home = max(files, key=lambda file: file.stat().st_size).parent
+    first, *others = sorted(home.glob("*.log"))
+    assert 0 < int(others[0].stem) <= 60, "what is taken away has to be in the snapshot"
+    first.unlink()
+
+    _, night = reconcile(spark, world, execute=True)
+    assert f"metadata partition {number} begins at" in "".join(night.refused)
+    assert night.condemned == night.quarantined == 0
+    run, night = reconcile(spark, world, now_ms=NOW + 1, snapshots=(str(snapshot.parent),))
+    assert night.refused == []
+    assert found_by(run) == world.expected
+
+
+def snapshot_of(world: World, number: int, *, after: int) -> Path:
+    """Write a snapshot of the log's first events."""
+    fold = Fold(MetadataPartition(number), PARTITIONS)
+    for offset, (_, value) in enumerate(world.events[:after]):
+        fold.apply(offset, value)
+    fold.advance(after, 0)
+    header = sealing.header_of(
+        fold, cluster_id=CLUSTER, topic_id=world.log_topic_id, created_at_ms=NOW
+    )
+    path = world.home / "snapshots" / f"{number:02}-1.snapshot"
+    path.parent.mkdir()
+    path.write_bytes(b"".join(bytes(piece) for piece in sealing.write_chunks(fold, header)))
+    return path

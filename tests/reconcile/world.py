@@ -14,7 +14,7 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.codec import custom_metadata, marker, records
-from rlmm_daemon.codec.custom_metadata import FLAG_ONLY_IF_STARTED, StoredFacts
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, StoredFacts
 from rlmm_daemon.codec.marker import BucketMarker, LayoutRow, Presence, PresencePartition
 from rlmm_daemon.codec.record_writing import Record
 from rlmm_daemon.config import Config, load
@@ -29,7 +29,12 @@ from rlmm_daemon.domain.ids import (
     TopicIdPartition,
     uuid_text,
 )
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.domain.segment import (
+    CustomMetadata,
+    SegmentMetadata,
+    SegmentState,
+    SegmentUpdate,
+)
 from rlmm_daemon.ports.event_log import EventLog
 
 CLUSTER = "c2lkZWNhci1kZXYta2Fma2"
@@ -93,6 +98,8 @@ class World:
     now_ms: int
     topic: str = "orders"
     seed: int = 7
+    #: Of the embedded log's files.
+    segment_bytes: int = 1 << 20
     events: list[tuple[TopicIdPartition, bytes]] = field(default_factory=list)
     objects: dict[str, tuple[int, int]] = field(default_factory=dict)
     #: (kind, segment id or key) -> condemned
@@ -134,16 +141,16 @@ class World:
         state: SegmentState,
         *,
         age_ms: int = 2 * DAY,
-        flags: int = 0,
+        meant: CustomMetadata | None = None,
     ) -> None:
-        facts = StoredFacts(layout_number=1, log_crc32c=1, sizes=INDEXES, flags=flags)
+        facts = StoredFacts(layout_number=1, log_crc32c=1, sizes=INDEXES)
         self.say(
             SegmentUpdate(
                 partition=segment.partition,
                 segment_id=segment.segment_id,
                 broker_id=BrokerId(1),
                 event_timestamp_ms=self.now_ms - age_ms,
-                custom_metadata=custom_metadata.encode(facts),
+                custom_metadata=meant or custom_metadata.encode(facts),
                 state=state,
             )
         )
@@ -206,6 +213,7 @@ class World:
         behind = self.live(start=self.at + 500)
         self.store(behind)
         self.expect("offset_gap", behind)
+        self._forgotten()
         for key in ("stray.txt", f"{self.topic}-0/x.log", f"{self.topic}-0-<script>/[red]\x1b.log"):
             self.objects[key] = (5, self.now_ms - 9 * DAY)
             self.expect("unknown_key", key)
@@ -215,6 +223,15 @@ class World:
         self.at -= 100
         self.store(orphan, age_ms=age_ms)
         return orphan
+
+    def _forgotten(self) -> None:
+        """Add old orphans that are all that a topic has: a run never takes all of a topic."""
+        known, self.partition = (
+            self.partition,
+            TopicIdPartition(TopicId(self.rng.randbytes(16)), "forgotten", 0),
+        )
+        self.expect("orphan_object", self._orphan(9 * DAY))
+        self.partition = known
 
     def _deleted(self, age_ms: int) -> SegmentMetadata:
         deleted = self.live()
@@ -237,7 +254,7 @@ class World:
         self.expect("stuck_delete", deleting)
         held = self.live()
         self.at -= 100
-        self.update(held, S.DELETE_SEGMENT_STARTED, flags=FLAG_ONLY_IF_STARTED)
+        self.update(held, S.DELETE_SEGMENT_STARTED, meant=ONLY_IF_STARTED)
         self.update(held, S.DELETE_SEGMENT_FINISHED)
         self.store(held)
         self.expect("deleted_but_present", held)
@@ -259,7 +276,7 @@ class World:
                     directory=str(self.home / "log"),
                     partition_count=PARTITIONS,
                     cluster_id=CLUSTER,
-                    options=EmbeddedOptions(segment_bytes=1 << 20),
+                    options=EmbeddedOptions(segment_bytes=self.segment_bytes),
                 )
                 identity = await log.open(create=True)
                 self.log_topic_id = identity.topic_id
@@ -374,9 +391,9 @@ class World:
                 for state in (
                     S.COPY_SEGMENT_FINISHED, S.DELETE_SEGMENT_STARTED, S.DELETE_SEGMENT_FINISHED
                 )[: luck.choice([0, 1, 1, 1, 1, 2, 3])]:  # fmt: skip
-                    flags = FLAG_ONLY_IF_STARTED if luck.random() < 0.1 else 0
-                    deleting = state is S.DELETE_SEGMENT_STARTED
-                    self.update(segment, state, age_ms=age_ms, flags=flags if deleting else 0)
+                    stuck = state is S.DELETE_SEGMENT_STARTED and luck.random() < 0.1
+                    meant = ONLY_IF_STARTED if stuck else None
+                    self.update(segment, state, age_ms=age_ms, meant=meant)
             damage: dict[str, int | None] = {
                 suffix: luck.choice([None, size + 1])
                 for suffix, size in {**INDEXES, ".log": LOG_SIZE}.items()

@@ -177,6 +177,13 @@ class Ages:
     stuck_delete_ms: int = 3_600_000
     #: How far the clocks of storage, brokers and this machine may be apart.
     skew_ms: int = 300_000
+    #: When an operator last accepted that events of this segment's metadata partition are lost:
+    #: what is older may be a live segment's, whatever the log that is left says. 0: never.
+    loss_ms: int = 0
+
+    def spares(self, modified_ms: int) -> bool:
+        """Return whether an object is older than an accepted loss."""
+        return self.loss_ms > 0 and modified_ms <= self.loss_ms + self.skew_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +222,7 @@ def judge_upload(recorded: Recorded, initiated_ms: int, ages: Ages) -> Judged | 
         return None
     # A segment that is being copied may have begun its upload anew just now.
     condemned = not recorded.held and recorded.state is not SegmentState.COPY_SEGMENT_STARTED
+    condemned = condemned and not ages.spares(initiated_ms)
     return Judged(kind=F.INCOMPLETE_UPLOAD, facts=f"age_ms={age_ms}", condemned=condemned)
 
 
@@ -226,12 +234,13 @@ def _unwanted(
     for suffix, found in present.items():
         # An event from a clock that runs ahead makes the object younger, never older.
         age_ms = ages.listed_ms - max(found.modified_ms, recorded.event_ms)
-        old = age_ms > ages.grace_ms
+        spared = recorded.held or ages.spares(found.modified_ms)
+        reason = " held" if recorded.held else " older than an accepted loss" if spared else ""
         yield Judged(
             kind=kind,
             suffix=suffix,
-            facts=f"age_ms={age_ms}" + (" held" if recorded.held else ""),
-            condemned=old and not recorded.held,
+            facts=f"age_ms={age_ms}{reason}",
+            condemned=age_ms > ages.grace_ms and not spared,
         )
 
 

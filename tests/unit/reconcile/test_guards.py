@@ -77,7 +77,10 @@ def test_a_log_that_is_not_whole() -> None:
     without = LogView(identity=view().identity, ranges={0: LogRange(start=0, end=10)})
     assert "partition 1 did not tell its end" in against(log=without)
     trimmed = view(_0=LogRange(start=2, end=10))
-    assert "its head is gone" in against(log=trimmed)
+    assert "its head is gone" in against(log=trimmed, read={0: [(2, 10)], 1: []})
+    assert "its head is gone" in against(log=trimmed, read={0: [(0, 1), (2, 10)], 1: []})
+    covered = evidence(log=trimmed, read={0: [(0, 5), (5, 10)], 1: []})
+    assert reasons(covered) == []
 
 
 @pytest.mark.parametrize("read", [[], [(0, 9)], [(1, 10)], [(0, 4), (5, 10)]])

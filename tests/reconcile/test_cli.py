@@ -1,0 +1,192 @@
+"""Every form of `rlmm reconcile`: for people and machines, on a terminal, and every exit code."""
+
+import fcntl
+import json
+import os
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rlmm_daemon.cli import reconcile
+from rlmm_daemon.cli.group import main as rlmm
+from rlmm_daemon.codec import marker
+from rlmm_daemon.reconcile import control, quarantine
+from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
+from rlmm_daemon.reconcile.quarantine import Entry, Manifest
+from tests.reconcile.test_night import NOW
+from tests.reconcile.world import DAY, World
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+SHA = "ab" * 32
+
+
+def configured(world: World) -> Path:
+    world.write_log()
+    world.write_local()
+    file = world.home / "reconcile.toml"
+    file.write_text(
+        f'daemon_config = "{world.home}/rlmm.toml"\n'
+        '[spark]\nmaster = "local[2]"\ndriver_memory = "1g"\nshuffle_partitions = 4\n'
+        f'[output]\ndirectory = "{world.home}/out"\ntextfile = "{world.home}/r.prom"\n'
+    )
+    return file
+
+
+def told(*words: object) -> Result:
+    return CliRunner().invoke(rlmm, ["reconcile", *map(str, words)])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, NOW)
+
+
+@pytest.mark.usefixtures("spark")
+def test_storage_and_log_that_agree_are_exit_code_0_in_both_forms(world: World) -> None:
+    world.store(world.live())
+    file = configured(world)
+    run = told("run", "--config", file)
+    assert run.exit_code == reconcile.CLEAN, run.output
+    assert "storage and log agree" in run.stdout
+    machines = told("run", "--config", file, "--json")
+    assert machines.exit_code == reconcile.CLEAN
+    summary = json.loads(machines.stdout)
+    assert (summary["findings"], summary["refused"], summary["execute"]) == ({}, [], False)
+    assert "rlmm_reconcile_refused 0" in (world.home / "r.prom").read_text()
+
+
+@pytest.mark.usefixtures("spark")
+def test_findings_are_exit_code_1_and_a_refusal_is_4(world: World) -> None:
+    world.everything()
+    file = configured(world)
+    run = told("run", "--config", file)
+    assert run.exit_code == reconcile.FINDINGS, run.output
+    assert "missing_object" in run.stdout
+    assert "report.html" in run.stdout
+    assert "\x1b" not in run.stdout
+    world.write_control("daemons/1.json", marker.encode(world.presence(state="failed(x)")))
+    run = told("run", "--execute", "--config", file)
+    assert run.exit_code == reconcile.REFUSED
+    assert "is failed(x)" in run.stdout
+    machines = told("run", "--execute", "--config", file, "--json")
+    assert machines.exit_code == reconcile.REFUSED
+    assert json.loads(machines.stdout)["refused"]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_can_not_be_read_whole_is_exit_code_5(world: World, *, as_json: bool) -> None:
+    world.store(world.live())
+    file = configured(world)
+    (world.home / "log").rename(world.home / "elsewhere")
+    run = told("run", "--config", file, *(["--json"] if as_json else []))
+    assert run.exit_code == reconcile.INCOMPLETE, run.output
+    assert "no event log" in run.output
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_lease_that_another_holds_is_exit_code_5(world: World) -> None:
+    for _ in range(200):
+        world.store(world.live())
+    world.store(world._orphan(20 * DAY))
+    file = configured(world)
+    lease = Lease(owner="another", fence=4, expires_ms=NOW + DAY)
+    world.write_control(LEASE_KEY.removeprefix("_rlmm/"), control.encode(lease))
+    run = told("run", "--execute", "--config", file)
+    assert run.exit_code == reconcile.INCOMPLETE, run.output
+    assert "another holds _rlmm/reconcile/lease.json" in run.output
+    assert all((world.home / "remote" / key).exists() for key in world.objects)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_storage_that_is_another_plugins_is_not_looked_at(world: World) -> None:
+    file = configured(world)
+    daemon = world.home / "rlmm.toml"
+    text = daemon.read_text().partition("[storage]")[0]
+    daemon.write_text(f'{text}[storage]\nkind = "none"\n')
+    run = told("run", "--execute", "--config", file)
+    assert run.exit_code == reconcile.INCOMPLETE
+    assert 'storage.kind is "none"' in run.output
+
+
+def test_what_is_not_understood_is_a_usage_error(world: World) -> None:
+    file = configured(world)
+    assert told("run", "--nonsense").exit_code == 2
+    assert told("accept-record", 0, 1, SHA, "--config", file).exit_code == 2, "no reason was given"
+    assert told("accept-record", "x", 1, SHA, "--reason", "r").exit_code == 2
+    short = told("accept-record", 0, 1, "abcd", "--reason", "r", "--config", file)
+    assert short.exit_code != 0
+    assert "64 hexadecimal digits" in short.output + str(short.exception)
+    assert told("restore").exit_code == 2
+
+
+def test_a_record_is_accepted_in_both_forms(world: World) -> None:
+    file = configured(world)
+    words = ("accept-record", 3, 17, SHA, "--reason", "seen: a test's", "--config", file)
+    people = told(*words)
+    assert people.exit_code == 0, people.output
+    assert people.stdout == "accepted the record at offset 17 of metadata partition 3\n"
+    machines = json.loads(told(*words, "--json").stdout)
+    assert (machines["offset"], machines["sha256"], machines["reason"]) == (17, SHA, words[5])
+    kept = json.loads((world.home / "remote" / control.ACCEPTED_KEY).read_text())
+    assert len(kept["records"]) == 1, "again is harmless"
+
+
+def test_manifests_are_listed_and_restored_in_both_forms(world: World) -> None:
+    file = configured(world)
+    entry = Entry(key="k\x1b[31m", size=10, etag="e", modified_ms=1, kind="orphan_object")
+    made = Manifest(run="r", fence=1, created_ms=NOW, entries=(entry,))
+    place = f"{quarantine.MANIFESTS}r-001.json".removeprefix("_rlmm/")
+    world.write_control(place, control.encode(made))
+    shown = told("manifests", "--config", file)
+    assert shown.exit_code == 0, shown.output
+    assert "r-001.json" in shown.stdout
+    assert json.loads(told("manifests", "--config", file, "--json").stdout)["r-001.json"]
+    back = told("restore", "r-001.json", "--config", file)
+    assert back.stdout == "restored 1 objects of r-001.json\n"
+    machines = json.loads(told("restore", "r-001.json", "--config", file, "--json").stdout)
+    assert machines == {"manifest": "r-001.json", "objects": 1}
+    listed = json.loads(told("manifests", "--config", file, "--json").stdout)
+    assert listed["r-001.json"]["restored"]
+    absent = told("restore", "none.json", "--config", file)
+    assert absent.exit_code != 0
+    assert "no manifest" in absent.output + str(absent.exception)
+
+
+def test_a_terminal_shows_how_far_the_run_is(world: World) -> None:
+    world.everything()
+    file = configured(world)
+    code, shown = on_terminal("reconcile", "run", "--config", str(file))
+    assert code == reconcile.FINDINGS, shown[-2_000:]
+    for stage in ("listing", "judging", "confirming"):
+        assert stage in shown
+    assert "━" in shown, "a bar"
+    assert "missing_object" in shown
+
+
+def on_terminal(*words: str) -> tuple[int, str]:
+    """Run `rlmm` on a terminal of its own; return the exit code and all that it was shown."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlmm_daemon", *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm-256color"},
+    )
+    os.close(theirs)
+    shown = bytearray()
+    try:
+        while piece := os.read(ours, 65_536):
+            shown += piece
+    except OSError:
+        pass  # how a terminal ends whose other side is closed
+    finally:
+        os.close(ours)
+    return process.wait(60), shown.decode(errors="replace")
