@@ -51,7 +51,7 @@ def command(partition: str | None, *, form: str, output: Path | None, target: Ta
 def _parquet() -> ModuleType:
     try:
         # Imported late: an extra brings it.
-        from rlmm_daemon.cli import export_parquet  # noqa: PLC0415
+        from rlmm_daemon.cli import export_parquet
     except ImportError as error:
         raise click.ClickException(
             f"{error}; install the extra: pip install 'rlmm-daemon[spark]'"
