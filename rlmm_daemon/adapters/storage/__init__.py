@@ -32,7 +32,7 @@ Q: rabbitmq-stream-s3, C: Crabka. A complaint that is not about storage or reads
 10  K 15817: overlapping segments leak (`core.disposal`)
         test_it_goes_once_referenced_segments_hold_all_of_it
 11  K 13561: a reassignment deleted live segments (`core.disposal`)
-        test_nothing_is_done_without_mark_proof_storage_and_a_fold_to_judge_by
+        test_nothing_is_done_without_mark_proof_and_a_fold_to_judge_by
 12  K 15165: the metadata reader lost its place (`daemon.follower`)
         test_stop_all_then_announce_again_is_not_ready_until_caught_up
 13  R #9072, 29655: a scrub that must exist and must not cry wolf

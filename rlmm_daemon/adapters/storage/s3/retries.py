@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+import stamina
+
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, Remedy, Verdict, judge
 from rlmm_daemon.domain.errors import RlmmError
 
@@ -37,6 +39,19 @@ class Stats:
     #: Retries that the budget refused.
     retries_refused: int = 0
     throttled: int = 0
+
+
+class _AgainError(Exception):
+    """An attempt failed in a way that is worth another one, after a pause."""
+
+    def __init__(self, error: RlmmError, pause_seconds: float) -> None:
+        super().__init__(error.message)  # what stamina logs
+        self.pause_seconds = pause_seconds
+
+
+def _pause(error: Exception) -> float | bool:
+    """Tell stamina how long to wait: only the rim knows what is worth a repetition."""
+    return error.pause_seconds if isinstance(error, _AgainError) else False
 
 
 class RetryBudget:
@@ -163,16 +178,18 @@ class Rim:
         Raises:
             RlmmError: the last attempt's, or `work`'s own, which is never repeated.
         """
-        attempt = 1
-        while True:
-            verdict = await self._attempt(call, gate, work)
-            if not isinstance(verdict, Verdict):
-                return verdict[0]
-            if attempt >= call.attempts_max or not await self._worth_it(verdict):
-                raise verdict.error
-            self.stats.retries += 1
-            await asyncio.sleep(verdict.retry_after or self.back_off(attempt))
-            attempt += 1
+        repeats = stamina.retry_context(on=_pause, attempts=call.attempts_max, timeout=None)
+        async for attempt in repeats:
+            with attempt:
+                verdict = await self._attempt(call, gate, work)
+                if not isinstance(verdict, Verdict):
+                    return verdict[0]
+                if attempt.num >= call.attempts_max or not await self._worth_it(verdict):
+                    raise verdict.error
+                self.stats.retries += 1
+                pause = verdict.retry_after or self.back_off(attempt.num)
+                raise _AgainError(verdict.error, pause) from verdict.error
+        raise AssertionError("the last attempt returns or raises")
 
     def back_off(self, failed: int) -> float:
         """Return how long to wait after so many failures in a row."""
