@@ -31,6 +31,8 @@ final class BulkConnection implements AutoCloseable {
     private final Selector selector;
     private final FrameReader reader = new FrameReader(BUFFER_BYTES);
     private int ids = Greeting.ID;
+    /** Bytes of an earlier answer that are still to come, and that nobody wants. */
+    private long unwanted;
 
     /** What follows an answer's header; {@code crc32c} is negative where the daemon gave none. */
     record Header(long length, long crc32c) { }
@@ -72,6 +74,7 @@ final class BulkConnection implements AutoCloseable {
     Header request(String method, Wire.Params params, long timeoutMs) throws IOException, DaemonException {
         int id = ++ids;
         write(Wire.request(id, method, params), timeoutMs);
+        skip(timeoutMs);
         Wire.Answer answer = receive(timeoutMs);
         if (answer.error() != null) {
             throw answer.error();
@@ -113,19 +116,22 @@ final class BulkConnection implements AutoCloseable {
         return got;
     }
 
-    /** Throws away raw bytes as far as they are here already; true when that was all of them. */
-    boolean drain(long count) throws IOException {
+    /** The rest of an answer is not read: whoever asks next passes over it, in front of the next answer. */
+    void leave(long count) {
+        unwanted += count;
+    }
+
+    private void skip(long timeoutMs) throws IOException {
         ByteBuffer rest = reader.rest();
-        long left = count;
-        while (left > 0) {
+        long deadline = deadline(timeoutMs);
+        while (unwanted > 0) {
             if (!rest.hasRemaining() && !reader.fill(channel)) {
-                return false;
+                await(SelectionKey.OP_READ, deadline);
             }
-            int skipped = (int) Math.min(left, rest.remaining());
+            int skipped = (int) Math.min(unwanted, rest.remaining());
             rest.position(rest.position() + skipped);
-            left -= skipped;
+            unwanted -= skipped;
         }
-        return true;
     }
 
     @Override

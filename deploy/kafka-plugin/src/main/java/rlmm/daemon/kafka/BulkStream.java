@@ -13,14 +13,14 @@ import org.apache.kafka.common.errors.ReplicaNotAvailableException;
  * A range of a segment, or an index, as the broker reads it: fewer bytes than announced is an error, never an end.
  *
  * <p>The broker opens a segment to its end and closes it after one fetch's worth. So a log is asked for in windows
- * that grow as the reader goes on: what a close leaves over is little, mostly here already, and the connection lives
- * on. Where more is left the connection is closed, and that cancels at the daemon's side.
+ * that grow as the reader goes on: what a close leaves over is little, and the next request on the connection passes
+ * over it. Where more is left the connection is closed, and that cancels at the daemon's side.
  */
 final class BulkStream extends InputStream {
     /** A fetch of the default max.partition.fetch.bytes, and the batches around its edges. */
     static final int FIRST_WINDOW_BYTES = 1024 * 1024 + 128 * 1024;
     static final int WINDOW_BYTES_MAX = 8 * 1024 * 1024;
-    private static final int DRAIN_BYTES_MAX = 512 * 1024;
+    private static final int LEFT_BYTES_MAX = 512 * 1024;
 
     /** Asks for {@code [from, endInclusive]}. */
     @FunctionalInterface
@@ -167,18 +167,11 @@ final class BulkStream extends InputStream {
         if (closed) {
             return;
         }
-        if (connection != null && left <= DRAIN_BYTES_MAX && drained()) {
+        if (connection != null && left <= LEFT_BYTES_MAX) {
+            connection.leave(left);
             pool.giveBack(connection, true);
             connection = null;
         }
         abandon();
-    }
-
-    private boolean drained() {
-        try {
-            return connection.drain(left);
-        } catch (IOException gone) {
-            return false;
-        }
     }
 }

@@ -114,7 +114,7 @@ final class OutageTest {
     void aHeldReadEndsWithItsThreadsInterrupt() throws Exception {
         RlmmDaemonMetadataManager patient = new RlmmDaemonMetadataManager();
         try (patient) {
-            patient.configure(daemon.configs(Map.of("hold.ms", 600_000)), () -> 1);
+            patient.configure(daemon.configs(Map.of("hold.ms", 10_000)), () -> 1);
             patient.onPartitionLeadershipChanges(Set.of(LED), Set.of());
             Wait.until("ready", () -> patient.isReady(LED));
             daemon.kill();

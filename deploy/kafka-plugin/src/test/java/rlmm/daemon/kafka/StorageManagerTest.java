@@ -145,6 +145,23 @@ final class StorageManagerTest {
     }
 
     @Test
+    void aStreamThatIsClosedNearItsWindowsEndLeavesItsConnectionToTheNextOne() throws Exception {
+        Segments.OnDisk segment = segment("near", 80);
+        RemoteLogSegmentMetadata stored = copied(segment);
+        ObjectName bean = new ObjectName("rlmm.daemon:type=connection,part=storage,broker=7");
+        var server = ManagementFactory.getPlatformMBeanServer();
+        Object before = server.getAttribute(bean, "StreamsClosedEarly");
+        byte[] some = new byte[1_100_000];
+        for (int at = 0; at < 200; at++) { // each passes over what the one before it left
+            try (InputStream stream = storage.fetchLogSegment(stored, at)) {
+                assertEquals(some.length, stream.readNBytes(some, 0, some.length));
+            }
+            assertArrayEquals(Arrays.copyOfRange(segment.log(), at, at + some.length), some);
+        }
+        assertEquals(before, server.getAttribute(bean, "StreamsClosedEarly"));
+    }
+
+    @Test
     void tooManyOpenStreamsAreRefusedAsRetriable() throws Exception {
         RemoteLogSegmentMetadata stored = copied(segment("many", 80));
         try (RlmmDaemonStorageManager narrow = new RlmmDaemonStorageManager()) {
