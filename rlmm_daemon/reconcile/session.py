@@ -14,6 +14,8 @@ from rlmm_daemon.reconcile import sources
 #: Hash joins were twice as fast as sorted ones over these rows (measured at 2 M).
 _SETTINGS: Final = {
     "spark.sql.join.preferSortMergeJoin": "false",
+    # HotSpot never compiles a method beyond this, and interprets what Spark made for a whole stage.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
