@@ -66,16 +66,19 @@ class S3Calls:
         )
 
     def is_versioned(self) -> bool:
-        """Return whether the bucket may hold old versions; False where it can't be asked.
+        """Return whether the bucket may hold old versions; False where they can't be asked for.
 
         Raises:
             Incomplete: the server did not answer.
         """
         try:
             answer = self._call("get_bucket_versioning")
+            if answer.get("Status") not in {"Enabled", "Suspended"}:
+                return False
+            self._call("list_object_versions", MaxKeys=1)
         except Unsupported:
             return False
-        return answer.get("Status") in {"Enabled", "Suspended"}
+        return True
 
     def versions(self, prefix: str, *, after: str | None, shallow: bool) -> Iterator[Sequence[Row]]:
         """Yield pages of all versions below a prefix, behind a key; `shallow`: directly below.

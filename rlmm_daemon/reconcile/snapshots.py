@@ -9,6 +9,7 @@ Segments that were deleted before are in neither, so an object of theirs is nobo
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
@@ -24,6 +25,8 @@ from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
 
 S = SegmentState
+#: Far above any header; the rest of the file is a task's to read.
+HEADER_BYTES_MAX: Final = 64 * 1024
 #: Before every offset of the log, in the order of a segment's life.
 _BEGUN, _FINISHED, _DELETING, _DELETED = range(-4, 0)
 EpochEnds = Callable[[Iterable[tuple[int, int]]], Mapping[tuple[int, int], EpochEnd]]
@@ -94,7 +97,8 @@ def rows(path: str, number: int, end: int, partition_count: int) -> Iterator[pa.
 
 def _header(path: Path) -> Header | None:
     try:
-        return snapshot.decode_header(path.read_bytes())[0]
+        with path.open("rb") as file:
+            return snapshot.decode_header(file.read(HEADER_BYTES_MAX))[0]
     except (OSError, RlmmError):
         return None  # then it covers nothing
 
