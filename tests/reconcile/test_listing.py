@@ -8,7 +8,7 @@ import pytest
 
 from deploy.dev import s3
 from rlmm_daemon.config import Config, load
-from rlmm_daemon.reconcile import cutting, listing, s3_calls
+from rlmm_daemon.reconcile import cutting, listing, s3_calls, tagging
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.listing import Slice
 from tests.reconcile.world import CLUSTER, DAEMON, PARTITIONS, S3
@@ -106,6 +106,26 @@ def test_tags_are_set_and_taken_away_and_the_others_stay(
     reader = s3_calls.S3Calls(configured(tmp_path, server, "tier", "reader"))
     with pytest.raises(s3_calls.Unsupported):
         reader.tag("tagged", "rlmm-quarantined", "run")
+
+
+def test_what_is_quarantined_is_tagged_as_far_as_that_can_be_done(
+    tmp_path: Path, server: s3.S3Server
+) -> None:
+    admin = server.admin()
+    keys = [f"quarantined/{n}" for n in range(5)]
+    for key in keys:
+        admin.put_object(Bucket="tier", Key=key, Body=b"x")
+    config = configured(tmp_path, server, "tier")
+
+    def tags(key: str) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = admin.get_object_tagging(Bucket="tier", Key=key)["TagSet"]
+        return found
+
+    assert tagging.tag_all(config, [*keys, "quarantined/gone"], "run-1") == len(keys)
+    assert all(tags(key) == [{"Key": tagging.TAG, "Value": "run-1"}] for key in keys)
+    assert tagging.tag_all(config, keys, None) == len(keys)
+    assert not any(map(tags, keys))
+    assert tagging.tag_all(configured(tmp_path, server, "tier", "reader"), keys, "run-2") == 0
 
 
 @pytest.mark.parametrize("count", [0, 5, 10, 11, 997])
