@@ -91,7 +91,8 @@ class Observer:
         self._events: Counter[TopicId] = Counter()
         self._kept: Observed | None = None
         self._loaded = False
-        manager.hooks.applied.append(self._read)
+        # Copies that come in a run are events too, so each is heard of while this is on.
+        manager.hooks.every.append(self._read)
 
     def _read(self, _number: MetadataPartition, outcome: Outcome) -> None:
         if not isinstance(outcome, Unreadable):

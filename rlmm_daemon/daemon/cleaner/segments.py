@@ -8,6 +8,7 @@ fold when its turn comes again.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from rlmm_daemon.core.cache import PartitionCache
@@ -29,6 +30,9 @@ APPENDS_AT_ONCE: Final = 5
 #: Batches in flight for each storage call in flight: while one is at the storage, another one is at
 #: the log.
 BATCHES_PER_CALL: Final = 2
+#: Candidates that are looked at before others get a turn, and how often that is done for a batch.
+WALK_AT_ONCE: Final = 2_000
+WALK_TURNS_MAX: Final = 10_000
 #: Segments whose copy is known to have ended that are remembered.
 ENDED_MAX: Final = 65_536
 STORAGE: Final = "the remote storage did not answer in time"
@@ -46,6 +50,16 @@ class _Batch:
     holds: Holds
     #: What is DELETE_SEGMENT_STARTED now.
     going: dict[SegmentId, SegmentMetadata] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Where the search for a partition's candidates stands."""
+
+    partition: TopicIdPartition
+    candidates: Callable[[PartitionCache], Iterator[SegmentId]]
+    cache: PartitionCache | None = None
+    rest: Iterator[SegmentId] | None = None
 
 
 class SegmentRemover:
@@ -85,11 +99,13 @@ class SegmentRemover:
         """
         before = self._tools.notes.deleted[why]
         unready: NotReady | None = None
+        walk = _Walk(partition, candidates)
         async with asyncio.TaskGroup() as workers:
             while still_ours():
                 await self._turns.acquire()
+                ids: list[SegmentId] = []
                 try:
-                    ids = self._next(partition, candidates)
+                    ids = await self._next(walk)
                     if not ids:
                         self._turns.release()
                         break
@@ -99,27 +115,55 @@ class SegmentRemover:
                     unready = error  # raised behind the group, which would wrap it
                     break
                 except BaseException:
+                    self._busy.difference_update(ids)
                     self._turns.release()
                     raise
-                self._busy.update(ids)
                 batch = _Batch(partition, ids, why, holds)
                 workers.create_task(self._work(batch), name=f"cleaner.batch {partition}")
         if unready is not None:
             raise unready
         return self._tools.notes.deleted[why] - before
 
-    def _next(
-        self,
-        partition: TopicIdPartition,
-        candidates: Callable[[PartitionCache], Iterator[SegmentId]],
-    ) -> list[SegmentId]:
-        cache = self._tools.cache(partition)
+    async def _next(self, walk: _Walk) -> list[SegmentId]:
+        """Return the next batch, busy from now on; none once a whole walk finds nothing.
+
+        A walk goes on where the last batch ended: over a partition of many segments, beginning
+        anew at the first one each time would take longer than the deletes do.
+        """
+        begun = False
+        for _ in range(WALK_TURNS_MAX):
+            cache = self._tools.cache(walk.partition)
+            if cache is None:
+                return []
+            if walk.rest is None or walk.cache is not cache:
+                if begun:
+                    return []
+                walk.cache, walk.rest, begun = cache, walk.candidates(cache), True
+            try:
+                ids = self._some(walk)
+            except RuntimeError:  # the dict that was walked has changed
+                walk.rest, begun = None, False
+                continue
+            if ids:
+                self._busy.update(ids)
+                return ids
+            if walk.rest is not None:
+                await asyncio.sleep(0)
+        return []
+
+    def _some(self, walk: _Walk) -> list[SegmentId]:
+        """Return free ones among the next candidates; a walk that ended has no rest."""
+        assert walk.rest is not None, "it was begun"
         ids: list[SegmentId] = []
-        for segment_id in () if cache is None else candidates(cache):
+        looked = 0
+        for segment_id in islice(walk.rest, WALK_AT_ONCE):
+            looked += 1
             if segment_id not in self._busy and not self.backoff.waits(segment_id):
                 ids.append(segment_id)
                 if len(ids) == BATCH_SEGMENTS:
-                    break
+                    return ids
+        if looked < WALK_AT_ONCE:
+            walk.rest = None
         return ids
 
     async def _work(self, batch: _Batch) -> None:

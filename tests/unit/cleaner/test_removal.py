@@ -2,17 +2,19 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import PartitionStep
 from rlmm_daemon.core.layout import Layout, object_key
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
-from rlmm_daemon.domain.ids import BrokerId, Offset
+from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS, _Walk
+from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState as S
 from tests.simulation.cleaning import (
@@ -270,5 +272,47 @@ def test_every_layout_of_the_markers_table_is_emptied():
         world.mark(DEAD)
         await world.until(lambda: is_finished(world))
         assert [key for key in world.objects.objects if not key.startswith("_rlmm")] == []
+
+    run(scenario)
+
+
+def test_a_search_goes_on_where_the_last_batch_ended():
+    """A partition of many segments is walked twice, not once for each batch."""
+    many = 40 * BATCH_SEGMENTS
+
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        daemon = world.daemon()
+        await asyncio.sleep(5)
+        looked = 0
+
+        def candidates(_: PartitionCache) -> Iterator[SegmentId]:
+            nonlocal looked
+            for number in range(many):
+                looked += 1
+                yield segment(number)
+
+        found: list[SegmentId] = []
+        walk = _Walk(DEAD, candidates)
+        while ids := await daemon.cleaner.segments._next(walk):
+            found += ids
+        assert found == [segment(number) for number in range(many)]
+        assert looked <= 2 * many
+
+    run(scenario)
+
+
+def test_a_search_begins_anew_when_what_it_walks_changed():
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        daemon = world.daemon()
+        await asyncio.sleep(5)
+        known = {segment(number): None for number in range(3 * BATCH_SEGMENTS)}
+        walk = _Walk(DEAD, lambda _: iter(known))
+        found = await daemon.cleaner.segments._next(walk)
+        del known[found[0]]
+        while ids := await daemon.cleaner.segments._next(walk):
+            found += ids
+        assert sorted(found) == [segment(number) for number in range(3 * BATCH_SEGMENTS)]
 
     run(scenario)
