@@ -5,8 +5,13 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import BrokerId, Offset
 from rlmm_daemon.domain.segment import CustomMetadata
 from rlmm_daemon.domain.segment import SegmentState as S
@@ -163,6 +168,31 @@ def test_a_finish_that_slips_in_holds_the_segment_and_no_object_is_touched():
         failure = manager.fleet.followers[number_of(AT)].failure
         assert failure is not None
         assert failure.reason.value == "history_lost"
+
+    run(scenario)
+
+
+def test_nobody_ends_a_stuck_copy_beside_the_cleaner_while_its_objects_go():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        daemon = world.daemons[1]
+        storage, slow = daemon.bucket.storage, asyncio.Event()
+        delete = storage.delete
+
+        async def waiting(keys: Any) -> Any:
+            await slow.wait()
+            return await delete(keys)
+
+        storage.delete = waiting  # type: ignore[method-assign]
+        daemon.manager.hello_from_broker(world.clock.now_ms() + 1)
+        await world.until(lambda: world.state(1, AT) is S.DELETE_SEGMENT_STARTED, 2 * PATIENCE)
+        ended = records.encode(world.updated(1, AT, S.DELETE_SEGMENT_FINISHED))
+        with pytest.raises(RlmmError):
+            await daemon.manager.update(ended, Caller.OPERATOR, 5.0)
+        assert world.state(1, AT) is S.DELETE_SEGMENT_STARTED
+        slow.set()
+        await world.until(lambda: is_gone(world), 60)
+        assert world.stored(AT) == []
 
     run(scenario)
 
