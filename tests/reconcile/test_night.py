@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -118,8 +119,12 @@ def test_what_is_condemned_is_listed_first_and_deleted_a_quarantine_later(
 
 def test_a_refused_run_still_reports(spark, world: World) -> None:
     world.write_control("daemons/1.json", marker.encode(world.presence(ahead=1)))
+    stranger = msgspec.structs.replace(world.presence(), cluster_id="another")
+    world.write_control("daemons/9.json", marker.encode(stranger))
+    world.expect("foreign_cluster", "_rlmm/daemons/9.json")
     run, night = reconcile(spark, world, execute=True)
     assert "the log ends at" in night.refused[0]
+    assert "is of cluster 'another'" in night.refused[1]
     assert found_by(run).keys() == world.expected.keys()
     assert not any(found_by(run).values())
     assert night.quarantined == 0
