@@ -283,12 +283,12 @@ class CleanHarness:
             def judged(cache: Any) -> bool:
                 fine = bool(holds(cache))
                 self.world.put(self.world.updated(int(number), AT, S.COPY_SEGMENT_FINISHED, CUSTOM))
-                manager.update_if = update_if  # type: ignore[method-assign]
+                manager.update_if = update_if  # type: ignore[method-assign] # the real one
                 return fine
 
             return await update_if(record, judged, *args, **named)
 
-        manager.update_if = slipped  # type: ignore[method-assign]
+        manager.update_if = slipped  # type: ignore[method-assign] # with a record before it
         return ""
 
     async def do_wait(self, seconds: str) -> str:

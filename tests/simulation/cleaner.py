@@ -661,12 +661,12 @@ def _pace(*, slow: bool) -> Iterator[None]:
     """Let a follower give way after each record, as a busy machine does."""
     events, seconds = follower._SLICE_CHECK_EVENTS, follower.SLICE_SECONDS
     if slow:
-        follower._SLICE_CHECK_EVENTS, follower.SLICE_SECONDS = 1, 0.0  # type: ignore[misc]
+        follower._SLICE_CHECK_EVENTS, follower.SLICE_SECONDS = 1, 0.0  # type: ignore[misc] # Final
     try:
         yield
     finally:
-        follower._SLICE_CHECK_EVENTS = events  # type: ignore[misc]
-        follower.SLICE_SECONDS = seconds  # type: ignore[misc]
+        follower._SLICE_CHECK_EVENTS = events  # type: ignore[misc] # likewise
+        follower.SLICE_SECONDS = seconds  # type: ignore[misc] # likewise
 
 
 def run_seed(seed: int) -> int:

@@ -160,7 +160,7 @@ def test_a_finish_that_slips_in_holds_the_segment_and_no_object_is_touched():
 
             return await update_if(record, judged, *args, **named)
 
-        manager.update_if = slip  # type: ignore[method-assign]
+        manager.update_if = slip  # type: ignore[method-assign] # something happens in between
         await world.until(lambda: world.state(1, AT) is S.DELETE_SEGMENT_STARTED, 2 * PATIENCE)
         await asyncio.sleep(1.2 * HOUR)
         assert len(world.stored(AT)) == 3
@@ -183,7 +183,7 @@ def test_nobody_ends_a_stuck_copy_beside_the_cleaner_while_its_objects_go():
             await slow.wait()
             return await delete(keys)
 
-        storage.delete = waiting  # type: ignore[method-assign]
+        storage.delete = waiting  # type: ignore[method-assign] # a delete that takes its time
         daemon.manager.hello_from_broker(world.clock.now_ms() + 1)
         await world.until(lambda: world.state(1, AT) is S.DELETE_SEGMENT_STARTED, 2 * PATIENCE)
         ended = records.encode(world.updated(1, AT, S.DELETE_SEGMENT_FINISHED))
