@@ -20,6 +20,8 @@ assert all(api.METHODS[name].params is api.EpochOffsetParams for name in METHODS
 
 #: User partitions that are remembered by their bytes on the wire.
 KNOWN_MAX: Final = 65_536
+#: Longer ones are not: a later version's peer may append fields, a bad one megabytes.
+KNOWN_BYTES_MAX: Final = 512
 _HEADER: Final = frames.HEADER_BYTES
 _length_at: Final = frames.LENGTH.unpack_from
 _record_frame: Final = frames.record_frame
@@ -95,7 +97,9 @@ class QuickLookups:
         return answers, at
 
     def _remember(self, raw: bytes) -> TopicIdPartition:
-        if len(self._known) >= KNOWN_MAX:
-            self._known.clear()
-        tp = self._known[raw] = _decode_partition(raw).to_domain()
+        tp = _decode_partition(raw).to_domain()
+        if len(raw) <= KNOWN_BYTES_MAX:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[raw] = tp
         return tp

@@ -227,6 +227,7 @@ class Session(asyncio.Protocol):
         """Open the fast path once the cluster is known and this peer may read."""
         known = self._shared.identity.cluster_id is not None
         self._fast = _FAST if known and api.Right.READ in self._rights else {}
+        self._expect_common = False  # opened by the first that `_fast` lets pass
 
     def data_received(self, data: bytes) -> None:
         """Answer what can be answered at once, begin the rest."""

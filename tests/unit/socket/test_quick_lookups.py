@@ -93,6 +93,17 @@ def test_what_is_remembered_is_bounded(monkeypatch):
         assert len(quick._known) <= 3
 
 
+def test_what_a_peer_appends_to_a_partition_is_not_remembered():
+    asked = Asked()
+    quick = asked.quick()
+    topic_id, padding = bytes(16), bytes(quick_lookups.KNOWN_BYTES_MAX)
+    for number in range(3):
+        params = [[topic_id, "orders", number, padding], 5, 100]
+        assert quick.answer(frames.request_frame(7, FIRST, params)[frames.HEADER_BYTES :])
+    assert [call[0].partition for call in asked.calls] == [0, 1, 2]
+    assert not quick._known
+
+
 @pytest.mark.parametrize(
     "frame",
     [
