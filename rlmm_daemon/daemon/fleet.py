@@ -6,14 +6,13 @@ followers share: start and stop, end offsets, positions.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import structlog
 
 from rlmm_daemon.codec.state_files import Identity, Position, Positions
-from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.core.readiness import Failure, FailureReason, Freshness, PartitionState
 from rlmm_daemon.daemon.bell import Bell
@@ -100,7 +99,6 @@ class Fleet:
         options: FleetOptions,
         bucket: BucketRecord | None,
         quarantined: frozenset[int],
-        on_applied: Callable[[MetadataPartition, Outcome], None],
         hooks: ManagerHooks,
         metrics: LogMetrics | None = None,
     ) -> None:
@@ -114,7 +112,6 @@ class Fleet:
         self.options = options
         self._bucket = bucket
         self._quarantined = set(quarantined)
-        self._on_applied = on_applied
         self._hooks = hooks
         self.identity: LogIdentity | None = None
         #: Why no partition of this log can be served: it is absent, or another count.
@@ -428,7 +425,6 @@ class Fleet:
             target_wanted=self.target_wanted,
             on_dropped=self._forget_position,
             reopen=self.reopen,
-            on_applied=self._on_applied,
             hooks=self._hooks,
         )
         recorded = [

@@ -19,7 +19,6 @@ from typing import Final
 
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.readiness import (
     Failure,
     FailureReason,
@@ -91,9 +90,7 @@ class FollowerContext:
     on_dropped: Callable[[MetadataPartition], None]
     #: Called when the log turned out to be another one, after the fold was dropped.
     reopen: Callable[[TopicId], Awaitable[None]]
-    #: Called for each applied record, after the fold and before the writer hear of it; but not for
-    #: copies that come in a run.
-    on_applied: Callable[[MetadataPartition, Outcome], None]
+    #: Told of each applied record, after the fold and before the writer.
     hooks: ManagerHooks
 
 
@@ -465,7 +462,7 @@ class Follower:
     def _apply_one(self, fold: Fold, offset: int, value: bytes | None) -> None:
         outcome = fold.apply(offset, value)
         self.history.applied(outcome)
-        self._context.on_applied(self.partition, outcome)
+        self._context.hooks.tell(self.partition, outcome)
         self.writer.applied(offset, value, outcome)
 
     async def _judge(self) -> None:

@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
-from rlmm_daemon.core.outcome import Outcome
+from rlmm_daemon.core.outcome import Applied, Outcome
+from rlmm_daemon.daemon.segment_log import DeleteStarted
 from rlmm_daemon.daemon.snapshots import WrittenSnapshot
-from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
+from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
 
-Applied = Callable[[MetadataPartition, Outcome], None]
+_DELETE_STARTED: Final = int(SegmentState.DELETE_SEGMENT_STARTED)
+
+OnApplied = Callable[[MetadataPartition, Outcome], None]
 
 
 @dataclass(slots=True)
@@ -19,15 +24,20 @@ class ManagerHooks:
     """
 
     #: What became of each record but for copies that came in a run.
-    applied: list[Applied] = field(default_factory=list)
+    applied: list[OnApplied] = field(default_factory=list)
     #: How many copies came in a run.
     copies: list[Callable[[MetadataPartition, int], None]] = field(default_factory=list)
     #: What became of each record whatsoever.
-    every: list[Applied] = field(default_factory=list)
+    every: list[OnApplied] = field(default_factory=list)
+    #: Which segments' DELETE_SEGMENT_STARTED were applied.
+    delete_started: list[DeleteStarted] = field(default_factory=list)
     snapshot_written: list[Callable[[WrittenSnapshot], None]] = field(default_factory=list)
 
     def tell(self, partition: MetadataPartition, outcome: Outcome) -> None:
         """A record was applied."""
+        if self.delete_started and (deleted := _delete_started(outcome)) is not None:
+            for delete_started in self.delete_started:
+                delete_started(*deleted)
         for applied in self.applied:
             applied(partition, outcome)
         for applied in self.every:
@@ -37,3 +47,18 @@ class ManagerHooks:
         """A run of copies was applied."""
         for copies in self.copies:
             copies(partition, count)
+
+    def tell_snapshot_written(self, written: WrittenSnapshot) -> None:
+        """A snapshot is on the disk."""
+        for snapshot_written in self.snapshot_written:
+            snapshot_written(written)
+
+
+def _delete_started(outcome: Outcome) -> tuple[TopicIdPartition, SegmentId] | None:
+    """Return the segment whose DELETE_SEGMENT_STARTED was applied, decoding only such a record."""
+    if not isinstance(outcome, Applied) or outcome.value[-2] != _DELETE_STARTED:
+        return None  # in normal form an update's state stands before its empty tags
+    event = outcome.event
+    if not isinstance(event, SegmentUpdate) or event.state != _DELETE_STARTED:
+        return None
+    return outcome.partition, event.segment_id

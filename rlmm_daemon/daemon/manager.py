@@ -17,7 +17,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Identity, Positions
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.outcome import Applied, Outcome
+from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.readiness import (
     PartitionState,
     Permit,
@@ -34,7 +34,7 @@ from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.hooks import ManagerHooks
 from rlmm_daemon.daemon.pending import Append, Tell
-from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore, WrittenSnapshot
+from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions, Snapshotter
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import (
@@ -71,7 +71,6 @@ logger = structlog.get_logger(__name__)
 
 ANNOUNCED_SECONDS: Final = 0.5
 WRITE_SECONDS_DEFAULT: Final = 30.0
-_DELETE_STARTED: Final = int(SegmentState.DELETE_SEGMENT_STARTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +101,13 @@ class Manager:
         self.log = log
         self.clock = clock
         self.hooks = ManagerHooks()
-        #: Called in the loop when a DELETE_SEGMENT_STARTED was applied.
-        self.on_delete_started: list[Callable[[TopicIdPartition, SegmentId], None]] = []
+        self.on_delete_started = self.hooks.delete_started
         self.state = StateDirectory(disk, options.state_dir)
         self.snapshots = SnapshotStore(
             disk, self.state.snapshots, clock, keep=options.snapshots_kept
         )
         self.snapshotter = Snapshotter(
-            self.snapshots, clock, options.snapshots, self._snapshot_written
+            self.snapshots, clock, options.snapshots, self.hooks.tell_snapshot_written
         )
         self.fleet = Fleet(
             log=log,
@@ -121,7 +119,6 @@ class Manager:
             options=options.fleet,
             bucket=bucket,
             quarantined=quarantined,
-            on_applied=self._applied,
             hooks=self.hooks,
             metrics=metrics,
         )
@@ -773,19 +770,6 @@ class Manager:
         cache = None if follower is None else follower.fold.partitions.get(partition)
         return cache is not None and segment_id in cache.held
 
-    # What followers report.
-
-    def _applied(self, metadata_partition: MetadataPartition, outcome: Outcome) -> None:
-        if (segment_id := _delete_started(outcome)) is not None:
-            assert isinstance(outcome, Applied)
-            for delete_started in self.on_delete_started:
-                delete_started(outcome.partition, segment_id)
-        self.hooks.tell(metadata_partition, outcome)
-
-    def _snapshot_written(self, written: WrittenSnapshot) -> None:
-        for hook in self.hooks.snapshot_written:
-            hook(written)
-
     # For operators.
 
     def followed(self) -> Sequence[Follower]:
@@ -823,16 +807,6 @@ class Manager:
                 await follower.changed.wait()
             else:
                 return
-
-
-def _delete_started(outcome: Outcome) -> SegmentId | None:
-    """Return the segment whose DELETE_SEGMENT_STARTED was applied, decoding only such a record."""
-    if not isinstance(outcome, Applied) or outcome.value[-2] != _DELETE_STARTED:
-        return None  # in normal form an update's state stands before its empty tags
-    event = outcome.event
-    if not isinstance(event, SegmentUpdate) or event.state != _DELETE_STARTED:
-        return None
-    return event.segment_id
 
 
 def _segment(
