@@ -38,6 +38,9 @@ READY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 15.0
 #: S3, master, filer, volume, admin: each with a gRPC port.
 _PORTS: Final = 10
+#: Each bucket takes a volume that grows as it is filled; by itself the server allows no more of
+#: them than the disk has GiB free, and answers 500 to whoever writes to one bucket more.
+_VOLUMES_MAX: Final = 10_000
 
 
 def weed_binary() -> str | None:
@@ -161,6 +164,7 @@ def _command(binary: str, directory: str, ports: list[int]) -> list[str]:
         f"-filer.port.grpc={filer_grpc}",
         f"-volume.port={volume}",
         f"-volume.port.grpc={volume_grpc}",
+        f"-volume.max={_VOLUMES_MAX}",
         "-webdav=false",
         "-admin.ui=false",
         f"-admin.port={admin}",
