@@ -28,9 +28,10 @@ from rlmm_daemon.reconcile.schema import Kind
 _UUID: Final = "[A-Za-z0-9_-]{21}[AQgw]"
 _BASE: Final = rf"^[0-9]{{20}}-{_UUID}\\.[a-z_]+$"
 _DIRECTORY: Final = rf"^[a-zA-Z0-9._-]{{1,249}}-[0-9]{{1,10}}-{_UUID}$"
-_BASE_HEAD: Final = 43
 _ID_AT: Final = 22
 _ID_WIDTH: Final = 22
+#: How far before the dot a topic id begins: `<topic id>/<20 digits>-<segment id>.`
+_TOPIC_ID_BACK: Final = _ID_WIDTH + 1 + 20 + 1 + _ID_WIDTH
 
 #: Columns that `judging` takes, of objects and events alike; what is not theirs is null.
 ROW_COLUMNS: Final = (
@@ -59,16 +60,20 @@ def _tallied(field: int) -> str:
 
 
 def keyed(spark: Any, objects: Any) -> Any:
-    """Return the objects with the ends of their keys, which cost little, and their hash."""
+    """Return the objects with their keys as bytes, where the last dot stands, and their hash.
+
+    A segment's key is taken apart from its end, where all is of a fixed width: by bytes, since
+    Spark counts the characters of a text one by one.
+    """
     objects.createOrReplaceTempView("listed")
     return spark.sql(f"""
         WITH ends AS (
-            SELECT *, substring_index(key, '/', -2) AS tail, substring_index(key, '/', -1) AS base
+            SELECT *, CAST(key AS BINARY) AS raw, substring_index(key, '.', -1) AS ending
             FROM listed
+        ), dotted AS (
+            SELECT *, octet_length(key) - octet_length(ending) AS dot FROM ends
         )
-        SELECT *, substring(base, {_BASE_HEAD + 1}) AS suffix,
-            xxhash64(substring(base, {_ID_AT}, {_ID_WIDTH})) AS h
-        FROM ends
+        SELECT *, xxhash64(substring(raw, dot - {_ID_WIDTH}, {_ID_WIDTH})) AS h FROM dotted
     """)  # noqa: S608 - our own constants
 
 
@@ -76,8 +81,11 @@ def parsed(spark: Any, objects: Any) -> Any:
     """Return keyed objects with all that their keys say; null where a key is none of ours."""
     objects.createOrReplaceTempView("chosen")
     return spark.sql(f"""
-        WITH split AS (
-            SELECT *, IF(tail = base, '', substring_index(tail, '/', 1)) AS directory FROM chosen
+        WITH ends AS (
+            SELECT *, substring_index(key, '/', -2) AS tail, substring_index(key, '/', -1) AS base
+            FROM chosen
+        ), split AS (
+            SELECT *, IF(tail = base, '', substring_index(tail, '/', 1)) AS directory FROM ends
         ), named AS (
             SELECT *,
                 base RLIKE '{_BASE}' AND directory RLIKE '{_DIRECTORY}' AS shaped,
@@ -104,7 +112,7 @@ def parsed(spark: Any, objects: Any) -> Any:
 
 def topics(objects: Any) -> Any:
     """Return keyed objects with the topic id that stands in their directory's name, if one does."""
-    place = f"right(substring_index(tail, '/', 1), {_ID_WIDTH})"
+    place = f"CAST(substring(raw, dot - {_TOPIC_ID_BACK}, {_ID_WIDTH}) AS STRING)"
     return objects.selectExpr("*", f"{place} AS topic_id").where(f"topic_id RLIKE '^{_UUID}$'")
 
 
@@ -125,15 +133,18 @@ def suspicious(
     events.createOrReplaceTempView("events_of_segments")
     started, finished = int(S.COPY_SEGMENT_STARTED), int(S.COPY_SEGMENT_FINISHED)
     deleting, deleted = int(S.DELETE_SEGMENT_STARTED), int(S.DELETE_SEGMENT_FINISHED)
+    number, skip = _layout_number(layouts)
     old_upload_ms = ages.listed_ms - ages.grace_ms
     return spark.sql(f"""
-        WITH marks AS (
+        WITH placed AS (
+            SELECT *, {number} AS number, {skip} AS skip FROM objects_of_segments
+        ), marks AS (
             SELECT h, IF(upload_id IS NULL, {_one(_PRESENT)}, 0L) AS tally,
                 IF(upload_id IS NULL, NULL, {_ODD_AT}) AS at,
-                IF(suffix = '{LOG}', xxhash64({_layout_number(layouts)}, suffix) ^ xxhash64(size),
-                    xxhash64({_layout_number(layouts)}, suffix, size)) AS sig,
-                xxhash64(left(tail, length(tail) - length(suffix))) AS stem
-            FROM objects_of_segments
+                IF(ending = '{LOG[1:]}', xxhash64(number, ending) ^ xxhash64(size),
+                    xxhash64(number, ending, size)) AS sig,
+                xxhash64(substring(raw, skip + 1, dot - 1 - skip)) AS stem
+            FROM placed
             WHERE NOT noncurrent AND (upload_id IS NULL OR modified_ms < {old_upload_ms})
             UNION ALL
             SELECT h,
@@ -190,19 +201,25 @@ def rows_of(spark: Any, objects: Any, events: Any, hashes: Any) -> Any:
     )
 
 
-def _layout_number(layouts: tuple[LayoutRow, ...]) -> str:
-    """Return SQL for the layout that a key is of; 0 where only `core.layout` can say."""
-    cases = ""
-    for row in layouts:
-        if row.prefix and "{" not in row.prefix:
-            whole = f"{len(row.prefix) + 1} + length(tail)"
-            cases += (
-                f" WHEN startswith(key, '{row.prefix}/') AND length(key) = {whole}"
-                f" THEN {row.number}"
-            )
-        elif not row.prefix:
-            cases += f" WHEN length(key) = length(tail) THEN {row.number}"
-    return f"CASE{cases} ELSE 0 END" if cases else "0"
+def _layout_number(layouts: tuple[LayoutRow, ...]) -> tuple[str, str]:
+    """Return SQL for the layout that a key may be of, and for how many bytes its prefix has.
+
+    The number is 0 where only `core.layout` can say. Of prefixes within each other the longest is
+    taken: if that is wrong, so is the stem that it leaves.
+    """
+    cases = [
+        (f"startswith(key, '{row.prefix}/')" if row.prefix else "TRUE", row)
+        for row in sorted(layouts, key=lambda row: len(row.prefix), reverse=True)
+        if "{" not in row.prefix
+    ]
+    number = "".join(f" WHEN {holds} THEN {row.number}" for holds, row in cases)
+    skip = "".join(
+        f" WHEN {holds} THEN {len(row.prefix) + 1}" for holds, row in cases if row.prefix
+    )
+    return (
+        f"CASE{number} ELSE 0 END" if number else "0",
+        f"CASE{skip} ELSE 0 END" if skip else "0",
+    )
 
 
 def _stored_count() -> str:
@@ -215,7 +232,7 @@ def _stored_count() -> str:
 def _wanted() -> str:
     """Return SQL for what the objects' `sig` must be, the size of the `.log` apart."""
     small = " ^ ".join(
-        f"IF(get(sizes, {at}) >= 0, xxhash64(layout, '{suffix}', get(sizes, {at})), 0L)"
+        f"IF(get(sizes, {at}) >= 0, xxhash64(layout, '{suffix[1:]}', get(sizes, {at})), 0L)"
         for at, suffix in enumerate(SIZED)
     )
-    return f"(coalesce({small}, 0L) ^ xxhash64(layout, '{LOG}'))"
+    return f"(coalesce({small}, 0L) ^ xxhash64(layout, '{LOG[1:]}'))"
