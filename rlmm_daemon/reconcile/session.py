@@ -11,11 +11,15 @@ from pyspark.sql import SparkSession
 from rlmm_daemon.config.reconcile import Spark
 from rlmm_daemon.reconcile import sources
 
-#: Hash joins were twice as fast as sorted ones over these rows (measured at 2 M).
-_SETTINGS: Final = {
+#: How the joins run.
+SETTINGS: Final = {
+    # Hash joins were twice as fast as sorted ones over these rows (measured at 2 M).
     "spark.sql.join.preferSortMergeJoin": "false",
     # HotSpot never compiles a method beyond this, and interprets what Spark made for a whole stage.
     "spark.sql.codegen.hugeMethodLimit": "8000",
+}
+_SETTINGS: Final = {
+    **SETTINGS,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",

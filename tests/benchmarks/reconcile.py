@@ -2,20 +2,28 @@
 
 Objects and events are generated: per segment two objects (`.log`, `.index`) and two events, one in
 a thousand an orphan, one in a thousand without its objects. Every contender reads the same Parquet
-files and counts what it found; medians over the runs. Spark and DuckDB have two threads each.
+files and counts what it found, in turns; medians over the runs, the first of which warms the JVM.
+
+    ours     sifting (one grouped pass over hashes) and judging (rows of what is not clear, one by
+             one): states, sizes, ages, uploads, every object of each segment
+    plain    two anti-joins on the text keys, Spark as it comes: only what has no partner at all
+    tuned    the same under the job's settings of Spark
+    duckdb   the same in a single process
+    lineage  overlaps and gaps, which the job looks for besides
+
+Spark and DuckDB have two threads each.
 """
 
 import argparse
-import functools
 import json
 import os
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import duckdb
@@ -24,15 +32,17 @@ from rlmm_daemon.codec.marker import LayoutRow
 from rlmm_daemon.config.reconcile import Spark
 from rlmm_daemon.core.disposal.findings import Ages
 from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE
-from rlmm_daemon.reconcile import sifting
+from rlmm_daemon.reconcile import lineage, sifting
 from rlmm_daemon.reconcile.judging import Judge
 from rlmm_daemon.reconcile.schema import FINDINGS, ddl
-from rlmm_daemon.reconcile.session import session
+from rlmm_daemon.reconcile.session import SETTINGS, session
 
 NOW = 1_795_310_917_307
 OLD = NOW - 3 * 86_400_000
 LAYOUTS = (LayoutRow(number=1, kind=LOCAL_TIERED_STORAGE, prefix=""),)
 AGES = Ages(listed_ms=NOW, grace_ms=86_400_000, stuck_copy_ms=3_600_000)
+#: What was found, and seconds by stage.
+Counted = tuple[int, dict[str, float]]
 #: 22 characters of base64 whose last has four low zeros.
 _ID = "concat(translate(substr(base64(unhex(md5(cast({0} as string)))), 1, 21), '+/', '-_'), 'A')"
 
@@ -44,7 +54,7 @@ def generate(spark: Any, home: Path, objects: int) -> None:
     spark.sql(f"""
         CREATE OR REPLACE TEMP VIEW segments AS SELECT id, {_ID.format("id")} AS segment_id,
             {_ID.format("id % 1000 + 7000000000")} AS topic_id, id % 1000 AS topic_number,
-            cast(id % 16 AS INT) AS partition, (id div 1000) * 1000 AS start_offset
+            cast(id % 1000 % 16 AS INT) AS partition, (id div 1000) * 1000 AS start_offset
         FROM n
     """)
     spark.sql(f"""
@@ -72,20 +82,47 @@ def generate(spark: Any, home: Path, objects: int) -> None:
     """).write.parquet(str(home / "events"))
 
 
-def ours(spark: Any, home: Path) -> int:
+def ours(spark: Any, home: Path) -> Counted:
     """Sift, judge and count, as the nightly job does."""
+    began = time.perf_counter()
     objects = sifting.keyed(spark, spark.read.parquet(str(home / "objects")))
     events = sifting.hash_events(spark, spark.read.parquet(str(home / "events")))
     kept = str(home / "suspicious")
     sifting.suspicious(spark, objects, events, LAYOUTS, AGES).write.mode("overwrite").parquet(kept)
+    sifted = time.perf_counter()
     hashes = spark.read.schema("h bigint").parquet(kept)
     judge = Judge(cluster="bench", layouts=LAYOUTS, ages=AGES)
     rows = sifting.rows_of(spark, objects, events, hashes)
-    return int(rows.mapInArrow(judge, ddl(FINDINGS)).count())
+    found = int(rows.mapInArrow(judge, ddl(FINDINGS)).count())
+    return found, {"sifting": sifted - began, "judging": time.perf_counter() - sifted}
 
 
-def plain(spark: Any, home: Path) -> int:
-    """Join both ways over the text keys, as a reader of the issue would write it down first."""
+def plain(spark: Any, home: Path) -> Counted:
+    """Join both ways over the text keys, as one would write it down first: Spark as it comes."""
+    for name in SETTINGS:
+        spark.conf.unset(name)
+    try:
+        return joined(spark, home), {}
+    finally:
+        for name, value in SETTINGS.items():
+            spark.conf.set(name, value)
+
+
+def tuned(spark: Any, home: Path) -> Counted:
+    """Join the same way under the job's settings of Spark."""
+    return joined(spark, home), {}
+
+
+def lined_up(spark: Any, home: Path) -> Counted:
+    """Look for overlaps and gaps, which the job does besides."""
+    events = sifting.hash_events(spark, spark.read.parquet(str(home / "events")))
+    began = time.perf_counter()
+    found = int(lineage.findings(spark, events, "bench").count())
+    return found, {"lineage": time.perf_counter() - began}
+
+
+def joined(spark: Any, home: Path) -> int:
+    """Return how many rows of either side have no partner on the other."""
     spark.read.parquet(str(home / "objects")).createOrReplaceTempView("listed")
     spark.sql("""
         CREATE OR REPLACE TEMP VIEW o AS
@@ -104,7 +141,7 @@ def plain(spark: Any, home: Path) -> int:
     )
 
 
-def duck(spark: Any, home: Path) -> int:
+def duck(spark: Any, home: Path) -> Counted:
     """Ask DuckDB the same two anti-joins in one process."""
     del spark
     database = duckdb.connect()
@@ -120,17 +157,27 @@ def duck(spark: Any, home: Path) -> int:
             ANTI JOIN o USING (topic_id, segment_id))
     """).fetchone()
     assert found is not None
-    return int(found[0])
+    return int(found[0]), {}
 
 
-def measured(work: Callable[[], int], runs: int) -> tuple[float, int]:
-    """Return the median of wall seconds, and what was counted."""
-    seconds, counted = [], 0
-    for _ in range(runs):
-        began = time.perf_counter()
-        counted = work()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds), counted
+def measured(spark: Any, home: Path, runs: int) -> dict[str, Any]:
+    """Return medians of wall seconds by contender and stage, and what each found."""
+    seconds: dict[str, list[float]] = {}
+    found: dict[str, int] = {}
+    for _ in range(runs):  # one after the other, so that a disturbance hits all alike
+        for name, work in CONTENDERS.items():
+            began = time.perf_counter()
+            found[name], stages = work(spark, home)
+            stages[name] = time.perf_counter() - began
+            for each, took in stages.items():
+                seconds.setdefault(each, []).append(took)
+    medians = {name: round(statistics.median(took), 2) for name, took in seconds.items()}
+    return {"seconds": medians, "found": found}
+
+
+CONTENDERS: Final[Mapping[str, Callable[[Any, Path], Counted]]] = {
+    "ours": ours, "plain": plain, "tuned": tuned, "duckdb": duck, "lineage": lined_up
+}  # fmt: skip
 
 
 def resident_bytes() -> int:
@@ -156,29 +203,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--millions", type=float, nargs="+", default=[1, 2, 5, 10])
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--rows", type=Path, help="a directory that keeps the rows for a next time")
     options = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="rlmm-bench-reconcile-"))
-    rows = []
+    home = options.rows or Path(tempfile.mkdtemp(prefix="rlmm-bench-reconcile-"))
     try:
         with session(Spark(master="local[2]", driver_memory="5g", shuffle_partitions=8)) as spark:
             for millions in options.millions:
-                at = home / str(millions)
-                generate(spark, at, int(millions * 1_000_000))
-                row: dict[str, Any] = {"millions": millions}
-                for name, contender in (("ours", ours), ("plain", plain), ("duckdb", duck)):
-                    seconds, counted = measured(
-                        functools.partial(contender, spark, at), options.runs
-                    )
-                    row |= {name: round(seconds, 2), f"{name}_found": counted}
-                row["plain/ours"] = round(row["plain"] / row["ours"], 2)
-                row["rows_per_second"] = round(2 * millions * 1_000_000 / row["ours"])
+                at, rows = home / str(millions), int(millions * 1_000_000)
+                if not at.exists():
+                    generate(spark, at, rows)
+                row = {"millions": millions, **measured(spark, at, options.runs)}
+                seconds = row["seconds"]
+                row["plain/ours"] = round(seconds["plain"] / seconds["ours"], 2)
+                row["rows_per_second"] = {
+                    "sifting": round(2 * rows / seconds["sifting"]),
+                    "judging": round(2 * rows / seconds["judging"]),
+                    "lineage": round(rows / seconds["lineage"]),
+                }
                 row["rss_mib"] = resident_bytes() >> 20
-                rows.append(row)
                 click.echo(json.dumps(row))
-                shutil.rmtree(at)
+                if options.rows is None:
+                    shutil.rmtree(at)
     finally:
-        shutil.rmtree(home, ignore_errors=True)
-    click.echo(json.dumps({"reconcile": rows}))
+        if options.rows is None:
+            shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":
