@@ -19,7 +19,7 @@ from typing import Any, Final
 from rlmm_daemon.config.reconcile import Output
 from rlmm_daemon.core.disposal.findings import CONDEMNABLE, RULES, Finding, Severity
 from rlmm_daemon.observability.escape import escape
-from rlmm_daemon.reconcile.night import Night
+from rlmm_daemon.reconcile.summary import Night
 
 SUMMARY: Final = "summary.json"
 PAGE: Final = "report.html"

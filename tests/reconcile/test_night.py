@@ -15,7 +15,8 @@ from rlmm_daemon.core import sealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.reconcile.night import Night, Run
+from rlmm_daemon.reconcile.night import Run
+from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile import oracle
 from tests.reconcile.world import CLUSTER, DAY, PARTITIONS, World
 

@@ -10,7 +10,7 @@ import pytest
 from rlmm_daemon.config.reconcile import Output
 from rlmm_daemon.core.disposal.findings import Finding
 from rlmm_daemon.reconcile import report
-from rlmm_daemon.reconcile.night import Night
+from rlmm_daemon.reconcile.summary import Night
 
 NASTY = "<script>alert(1)</script>[red]\x1b[31m\nsecond"
 

@@ -1,0 +1,80 @@
+"""What the guards are shown: what the storage says of itself, what was read of the log."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rlmm_daemon.codec.marker import BucketMarker, LayoutRow, Presence
+from rlmm_daemon.config import Config
+from rlmm_daemon.reconcile import control, guards, log_reading, quarantine
+from rlmm_daemon.reconcile.log_reading import LogView
+from rlmm_daemon.reconcile.quarantine import Manifest
+from rlmm_daemon.reconcile.schema import Kind
+
+#: Rows of UNREADABLE that are worth naming; one is enough to refuse.
+UNREADABLE_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """What the storage says of itself."""
+
+    marker: BucketMarker | None
+    presences: Mapping[str, Presence | None]
+    accepted: frozenset[tuple[int, int, str]]
+    manifests: Mapping[str, Manifest]
+
+    @property
+    def layouts(self) -> tuple[LayoutRow, ...]:
+        """Every layout that the storage ever had."""
+        return self.marker.layouts if self.marker else ()
+
+
+async def ours(daemon: Config) -> Ours:
+    """Return the control objects as they are now."""
+    async with control.opened(daemon) as storage:
+        return Ours(
+            marker=await control.read_marker(storage),
+            presences=await control.read_presences(storage),
+            accepted=(await control.read_accepted(storage)).keys(),
+            manifests=await quarantine.read_manifests(storage),
+        )
+
+
+def gathered(
+    spark: Any, daemon: Config, events: Any, *, told: Ours, view: LogView, cluster_id: str | None
+) -> guards.Evidence:
+    """Return the evidence of a run whose events are written down."""
+    # One row per slice, and no more unreadable records than are worth naming.
+    events.createOrReplaceTempView("recorded")
+    tiles = spark.sql(f"""
+        SELECT metadata_partition AS number, collect_list(struct(start_offset, offset)) AS tiles
+        FROM recorded WHERE kind = {int(Kind.READ)} GROUP BY metadata_partition
+    """)  # noqa: S608 - our own constants
+    read = {
+        row["number"]: [(tile["start_offset"], tile["offset"]) for tile in row["tiles"]]
+        for row in tiles.take(view.identity.partition_count)
+    }
+    odd = events.where(f"kind = {int(Kind.UNREADABLE)}").take(UNREADABLE_MAX)
+    pairs = {
+        (number, seen.leader_epoch)
+        for presence in told.presences.values()
+        if presence is not None
+        for number, seen in presence.partitions.items()
+        if seen.leader_epoch >= 0 and number < view.identity.partition_count
+    }
+    return guards.Evidence(
+        marker=told.marker,
+        cluster_id=cluster_id,
+        log=view,
+        read=read,
+        unreadable=[_unreadable(row) for row in odd],
+        accepted=told.accepted,
+        presences=told.presences,
+        epoch_ends=log_reading.epoch_ends(daemon, pairs),
+    )
+
+
+def _unreadable(row: Any) -> guards.Unreadable:
+    sha256, _, reason = row["detail"].partition(" ")
+    return guards.Unreadable(row["metadata_partition"], row["offset"], sha256, reason)

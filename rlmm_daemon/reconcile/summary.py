@@ -1,0 +1,58 @@
+"""What a run found and did: the summary that is printed, written and compared with later ones."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rlmm_daemon.core.disposal.findings import Finding
+from rlmm_daemon.reconcile.schema import Kind
+
+OFFENDERS: Final = 50
+
+
+@dataclass(slots=True, kw_only=True)
+class Night:
+    """A run in numbers."""
+
+    run: str
+    cluster: str
+    listed_at_ms: int
+    execute: bool
+    objects: int = 0
+    object_bytes: int = 0
+    events: int = 0
+    #: kind -> (number, bytes)
+    findings: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: (kind, topic, number, bytes, oldest ms), the largest first.
+    offenders: list[tuple[str, str, int, int, int]] = field(default_factory=list)
+    condemned: int = 0
+    condemned_bytes: int = 0
+    #: Why nothing was condemned; empty: it might have been.
+    refused: list[str] = field(default_factory=list)
+    quarantined: int = 0
+    #: Of these, how many have a tag that says so.
+    tagged: int = 0
+    manifests: list[str] = field(default_factory=list)
+    deleted: int = 0
+    deleted_bytes: int = 0
+    failed: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    left: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def count(night: Night, spark: Any, *, objects: Any, events: Any, found: Any) -> None:
+    """Fill in how much there was and what was found, by kind and by topic."""
+    there = objects.where("upload_id IS NULL AND NOT noncurrent")
+    total = there.selectExpr("count(*)", "coalesce(sum(size), 0)").take(1)[0]
+    night.objects, night.object_bytes = int(total[0]), int(total[1])
+    night.events = events.where(f"kind != {int(Kind.READ)}").count()
+    found.createOrReplaceTempView("found")
+    kinds = spark.sql("SELECT kind, count(*), sum(bytes) FROM found GROUP BY kind")
+    night.findings = {row[0]: (int(row[1]), int(row[2] or 0)) for row in kinds.take(len(Finding))}
+    worst = spark.sql("""
+        SELECT kind, coalesce(topic, ''), count(*) AS n, sum(bytes) AS b, max(age_ms)
+        FROM found GROUP BY kind, topic ORDER BY b DESC, n DESC, kind
+    """).take(OFFENDERS)
+    night.offenders = [(r[0], r[1], int(r[2]), int(r[3] or 0), int(r[4] or 0)) for r in worst]
+    doomed = spark.sql("SELECT count(*), sum(bytes) FROM found WHERE condemned").take(1)
+    night.condemned, night.condemned_bytes = int(doomed[0][0]), int(doomed[0][1] or 0)
