@@ -9,12 +9,12 @@ import asyncio
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from rlmm_daemon.config import Config
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import RlmmError
-from rlmm_daemon.ports.storage import RemoteStorage, UploadInfo
+from rlmm_daemon.ports.storage import RemoteStorage, Traffic, UploadInfo
 from rlmm_daemon.reconcile import listing, log_reading
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.lease import Holder
@@ -37,6 +37,13 @@ class Done:
     dropped: dict[str, int] = field(default_factory=dict)
 
 
+@runtime_checkable
+class _Counting(Protocol):
+    """A storage that counts its requests."""
+
+    def traffic(self) -> Traffic: ...
+
+
 class Executor:
     """Deletes under a lease."""
 
@@ -55,6 +62,8 @@ class Executor:
         self._safety, self._audit = safety, audit
         self._ends = dict(ends)
         self._touched: set[str] = set()
+        #: Throttled requests, and all of them, when they were last looked at.
+        self._seen = (0, 0)
         self.done = Done()
 
     async def delete(self, entries: Iterable[Entry]) -> Done:
@@ -99,6 +108,7 @@ class Executor:
     async def _delete(self, entries: Collection[Entry]) -> None:
         keys = [entry.key for entry in entries if entry.upload_id is None]
         outcomes: dict[str, RlmmError | None] = {}
+        failed_before = self.done.failed
         if keys:
             outcomes.update(await self._storage.delete(keys))
         for entry in entries:
@@ -119,10 +129,24 @@ class Executor:
                     "error": None if error is None else error.message,
                 }
             )
-        if entries and self.done.failed > self._safety.throttled_share_max * (
-            self.done.failed + self.done.deleted
-        ):
+        failed_share = (self.done.failed - failed_before) / max(len(entries), 1)
+        if max(failed_share, self._throttled_share()) > self._safety.throttled_share_max:
             await asyncio.sleep(PAUSE_SECONDS)
+
+    def _throttled_share(self) -> float:
+        """Return which share of the requests since the last look was told to come less often.
+
+        A delete that was throttled and then done is no failure, so only the storage can say it.
+        """
+        if not isinstance(self._storage, _Counting):
+            return 0.0
+        traffic = self._storage.traffic()
+        now = traffic.throttled, sum(traffic.requests.values())
+        throttled, requests = (
+            after - before for after, before in zip(now, self._seen, strict=True)
+        )
+        self._seen = now
+        return throttled / max(requests, 1)
 
     async def _outcome(
         self, entry: Entry, outcomes: Mapping[str, RlmmError | None]

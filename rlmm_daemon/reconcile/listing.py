@@ -273,6 +273,7 @@ def s3_store(config: Config) -> Any:
 
     Raises:
         StorageNotConfigured: the storage is not S3.
+        Incomplete: `ca_file` can't be read.
     """
     s3 = config.storage
     if not isinstance(s3, S3Storage):
@@ -285,6 +286,7 @@ def s3_store(config: Config) -> Any:
             "allow_http": (s3.endpoint or "").startswith("http://"),
             "timeout": timedelta(milliseconds=s3.call_timeout_ms),
             **({"proxy_url": s3.proxy} if s3.proxy else {}),
+            **({"root_certificate": _authority(s3.ca_file)} if s3.ca_file else {}),
         },
         "retry_config": {"max_retries": _ATTEMPTS, "retry_timeout": timedelta(seconds=60)},
     }
@@ -302,6 +304,13 @@ def s3_store(config: Config) -> Any:
         **token,
         **options,
     )
+
+
+def _authority(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise Incomplete(f"storage.ca_file: {error}") from error
 
 
 def _chain() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.ports.storage import Traffic
 from rlmm_daemon.reconcile import control, executing, listing, log_reading
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.lease import Holder, LeaseHeld
@@ -59,7 +60,7 @@ class Site:
         return asyncio.run(self._delete(entries, **more))
 
     async def _delete(
-        self, entries: list[Entry], *, thief: bool = False, fails: bool = False
+        self, entries: list[Entry], *, thief: bool = False, through: Any = None
     ) -> executing.Done:
         async with control.opened(self.config) as storage:
             lease = Holder(storage, owner="a", seconds=300, now_ms=lambda: self.now_ms)
@@ -68,7 +69,7 @@ class Site:
                 self.now_ms += 301_000
                 other = Holder(storage, owner="b", seconds=300, now_ms=lambda: self.now_ms)
                 await other.acquire()
-            asked: Any = Failing(storage) if fails else storage
+            asked: Any = through(storage) if through else storage
             executor = executing.Executor(
                 self.config, asked, lease, safety=SAFETY, ends=self.ends, audit=self.lines.append
             )
@@ -86,6 +87,27 @@ class Failing:
 
     async def delete(self, keys: list[str]) -> dict[str, RlmmError | None]:
         return dict.fromkeys(keys, StorageUnavailable("SlowDown"))
+
+
+class Throttled:
+    """A storage that made five requests, so many of them throttled, and does what it is asked."""
+
+    def __init__(self, inner: Any, throttled: int) -> None:
+        self._inner, self._throttled = inner, throttled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def traffic(self) -> Traffic:
+        return Traffic(
+            requests={("delete", "ok"): 5},
+            retries={},
+            retry_budget=1.0,
+            throttled=self._throttled,
+            in_flight={},
+            in_flight_max={},
+            uploads_left=0,
+        )
 
 
 @pytest.fixture
@@ -162,8 +184,25 @@ def test_a_storage_that_asks_for_less_is_given_a_pause(
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     entries = site.entries(site.orphan)
-    done = site.delete(entries, fails=True)
+    done = site.delete(entries, through=Failing)
     assert (done.deleted, done.failed) == (0, len(entries))
     assert slept.count(executing.PAUSE_SECONDS) == len(entries)
     assert slept.count(1 / SAFETY.deletes_per_second_max) == len(entries), "the rate, as ever"
     assert all(map(site.there, entries))
+
+
+@pytest.mark.parametrize(("throttled", "pauses"), [(1, 0), (2, 1)])
+def test_deletes_that_were_throttled_and_done_make_a_pause_too(
+    site: Site, monkeypatch: pytest.MonkeyPatch, throttled: int, pauses: int
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    entries = site.entries(site.orphan)
+    done = site.delete(entries, through=lambda inner: Throttled(inner, throttled))
+    assert (done.deleted, done.failed) == (len(entries), 0)
+    # Only the first batch was throttled: what was seen before does not count again.
+    assert slept.count(executing.PAUSE_SECONDS) == pauses

@@ -1,16 +1,21 @@
 """Slices of a real S3 server's keys: each key once, old versions apart, a refusal is an error."""
 
+import asyncio
 import itertools
+import ssl
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from deploy.dev import s3
-from rlmm_daemon.config import Config, load
-from rlmm_daemon.reconcile import cutting, listing, s3_calls, tagging
+from deploy.dev.fault_proxy import FaultProxy
+from deploy.dev.kafka import keys as certificates
+from rlmm_daemon.config import Config, S3Storage, load
+from rlmm_daemon.reconcile import cutting, listing, s3_calls, sources, tagging
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.listing import Slice
+from rlmm_daemon.reconcile.log_reading import LogSlice
 from tests.reconcile.world import CLUSTER, DAEMON, PARTITIONS, S3
 
 pytestmark = pytest.mark.timeout(300)
@@ -85,6 +90,29 @@ def test_a_listing_that_is_refused_is_never_an_empty_one(
         listing.slices(config, [""])
 
 
+async def test_a_listing_trusts_the_authority_that_the_configuration_names(
+    tmp_path: Path, server: s3.S3Server
+) -> None:
+    server.admin().put_object(Bucket="tier", Key="trusted/one", Body=b"x")
+    certificates.make(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+    async with FaultProxy(server.port, tls=context) as proxy:
+        config = configured(tmp_path, server, "tier")
+        assert isinstance(config.storage, S3Storage)
+
+        def keys(**more: str) -> list[str]:
+            storage = msgspec.structs.replace(config.storage, endpoint=proxy.endpoint, **more)
+            known = msgspec.structs.replace(config, storage=storage)
+            return [each.key for each in listing.objects(known, Slice("trusted/"))]
+
+        assert await asyncio.to_thread(keys, ca_file=str(tmp_path / "ca.pem")) == ["trusted/one"]
+        with pytest.raises(Incomplete, match="ca_file"):
+            await asyncio.to_thread(keys, ca_file=str(tmp_path / "none.pem"))
+        with pytest.raises(Incomplete, match="cut short"):
+            await asyncio.to_thread(keys)
+
+
 def test_tags_are_set_and_taken_away_and_the_others_stay(
     tmp_path: Path, server: s3.S3Server
 ) -> None:
@@ -149,14 +177,28 @@ def test_cuts_rise_and_part_the_keys(count: int, gap: int) -> None:
     assert [sum(part.holds(key) for part in parts) for key in keys] == [1] * count
 
 
-def test_what_travels_to_a_task_names_the_files_of_secrets_and_holds_none(
-    tmp_path: Path, server: s3.S3Server
+def test_sparks_configuration_and_plans_name_the_files_of_secrets_and_hold_none(
+    spark, tmp_path: Path, server: s3.S3Server
 ) -> None:
+    config = configured(tmp_path, server, "tier")
     key, secret, _ = s3.IDENTITIES["daemon"]
-    sent = msgspec.json.encode(configured(tmp_path, server, "tier")).decode()
-    assert str(tmp_path / "secret_access_key") in sent
-    assert key not in sent
-    assert secret not in sent
+    # Both sources, as a night reads them; the objects' one is run, so that its tasks have the keys.
+    objects = sources.objects(spark, config, [Slice("trusted/")], 0)
+    events = sources.events(
+        spark, config, [LogSlice(number=0, begin=0, end=1, partition_count=PARTITIONS)]
+    )
+    server.admin().put_object(Bucket="tier", Key="trusted/two", Body=b"x")
+    assert objects.where("key = 'trusted/two'").count() == 1
+    told = [str(pair) for pair in spark.sparkContext.getConf().getAll()]
+    told += [str(each) for each in spark.conf.getAll.items()]
+    for frame in (objects, events):
+        told += [frame._jdf.queryExecution().toString()]
+        told += [frame._jdf.queryExecution().logical().toJSON()]
+    told += [msgspec.json.encode(config).decode()]
+    assert str(tmp_path / "secret_access_key") in told[-1], "it is what the options hold"
+    for text in told:
+        assert key not in text
+        assert secret not in text
 
 
 def test_a_slice_keeps_its_shape_on_its_way_to_a_task() -> None:
