@@ -35,7 +35,7 @@ from rlmm_daemon.domain.ids import UUID_BYTES, TopicIdPartition
 
 ALIGNMENT: Final = 8
 TABLE: Final = struct.Struct("<IIIIiBb2x")
-EPOCH: Final = struct.Struct("<iB3xqq8I")
+EPOCH: Final = struct.Struct("<iB3xqQ8I")
 HAS_WRITER: Final = 1
 HAS_RARE: Final = 2
 HAS_HIGHEST: Final = 1

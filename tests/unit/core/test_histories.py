@@ -403,3 +403,14 @@ def test_a_fold_that_moves_under_its_snapshot_is_a_bug_and_says_so():
     refused = pytest.raises(AssertionError, match="moved")
     with refused:
         next(pieces)
+
+
+@pytest.mark.parametrize("first", [-(2**63), -1])
+def test_a_segment_whose_epoch_begins_absurdly_low_does_not_stop_snapshots(first):
+    """Nothing forbids it (RemoteLogSegmentMetadata), and one record must not end all snapshots."""
+    world = World()
+    world.put(add(1, 0, 2**63 - 1, {0: first}))
+    world.put(update(1, FINISHED))
+    before = world.listed(0)
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    assert (world.listed(0), world.look(0, 5)) == (before, 1)
