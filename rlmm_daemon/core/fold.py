@@ -19,7 +19,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.record_writing import Record
-from rlmm_daemon.core import common_events
+from rlmm_daemon.core import common_events, copy_runs
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.outcome import (
     Applied,
@@ -44,6 +44,8 @@ from rlmm_daemon.domain.segment import SegmentMetadata, SegmentSnapshot, Segment
 #: How many troubles `rlmm partitions` can show; counters know them all.
 TROUBLES_MAX: Final = 64
 HEAD_BYTES: Final = 32
+#: Over so many rows, a look for whole copies that came to nothing is not repeated among them.
+_LOOKED_IN_VAIN_MAX: Final = 16
 
 _ENVELOPE_BYTES: Final = 3
 _ADD: Final = b"\x01\x00\x00"
@@ -100,6 +102,8 @@ class Fold:
         self.rejected_recent: deque[Trouble] = deque(maxlen=TROUBLES_MAX)
         #: User partitions with held segments (`PartitionCache.held`).
         self.holding: set[Partition] = set()
+        #: No whole copies are looked for before this offset.
+        self._whole_copies_from = 0
         self.applied = 0
         self.repeated = 0
         self.deferred = 0
@@ -120,18 +124,33 @@ class Fold:
             self.journal.setdefault(outcome.partition, []).append((offset, outcome.value))
         return outcome
 
-    def apply_run(self, rows: Sequence[tuple[int, bytes | None]], begin: int, end: int) -> int:
+    def apply_run(
+        self,
+        rows: Sequence[tuple[int, bytes | None]],
+        begin: int,
+        end: int,
+        turn: int | None = None,
+    ) -> int:
         """Fold rows[begin:end] in up to the first that is not simply a new or a finished copy.
 
         Returns where that row stands; `begin` if it is the first, or while a snapshot is drawn.
         What came before it was applied, as `apply` would have. For whoever needs no outcomes: a
-        replay is little else.
+        replay is little else. What has to go row by row goes no further than `turn`.
         """
-        if self.journal is not None:
+        if self.journal is not None or begin >= end:
             return begin
-        at = common_events.run(self.partitions.by_prefix, rows, begin, end)
+        assert rows[begin][0] >= self.position, (rows[begin][0], self.position)
+        caches, at = self.partitions.by_prefix, begin
+        if rows[begin][0] >= self._whole_copies_from:
+            if (first := rows[begin][1]) is not None and first.startswith(_UPDATE):
+                at = common_events.run(caches, rows, begin, begin + 1)  # of a copy begun before
+            at, looked = copy_runs.apply(caches, rows, at, end)
+            if looked - at > _LOOKED_IN_VAIN_MAX:
+                self._whole_copies_from = rows[looked - 1][0]
+        turn = end if turn is None else turn
+        if at < turn:
+            at = common_events.run(caches, rows, at, turn)
         if at > begin:
-            assert rows[begin][0] >= self.position, (rows[begin][0], self.position)
             self.position = rows[at - 1][0] + 1
             self.applied += at - begin
         return at

@@ -439,7 +439,7 @@ class Follower:
                 at = self._apply_run(fold, rows, at, turn)
             for offset, value in rows[at:turn]:
                 self._apply_one(fold, offset, value)
-            at = turn
+            at = max(at, turn)
             if clock.monotonic() >= until:
                 await asyncio.sleep(0)
                 until = clock.monotonic() + SLICE_SECONDS
@@ -451,10 +451,13 @@ class Follower:
         self.confirmation.reached(fold.position)
 
     def _apply_run(
-        self, fold: Fold, rows: Sequence[tuple[int, bytes | None]], begin: int, end: int
+        self, fold: Fold, rows: Sequence[tuple[int, bytes | None]], begin: int, turn: int
     ) -> int:
-        """Apply copies that nobody waits for; return where the first record stands that is none."""
-        at = fold.apply_run(rows, begin, end)
+        """Apply copies that nobody waits for; return where the first record stands that is none.
+
+        It can lie behind the turn: whole copies side by side cost little.
+        """
+        at = fold.apply_run(rows, begin, len(rows), turn)
         if at > begin:
             self._context.hooks.tell_copies(self.partition, at - begin)
         return at

@@ -1,0 +1,225 @@
+"""Whole copies, column by column: what is taken, and that it is exactly what one by one gives."""
+
+import dataclasses
+
+import pytest
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core import copy_runs, unsealing
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from tests.unit.core.test_fold import everything
+from tests.unit.core.test_histories import snapshot_of
+from tests.unit.core.world import (
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    FINISHED,
+    FOO,
+    TOPIC_ID,
+    add,
+    delete,
+    update,
+)
+
+BAR = TopicIdPartition(TOPIC_ID, "bar-of-another-length", 3)
+COPIES = 10
+
+
+def copy(n, at=FOO, custom=None, *, seg=None, no_txn=True):
+    seg = n if seg is None else seg
+    started = add(seg, n * 10, n * 10 + 9, {0: n * 10}, txn_index_empty=no_txn)
+    return [
+        records.encode(dataclasses.replace(event, partition=at))
+        for event in (started, update(seg, FINISHED, custom))
+    ]
+
+
+def copies(first, count, **fields):
+    return [value for n in range(first, first + count) for value in copy(n, **fields)]
+
+
+def both_ways(values):
+    """Return the fold by runs and how many rows each look for whole copies took."""
+    by_runs, singly = (Fold(MetadataPartition(0), 1) for _ in range(2))
+    rows = [(2 * at, value) for at, value in enumerate(values)]
+    at = 0
+    while at < len(rows):
+        behind = by_runs.apply_run(rows, at, len(rows), min(at + 4, len(rows)))
+        if behind == at:
+            by_runs.apply(*rows[at])
+            behind += 1
+        at = behind
+    for offset, value in rows:
+        singly.partitions.by_prefix.clear()  # so that nothing is known by its prefix
+        singly.apply(offset, value)
+    assert everything(by_runs) == everything(singly)
+    assert snapshot_of(by_runs) == snapshot_of(singly)
+    return by_runs
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """How many copies were put at once, in order."""
+    counts = []
+    put = copy_runs._put
+
+    def counted(found):
+        counts.append(len(found.ids))
+        put(found)
+
+    monkeypatch.setattr(copy_runs, "_put", counted)
+    return counts
+
+
+@pytest.mark.parametrize("custom", [None, b"", b"x" * 30], ids=["none", "empty", "some"])
+@pytest.mark.parametrize("no_txn", [True, False])
+def test_copies_in_a_row_are_put_at_once(taken, custom, no_txn):
+    both_ways(copies(0, 1) + copies(1, COPIES, custom=custom, no_txn=no_txn))
+    assert taken == [COPIES]
+
+
+def test_user_partitions_that_take_turns_are_put_at_once(taken):
+    turns = [value for n in range(COPIES) for at in (FOO, BAR) for value in copy(n, at=at)]
+    both_ways(turns)
+    assert taken == [COPIES - 1] * 2
+
+
+def test_a_copy_that_began_before_does_not_stop_the_ones_behind_it(taken):
+    first, last = copy(0)
+    fold = Fold(MetadataPartition(0), 1)
+    fold.apply(0, first)
+    rows = list(enumerate([last, *copies(1, COPIES)], 1))
+    assert fold.apply_run(rows, 0, len(rows), 1) == len(rows)
+    assert taken == [COPIES]
+
+
+def test_copies_before_one_of_an_unknown_partition_are_put(taken):
+    values = copies(0, 1) + copies(1, 4) + copies(0, 4, at=BAR)
+    fold = both_ways(values)
+    assert taken == [4, 3]
+    assert len(fold.partitions) == 2
+
+
+def test_rows_are_not_looked_at_in_vain_again_and_again(monkeypatch):
+    looked = []
+    apply = copy_runs.apply
+
+    def noted(caches, rows, begin, end):
+        behind, until = apply(caches, rows, begin, end)
+        looked.append(until - begin)
+        return behind, until
+
+    monkeypatch.setattr(copy_runs, "apply", noted)
+    apart = [value for n in range(0, 400, 2) for value in copy(n)]  # gaps all over
+    fold = both_ways(apart)
+    assert fold.applied == len(apart)
+    assert sum(looked) <= 2 * len(apart)
+
+
+@pytest.mark.parametrize("everywhere", [True, False], ids=["all of them", "one of them"])
+@pytest.mark.parametrize("which", [0, 1], ids=["started", "finished"])
+@pytest.mark.parametrize("change", [1, 2, 0x80])
+def test_no_changed_byte_makes_a_difference(which, change, everywhere):
+    """Every byte of a run's records in turn: what is odd is found, wherever it stands."""
+    values = [*copies(0, 1), *copies(1, COPIES, custom=b"custom"), None, *copies(COPIES + 1, 2)]
+    changed = range(2 + which, 2 * COPIES + 2, 2) if everywhere else [COPIES + which]
+    for at in range(len(values[changed[0]])):
+        odd = list(values)
+        for index in changed:
+            value = bytearray(odd[index])
+            value[at] ^= change
+            odd[index] = bytes(value)
+        both_ways(odd)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param([None], id="a tombstone"),
+        pytest.param([b""], id="an empty record"),
+        pytest.param([b"\x01\x00\x00"], id="a cut record"),
+        pytest.param([b"\x01\x00\x00\x7f"], id="a cut prefix"),
+        pytest.param(copy(2), id="the same copy again"),
+        pytest.param(copy(30), id="a gap"),
+        pytest.param([records.encode(update(2, DELETE_STARTED))], id="a delete"),
+        pytest.param(copy(5)[:1], id="a copy that does not end"),
+        pytest.param(copy(5)[1:], id="an end without a beginning"),
+        pytest.param(copy(5, custom=b"x"), id="of another length"),
+        pytest.param(copy(5, no_txn=False), id="with a transaction index"),
+        pytest.param(
+            [records.encode(add(40, 10, 90, {0: 10}, txn_index_empty=True)),
+             records.encode(update(40, FINISHED))],
+            id="an overlap",
+        ),
+        pytest.param(
+            [records.encode(add(40, 50, 59, {1: 50}, txn_index_empty=True)),
+             records.encode(update(40, FINISHED))],
+            id="another epoch",
+        ),
+        pytest.param(
+            [records.encode(add(40, 50, 59, {0: 53}, txn_index_empty=True)),
+             records.encode(update(40, FINISHED))],
+            id="an epoch that begins within",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_odd_in_the_middle_goes_its_own_way(odd):
+    both_ways([*copies(0, 5), *odd, *copies(5, 4), None, *copies(9, 4)])
+
+
+STUCK = update(1, DELETE_STARTED, ONLY_IF_STARTED)
+#: Segment 99, and more behind it.
+AGAIN = [*copy(5, seg=99, custom=b"c"), *copies(6, 4, custom=b"c")]
+#: A record whose size differs from all others', so that it is alike to none.
+OTHER = add(50, 50, 59, {0: 50}, txn_index_empty=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        pytest.param([STUCK, update(1, DELETE_FINISHED)], copies(1, 1) + copies(5, 4), id="held"),
+        pytest.param([delete(state) for state in PartitionDeleteState], copies(5, 4), id="deleted"),
+        pytest.param([], copies(5, 1) * 4, id="the same one"),
+        pytest.param([], [v for n in range(5, 9) for v in copy(n, seg=5)], id="one id for all"),
+        pytest.param([add(99, 0, 9, {1: 0}), update(99, FINISHED)], AGAIN, id="in another epoch"),
+        pytest.param(
+            [add(99, 0, 9, {1: 0}), update(99, FINISHED),
+             update(99, DELETE_STARTED, ONLY_IF_STARTED), update(99, DELETE_FINISHED)],
+            AGAIN, id="held before",
+        ),
+        pytest.param(
+            [add(99, 0, 9, {1: 0}), update(99, FINISHED, b"kept"), update(99, FINISHED)],
+            AGAIN, id="custom metadata of that one was kept",
+        ),
+        pytest.param([], copies(1, 4), id="known ones"),
+        pytest.param([add(6, 60, 69, {0: 60}, txn_index_empty=True)], copies(5, 4), id="begun"),
+        pytest.param(
+            [add(40, 30, 39, {0: 30}, txn_index_empty=True), update(40, FINISHED)],
+            copies(4, 4), id="overlap before",
+        ),
+        pytest.param([OTHER, update(50, FINISHED), update(50, DELETE_STARTED)], copies(5, 4),
+                     id="highest is above"),
+        pytest.param([update(4, DELETE_STARTED), update(4, DELETE_FINISHED)], copies(4, 4),
+                     id="the last one was deleted"),
+        pytest.param(
+            [add(7, 70, 79, {0: 70}, txn_index_empty=True), add(7, 70, 79, {1: 70})],
+            copies(5, 4), id="a stray",
+        ),
+        pytest.param([update(3, FINISHED, b"kept"), update(3, FINISHED)],
+                     copies(5, 4, custom=b"new"), id="custom metadata was kept"),
+    ],
+)  # fmt: skip
+def test_what_was_before_is_minded(before, behind):
+    both_ways([*copies(0, 5), *map(records.encode, before), *behind, None, *copies(9, 4)])
+
+
+def test_a_partition_with_a_sealed_table_goes_row_by_row(taken):
+    sealed = both_ways(copies(0, 5))
+    _, fold = unsealing.in_place(snapshot_of(sealed))
+    taken.clear()
+    assert fold.partitions[FOO].segments.sealed is not None
+    rows = list(enumerate(copies(5, 4), fold.position))
+    assert fold.apply_run(rows, 0, len(rows)) == 0
+    assert not taken
