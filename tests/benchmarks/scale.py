@@ -21,7 +21,8 @@ import lmdb
 from rich.console import Console
 
 from rlmm_daemon.adapters.disk import _map
-from rlmm_daemon.codec import batches
+from rlmm_daemon.adapters.event_log.embedded import scan
+from rlmm_daemon.adapters.event_log.embedded.records import records_of
 from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.daemon.memory import _resident
@@ -50,8 +51,8 @@ def fold_events(fold: Fold, encoded: Iterator[bytes]) -> tuple[int, float]:
     events, seconds = 0, 0.0
     for one in encoded:
         begun = time.perf_counter()
-        for batch in batches.split(one):
-            rows, at = batches.records_of(batch), 0
+        for found in scan.walk(one, fold.position).found:
+            rows, at = records_of(one, found, position=0), 0
             while (at := fold.apply_run(rows, at, len(rows))) < len(rows):
                 fold.apply(*rows[at])  # as a follower does
                 at += 1

@@ -3,8 +3,8 @@
 from rlmm_daemon.adapters.event_log.embedded import files, scan
 from rlmm_daemon.adapters.event_log.embedded.journal import Journal
 from rlmm_daemon.adapters.event_log.embedded.options import Context
+from rlmm_daemon.adapters.event_log.embedded.records import records_of
 from rlmm_daemon.adapters.event_log.embedded.recovery import corrupt
-from rlmm_daemon.codec import batches
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.ports.disk import DiskFile  # noqa: TC001  # as every other module imports it
 from rlmm_daemon.ports.event_log import LogBatch
@@ -97,8 +97,8 @@ class Reader:
     def _take(self, walked: scan.Walk, offset: int) -> LogBatch:
         records: list[tuple[int, bytes | None]] = []
         try:
-            for batch in batches.split(self._buffer[: walked.stop], position=self._position):
-                records += batches.records_of(batch)
+            for found in walked.found:
+                records += records_of(self._buffer, found, position=self._position)
         except LogCorrupt as error:
             raise corrupt(self._path, error.fields["position"], error.message) from error
         if self._offset < offset:  # the first batch began before what is wanted

@@ -1,0 +1,67 @@
+"""The records of a walked batch: the compiled parser says what the codec would."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmm_daemon.adapters.event_log.embedded import records, scan
+from rlmm_daemon.codec import batches
+from rlmm_daemon.codec.primitives import crc32c
+from rlmm_daemon.domain.errors import LogCorrupt
+
+
+def built(values, base=0):
+    return batches.build(values, base_offset=base, leader_epoch=3, timestamp_ms=7)
+
+
+def resealed(batch):
+    """Set the checksum anew, so that only the records can be wrong."""
+    sealed = bytearray(batch)
+    sealed[17:21] = crc32c(0, bytes(sealed[batches.CRC_FROM :])).to_bytes(4, "big")
+    return bytes(sealed)
+
+
+def told(call):
+    try:
+        return call()
+    except LogCorrupt as error:
+        return (error.message, error.fields["position"])
+
+
+def both_ways(batch, ahead=0):
+    """Return what the parser says, which must be what the codec says."""
+    buffer = bytes(ahead) + batch
+    found = scan._batch_at(buffer, ahead)
+    assert isinstance(found, scan.Found)
+    said = told(lambda: records.records_of(buffer, found, position=100))
+    (judged,) = batches.split(batch, position=100 + ahead)
+    assert said == told(lambda: batches.records_of(judged))
+    return said
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=40), st.integers(0, 2**40))
+def test_what_was_built_is_read(values, base):
+    assert both_ways(built(values, base), ahead=5) == list(enumerate(values, base))
+
+
+@given(st.data())
+def test_what_is_wrong_inside_a_batch_is_told_as_the_codec_tells_it(data):
+    values = data.draw(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
+    batch = bytearray(built(values))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(batches.HEADER_BYTES, len(batch) - 1))
+        batch[at] = data.draw(st.integers(0, 255))
+    both_ways(resealed(bytes(batch)))
+
+
+@pytest.mark.parametrize("attributes", [0x20, 0x01, 0x04])
+def test_control_and_compressed_batches_are_for_the_codec(attributes):
+    batch = bytearray(built([b"value"]))
+    batch[22] = attributes
+    both_ways(resealed(bytes(batch)))
+
+
+def test_a_batch_that_skips_offsets_is_read():
+    batch = bytearray(built([b"one", b"two"]))
+    batch[26] = 5  # its last offset delta
+    assert both_ways(resealed(bytes(batch))) == [(0, b"one"), (1, b"two")]
