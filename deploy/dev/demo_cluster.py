@@ -47,6 +47,8 @@ class Demo:
     began: float = field(default_factory=time.perf_counter)
     said: list[str] = field(default_factory=list)
     live: Live | None = None
+    #: What is shown when there is no topic any more.
+    last: Table | None = None
 
     def say(self, text: str) -> None:
         """Add a line below the table."""
@@ -59,7 +61,8 @@ class Demo:
     def show(self) -> None:
         """Draw what is where now, if there is a terminal to draw on."""
         if self.live is not None:
-            self.live.update(Group(self.table(), *(Text(each) for each in self.said)))
+            table = self.last or self.table()
+            self.live.update(Group(table, *(Text(each) for each in self.said)))
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait for it with the table running.
@@ -89,8 +92,8 @@ class Demo:
         rows = self.fleet.probe.ask("describe", topic=TOPIC)["partitions"]
         table = Table(title="What tiers where", title_justify="left")
         for heading in ("partition", "leader", "in sync", "written", "remote", "local logs begin"):
-            table.add_column(heading)
-        table.add_column("read from offset 0 on", justify="right")
+            table.add_column(heading, no_wrap=True)
+        table.add_column("consumer read", justify="right", no_wrap=True)
         for number, row in enumerate(rows):
             logs = self.remote_logs(number)
             mib = sum(path.stat().st_size for path in logs) / 2**20
@@ -193,6 +196,7 @@ def finish(demo: Demo) -> None:
     expected = {"read": total, "missing": 0, "twice": 0, "wrong": 0, "disordered": 0}
     check(found == expected, f"{found} instead of {expected}")
     demo.say("read again from offset 0: each record once, in order, byte for byte")
+    demo.last = demo.table()
     fleet.delete(TOPIC)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while fleet.stored(TOPIC):
