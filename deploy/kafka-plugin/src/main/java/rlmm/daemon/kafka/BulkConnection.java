@@ -82,8 +82,11 @@ final class BulkConnection implements AutoCloseable {
         try {
             ArrayValue header = answer.result().asArrayValue();
             Value sum = header.get(1);
-            return new Header(header.get(0).asIntegerValue().asLong(),
-                sum.isNilValue() ? -1 : sum.asIntegerValue().asLong());
+            long length = header.get(0).asIntegerValue().asLong();
+            if (length < 0) {
+                throw new IOException("a bulk answer of " + length + " bytes");
+            }
+            return new Header(length, sum.isNilValue() ? -1 : sum.asIntegerValue().asLong());
         } catch (MessageTypeException | IndexOutOfBoundsException broken) {
             throw new IOException("a bulk answer has no header", broken);
         }

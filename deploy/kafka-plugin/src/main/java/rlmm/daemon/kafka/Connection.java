@@ -217,7 +217,7 @@ final class Connection implements AutoCloseable {
                 serve(channel, reader);
             } catch (IOException | DaemonException error) {
                 complain(error, greeted);
-            } catch (RuntimeException bug) { // whatever it is, the next connection starts anew
+            } catch (RuntimeException | Error bug) { // whatever it is, this thread goes on: nobody would start it again
                 LOG.error("The connection to the daemon met a bug and is made again", bug);
             } finally {
                 lose(DaemonException.disconnected("the connection to the daemon was lost"));

@@ -9,11 +9,27 @@ import org.apache.kafka.server.log.remote.metadata.storage.serialization.RemoteL
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
+import org.msgpack.core.MessageTypeException;
 import org.msgpack.value.Value;
 
 /** Metadata as Kafka's own record bytes, by the serde of the broker that this runs in. Safe for any thread. */
 final class Records {
     private final RemoteLogMetadataSerde serde = new RemoteLogMetadataSerde();
+
+    /** Reads the parts of an answer. */
+    @FunctionalInterface
+    interface Reading<T> {
+        T read() throws RemoteStorageException;
+    }
+
+    /** An answer of another shape than was asked for ends like one that failed, not with a class of a library. */
+    static <T> T read(Reading<T> reading) throws RemoteStorageException {
+        try {
+            return reading.read();
+        } catch (MessageTypeException | IndexOutOfBoundsException broken) {
+            throw new RemoteStorageException("the daemon answered something else than was asked for", broken);
+        }
+    }
 
     byte[] encode(RemoteLogMetadata metadata) {
         return serde.serialize(metadata);
@@ -26,13 +42,15 @@ final class Records {
 
     /** All records of a listing, decoded now so that iterating cannot fail. */
     Iterator<RemoteLogSegmentMetadata> all(List<Value> pages) throws RemoteStorageException {
-        List<RemoteLogSegmentMetadata> found = new ArrayList<>();
-        for (Value page : pages) {
-            for (Value record : page.asArrayValue().get(0).asArrayValue()) {
-                found.add(decode(record));
+        return read(() -> {
+            List<RemoteLogSegmentMetadata> found = new ArrayList<>();
+            for (Value page : pages) {
+                for (Value record : page.asArrayValue().get(0).asArrayValue()) {
+                    found.add(decode(record));
+                }
             }
-        }
-        return found.iterator();
+            return found.iterator();
+        });
     }
 
     private RemoteLogSegmentMetadata decode(Value value) throws RemoteStorageException {

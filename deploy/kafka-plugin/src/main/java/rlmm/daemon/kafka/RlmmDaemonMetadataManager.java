@@ -215,7 +215,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     public final Optional<Long> highestOffsetForEpoch(TopicIdPartition partition, int leaderEpoch)
             throws RemoteStorageException {
         Value offset = read("highest_offset_for_epoch", partition, packer -> packer.packInt(leaderEpoch), 1).get(0);
-        return offset.isNilValue() ? Optional.empty() : Optional.of(offset.asIntegerValue().asLong());
+        return Records.read(() ->
+            offset.isNilValue() ? Optional.empty() : Optional.of(offset.asIntegerValue().asLong()));
     }
 
     @Override
@@ -232,8 +233,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
 
     @Override
     public final long remoteLogSize(TopicIdPartition partition, int leaderEpoch) throws RemoteStorageException {
-        return read("remote_log_size", partition, packer -> packer.packInt(leaderEpoch), 1)
-            .get(0).asIntegerValue().asLong();
+        Value size = read("remote_log_size", partition, packer -> packer.packInt(leaderEpoch), 1).get(0);
+        return Records.read(() -> size.asIntegerValue().asLong());
     }
 
     private List<Value> read(String method, TopicIdPartition partition, Wire.Params more, int moreFields)
@@ -282,7 +283,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
                 packer.packLong(now.readyTimeoutMs);
             }, now.readyTimeoutMs);
             return answer.get(0).asBooleanValue().getBoolean();
-        } catch (DaemonException | RuntimeException error) {
+        } catch (DaemonException | RuntimeException | Error error) {
             LOG.debug("isReady({})", partition, error);
             return false;
         }

@@ -97,8 +97,8 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
                 packFiles(packer, data, checkpoint);
                 packer.packLong(Caller.tellMs(now.copyTimeoutMs));
             }, now.copyTimeoutMs).get(0);
-            return stored.isNilValue()
-                ? Optional.empty() : Optional.of(new CustomMetadata(stored.asBinaryValue().asByteArray()));
+            return Records.read(() -> stored.isNilValue()
+                ? Optional.empty() : Optional.of(new CustomMetadata(stored.asBinaryValue().asByteArray())));
         } catch (DaemonException error) {
             throw Errors.ofCopy(error);
         }

@@ -86,12 +86,12 @@ final class SingleBrokerCheck implements AutoCloseable {
             Thread.currentThread().interrupt();
         } catch (DaemonException away) { // the next connection begins anew, unless it was but slow
             again(away);
-        } catch (Exception starting) { // this very broker may not serve yet
+        } catch (Exception | LinkageError starting) { // this very broker may not serve yet
             again(starting);
         }
     }
 
-    private void again(Exception reason) {
+    private void again(Throwable reason) {
         LOG.debug("asking again about the daemon's log", reason);
         schedule(RETRY_MS);
     }

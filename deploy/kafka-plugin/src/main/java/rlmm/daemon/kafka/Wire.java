@@ -72,7 +72,9 @@ final class Wire {
      * @throws DaemonException it is none, so whatever is at the other end is not the daemon
      */
     static Answer answer(byte[] body) throws DaemonException {
-        try (MessageUnpacker unpacker = MessagePack.newDefaultUnpacker(body)) {
+        try (MessageUnpacker skimmer = MessagePack.newDefaultUnpacker(body);
+             MessageUnpacker unpacker = MessagePack.newDefaultUnpacker(body)) {
+            skimmer.skipValue(); // an array that announces more than the frame holds is not made room for
             ArrayValue message = unpacker.unpackValue().asArrayValue();
             if (message.size() != 4 || message.get(0).asIntegerValue().asInt() != RESPONSE) {
                 throw DaemonException.garbled("an answer was expected");
@@ -84,6 +86,8 @@ final class Wire {
                 : new Answer(id, error(error.asArrayValue()), null);
         } catch (IOException | RuntimeException broken) { // msgpack's own are of both kinds
             throw DaemonException.garbled(broken.toString());
+        } catch (StackOverflowError nested) { // values in values are read by recursion
+            throw DaemonException.garbled("values nested without end");
         }
     }
 

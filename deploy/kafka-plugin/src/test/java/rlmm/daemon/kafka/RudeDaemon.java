@@ -1,0 +1,119 @@
+package rlmm.daemon.kafka;
+
+import java.io.DataInputStream;
+import java.io.EOFException;
+import java.io.IOException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.Channels;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.channels.SocketChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
+
+import org.msgpack.core.MessageBufferPacker;
+import org.msgpack.core.MessagePack;
+import org.msgpack.value.ArrayValue;
+
+/** Says hello as a daemon does, and then answers with whatever it was told to. A real one cannot be made to. */
+final class RudeDaemon implements AutoCloseable {
+    /** What is written for a request with this id, length and all. */
+    @FunctionalInterface
+    interface Answering {
+        byte[] to(int id) throws IOException;
+    }
+
+    private final Path directory = Files.createTempDirectory("rude");
+    private final ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
+    private volatile Answering rudely;
+    private volatile String method;
+
+    RudeDaemon() throws IOException {
+        server.bind(UnixDomainSocketAddress.of(socket()));
+        spawn(this::accept);
+    }
+
+    Path socket() {
+        return directory.resolve("s");
+    }
+
+    /** Answers this method so from now on; null is polite again. */
+    void answer(String rudelyAnswered, Answering answering) {
+        method = rudelyAnswered;
+        rudely = answering;
+    }
+
+    private void accept() {
+        try {
+            while (true) {
+                SocketChannel channel = server.accept();
+                spawn(() -> serve(channel));
+            }
+        } catch (IOException closed) {
+            return;
+        }
+    }
+
+    private void serve(SocketChannel channel) {
+        try (channel; DataInputStream in = new DataInputStream(Channels.newInputStream(channel))) {
+            while (true) {
+                byte[] body = in.readNBytes(in.readInt());
+                ArrayValue request;
+                try (var unpacker = MessagePack.newDefaultUnpacker(body)) {
+                    request = unpacker.unpackValue().asArrayValue();
+                }
+                if (request.get(0).asIntegerValue().asInt() == 0) {
+                    ByteBuffer answer = ByteBuffer.wrap(answerTo(request));
+                    while (answer.hasRemaining()) {
+                        channel.write(answer);
+                    }
+                }
+            }
+        } catch (EOFException left) {
+            return;
+        } catch (IOException cut) {
+            return;
+        }
+    }
+
+    private byte[] answerTo(ArrayValue request) throws IOException {
+        int id = request.get(1).asIntegerValue().asInt();
+        String asked = request.get(2).asStringValue().asString();
+        if (asked.equals("hello")) {
+            return answer(id, packer -> packer.packArrayHeader(5).packInt(1).packString("rude").packNil().packNil()
+                .packArrayHeader(2).packString("read").packString("write"));
+        }
+        Answering answering = rudely;
+        if (answering != null && asked.equals(method)) {
+            return answering.to(id);
+        }
+        return answer(id, asked.equals("is_ready") ? packer -> packer.packBoolean(true) : packer -> packer.packNil());
+    }
+
+    /** A well-formed answer with this result. */
+    static byte[] answer(int id, Wire.Params result) throws IOException {
+        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
+            packer.packArrayHeader(4).packInt(1).packInt(id).packNil();
+            result.pack(packer);
+            return frame(packer.toByteArray());
+        }
+    }
+
+    static byte[] frame(byte[] body) {
+        return ByteBuffer.allocate(4 + body.length).putInt(body.length).put(body).array();
+    }
+
+    private static void spawn(Runnable task) {
+        Thread thread = new Thread(task, "rude-daemon");
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    @Override
+    public void close() throws IOException {
+        server.close();
+        Files.deleteIfExists(socket());
+        Files.delete(directory);
+    }
+}
