@@ -8,7 +8,7 @@ from typing import Any
 from rlmm_daemon.adapters.kafka_connection.client import KafkaClient
 from rlmm_daemon.adapters.kafka_connection.connection import Node
 from rlmm_daemon.adapters.kafka_connection.errors import error_of
-from rlmm_daemon.adapters.kafka_connection.requests import NO_ID, NO_TAGS, Metadata
+from rlmm_daemon.adapters.kafka_connection.requests import NO_ID, NO_TAGS, Metadata, TopicError
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 
@@ -41,13 +41,13 @@ def metadata_by_name(topic: str) -> Any:
 
 
 def metadata_by_id(topic_id: bytes) -> Any:
-    """Return a question about the topic of that id, whatever its name is now."""
-    return Metadata([(topic_id, None, NO_TAGS)], False, False, NO_TAGS)  # noqa: FBT003 - a struct
+    """Return a question whether the topic of that id is there, whatever its name is now."""
+    return TopicError([(topic_id, None, NO_TAGS)], False, False, NO_TAGS)  # noqa: FBT003 - a struct
 
 
 def is_known(answer: Any) -> bool:
     """Return whether the topic that was asked for by id is there."""
-    return bool(answer.topics and answer.topics[0][0] != _UNKNOWN_TOPIC_ID)
+    return answer.error not in {None, _UNKNOWN_TOPIC_ID}
 
 
 class Directory:

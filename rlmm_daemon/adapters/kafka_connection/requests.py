@@ -25,6 +25,7 @@ from aiokafka.protocol.types import (
     Int64,
     Schema,
     TaggedFields,
+    UnsignedVarInt32,
 )
 
 NO_TAGS: Final[dict[int, bytes]] = {}
@@ -103,17 +104,31 @@ def _many(*fields: tuple[str, Any]) -> CompactArray:
     return CompactArray(*_ended(fields))
 
 
+class _FirstError(AbstractType[int]):  # type: ignore[misc]  # aiokafka ships no types
+    """The error of an array's first struct, which begins with it; nothing behind it is read."""
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> int | None:
+        """Return the error; None if the array is empty."""
+        return Int16.decode(data) if UnsignedVarInt32.decode(data) > 1 else None
+
+
 _TEXT = CompactString()
 _INTS = CompactArray(Int32)
 _TEXTS = CompactArray(_TEXT)
 
+_METADATA: Final[_Fields] = (
+    ("topics", _many(("id", Uuid), ("name", _TEXT))), ("create", Boolean), ("operations", Boolean),
+)  # fmt: skip
+_BEFORE_TOPICS: Final[_Fields] = (
+    ("throttle", Int32),
+    ("brokers", _many(("id", Int32), ("host", _TEXT), ("port", Int32), ("rack", _TEXT))),
+    ("cluster_id", _TEXT), ("controller", Int32),
+)  # fmt: skip
 Metadata = _api(
     "Metadata", 3, 12,
-    (("topics", _many(("id", Uuid), ("name", _TEXT))),
-     ("create", Boolean), ("operations", Boolean)),
-    (("throttle", Int32),
-     ("brokers", _many(("id", Int32), ("host", _TEXT), ("port", Int32), ("rack", _TEXT))),
-     ("cluster_id", _TEXT), ("controller", Int32),
+    _METADATA,
+    (*_BEFORE_TOPICS,
      ("topics", _many(
          ("error", Int16), ("name", _TEXT), ("id", Uuid), ("internal", Boolean),
          ("partitions", _many(
@@ -121,6 +136,21 @@ Metadata = _api(
              ("replicas", _INTS), ("isr", _INTS), ("offline", _INTS))),
          ("operations", Int32)))),
 )  # fmt: skip
+
+
+class TopicError(Metadata):  # type: ignore[misc, valid-type]  # made above
+    """The same question of one topic, when nothing but its error is wanted of the answer.
+
+    Of a topic with 50 partitions, that saves nearly all of the reading.
+    """
+
+    class RESPONSE_TYPE(Response):  # type: ignore[misc]  # noqa: N801 - aiokafka's name
+        """What stands before the topics, and the first one's error."""
+
+        API_KEY = 3
+        API_VERSION = 12
+        SCHEMA = Schema(*_BEFORE_TOPICS, ("error", _FirstError))
+
 
 Fetch = _api(
     "Fetch", FETCH, 13,

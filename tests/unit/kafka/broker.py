@@ -21,7 +21,9 @@ from rlmm_daemon.adapters.kafka_connection.requests import (
     NO_ID,
     NO_TAGS,
     Fetch,
+    Metadata,
     ProduceById,
+    TopicError,
 )
 from rlmm_daemon.adapters.kafka_connection.security import load_security
 from rlmm_daemon.config import KafkaAdmin, KafkaClient, KafkaFetch, KafkaProducer, KafkaSecurity
@@ -275,6 +277,9 @@ class FakeVendor:
         packed = request.encode()  # what is sent has to fit its schema
         if isinstance(request, ProduceBatches):
             return await self._sent(ProduceById.decode(packed))
+        if isinstance(request, TopicError):
+            whole = await self._sent(Metadata.decode(packed))
+            return TopicError.RESPONSE_TYPE.decode(BytesIO(whole.encode()))
         if not isinstance(request, FetchPartition):
             return await self._sent(request)
         answer = await self._sent(Fetch.decode(packed))

@@ -48,7 +48,8 @@ async def test_the_first_fetch_does_not_wait_and_each_one_names_epochs_and_no_se
         assert await read_to(batches, 1) == [(0, b"a")]
         await first(batches)
     before, after, *_ = broker.requests("Fetch")
-    assert (before.max_wait, after.max_wait, after.min_bytes) == (0, 5, 1)
+    assert (before.max_wait, after.min_bytes) == (0, 1)
+    assert 3 < after.max_wait <= 5, "up to a quarter less, so that idle ones are not in step"
     assert (after.session, after.session_epoch, after.replica) == (0, -1, -1)
     row = after.topics[0][1][0]
     assert row[:4] == (0, 3, 1, 3), "partition, leader epoch, position, epoch of the last batch"

@@ -17,7 +17,9 @@ from rlmm_daemon.adapters.kafka_connection.producing import ProduceBatches
 from rlmm_daemon.adapters.kafka_connection.requests import (
     NO_TAGS,
     Fetch,
+    Metadata,
     ProduceById,
+    TopicError,
     VersionMissing,
 )
 
@@ -118,3 +120,25 @@ def test_a_broker_without_the_version_is_told():
     assert request.prepare({1: (4, 18)}) is request
     with pytest.raises(VersionMissing, match="4 to 12"):
         request.prepare({1: (4, 12)})
+
+
+NODES = [(1, "host", 9092, None, NO_TAGS), (2, "other", 9093, "rack", NO_TAGS)]
+
+
+@pytest.mark.parametrize("error", [0, 3, 100])
+def test_a_topics_error_is_read_without_its_partitions(error):
+    rows: Any = [(0, index, 1, 7, [1, 2], [1], [], NO_TAGS) for index in range(50)]
+    topic = (error, "name", bytes(range(16)), False, rows, 0, NO_TAGS)
+    whole = Metadata.RESPONSE_TYPE(0, NODES, "cluster", 1, [topic], NO_TAGS)
+    found = TopicError.RESPONSE_TYPE.decode(BytesIO(whole.encode()))
+    assert (found.error, found.cluster_id) == (error, "cluster")
+
+
+def test_an_answer_without_topics_has_no_error():
+    whole = Metadata.RESPONSE_TYPE(0, NODES, "cluster", 1, [], NO_TAGS)
+    assert TopicError.RESPONSE_TYPE.decode(BytesIO(whole.encode())).error is None
+
+
+def test_both_questions_have_the_same_bytes():
+    asked = ([(bytes(range(16)), None, NO_TAGS)], False, False, NO_TAGS)
+    assert TopicError(*asked).encode() == Metadata(*asked).encode()

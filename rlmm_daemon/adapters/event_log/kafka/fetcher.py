@@ -33,6 +33,8 @@ from rlmm_daemon.ports.event_log import (
 #: Troubles are sat out here for so long; then the caller hears of them and comes again.
 PATIENCE_SECONDS: Final = 5.0
 _UNKNOWN_TOPIC_ID = 100
+#: A long poll waits up to this part less than it might.
+_WAIT_SPREAD: Final = 0.25
 
 
 class FetchState(enum.Enum):
@@ -157,7 +159,9 @@ class PartitionFetcher:
 
     async def _ask(self, connection: Connection, leader: Leader) -> FetchAnswer:
         fetch = self._client.config.fetch
-        wait_ms = fetch.max_wait_ms if self._answered else 0
+        # Idle followers, which began together, would else all be answered at the same moment.
+        spread = 1 - self._client.luck.random() * _WAIT_SPREAD
+        wait_ms = round(fetch.max_wait_ms * spread) if self._answered else 0
         request = FetchPartition(
             self._topic_id,
             self.partition,
