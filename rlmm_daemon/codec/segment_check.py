@@ -38,8 +38,6 @@ class CheckedSegment:
     """What is known of a file that passed."""
 
     size_bytes: int
-    #: Of the whole file.
-    crc32c: int
     batches: int
     #: How many of them are of magic 0 or 1.
     legacy_batches: int
@@ -59,7 +57,6 @@ class SegmentChecker:
         self._start_offset, self._end_offset = start_offset, end_offset
         self._size = size_bytes
         self._fed = 0
-        self._file_crc = 0
         self._batches = self._legacy = 0
         self._first: Offset | None = None
         self._last = Offset(-1)
@@ -72,11 +69,6 @@ class SegmentChecker:
         self._kind = _Sum.CRC32C
         self._expected_crc = self._crc = 0
 
-    @property
-    def crc32c(self) -> int:
-        """The checksum of all that was fed so far."""
-        return self._file_crc
-
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
         """Check the file's next bytes; `bytes` is fastest, all else is copied once.
 
@@ -88,7 +80,6 @@ class SegmentChecker:
         None where there is no header to tell it).
         """
         piece = chunk if type(chunk) is bytes else bytes(chunk)
-        self._file_crc = crc32c(self._file_crc, piece)
         at = self._fed
         self._fed += len(piece)
         if self._fed > self._size:
@@ -113,7 +104,6 @@ class SegmentChecker:
             raise self._fail(reason, outside_at=self._fed)
         return CheckedSegment(
             size_bytes=self._fed,
-            crc32c=self._file_crc,
             batches=self._batches,
             legacy_batches=self._legacy,
             first_offset=self._first,
