@@ -247,6 +247,8 @@ class ChaosWorld(CleanWorld):
         self.abandoned: list[tuple[int, TopicIdPartition]] = []
         self.segments = 0
         self.removed_for_good: set[int] = set()
+        #: Objects that no event ever told of: only a listing finds them.
+        self.untold: dict[TopicIdPartition, set[str]] = {}
 
     # The ports.
 
@@ -420,6 +422,7 @@ class ChaosWorld(CleanWorld):
     async def jvm(self) -> None:
         """A broker without our manager: its records land as they are, in any order."""
         luck = random.Random(f"jvm/{self.seed}")
+        lost = random.Random(f"jvm-lost/{self.seed}")
         storage = ChaosStorage(self, random.Random(f"jvm-storage/{self.seed}"))
         while self.faults:
             await asyncio.sleep(luck.expovariate(1 / 3))
@@ -431,11 +434,16 @@ class ChaosWorld(CleanWorld):
             if kind < 0.5:
                 self.segments += 1
                 number, start = self.segments, 100 * self.segments
-                self.put(self.started(number, partition, start, broker_id=JVM))
+                keys = self.keys(number, partition, start)
+                told = lost.random() > 0.2  # else its records never reach the log
+                if told:
+                    self.put(self.started(number, partition, start, broker_id=JVM))
+                else:
+                    self.untold.setdefault(partition, set()).update(keys)
                 with suppress(RlmmError):
-                    for key in self.keys(number, partition, start):
+                    for key in keys:
                         await storage.place(key)
-                    if self._whole(number, partition, start):
+                    if told and self._whole(number, partition, start):
                         state = S.COPY_SEGMENT_FINISHED
                         self.put(self.updated(number, partition, state, CUSTOM, broker_id=JVM))
             elif kind < 0.8 and self.segments:
@@ -647,6 +655,8 @@ class ChaosWorld(CleanWorld):
         """Hold the bucket against the log."""
         wanted: set[str] = set()
         for partition in self.everything:
+            if partition.topic_id not in self.facts.gone:  # whoever compares bucket and log has it
+                wanted |= self.untold.get(partition, set()) & self.objects.objects.keys()
             cache = self.fold(number_of(partition)).partitions.get(partition)
             for segment_id in [] if cache is None else cache.live_finished():
                 number = int.from_bytes(segment_id, "big")
