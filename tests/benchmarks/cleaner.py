@@ -219,9 +219,25 @@ async def stock(manager: Manager, partition: TopicIdPartition, count: int) -> No
                 tasks.create_task(one(number))
 
 
-def resident_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
+class Memory:
+    """What is resident, before and at most: our own, and mapped files (libraries, snapshots)."""
+
+    def __init__(self) -> None:
+        self._before = self._most = self._now()
+
+    def look(self) -> None:
+        now = self._now()
+        self._most = max(self._most[0], now[0]), max(self._most[1], now[1])
+
+    def show(self) -> None:
+        for what, before, most in zip(("own", "mapped"), self._before, self._most, strict=True):
+            print(f"{what + ' memory':21}{before:10.0f} MiB before, {most:.0f} MiB at most")
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        _, resident, shared = map(int, Path("/proc/self/statm").read_text().split()[:3])
+        mib = resource.getpagesize() / 2**20
+        return (resident - shared) * mib, shared * mib
 
 
 async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool) -> bool:
@@ -297,12 +313,12 @@ async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool)
                 event_timestamp_ms=1,
                 state=PartitionDeleteState.DELETE_PARTITION_MARKED,
             )
-            before, peak = resident_mib(), 0.0
+            memory = Memory()
             begun = time.perf_counter()
             await manager.put_partition_delete(records.encode(mark), Caller.OPERATOR)
             while cleaner.notes.deleted["partition_removed"] < count:
                 await asyncio.sleep(0.05)
-                peak = max(peak, resident_mib())
+                memory.look()
             rate = count / (time.perf_counter() - begun)
             busy = lookups.p99_ms()
             for task in (cleaning, running_lookups):
@@ -317,7 +333,7 @@ async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool)
     print(f"look-up p99 idle     {idle:10.2f} ms")
     print(f"look-up p99 bare     {bare_busy:10.2f} ms   {bare_busy / idle:.1f} x idle")
     print(f"look-up p99 cleaning {busy:10.2f} ms   {busy / idle:.1f} x idle (budget <= 2)")
-    print(f"memory               {before:10.0f} MiB before, {peak:.0f} MiB at most")
+    memory.show()
     return rate >= 0.8 * bare and busy <= 2 * idle
 
 
