@@ -11,22 +11,17 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-import botocore.session
 import msgspec
 import pyarrow as pa
 from obstore.exceptions import BaseError
-from obstore.store import S3Store
 
-from rlmm_daemon import wiring
-from rlmm_daemon.config import Config, LocalStorage, S3Storage
-from rlmm_daemon.domain.errors import StorageNotConfigured, StorageUnavailable
-from rlmm_daemon.reconcile import cutting
+from rlmm_daemon.config import Config, LocalStorage
+from rlmm_daemon.reconcile import cutting, s3_client
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.s3_calls import S3Calls
 from rlmm_daemon.reconcile.schema import OBJECTS, batch
@@ -34,11 +29,8 @@ from rlmm_daemon.reconcile.schema import OBJECTS, batch
 ROWS_PER_BATCH: Final = 10_000
 #: Ours and small: marker, presence, lease, manifests.
 CONTROL: Final = "_rlmm/"
-_ATTEMPTS: Final = 5
 _PLANNERS: Final = 16
 _PAGE_KEYS: Final = 1_000
-#: Then the chain is asked again; roles' keys live longer.
-_CREDENTIALS_LAST: Final = timedelta(minutes=10)
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -92,7 +84,7 @@ def slices(config: Config, layouts: Iterable[str]) -> list[Slice]:
         return found
     # Side by side: one request each, and there may be a hundred thousand.
     with ThreadPoolExecutor(_PLANNERS) as planners:
-        parts = [*chain.from_iterable(planners.map(partial(_cut, s3_store(config)), found))]
+        parts = [*chain.from_iterable(planners.map(partial(_cut, s3_client.opened(config)), found))]
     if S3Calls(config).is_versioned():
         parts += [msgspec.structs.replace(part, old=True) for part in parts]
     return parts
@@ -153,7 +145,7 @@ def look_up(config: Config, key: str) -> Listed | None:
     if isinstance(config.storage, LocalStorage):
         return _stat(Path(config.storage.directory), key)
     try:
-        return _row(s3_store(config).head(key))
+        return _row(s3_client.opened(config).head(key))
     except FileNotFoundError:
         return None
     except BaseError as error:
@@ -191,7 +183,7 @@ def _slices_below(config: Config, root: str) -> list[Slice]:
         below = [f"{root}{name}/" for name in names]
     else:
         try:
-            found = s3_store(config).list_with_delimiter(root or None)
+            found = s3_client.opened(config).list_with_delimiter(root or None)
         except BaseError as error:
             raise _cut_short(root, error) from error
         below = sorted(f"{prefix.rstrip('/')}/" for prefix in found["common_prefixes"])
@@ -222,7 +214,7 @@ def _stat(root: Path, key: str) -> Listed | None:
 
 def _s3(config: Config, part: Slice, pages_per_second_max: int) -> Iterator[Listed]:
     pause = 1 / pages_per_second_max if pages_per_second_max else 0.0
-    store = s3_store(config)
+    store = s3_client.opened(config)
     try:
         if part.shallow:
             yield from map(_row, store.list_with_delimiter(part.prefix or None)["objects"])
@@ -266,66 +258,3 @@ def _pages(store: Any, prefix: str, after: str | None) -> Any:
 def _row(row: Any) -> Listed:
     modified_ms = int(row["last_modified"].timestamp() * 1000)
     return Listed(row["path"], row["size"], modified_ms, (row["e_tag"] or "").strip('"'))
-
-
-def s3_store(config: Config) -> Any:
-    """Return an obstore client of the configured bucket, keys read from their files.
-
-    Raises:
-        StorageNotConfigured: the storage is not S3.
-        Incomplete: `ca_file` can't be read.
-    """
-    s3 = config.storage
-    if not isinstance(s3, S3Storage):
-        raise StorageNotConfigured("the storage is not S3")
-    region = s3.region or "us-east-1"
-    options: dict[str, Any] = {
-        "region": region,
-        "virtual_hosted_style_request": s3.addressing == "virtual",
-        "client_options": {
-            "allow_http": (s3.endpoint or "").startswith("http://"),
-            "timeout": timedelta(milliseconds=s3.call_timeout_ms),
-            **({"proxy_url": s3.proxy} if s3.proxy else {}),
-            **({"root_certificate": _authority(s3.ca_file)} if s3.ca_file else {}),
-        },
-        "retry_config": {"max_retries": _ATTEMPTS, "retry_timeout": timedelta(seconds=60)},
-    }
-    if s3.endpoint:
-        options["endpoint"] = s3.endpoint
-    keys = wiring.s3_options_of(config, s3).static_keys
-    if keys is None:
-        return S3Store(s3.bucket, credential_provider=_chain, **options)
-    found = keys()
-    token = {"session_token": found.session_token.reveal()} if found.session_token else {}
-    return S3Store(
-        s3.bucket,
-        access_key_id=found.access_key_id.reveal(),
-        secret_access_key=found.secret_access_key.reveal(),
-        **token,
-        **options,
-    )
-
-
-def _authority(file: str) -> bytes:
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise Incomplete(f"storage.ca_file: {error}") from error
-
-
-def _chain() -> dict[str, Any]:
-    """Return what the SDK's own chain finds now: environment, files, instance role.
-
-    Raises:
-        StorageUnavailable: it finds nothing.
-    """
-    found = botocore.session.get_session().get_credentials()
-    if found is None:
-        raise StorageUnavailable("the SDK's chain finds no credentials on this machine")
-    frozen = found.get_frozen_credentials()
-    return {
-        "access_key_id": frozen.access_key,
-        "secret_access_key": frozen.secret_key,
-        "token": frozen.token,
-        "expires_at": datetime.now(tz=UTC) + _CREDENTIALS_LAST,
-    }
