@@ -183,3 +183,4 @@ soak-reconcile: install-spark ## Many nights beside busy daemons, and many that 
 
 bench-reconcile: install-spark ## The job's joins beside plain ones and DuckDB, to ten million
 	$(BIN)/python -m tests.benchmarks.reconcile
+	$(BIN)/python -m tests.benchmarks.reconcile_listing

@@ -15,13 +15,14 @@ Spark and DuckDB have two threads each.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,18 +162,25 @@ def duck(spark: Any, home: Path) -> Counted:
 
 
 def measured(spark: Any, home: Path, runs: int) -> dict[str, Any]:
-    """Return medians of wall seconds by contender and stage, and what each found."""
+    """Return medians of wall and processor seconds, and what each contender found."""
     seconds: dict[str, list[float]] = {}
+    processor: dict[str, list[float]] = {}
     found: dict[str, int] = {}
     for _ in range(runs):  # one after the other, so that a disturbance hits all alike
         for name, work in CONTENDERS.items():
-            began = time.perf_counter()
+            began, used = time.perf_counter(), processor_seconds()
             found[name], stages = work(spark, home)
             stages[name] = time.perf_counter() - began
+            processor.setdefault(name, []).append(processor_seconds() - used)
             for each, took in stages.items():
                 seconds.setdefault(each, []).append(took)
-    medians = {name: round(statistics.median(took), 2) for name, took in seconds.items()}
-    return {"seconds": medians, "found": found}
+    return {
+        "seconds": medians(seconds), "processor_seconds": medians(processor), "found": found
+    }  # fmt: skip
+
+
+def medians(taken: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: round(statistics.median(each), 2) for name, each in taken.items()}
 
 
 CONTENDERS: Final[Mapping[str, Callable[[Any, Path], Counted]]] = {
@@ -180,23 +188,31 @@ CONTENDERS: Final[Mapping[str, Callable[[Any, Path], Counted]]] = {
 }  # fmt: skip
 
 
+def below() -> Iterator[list[str]]:
+    """Yield /proc's fields, the pid's own first, of this process and all below it."""
+    found: dict[int, list[str]] = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            pages = (each / "statm").read_text().split()[1]
+            fields = (each / "stat").read_text().rpartition(")")[2].split()
+            found[int(each.name)] = [pages, *fields]
+    for pid, fields in found.items():
+        above = pid
+        while above in found and above != os.getpid():
+            above = int(found[above][2])
+        if above == os.getpid():
+            yield fields
+
+
 def resident_bytes() -> int:
     """Return the resident memory of this process and all below it, the JVM included."""
-    parents, sizes = {}, {}
-    for each in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (each / "stat").read_text().rpartition(")")[2].split()
-            sizes[int(each.name)] = int((each / "statm").read_text().split()[1])
-        except OSError:
-            continue
-        parents[int(each.name)] = int(fields[1])
+    return sum(int(fields[0]) for fields in below()) * os.sysconf("SC_PAGE_SIZE")
 
-    def below(pid: int) -> bool:
-        while pid > 1 and pid != os.getpid():
-            pid = parents.get(pid, 0)
-        return pid == os.getpid()
 
-    return sum(size for pid, size in sizes.items() if below(pid)) * os.sysconf("SC_PAGE_SIZE")
+def processor_seconds() -> float:
+    """Return what this process and all below it have used so far, those that ended included."""
+    ticks = sum(sum(map(int, fields[12:16])) for fields in below())
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
