@@ -89,7 +89,7 @@ class Demo:
         """Return the live table: one row for each partition."""
         acknowledged = self.fleet.probe.ask("load_state")["acknowledged"]
         read = self.fleet.probe.ask("load_followed")["read"]
-        rows = self.fleet.probe.ask("describe", topic=TOPIC)["partitions"]
+        rows = self.fleet.partitions(TOPIC)
         table = Table(title="What tiers where", title_justify="left")
         for heading in ("partition", "leader", "in sync", "written", "remote", "local logs begin"):
             table.add_column(heading, no_wrap=True)

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from deploy.dev.kafka import libs
 from deploy.dev.kafka.cluster import Cluster
-from tests.kafka.probe import Probe
+from tests.kafka.probe import Probe, ProbeError
 from tests.plugin.tiers import DirectoryTier, Tier
 from tests.support.daemon_process import DaemonProcess
 from tests.support.fork_server import Launch
@@ -235,8 +235,24 @@ class Fleet:
         """Return one of earliest, earliest-local, latest-tiered, latest."""
         return int(self.probe.ask("offset", topic=topic, partition=0, which=which)["offset"])
 
+    def partitions(self, topic: str) -> list[dict[str, Any]]:
+        """Describe a topic's partitions; a broker hears of a new one a moment after its maker."""
+        found: list[dict[str, Any]] = []
+
+        def known() -> bool:
+            try:
+                found[:] = self.probe.ask("describe", topic=topic)["partitions"]
+            except ProbeError as error:
+                if not str(error).startswith("UnknownTopicOrPartitionException"):
+                    raise
+                return False
+            return True
+
+        until(known, f"the broker that is asked has heard of {topic}")
+        return found
+
     def describe(self, topic: str) -> dict[str, Any]:
-        return dict(self.probe.ask("describe", topic=topic)["partitions"][0])
+        return self.partitions(topic)[0]
 
     def leader(self, topic: str) -> int:
         return int(self.describe(topic)["leader"])
