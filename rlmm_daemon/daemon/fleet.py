@@ -209,8 +209,10 @@ class Fleet:
             try:
                 return await self._bucket.log()
             except RlmmError as error:
-                self.trouble = f"the bucket marker was not read yet: {error}"
-                logger.warning("bucket marker not read yet", error=str(error))
+                trouble = f"the bucket marker was not read yet: {error}"
+                if trouble != self.trouble:  # once, however long it lasts
+                    logger.warning("bucket marker not read yet", error=str(error))
+                self.trouble = trouble
             await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
             wait = min(wait * 2, _RETRY_SECONDS_MAX)
 
