@@ -9,6 +9,7 @@ is made anew.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator
+from itertools import accumulate, count, islice
 from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import snapshot
@@ -149,38 +150,37 @@ class _Rows:
 
     def fill(self) -> Iterator[None]:
         """Make ids, offsets, states and heap."""
-        sealed, fresh = self._sealed, list[bytes]()
+        sealed, fresh = self._sealed, list[SegmentId]()
         if sealed is not None:
             self._moved = array("I", [_GONE]) * sealed.rows
             yield
-        count = 0
         for run in self._segments.runs():
-            if isinstance(run, tuple):
-                self._flush(fresh)
+            if run is None:
+                yield
+            elif isinstance(run, tuple):
+                self._take(fresh)
                 assert sealed is not None, "runs are of sealed rows"
                 for low in range(run[0], run[1], NUMBERS_AT_ONCE):
                     self._copy(sealed, low, min(low + NUMBERS_AT_ONCE, run[1]))
                     yield
-                continue
-            if run is None:
-                yield
-                continue
-            tail = self._segments[run]
-            self._changed[run] = len(self.states)
-            self.ids += run
-            self.states.append(tails.state_of(tail))
-            self.offs.append(self.offs[-1] + len(tail))
-            fresh.append(tail)
-            count += 1
-            if count % ROWS_AT_ONCE == 0:
-                self._flush(fresh)
-                yield
-        self._flush(fresh)
+            else:
+                fresh.append(run)
+                if len(fresh) == ROWS_AT_ONCE:
+                    self._take(fresh)
+                    yield
+        self._take(fresh)
 
-    def _flush(self, fresh: list[bytes]) -> None:
-        if fresh:
-            self.heap.append(b"".join(fresh))
-            fresh.clear()
+    def _take(self, fresh: list[SegmentId]) -> None:
+        """Append segments that are not in the old table, and forget the list."""
+        if not fresh:
+            return
+        kept = [self._segments[segment_id] for segment_id in fresh]
+        self._changed.update(zip(fresh, count(len(self.states)), strict=False))
+        self.ids += b"".join(fresh)
+        self.states += bytes(map(tails.state_of, kept))
+        self.offs.extend(islice(accumulate(map(len, kept), initial=self.offs[-1]), 1, None))
+        self.heap.append(b"".join(kept))
+        fresh.clear()
 
     def _copy(self, sealed: "SealedTable", low: int, high: int) -> None:
         first = len(self.states)
@@ -209,6 +209,10 @@ class _Rows:
         at = 0
         for bucket in filter(None, buckets):  # a turn of the loop for each, so none for nothing
             bucket.sort()
+            if at == len(old):
+                order.extend(map(changed.__getitem__, bucket))
+                yield
+                continue
             for segment_id in bucket:
                 if sealed is not None and at < len(old):
                     behind = bisect_left(old, segment_id, lo=at, key=sealed.id)
