@@ -14,5 +14,8 @@ if find_spec("pyspark") is None:
 def spark():
     from rlmm_daemon.reconcile.session import session  # noqa: PLC0415 - as above
 
-    with session(Spark(master="local[2]", driver_memory="1g", shuffle_partitions=4)) as found:
+    # Runs of seconds end before what C2 compiles pays.
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    options = Spark(master="local[2]", driver_memory="1g", shuffle_partitions=4, settings=quick)
+    with session(options) as found:
         yield found
