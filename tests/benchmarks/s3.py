@@ -57,15 +57,15 @@ class Bench:
 
     def python(self, client: str, job: dict[str, Any]) -> Figures:
         """Run ours or a Python peer in a fresh process."""
-        ours = client == "ours"
+        module = {"ours": "s3_ours", "aiobotocore": "s3_plain"}.get(client)
         command = (
-            [sys.executable, "-m", "tests.benchmarks.s3_ours"]
-            if ours
+            [sys.executable, "-m", f"tests.benchmarks.{module}"]
+            if module
             else [str(self.peers / "bin/python"), "-P", str(HERE / "s3_peer.py")]
         )
         run = subprocess.run(
             [*command, json.dumps(self.base | {"peer": client} | job)],
-            cwd=REPOSITORY if ours else self.home,
+            cwd=REPOSITORY if module else self.home,
             capture_output=True,
             text=True,
             check=False,
@@ -219,7 +219,9 @@ def _rounds(
 ) -> dict[str, list[Figures]]:
     found: dict[str, list[Figures]] = defaultdict(list)
     for _ in range(rounds):
-        for client in ("ours", "boto3", "obstore"):
+        # What the library costs by itself, where it is asked for whole parts.
+        plain = ("aiobotocore",) if job["work"] == "upload" else ()
+        for client in ("ours", "boto3", "obstore", *plain):
             found[client].append(bench.python(client, job))
         for name, command in tools.items():
             found[name].append(bench.tool(command))
