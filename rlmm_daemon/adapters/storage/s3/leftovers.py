@@ -18,10 +18,13 @@ from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of
 from rlmm_daemon.codec.marker import PRESENCE_PREFIX, decode_presence
 from rlmm_daemon.core.layout import Layout, parse_key
-from rlmm_daemon.domain.errors import Malformed, RlmmError
+from rlmm_daemon.domain.errors import Malformed, RlmmError, StorageUnavailable
 
 #: For a clean-up in the way of a cancellation: long enough for a slow answer, no longer.
 REMOVE_SECONDS: Final = 5.0
+#: A create whose answer was lost may reach the server so much later: until then no look at its key
+#: is the last one.
+LATE_SECONDS: Final = 30.0
 #: Keys to look at again; beyond it only the sweep at the next start finds them.
 SUSPECTS_MAX: Final = 1_000
 #: A part that is being written while its upload is aborted may outlive it: S3 says to look again.
@@ -38,7 +41,8 @@ class Leftovers:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._suspects: dict[str, None] = {}
+        #: With the time of the loop from which on a look at the key can be the last one.
+        self._suspects: dict[str, float] = {}
         #: Keys that are being written now: an upload under them may be alive.
         self._busy: set[str] = set()
         #: Held while uploads are looked up and aborted, so that none is begun in between.
@@ -74,9 +78,22 @@ class Leftovers:
     async def remove(self, key: str, upload_id: str) -> None:
         """Abort an upload, or with no id all under the key; never raises an error of ours.
 
-        One attempt per key is the copier's promise, so all under a key are leftovers.
+        One attempt per key is the copier's promise, so all under a key are leftovers. With no id
+        the server may not have heard of the upload yet, so the key stays suspected for a while.
         """
-        self._suspect(key)
+        self._suspect(key, late=not upload_id)
+        await self._look(key, upload_id)
+
+    async def retry(self) -> None:
+        """Try again what could not be aborted; stops at the first that still can't."""
+        now = asyncio.get_running_loop().time()
+        for key in [key for key, due in self._suspects.items() if due <= now]:
+            async with self._lock:
+                if key not in self._busy and not await self._look(key, ""):
+                    return
+
+    async def _look(self, key: str, upload_id: str) -> bool:
+        """Return whether the storage answered; then the key is suspected no longer than it must."""
         try:
             async with asyncio.timeout(REMOVE_SECONDS):
                 if upload_id:
@@ -85,17 +102,10 @@ class Leftovers:
                     await self._abort_all(key)
         except (RlmmError, TimeoutError) as error:
             log.warning("a multipart upload is left", key=key, error=str(error))
-        else:
+            return False
+        if self._suspects.get(key, 0) <= asyncio.get_running_loop().time():
             self._suspects.pop(key, None)
-
-    async def retry(self) -> None:
-        """Try again what could not be aborted; stops at the first that still can't."""
-        for key in self.suspects:
-            async with self._lock:
-                if key not in self._busy:
-                    await self.remove(key, "")
-                    if key in self._suspects:
-                        return
+        return True
 
     async def sweep(self) -> int:
         """Abort uploads of segments below our prefix that no daemon can still be at.
@@ -136,6 +146,7 @@ class Leftovers:
             await self.abort(key, upload_id)
             if await self._is_gone(key, upload_id):
                 return
+        raise StorageUnavailable(f"{key}: the upload was aborted {ABORTS_MAX} times and is there")
 
     async def _is_gone(self, key: str, upload_id: str) -> bool:
         async def work() -> bool:
@@ -158,9 +169,10 @@ class Leftovers:
             if upload.key == key:
                 await self._abort_for_good(key, upload.upload_id)
 
-    def _suspect(self, key: str) -> None:
-        if len(self._suspects) < SUSPECTS_MAX:
-            self._suspects[key] = None
+    def _suspect(self, key: str, *, late: bool) -> None:
+        due = asyncio.get_running_loop().time() + (LATE_SECONDS if late else 0)
+        if key in self._suspects or len(self._suspects) < SUSPECTS_MAX:
+            self._suspects[key] = max(due, self._suspects.get(key, 0))
 
     async def _now_ms(self) -> int:
         """Return the storage's time, which `Initiated` is of too."""

@@ -166,7 +166,7 @@ class SegmentUpload:
         except BaseException:
             # Also where a create was refused for certain: the one before may have been heard.
             if upload_id or uncertain:
-                await leftovers.remove(key, upload_id)
+                await leftovers.remove(key, "" if uncertain else upload_id)
             raise
         if uncertain:
             await leftovers.remove(key, "")
