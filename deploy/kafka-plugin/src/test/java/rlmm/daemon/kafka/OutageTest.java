@@ -152,6 +152,27 @@ final class OutageTest {
         assertEquals(2, connects("metadata"));
     }
 
+    /** Said to be a second: printed, for a machine that has other work takes longer. */
+    @Test
+    void aDaemonThatReturnsIsUsedAgainAtOnce() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(1);
+        for (int round = 0; round < 3; round++) {
+            daemon.kill();
+            Wait.until("the loss is noticed", () -> !metadata.isReady(LED) && !connected("storage"));
+            daemon.start(); // until somebody takes connections
+            long returned = System.nanoTime();
+            Wait.until("ready again", () -> metadata.isReady(LED));
+            long readyMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - returned);
+            assertEquals(Optional.of(stored), metadata.remoteLogSegmentMetadata(LED, EPOCH, 0));
+            Wait.until("fetches again", () -> connected("storage"));
+            assertEquals(stored.segmentSizeInBytes(), readAll(storage.fetchLogSegment(stored, 0)));
+            metadata.addRemoteLogSegmentMetadata(Segments.started(LED, 1_000 + round, 1_000 + round, 1)).get(10, TimeUnit.SECONDS);
+            long allMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - returned);
+            System.out.printf("ready %d ms after the daemon's return, read and written %d ms after%n", readyMs, allMs);
+            assertTrue(allMs < 30_000, allMs + " ms");
+        }
+    }
+
     @Test
     void writesInFlightAtAKillAllEnd() throws Exception {
         List<CompletableFuture<Void>> writes = new ArrayList<>();
