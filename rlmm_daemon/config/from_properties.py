@@ -107,6 +107,7 @@ _CLIENT_NOT: Final = MappingProxyType(
 #: What has to be said of the connection once, for all of Kafka's clients.
 _CONNECTION: Final = frozenset({"bootstrap.servers", "security.protocol"})
 _CONNECTION_PREFIXES: Final = ("sasl.", "ssl.")
+_PROTOCOLS: Final = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 _MECHANISMS: Final = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 _SECRET: Final = re.compile(r"password|secret|jaas|ssl\.keystore\.key|certificate\.chain")
 
@@ -157,8 +158,11 @@ class _Taken:
     remarks: list[str] = field(default_factory=list)
 
     def put(self, key: str, value: str | int | list[str], source: str) -> None:
-        """Take a value over; the first word stands."""
-        self.values.setdefault(key, (json.dumps(value), source))
+        """Take a value over; the first word stands, and a later one that differs is remarked on."""
+        packed = json.dumps(value)
+        stands, whose = self.values.setdefault(key, (packed, source))
+        if stands != packed:
+            self.remark(source, f"{key} is what {whose} says")
 
     def number(self, key: str, value: str, source: str) -> None:
         """Take over what has to be an integer."""
@@ -188,10 +192,21 @@ def to_toml(properties: Mapping[str, str]) -> str:
     taken.put("event_log.kind", "kafka", "")
     common = {k.removeprefix(_COMMON): v for k, v in given.items() if k.startswith(_COMMON)}
     _connection(_with_listener(properties, common), taken)
-    for key, value in given.items():
-        _one(key, value, common, taken)
+    for key in sorted(given, key=_order):
+        _one(key, given[key], common, taken)
     body = _written(taken.values)
     return "".join(f"{line}\n" for line in [*_complaints(body), *body, *_said(taken.remarks)])
+
+
+def _order(key: str) -> tuple[bool, int, str]:
+    """Sort what counts, where two keys say one thing, before the other: a client's own word first.
+
+    There is one client id for all, so there it is the other way round; then the producer's, whom
+    the brokers know best.
+    """
+    prefixes = [f"remote.log.metadata.{client}." for client in _CLIENTS]
+    place = next((at for at, prefix in enumerate(prefixes) if key.startswith(prefix)), -1)
+    return (place < 0 and not key.endswith(".client.id")), place, key
 
 
 def _broker(properties: Mapping[str, str], taken: _Taken) -> None:
@@ -220,8 +235,10 @@ def _with_listener(properties: Mapping[str, str], common: Mapping[str, str]) -> 
         for each in properties.get("listener.security.protocol.map", "").split(",")
         if ":" in each
     )
-    if name in protocols:
-        filled.setdefault("security.protocol", protocols[name])
+    # Kafka's own map names each protocol's listener after it.
+    protocol = protocols.get(name) or (name if name in _PROTOCOLS else None)
+    if protocol is not None:
+        filled.setdefault("security.protocol", protocol)
     return filled
 
 
@@ -291,7 +308,7 @@ def _connection(given: Mapping[str, str], taken: _Taken) -> None:
         elif name == "security.protocol":
             taken.put(f"{_SECURITY}.protocol", value, key)
         elif name in ("ssl.truststore.type", "ssl.keystore.type"):
-            continue  # judged with the location
+            taken.remark(key, "judged with the location")
         elif _is_connection(name):
             why = "a secret, not taken over" if _SECRET.search(name) else "no such setting here"
             taken.remark(key, why)
@@ -339,8 +356,8 @@ def _keystore(value: str, key: str, given: Mapping[str, str], taken: _Taken) -> 
     taken.put(f"{_SECURITY}.key_file", value if pem else "/etc/rlmm/client.key", source)
 
 
-def _key_password(_value: str, _key: str, _: Mapping[str, str], taken: _Taken) -> None:
-    where = "put the key's passphrase there, 0600"
+def _key_password(_value: str, key: str, _: Mapping[str, str], taken: _Taken) -> None:
+    where = f"{key}: put the key's passphrase there, 0600"
     taken.put(f"{_SECURITY}.key_password_file", "/etc/rlmm/key-password", where)
 
 

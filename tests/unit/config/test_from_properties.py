@@ -51,6 +51,29 @@ remote.log.metadata.manager.listener.name=SSL
 """
 
 
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_listener_that_is_named_after_its_protocol_needs_no_map(protocol):
+    """So is Kafka's own default of `listener.security.protocol.map`."""
+    text = f"""
+    listeners={protocol}://10.0.0.1:9093
+    remote.log.metadata.manager.listener.name={protocol}
+    """
+    assert f'protocol = "{protocol}"' in converted(text)
+
+
+def test_a_clients_own_word_counts_before_the_common_one_and_the_other_is_remarked_on():
+    common, own = f"{COMMON}delivery.timeout.ms", f"{MANAGER}producer.delivery.timeout.ms"
+    toml = converted(f"{common}=1000\n{own}=2000\n")
+    assert "delivery_timeout_ms = 2000" in toml
+    assert f"# {common.removeprefix('rlmm.config.')}: " in toml
+
+
+def test_the_common_client_id_counts_before_each_clients_own():
+    toml = converted(f"{COMMON}client.id=all\n{MANAGER}admin.client.id=one\n")
+    assert 'client_id = "all"' in toml
+    assert "admin.client.id: " in toml
+
+
 def converted(text: str) -> str:
     return to_toml(read(text))
 
