@@ -153,6 +153,9 @@ class KafkaAdmin(_Section, frozen=True, kw_only=True):
     replication_factor: Annotated[int, Meta(ge=1, le=32_767)] = 3
     #: Default: 2, or what the replication factor allows.
     min_insync_replicas: Annotated[int, Meta(ge=1, le=32_767)] | None = None
+    #: More of a new topic's configuration, or other than cleanup.policy=delete, retention -1,
+    #: remote.storage.enable=false; what may lose events is warned of as on any topic.
+    topic_settings: dict[str, str] = {}
     #: True refuses a topic that compacts or deletes by age or size; false warns.
     require_infinite_retention: bool = False
     #: Default: as in [event_log.kafka].

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
+from rlmm_daemon.adapters.event_log.kafka import log as kafka_log
 from rlmm_daemon.adapters.event_log.kafka.backoff import Backoff
 from rlmm_daemon.adapters.event_log.kafka.provisioning import topic_settings
 from rlmm_daemon.adapters.kafka_connection import errors
@@ -66,6 +67,8 @@ def test_the_replication_factor_bounds_the_replicas_in_sync():
     assert topic_settings(KafkaAdmin())["min.insync.replicas"] == "2"
     assert topic_settings(KafkaAdmin(replication_factor=1))["min.insync.replicas"] == "1"
     assert topic_settings(KafkaAdmin(min_insync_replicas=3))["min.insync.replicas"] == "3"
+    more = {"segment.bytes": "1048576", "remote.storage.enable": "true"}
+    assert more.items() <= topic_settings(KafkaAdmin(topic_settings=more)).items()
 
 
 async def test_an_existing_topics_count_wins():
@@ -294,3 +297,19 @@ async def test_connections_errors_and_warnings_become_metrics():
     assert value("rlmm_log_connections", {"purpose": "follow"}) == 0
     assert value("rlmm_log_followers", {"state": "fetching"}) is None
     assert value("rlmm_log_errors_total", {"task": "fetch"}) == 1
+
+
+async def test_settings_that_are_changed_or_cured_later_are_noticed(monkeypatch):
+    monkeypatch.setattr(kafka_log, "SETTINGS_SECONDS", 0.01)
+    broker = FakeBroker()
+    async with opened(broker) as log, asyncio.TaskGroup() as group:
+        assert log.warnings == []
+        watching = group.create_task(log.watch_settings())
+        broker.settings["retention.ms"] = "604800000"
+        while not log.warnings:  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.01)
+        assert "retention.ms is 604800000" in log.warnings[0]
+        broker.settings["retention.ms"] = "-1"
+        while log.warnings:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+        watching.cancel()

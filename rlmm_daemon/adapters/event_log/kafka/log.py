@@ -42,6 +42,9 @@ from rlmm_daemon.ports.event_log import (
     appended,
 )
 
+#: How often the topic's settings are looked at, and while nobody answers.
+SETTINGS_SECONDS: Final = 300.0
+SETTINGS_UNSEEN_SECONDS: Final = 15.0
 #: How long `close` waits for records that were taken.
 CLOSE_SECONDS: Final = 5.0
 
@@ -81,6 +84,8 @@ class KafkaLog:
         self._fetch_errors = 0
         #: What is wrong with the topic's settings; empty once they were read and are right.
         self.warnings: list[str] = []
+        #: Whether the last look at the topic's settings was answered.
+        self._settings_seen = False
 
     # Opening and closing.
 
@@ -102,6 +107,11 @@ class KafkaLog:
         if view.topic_id == NO_ID:
             raise NoTopicId(self._config.topic)
         await self._look_at_settings()
+        if self.warnings and self._config.admin.require_infinite_retention:
+            raise StorageUnavailable(
+                f"topic {self._config.topic} is refused (require_infinite_retention): "
+                + "; ".join(self.warnings)
+            )
         if self._identity is None or self._identity.topic_id != view.topic_id:
             self._left_at.clear()
         self._identity = LogIdentity(
@@ -125,20 +135,28 @@ class KafkaLog:
         raise StorageUnavailable(f"topic {self._config.topic} was created and is not there yet")
 
     async def _look_at_settings(self) -> None:
-        strict = self._config.admin.require_infinite_retention
+        known, self._settings_seen = set(self.warnings), False
         try:
             self.warnings = shortcomings(await read_settings(self.client, self._config.topic))
+            self._settings_seen = True
         except UnavailableError as error:
             self.warnings = [f"the topic's settings could not be checked: {error}"]
-        if self.warnings and strict:
-            raise StorageUnavailable(
-                f"topic {self._config.topic} is refused (require_infinite_retention): "
-                + "; ".join(self.warnings)
-            )
         for warning in self.warnings:
-            logger.warning(
-                "metadata topic may lose events", topic=self._config.topic, warning=warning
-            )
+            if warning not in known:
+                logger.warning(
+                    "metadata topic may lose events", topic=self._config.topic, warning=warning
+                )
+
+    async def watch_settings(self) -> None:
+        """Look at the topic's settings for ever: somebody may change them, or put them right.
+
+        A topic that an open log follows is never refused for them, only warned of.
+        """
+        while True:
+            seconds = SETTINGS_SECONDS if self._settings_seen else SETTINGS_UNSEEN_SECONDS
+            await asyncio.sleep(seconds * (0.5 + self.client.luck.random() / 2))
+            if not self._closed and self._identity is not None:
+                await self._look_at_settings()
 
     @property
     def identity(self) -> LogIdentity | None:

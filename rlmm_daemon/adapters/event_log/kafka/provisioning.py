@@ -27,6 +27,7 @@ def topic_settings(admin: KafkaAdmin) -> dict[str, str]:
         "retention.bytes": "-1",
         "min.insync.replicas": str(insync),
         "remote.storage.enable": "false",
+        **admin.topic_settings,
     }
 
 
