@@ -54,6 +54,7 @@ from rlmm_daemon.daemon.fleet import FleetOptions
 from rlmm_daemon.daemon.gauges import Gauges
 from rlmm_daemon.daemon.limits import ServerOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.mending import LogRepair
 from rlmm_daemon.daemon.operator import Operator, storage_kind
 from rlmm_daemon.daemon.presence import LEASE_SECONDS, PresenceFacts, PresenceFile
 from rlmm_daemon.daemon.read_ahead import ReadOptions
@@ -230,7 +231,7 @@ class Daemon:
             storage=lambda: StorageView(
                 kind=storage_kind(config), error=self._storage_trouble(view)
             ),
-            repair=lambda partition, records: _repair(manager.log, partition, records),
+            repair=_repair_of(manager.log),
             cleaner=cleaner,
         )
         server = Server(
@@ -272,6 +273,8 @@ class Daemon:
             runtime.spawn("gauges", gauges.run())
             runtime.spawn("cluster", _name_cluster(server, manager), may_end=True)
             runtime.spawn("cluster.view", _keep_view(view, manager))
+            if isinstance(manager.log, KafkaLog):
+                runtime.spawn("cluster.settings", manager.log.watch_settings())
             if self._storage is not None:
                 runtime.spawn("storage", self._keep_storage(self._storage, manager))
             if cleaner is not None:
@@ -430,11 +433,15 @@ class Daemon:
                 logger.warning("this key changes at the next start only", key=key)
 
 
-async def _repair(
-    log: EventLog, partition: MetadataPartition, records: Collection[bytes]
-) -> Mapping[str, Any]:
-    assert isinstance(log, EmbeddedLog), "only this log has files to mend"
-    return asdict(await repair(log, partition, records))
+def _repair_of(log: EventLog) -> LogRepair | None:
+    """Return how the log's files are mended; None where they are the brokers'."""
+    if not isinstance(log, EmbeddedLog):
+        return None
+
+    async def mend(partition: MetadataPartition, records: Collection[bytes]) -> Mapping[str, Any]:
+        return asdict(await repair(log, partition, records))
+
+    return mend
 
 
 async def _name_known_cluster(server: Server, manager: Manager) -> None:

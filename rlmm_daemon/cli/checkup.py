@@ -178,7 +178,10 @@ async def _state(config: Config, identity: LogIdentity) -> Finding:
         return Finding(check=check, verdict="failed", found=found, advice=advice)
     if (known.partition_count, known.partitioner) != (identity.partition_count, PARTITIONER_ID):
         found = f"bound to {known.partition_count} partitions, there are {identity.partition_count}"
-        advice = "a metadata topic's partition count must never change: restore it"
+        advice = (
+            "events are found by their hash, so those in other partitions now are lost to it; "
+            "rlmm partition accept-loss --all goes on without them"
+        )
         return Finding(check=check, verdict="failed", found=found, advice=advice)
     return Finding(check=check, verdict="ok", found="bound to this topic")
 

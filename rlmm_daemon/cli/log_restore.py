@@ -54,6 +54,7 @@ def restore(
     missing = phrases.number(sum(row.missing for row in rows), "segment")
     if execute:
         click.echo(f"{missing} restored. Next: start the daemon; if it runs, rlmm partition")
-        click.echo("      retry N, and for a topic that was made anew: accept-loss --all")
+        click.echo("      retry N; for a log that lost its head accept-loss N, and for a topic")
+        click.echo("      that was made anew accept-loss --all")
     else:
         click.echo(f"{missing} missing; nothing was written. Next: the same with --execute")

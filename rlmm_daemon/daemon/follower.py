@@ -226,8 +226,7 @@ class Follower:
             or position.next_offset > at.next_offset
         ]
         self._recorded += unsure
-        held = self.failure is not None and self.failure.reason is FailureReason.CRASH_LOOP
-        if not held and (unsure or self._foreign_evidence() is not None):
+        if not self._crash_loops and (unsure or self._foreign_evidence() is not None):
             self.retry()
 
     async def accept_loss(self) -> None:
@@ -282,12 +281,17 @@ class Follower:
         """Follow for ever; troubles change the state and never end the task, a bug does."""
         wait = BACKOFF_SECONDS_MIN
         while True:
-            position = self.fold.position
+            position, stopped = self.fold.position, False
             try:
                 await self._live()
             except LogTrimmed as moved:
-                self._trimmed_to = moved.start
-                self._fail(FailureReason.HISTORY_LOST, f"{moved}, this daemon stands at {position}")
+                self._trimmed_to, stopped = moved.start, True
+                self._fail(
+                    FailureReason.HISTORY_LOST,
+                    f"{moved}, this daemon stands at {position}; what snapshots know of it, "
+                    "rlmm log restore puts back first",
+                    command=f"rlmm partition accept-loss {self.partition}",
+                )
             except LogMoved as moved:
                 # Followed again after the usual pause: a log that stays moved must not spin.
                 await self._drop_fold(str(moved) or "the log lost its tail")
@@ -295,6 +299,7 @@ class Follower:
                 if isinstance(moved, TopicIdChanged):
                     await self._reopen(moved.topic_id)
             except (CorruptError, RefusedError) as error:
+                stopped = True
                 self._stopped_by(error)
             except (UnavailableError, OSError) as error:
                 self._troubled(error)
@@ -302,9 +307,10 @@ class Follower:
                 raise PartitionCrash(self.partition) from bug
             if self._restart or self._other_log is not None:
                 wait = BACKOFF_SECONDS_MIN
-            elif self.failure is not None:
+            elif stopped or self._crash_loops:
                 await self._retry.wait()
             else:
+                # One that failed only because of what is missing goes on: it may come back.
                 wait = BACKOFF_SECONDS_MIN if self.fold.position > position else wait
                 await asyncio.sleep(wait * (0.5 + self._context.rng.random() / 2))
                 wait = min(wait * 2, BACKOFF_SECONDS_MAX)
@@ -324,7 +330,7 @@ class Follower:
             await self._give_up_snapshot(self._damage)
         if self._restart:
             self._begin_again()
-        if self.failure is not None and self.failure.reason is FailureReason.CRASH_LOOP:
+        if self._crash_loops:
             return
         if self._state is PartitionState.STARTING:
             await self._start()
@@ -341,6 +347,10 @@ class Follower:
                 await self._judge()
         finally:
             await batches.aclose()
+
+    @property
+    def _crash_loops(self) -> bool:
+        return self.failure is not None and self.failure.reason is FailureReason.CRASH_LOOP
 
     def _begin_again(self) -> None:
         self._restart = False
@@ -555,7 +565,8 @@ class Follower:
 
     def _stopped_by(self, error: CorruptError | RefusedError) -> None:
         if isinstance(error, LogCorrupt):
-            self._fail(FailureReason.LOG_CORRUPT, error.message)
+            command = error.fields.get("command")
+            self._fail(FailureReason.LOG_CORRUPT, error.message, command)
         elif isinstance(error, UnsupportedProtocol):
             # A newer daemon's file is left untouched; a rebuild gives it up on purpose.
             command = f"rlmm partition rebuild {self.partition}"

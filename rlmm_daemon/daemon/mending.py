@@ -13,7 +13,7 @@ from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
 from rlmm_daemon.daemon.crash_guard import CrashGuard
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.domain.errors import InvalidArgument, OutcomeUnknown
+from rlmm_daemon.domain.errors import OutcomeUnknown
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
@@ -64,8 +64,7 @@ class Mending:
     async def repair(self, followers: Sequence[Follower]) -> dict[str, Any]:
         """Mend the log's files, append the finished segments that it lost, and start over.
 
-        Raises:
-            InvalidArgument: this event log has no repair of its own.
+        A log whose files are not this daemon's to mend is only read again.
         """
         failed = _failed(followers)
         rows = [await self._repair(*each) for each in failed.items()]
@@ -83,7 +82,9 @@ class Mending:
         }
         if failure.reason is FailureReason.LOG_CORRUPT:
             if self._repair_log is None:
-                raise InvalidArgument("this event log has no repair of its own")
+                row["error"] = "this log is the brokers' to mend"
+                follower.retry()
+                return row
             known = await follower.known_to_snapshot()
             row |= dict(await self._repair_log(follower.partition, _events(known)))
             follower.retry()

@@ -213,6 +213,7 @@ async def test_a_broken_batch_is_fetched_again_once():
             with pytest.raises(LogCorrupt, match="wrong checksum, twice") as raised:
                 await first(batches)
             assert raised.value.fields["offset"] == 0
+            assert raised.value.fields["command"] == "rlmm partition retry 0"
 
 
 async def test_what_stands_before_a_broken_batch_is_delivered():

@@ -1,6 +1,7 @@
 """The manager against a log that does what a log's bad day does."""
 
 import asyncio
+from contextlib import aclosing
 
 import pytest
 
@@ -8,15 +9,18 @@ from rlmm_daemon.adapters.event_log.memory import AppendFault
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import FleetOptions
+from rlmm_daemon.daemon.mending import Mending
 from rlmm_daemon.domain.errors import (
     HistoryLost,
     IllegalTransition,
     InvalidArgument,
+    LogCorrupt,
     NotAssigned,
     NotLeader,
     NotReady,
     OutcomeUnknown,
     SegmentNotFound,
+    StorageUnavailable,
 )
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from tests.unit.manager.events import (
@@ -253,6 +257,60 @@ async def test_a_truncated_tail_that_comes_back_ends_the_failure(rig):
         assert found(manager, 5) == segment_id(1)
 
 
+def following_fails(manager, monkeypatch):
+    """Return a list: while it holds an error, whoever follows the log gets that."""
+    follow, errors = manager.log.follow, list[Exception]()
+
+    async def unsteady(partition, offset):
+        async with aclosing(follow(partition, offset)) as batches:
+            async for batch in batches:
+                if errors:
+                    raise errors[0]
+                yield batch
+
+    monkeypatch.setattr(manager.log, "follow", unsteady)
+    return errors
+
+
+async def test_a_truncated_tail_that_comes_back_behind_an_outage_ends_the_failure_too(
+    rig, monkeypatch
+):
+    async with rig.manager() as manager:
+        errors = following_fails(manager, monkeypatch)
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        rig.store.truncate(of(TP), 0)
+        follower = manager.fleet.followers[of(TP)]
+        await until(lambda: follower.failure is not None)
+        errors.append(StorageUnavailable("away"))
+        await until(lambda: follower.trouble is not None)
+        errors.clear()
+        rig.store.put(of(TP), started(1, 0, 9))
+        rig.store.put(of(TP), updated(1))
+        await ready(manager)
+        assert found(manager, 5) == segment_id(1)
+
+
+async def test_a_log_that_is_corrupt_and_not_ours_to_mend_is_read_again(rig, monkeypatch):
+    async with rig.manager() as manager:
+        errors = following_fails(manager, monkeypatch)
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        follower = manager.fleet.followers[of(TP)]
+        fold, retry = follower.fold, f"rlmm partition retry {of(TP)}"
+        errors.append(LogCorrupt("a batch", command=retry))
+        await until(lambda: follower.failure is not None)
+        assert follower.failure.command(of(TP)) == retry
+        errors.clear()
+        mending = Mending(manager, guard=None, repair=None)
+        (row,) = (await mending.repair([follower]))["repaired"]
+        assert (row["state"], "brokers" in row["error"]) == ("ready", True)
+        assert follower.fold is fold, "nothing was given up for it"
+        assert found(manager, 5) == segment_id(1)
+
+
 async def test_a_loss_is_still_known_after_a_restart(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
@@ -277,8 +335,11 @@ async def test_a_trimmed_head_is_history_lost(rig):
         await until(lambda: bool(manager.fleet.followers))
         follower = manager.fleet.followers[of(TP)]
         await until(lambda: follower.failure is not None)
-        with pytest.raises(HistoryLost, match="starts at 1"):
+        with pytest.raises(HistoryLost, match="starts at 1") as raised:
             found(manager, 5)
+        assert raised.value.fields["command"] == f"rlmm partition accept-loss {of(TP)}"
+        await follower.accept_loss()
+        await ready(manager)
 
 
 async def test_an_operator_follows_on_demand_and_waits(rig):

@@ -275,9 +275,11 @@ class PartitionFetcher:
     def _judge_invalid(self, invalid: InvalidBatch) -> _Trouble:
         if self._invalid_at == self.position:
             raise LogCorrupt(
-                f"metadata partition {self.partition}: {invalid}, twice",
+                f"metadata partition {self.partition}: {invalid}, twice, from "
+                f"{self.leader and self.leader.node}: let another replica lead, then retry",
                 metadata_partition=self.partition,
                 offset=self.position,
+                command=f"rlmm partition retry {self.partition}",
             ) from invalid
         self._invalid_at = self.position
         return _Trouble(invalid, fresh=True)
