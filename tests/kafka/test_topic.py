@@ -212,16 +212,22 @@ async def test_no_poison_stops_a_follower(rig):
         await serving(manager, tp)
         writer = Writer(manager, tp)
         await writer.copy(0)
-        for value in values:
+        unreadable = [*values, events.snapshot_record(7)]
+        refused = list(events.refused(0, tp).values())
+        for value in (*unreadable, *refused):
             await asyncio.to_thread(rig.probe.produce, rig.topic, 0, [value])
-        await writer.copy(1)
+        await writer.copy(2)
         assert manager.is_ready(tp)
+        fold = follower(manager, P0).fold
+        assert sum(fold.unreadable.values()) == len(unreadable), fold.unreadable
+        assert sum(fold.rejected.values()) == len(refused), fold.rejected
         await asyncio.to_thread(writer.check, rig)
     async with rig.manager("replay") as manager:
         await serving(manager, tp)
         writer.manager = manager
         await asyncio.to_thread(writer.check, rig)
-        ours = {value for number, _, value in rig.probe.dump(rig.topic) if value not in values}
+        strange = {*unreadable, *refused} - writer.tried.keys()
+        ours = {value for _, _, value in rig.probe.dump(rig.topic) if value not in strange}
         assert ours == writer.tried.keys(), "and we wrote none"
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.partitioner import metadata_partition
@@ -18,6 +19,7 @@ from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDelete
 from rlmm_daemon.domain.segment import (
     CustomMetadata,
     SegmentMetadata,
+    SegmentSnapshot,
     SegmentState,
     SegmentUpdate,
 )
@@ -86,3 +88,43 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition, under pytest's own timeout."""
     while not condition():  # noqa: ASYNC110 - the condition belongs to the code under test
         await asyncio.sleep(0.005)
+
+
+def refused(number: int, tp: TopicIdPartition = TP) -> dict[str, bytes]:
+    """Return records that decode and that the life cycles refuse, by what is wrong with them.
+
+    Segment `number` is COPY_SEGMENT_FINISHED, `number + 1` unknown, the partition not marked. Each
+    ends the consumer thread of Kafka's own manager, or is dropped by it.
+    """
+    S, P = SegmentState, PartitionDeleteState  # noqa: N806 - as short as a table wants
+    unborn = records.decode(started(number + 1, 10, 19, tp))
+    assert isinstance(unborn, SegmentMetadata)
+    return {
+        "a beginning that is finished": records.encode(
+            replace(unborn, state=S.COPY_SEGMENT_FINISHED)
+        ),
+        "a beginning after the end": started(number, 0, 8, tp),
+        "an update to a beginning": updated(number, S.COPY_SEGMENT_STARTED, tp),
+        "an end of an unknown segment": updated(number + 1, S.COPY_SEGMENT_FINISHED, tp),
+        "a delete of an unknown segment": updated(number + 1, S.DELETE_SEGMENT_STARTED, tp),
+        "a delete that never began": updated(number, S.DELETE_SEGMENT_FINISHED, tp),
+        "a partition's end without a mark": marked(P.DELETE_PARTITION_FINISHED, tp),
+        "a partition's removal without a mark": marked(P.DELETE_PARTITION_STARTED, tp),
+    }
+
+
+def snapshot_record(number: int) -> bytes:
+    """Return a record of api key 3, which nobody writes."""
+    return records.encode(
+        SegmentSnapshot(
+            segment_id=segment_id(number),
+            start_offset=Offset(0),
+            end_offset=Offset(9),
+            broker_id=BrokerId(1),
+            max_timestamp_ms=1,
+            event_timestamp_ms=1,
+            segment_leader_epochs={LeaderEpoch(0): Offset(0)},
+            segment_size_bytes=1,
+            state=SegmentState.COPY_SEGMENT_STARTED,
+        )
+    )

@@ -27,6 +27,7 @@ from tests.unit.manager.events import (
     NEIGHBOUR,
     TP,
     of,
+    refused,
     segment_id,
     started,
     until,
@@ -362,6 +363,19 @@ async def test_a_poison_record_is_passed_over(rig):
         await ready(manager)
         await copied(manager, 1, 0, 9)
         assert found(manager, 5) == segment_id(1)
+
+
+@pytest.mark.parametrize("which", refused(1))
+async def test_what_the_life_cycles_refuse_changes_nothing_and_is_counted(rig, which):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        fold = manager.fleet.followers[of(TP)].fold
+        rig.store.put(of(TP), refused(1)[which])
+        await copied(manager, 3, 10, 19)
+        assert sum(fold.rejected.values()) == 1, fold.rejected
+        assert (found(manager, 5), found(manager, 15)) == (segment_id(1), segment_id(3))
 
 
 async def test_delete_started_is_told_to_whoever_asked(rig):
