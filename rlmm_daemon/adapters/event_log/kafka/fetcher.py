@@ -30,6 +30,8 @@ from rlmm_daemon.ports.event_log import (
     TopicIdChanged,
 )
 
+#: First connections of a daemon are made over so long, not all in one moment.
+DIAL_SPREAD_SECONDS: Final = 0.02
 #: Troubles are sat out here for so long; then the caller hears of them and comes again.
 PATIENCE_SECONDS: Final = 5.0
 _UNKNOWN_TOPIC_ID = 100
@@ -196,6 +198,8 @@ class PartitionFetcher:
         if connection is None or leader != self.leader:
             self.state = FetchState.CONNECTING
             if connection is None:
+                if not self._answered:  # later ones are spread by their back-off
+                    await asyncio.sleep(self._client.luck.random() * DIAL_SPREAD_SECONDS)
                 fetch = self._client.config.fetch
                 seconds = (fetch.max_wait_ms + fetch.request_timeout_ms) / 1000
                 connection = await self._client.connect(leader.node, request_seconds=seconds + 1)
