@@ -29,7 +29,6 @@ Caches = Mapping[bytes, "PartitionCache | Sleeping"]
 #: Fewer copies of each user partition are not worth the columns.
 COPIES_MIN: Final = 2
 
-_STARTED: Final = int(SegmentState.COPY_SEGMENT_STARTED)
 _FINISHED: Final = int(SegmentState.COPY_SEGMENT_FINISHED)
 _GONE: Final = PartitionDeleteState.DELETE_PARTITION_FINISHED
 _ADD: Final = b"\x01\x00\x00"

@@ -151,8 +151,7 @@ async def test_a_slow_partition_does_not_slow_the_others(rig, proxies):
         rig.tell(f"p99 quiet {p99(quiet) * 1e3:.1f} ms, beside it {p99(disturbed) * 1e3:.1f} ms")
         assert delayed, "the proxy delays the slow partition"
         # Not one of the 360 writes waited for the slow partition's answers.
-        # (On a machine that is busy with something else, the quiet ones waited as well.)
-        assert p99(disturbed) < max(min(delayed) / 2, p99(quiet) * 3)
+        assert p99(disturbed) < min(delayed) / 2
         assert statistics.median(disturbed) < statistics.median(quiet) * 3
         assert segments(manager, partitions[1])
 
