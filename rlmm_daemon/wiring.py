@@ -570,7 +570,6 @@ def storage_of(config: Config, rng: random.Random, *, owner: str | None = None) 
 
 def s3_options_of(config: Config, s3: S3StorageConfig) -> S3Options:
     """Return the S3 adapter's options; the keys are read when they are needed."""
-    has_keys = s3.access_key_id_file is not None or s3.access_key_id_env is not None
     return S3Options(
         bucket=s3.bucket,
         region=s3.region,
@@ -578,7 +577,7 @@ def s3_options_of(config: Config, s3: S3StorageConfig) -> S3Options:
         addressing=s3.addressing,
         ca_file=s3.ca_file,
         proxy=s3.proxy,
-        static_keys=functools.partial(_static_keys, s3) if has_keys else None,
+        static_keys=s3_static_keys_of(s3),
         multipart_threshold_bytes=s3.multipart_threshold_bytes,
         part_size_bytes=s3.part_size_bytes,
         parts_in_flight_max=s3.parts_in_flight_max,
@@ -598,6 +597,12 @@ def s3_options_of(config: Config, s3: S3StorageConfig) -> S3Options:
         copy_deadline=float(config.copy.deadline_seconds),
         prefix=s3.prefix,
     )
+
+
+def s3_static_keys_of(s3: S3StorageConfig) -> Callable[[], StaticKeys] | None:
+    """Return what reads the configured keys, or None where the SDK's chain finds them."""
+    has_keys = s3.access_key_id_file is not None or s3.access_key_id_env is not None
+    return functools.partial(_static_keys, s3) if has_keys else None
 
 
 def _rates_of(s3: S3StorageConfig) -> Rates:

@@ -30,15 +30,15 @@ def opened(config: Config) -> Any:
         StorageNotConfigured: the storage is not S3.
         Incomplete: `ca_file` can't be read.
     """
-    return _opened(config, int(time.monotonic() // _CLIENT_SECONDS))
+    if not isinstance(config.storage, S3Storage):
+        raise StorageNotConfigured("the storage is not S3")
+    # By the storage alone: other sections hold tables, which no cache can be keyed by.
+    return _opened(config.storage, int(time.monotonic() // _CLIENT_SECONDS))
 
 
 @functools.lru_cache(maxsize=4)
-def _opened(config: Config, minute: int) -> Any:
+def _opened(s3: S3Storage, minute: int) -> Any:
     del minute
-    s3 = config.storage
-    if not isinstance(s3, S3Storage):
-        raise StorageNotConfigured("the storage is not S3")
     region = s3.region or "us-east-1"
     options: dict[str, Any] = {
         "region": region,
@@ -53,7 +53,7 @@ def _opened(config: Config, minute: int) -> Any:
     }
     if s3.endpoint:
         options["endpoint"] = s3.endpoint
-    keys = wiring.s3_options_of(config, s3).static_keys
+    keys = wiring.s3_static_keys_of(s3)
     if keys is None:
         return S3Store(s3.bucket, credential_provider=_chain, **options)
     found = keys()
