@@ -1,13 +1,21 @@
 """Every way in, and the rights that suffice."""
 
 import asyncio
+import json
 import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from rlmm_daemon import config as configuration
 from rlmm_daemon import wiring
-from rlmm_daemon.domain.errors import ConfigError
-from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.errors import ConfigError, UnavailableError
+from rlmm_daemon.domain.ids import BrokerId, TopicId
+from tests.kafka.cleaner_rig import OneDaemon
+from tests.kafka.cleaner_rig import until as patiently
 from tests.kafka.rig import Writer, serving, tp_in, until
 from tests.unit.manager import events
 
@@ -18,6 +26,7 @@ WAYS = [
     ("SASL", "SCRAM-SHA-256"),
     ("SASL", "SCRAM-SHA-512"),
     ("SASLTLS", "PLAIN"),
+    ("SASLTLS", "SCRAM-SHA-256"),
     ("SASLTLS", "SCRAM-SHA-512"),
 ]
 #: As docs/kafka.md lists them; {topic} is the metadata topic.
@@ -28,6 +37,7 @@ RIGHTS = [
     ("topic", "{topic}", "describe_configs"),
 ]
 TO_DISCOVER = [("topic", "*", "describe"), ("topic", "*", "describe_configs")]
+TO_OBSERVE = ("cluster", "kafka-cluster", "describe")
 TO_CREATE = ("topic", "{topic}", "create")
 
 
@@ -86,6 +96,30 @@ async def test_the_documented_rights_to_discover_suffice(rig, probe):
         for resource, name, operation in TO_DISCOVER:
             right = {"resource": resource, "name": name}
             probe.ask("forbid", principal="User:rlmm", operation=operation, **right)
+
+
+async def test_the_documented_right_to_observe_is_needed_and_suffices(rig, probe):
+    rig.create()
+    grant(rig, "User:rlmm", RIGHTS)
+    way = {"listener": "SASL", "mechanism": "SCRAM-SHA-256", "user": "rlmm"}
+    nobodys = TopicId(b"no topic has it.")
+    async with rig.log(**way) as log:
+        await log.open(create=False)
+        cluster = wiring.cluster_of(rig.config(**way), log)
+        with pytest.raises(UnavailableError, match="CLUSTER_AUTHORIZATION_FAILED"):
+            await cluster.look(frozenset({nobodys}))
+        grant(rig, "User:rlmm", [TO_OBSERVE])
+        try:
+            look = None
+            async with asyncio.timeout(60):
+                while look is None:  # brokers learn of a right in turn
+                    with suppress(UnavailableError):
+                        look = await cluster.look(frozenset({nobodys}))
+            assert (look.live, look.unknown) == (rig.cluster.count, frozenset({nobodys}))
+        finally:
+            resource, name, operation = TO_OBSERVE
+            right = {"resource": resource, "name": name, "operation": operation}
+            probe.ask("forbid", principal="User:rlmm", **right)
 
 
 async def test_with_the_right_to_create_the_topic_is_made_too(rig):
@@ -149,6 +183,99 @@ async def test_certificates_are_read_again_on_a_reload_and_connections_to_come_u
         await log.reload()
         await until(lambda: manager.is_ready(tp))
         await Writer(manager, tp, base=20).copy(0)
+
+
+def encrypted(rig, phrase: str) -> dict[str, str]:
+    """The settings of a client whose private key needs a passphrase."""
+    keys = rig.cluster.key_directory
+    key, file = rig.home / "encrypted.key", rig.home / "phrase"
+    file.write_text(phrase)
+    file.chmod(0o600)
+    openssl = shutil.which("openssl")
+    assert openssl is not None
+    command = [openssl, "pkcs8", "-topk8", "-v2", "aes-256-cbc", "-in", f"{keys}/client.key"]
+    subprocess.run(
+        [*command, "-out", key, "-passout", "pass:right"], check=True, capture_output=True
+    )
+    security = "event_log.kafka.security"
+    return {f"{security}.key_file": str(key), f"{security}.key_password_file": str(file)}
+
+
+async def test_a_key_that_is_encrypted_needs_its_passphrase(rig):
+    rig.create()
+    grant(rig, "User:CN=rlmm", RIGHTS)
+    tp = tp_in(0)
+    async with rig.manager(listener="MTLS", settings=encrypted(rig, "right")) as manager:
+        await serving(manager, tp)
+        await Writer(manager, tp).copy(0)
+    async with rig.log(listener="MTLS", settings=encrypted(rig, "amiss")) as log:
+        with pytest.raises(ConfigError, match=r"encrypted\.key.*passphrase") as refused:
+            await log.open(create=False)
+    assert "amiss" not in str(refused.value)
+
+
+def as_rotating(rig, password: str) -> dict[str, Any]:
+    """How a user of this test's own comes in, whose password may change."""
+    file = rig.home / "rotating.password"
+    file.write_text(password)
+    file.chmod(0o600)
+    security = "event_log.kafka.security"
+    settings = {f"{security}.username": "rotating", f"{security}.password_file": str(file)}
+    return {"listener": "SASL", "mechanism": "SCRAM-SHA-256", "user": "rlmm", "settings": settings}
+
+
+async def test_a_password_that_was_changed_is_taken_up_by_a_reload(rig, probe):
+    rig.create()
+    probe.ask("password", user="rotating", password="old-one")
+    grant(rig, "User:rotating", RIGHTS)
+    tp = tp_in(0)
+    async with rig.manager(**as_rotating(rig, "old-one")) as manager:
+        await serving(manager, tp)
+        await Writer(manager, tp).copy(0)
+        await asyncio.to_thread(probe.ask, "password", user="rotating", password="new-one")
+        await Writer(manager, tp, base=5).copy(0)  # over the connections that are open
+        hang_up(manager.log)
+        await until(lambda: not manager.is_ready(tp), what="the old password opens nothing")
+        await until(lambda: "uthentication" in last_error(manager.log), what="it says why")
+        assert "one" not in last_error(manager.log)
+        as_rotating(rig, "new-one")
+        await manager.log.reload()
+        await until(lambda: manager.is_ready(tp))
+        await Writer(manager, tp, base=10).copy(0)
+
+
+def last_error(log) -> str:
+    return str(log.facts()["partitions"][0]["last_error"])
+
+
+def test_sighup_lets_a_daemon_in_that_had_the_wrong_password(rig, probe, tmp_path):
+    rig.create()
+    probe.ask("password", user="rotating", password="the-right-one")
+    grant(rig, "User:rotating", RIGHTS)
+    home = tmp_path / "daemon"
+    way = as_rotating(rig, "a-wrong-one")
+    way["settings"] |= {
+        "daemon.log_dirs": f'["{home}/var/kafka-logs"]',
+        "daemon.state_dir": f"{home}/state",
+        "socket.path": f"{home}/var/rlmm.sock",
+        "admin.listen": "127.0.0.1:0",
+    }
+    text = configuration.effective_toml(rig.config(**way))
+    with OneDaemon(home, 1, text) as daemon, daemon.client() as client:
+        tp = tp_in(0)
+        patiently(lambda: "uthentication" in json.dumps(client.status()), "it says why")
+        told = json.dumps(client.status()) + daemon.output.read_text()
+        assert "a-wrong-one" not in told
+        as_rotating(rig, "the-right-one")
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGHUP)
+
+        def let_in() -> bool:
+            client.replace_assignment([tp], [])
+            return client.is_ready(tp)
+
+        patiently(let_in, "ready")
+        assert "the-right-one" not in json.dumps(client.status()) + daemon.output.read_text()
 
 
 def hang_up(log) -> None:

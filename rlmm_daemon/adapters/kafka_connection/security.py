@@ -82,4 +82,9 @@ def _tls(settings: KafkaSecurity, environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _why(error: OSError) -> str:
-    return error.strerror or "not readable as PEM, or the key's passphrase is wrong"
+    """Say what is wrong with a file; OpenSSL's own words, "PEM lib", help nobody."""
+    if not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the certificate is of another key"
+    return "not readable as PEM, or the key's passphrase is wrong or missing"

@@ -23,6 +23,9 @@ import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.ScramCredentialInfo;
+import org.apache.kafka.clients.admin.ScramMechanism;
+import org.apache.kafka.clients.admin.UserScramCredentialUpsertion;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -131,6 +134,11 @@ public final class Probe {
             }
             case "allow" -> get(admin.createAcls(List.of(acl(ask))).all());
             case "forbid" -> get(admin.deleteAcls(List.of(acl(ask).toFilter())).all());
+            case "password" -> {
+                var mechanism = new ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096);
+                var change = new UserScramCredentialUpsertion(ask.get("user").asText(), mechanism, ask.get("password").asText());
+                get(admin.alterUserScramCredentials(List.of(change)).all());
+            }
             case "produce" -> produce(ask, answer);
             case "dump" -> dump(ask, answer);
             case "reserialize" -> answer.put("hex", HEX.formatHex(serde.serialize(serde.deserialize(hex(ask)))));
