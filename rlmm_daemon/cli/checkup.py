@@ -4,16 +4,22 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import Final, Literal
-
-import msgspec
+from typing import Final
 
 from rlmm_daemon import wiring
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded.verify import verify
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
-from rlmm_daemon.adapters.kafka_connection.requests import NO_ID, NO_TAGS, Metadata
+from rlmm_daemon.cli.checkup_kafka import (
+    connection,
+    discovery,
+    durability,
+    observation,
+    rights,
+    settings,
+)
+from rlmm_daemon.cli.finding import Finding
 from rlmm_daemon.codec import records
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core import phrases
@@ -22,26 +28,12 @@ from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentSnapshot
-from rlmm_daemon.ports.event_log import LogIdentity, LogMissing, LogRange, NoTopicId
+from rlmm_daemon.ports.event_log import LogIdentity, LogMoved, LogRange
 
 #: Events of the future by more than this: a clock is wrong somewhere.
 SKEW_MS_MAX: Final = 30_000
 #: Partitions whose newest event is read for the clock's sake.
 _SAMPLES: Final = 4
-#: AclOperation's codes, as Metadata's authorized operations have them, a bit each.
-_RIGHTS: Final = {"READ": 3, "WRITE": 4, "DESCRIBE": 8, "DESCRIBE_CONFIGS": 10}
-#: What a broker answers that has no authorizer, or does not tell.
-_RIGHTS_UNKNOWN: Final = -(2**31)
-_NEEDED: Final = ("READ", "WRITE", "DESCRIBE")
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check came to, and what to do about it."""
-
-    check: str
-    verdict: Literal["ok", "warning", "failed", "skipped"]
-    found: str
-    advice: str = ""
 
 
 def examine(config: Config, *, seconds: float) -> list[Finding]:
@@ -100,55 +92,28 @@ async def _opened(config: Config) -> AsyncIterator[KafkaLog]:
 
 async def _kafka(config: Config, seconds: float) -> list[Finding]:
     async with _opened(config) as log:
-        findings = [await _connection(log, seconds)]
+        findings = [await connection(log, seconds)]
         identity = log.identity
         if identity is None:
             return findings
         findings.append(_cluster(config, identity))
         findings.append(await _state(config, identity))
-        findings.append(await _rights(log, _topic(config), seconds))
-        findings.append(_settings(log))
+        findings.append(await rights(log, _topic(config), seconds))
+        findings.append(settings(log))
+        findings.append(await durability(log, _topic(config), seconds))
         ranges = await _ranges(log, identity, seconds)
         findings.append(_leaders(identity, ranges))
         findings.extend(await _reading(log, ranges, seconds))
         if config.assignment.mode == "discover":
-            findings.append(await _discovery(config, log, seconds))
+            findings.append(await discovery(config, log, seconds))
+        if config.cleaner.observe.enabled:
+            findings.append(await observation(config, log, seconds))
         return findings
 
 
 def _topic(config: Config) -> str:
     assert not isinstance(config.event_log, EmbeddedLog)
     return config.event_log.kafka.topic
-
-
-async def _connection(log: KafkaLog, seconds: float) -> Finding:
-    """Open the log, without creating it: connection, TLS, authentication, the topic itself."""
-    check = "connection"
-    try:
-        async with asyncio.timeout(seconds):
-            identity = await log.open(create=False)
-    except LogMissing as missing:
-        advice = (
-            "fine before the first start, which creates it (needs CREATE on the topic or the"
-            " cluster); otherwise: rlmm log restore, or rlmm partition accept-loss --all"
-        )
-        return Finding(check=check, verdict="warning", found=str(missing), advice=advice)
-    except NoTopicId as nameless:
-        advice = "upgrade the cluster's metadata.version: kafka-features.sh upgrade"
-        return Finding(check=check, verdict="failed", found=str(nameless), advice=advice)
-    except TimeoutError:
-        found = f"no broker answered within {seconds:g} s"
-        return Finding(check=check, verdict="failed", found=found, advice=_UNREACHED)
-    except RlmmError as error:
-        return Finding(check=check, verdict="failed", found=error.message, advice=_UNREACHED)
-    found = f"topic {uuid_text(identity.topic_id)}, {identity.partition_count} partitions"
-    return Finding(check=check, verdict="ok", found=found)
-
-
-_UNREACHED: Final = (
-    "check event_log.kafka.bootstrap and .security: that listener's protocol, certificate"
-    " authority, mechanism, user and password, and DESCRIBE on the topic"
-)
 
 
 def _cluster(config: Config, identity: LogIdentity) -> Finding:
@@ -184,59 +149,6 @@ async def _state(config: Config, identity: LogIdentity) -> Finding:
         )
         return Finding(check=check, verdict="failed", found=found, advice=advice)
     return Finding(check=check, verdict="ok", found="bound to this topic")
-
-
-async def _rights(log: KafkaLog, topic: str, seconds: float) -> Finding:
-    """Ask the broker what this principal may do with the topic; nothing is tried out."""
-    check = "rights"
-    ask = Metadata([(NO_ID, topic, NO_TAGS)], False, True, NO_TAGS)  # noqa: FBT003 - a struct
-    try:
-        _, answer = await log.client.ask_any(ask, seconds=seconds)
-    except RlmmError as error:
-        return Finding(check=check, verdict="failed", found=error.message)
-    bits = int(answer.topics[0][5])
-    if bits == _RIGHTS_UNKNOWN:
-        return Finding(check=check, verdict="skipped", found="the broker does not tell")
-    missing = [name for name, bit in _RIGHTS.items() if not bits >> bit & 1]
-    if not missing:
-        return Finding(check=check, verdict="ok", found=", ".join(_RIGHTS))
-    advice = f"grant it: kafka-acls.sh --add --topic {topic} --operation " + " --operation ".join(
-        name.title().replace("_", "") for name in missing
-    )
-    needed = any(name in _NEEDED for name in missing)
-    return Finding(
-        check=check,
-        verdict="failed" if needed else "warning",
-        found=f"missing: {', '.join(missing)}",
-        advice=advice,
-    )
-
-
-async def _discovery(config: Config, log: KafkaLog, seconds: float) -> Finding:
-    """Ask which partitions would be followed; a topic out of sight is not told from none."""
-    check, broker_id = "discovery", config.daemon.broker_id
-    see_all = "the principal has to see every topic: DESCRIBE and DESCRIBE_CONFIGS on topic '*'"
-    try:
-        async with asyncio.timeout(seconds):
-            tiered = await wiring.cluster_of(config, log).tiered_topics(broker_id)
-    except TimeoutError:
-        return Finding(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
-    except RlmmError as error:
-        return Finding(check=check, verdict="failed", found=error.message, advice=see_all)
-    count = phrases.number(len(tiered.replicated), "partition")
-    found = f"broker {broker_id} replicates {count} of topics with remote.storage.enable"
-    if tiered.replicated:
-        return Finding(check=check, verdict="ok", found=found)
-    advice = f"is daemon.broker_id the broker's node.id? {see_all}"
-    return Finding(check=check, verdict="warning", found=found, advice=advice)
-
-
-def _settings(log: KafkaLog) -> Finding:
-    check = "topic settings"
-    if log.warnings:
-        advice = "kafka-configs.sh --alter; events of live segments must never expire"
-        return Finding(check=check, verdict="warning", found="; ".join(log.warnings), advice=advice)
-    return Finding(check=check, verdict="ok", found="nothing expires, nothing is compacted")
 
 
 async def _ranges(
@@ -281,6 +193,9 @@ async def _reading(
                 newest = max(newest, await _newest(log, number, ranges[number].end - 1))
     except TimeoutError:
         return [Finding(check="reading", verdict="failed", found=f"nothing within {seconds:g} s")]
+    except LogMoved as moved:  # somebody deletes records, or the topic, at this very moment
+        advice = "the log changed while it was read; run rlmm doctor again"
+        return [Finding(check="reading", verdict="failed", found=str(moved), advice=advice)]
     except RlmmError as error:
         return [Finding(check="reading", verdict="failed", found=error.message)]
     return [

@@ -24,7 +24,8 @@ def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: b
     """Check the event log as this configuration reaches it; beside a daemon or without one.
 
     Nothing is written or created. With Kafka: connection, identity, rights, the topic's settings,
-    every leader, reading, clocks. Exit code 1 if a check failed; a warning is not a failure.
+    on how many disks an event is, every leader, reading, clocks, and, where they are asked for,
+    discovery and observation. Exit code 1 if a check failed; a warning is not a failure.
 
     --json: an array of {check, verdict, found, advice}; verdict is ok, warning, failed or skipped.
     """

@@ -46,6 +46,14 @@ async def test_a_topic_that_expires_is_a_warning_with_advice(rig):
     assert found["topic settings"].advice
 
 
+async def test_a_topic_whose_events_may_be_on_one_disk_alone_is_a_warning_with_advice(rig):
+    rig.create(min_insync_replicas="1")
+    await written(rig)
+    found = (await examined(rig.config()))["durability"]
+    assert (found.verdict, "min.insync.replicas is 1" in found.found) == ("warning", True)
+    assert found.advice
+
+
 @pytest.mark.parametrize("missing", [operation for _, _, operation in RIGHTS])
 async def test_each_missing_right_is_named_with_the_command_that_grants_it(rig, missing):
     """READ and WRITE imply DESCRIBE, so only without all three the topic is out of sight."""
@@ -129,3 +137,32 @@ async def test_what_would_be_discovered_is_told(rig, probe):
         while (await examined(rig.config(settings=discover)))["discovery"].verdict != "ok":
             pass  # brokers learn of a topic in turn
     assert "discovery" not in await examined(rig.config())
+
+
+async def test_the_right_that_observing_needs_is_told(rig, probe):
+    rig.create(min_insync_replicas="2")
+    await written(rig)
+    grant(rig, "User:rlmm", RIGHTS)
+    (rig.home / "logs").mkdir()
+    settings = {
+        "cleaner.observe.enabled": "true",
+        "daemon.log_dirs": f'["{rig.home}/logs"]',
+        "storage.kind": "local",
+        "storage.directory": f"{rig.home}/remote",
+    }
+    config = rig.config(**AS_RLMM, settings=settings)
+
+    async def until_it_is(verdict: str) -> Any:
+        async with asyncio.timeout(60):
+            while True:  # brokers learn of a right in turn
+                found = (await examined(config)).get("observation")
+                if found is not None and found.verdict == verdict:
+                    return found
+
+    assert "CLUSTER_AUTHORIZATION_FAILED" in (await until_it_is("failed")).found
+    right = {"resource": "cluster", "name": "kafka-cluster", "operation": "describe"}
+    probe.ask("allow", principal="User:rlmm", **right)
+    try:
+        assert "3 of 3 brokers" in (await until_it_is("ok")).found
+    finally:
+        probe.ask("forbid", principal="User:rlmm", **right)

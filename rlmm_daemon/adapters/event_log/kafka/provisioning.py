@@ -88,3 +88,19 @@ def shortcomings(settings: Mapping[str, str]) -> list[str]:
         if settings.get(key, "-1") != "-1"
     )
     return found
+
+
+def lone_replicas(settings: Mapping[str, str], replicas: int) -> str | None:
+    """Return why one broker's loss may lose acknowledged events, None if it takes more than one.
+
+    `replicas`: the least that any partition has.
+    """
+    insync = settings.get("min.insync.replicas", "1")
+    if replicas < _DEFAULT_MIN_INSYNC:
+        return f"a partition has {replicas} replica: its disk is all there is of its events"
+    if insync.isdecimal() and int(insync) < _DEFAULT_MIN_INSYNC:
+        return (
+            f"min.insync.replicas is {insync}: an acknowledged event may be on one broker alone; "
+            f"set it to {_DEFAULT_MIN_INSYNC}"
+        )
+    return None
