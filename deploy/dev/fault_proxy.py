@@ -35,7 +35,8 @@ _ERROR_BODY: Final = (
 class Kind(enum.Enum):
     """What happens to a call."""
 
-    #: Answer `status` with `code`, unless `status` is 200: then only the body is an error.
+    #: Answer `status` with `code`, unless `status` is 200: then only the body is an error. Or with
+    #: `body`.
     ANSWER = enum.auto()
     #: Forward after `seconds`.
     LATENCY = enum.auto()
@@ -61,6 +62,8 @@ class Kind(enum.Enum):
     OTHER_ETAG = enum.auto()
     #: Send the answer's body in pieces of `after` (1024) bytes with `seconds` between.
     TRICKLE = enum.auto()
+    #: Send the answer in chunks, without its length.
+    NO_LENGTH = enum.auto()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +80,7 @@ class Fault:
     skip: int = 0
     status: int = 500
     code: str = "InternalError"
+    body: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     rate: int = 0
@@ -197,7 +201,7 @@ class FaultProxy:
                 return web.Response(
                     status=fault.status,
                     headers=fault.headers,
-                    body=b"" if request.method == "HEAD" else _error(fault.code),
+                    body=b"" if request.method == "HEAD" else _body_of(fault),
                     content_type="application/xml",
                 )
             case Kind.RESET:
@@ -273,8 +277,8 @@ def operation_of(request: web.BaseRequest) -> str:  # noqa: PLR0911 - a table
             return "GetObject"
 
 
-def _error(code: str) -> bytes:
-    return _ERROR_BODY.format(code=code).encode()
+def _body_of(fault: Fault) -> bytes:
+    return _ERROR_BODY.format(code=fault.code).encode() if fault.body is None else fault.body
 
 
 def _reset(request: web.BaseRequest) -> web.StreamResponse:
@@ -301,18 +305,25 @@ async def _body(request: web.BaseRequest, fault: Fault | None) -> AsyncIterator[
         yield chunk
 
 
-async def _answer(
-    request: web.BaseRequest, answer: aiohttp.ClientResponse, fault: Fault | None
-) -> web.StreamResponse:
-    kind = fault.kind if fault else None
+def _head(answer: aiohttp.ClientResponse, kind: Kind | None) -> web.StreamResponse:
     response = web.StreamResponse(status=answer.status, reason=answer.reason)
     for name, value in answer.headers.items():
         if name.lower() not in _OWN_HEADERS:
             response.headers.add(name, value)
     if kind is Kind.WRONG_CHECKSUM and "x-amz-checksum-crc32c" in answer.headers:
         response.headers["x-amz-checksum-crc32c"] = "AAAAAA=="
+    if kind is Kind.NO_LENGTH:
+        response.headers.pop("Content-Length", None)
     if kind is Kind.OTHER_ETAG:
         response.headers["ETag"] = '"0123456789abcdef0123456789abcdef"'
+    return response
+
+
+async def _answer(
+    request: web.BaseRequest, answer: aiohttp.ClientResponse, fault: Fault | None
+) -> web.StreamResponse:
+    kind = fault.kind if fault else None
+    response = _head(answer, kind)
     await response.prepare(request)
     sent = 0
     size = fault.after or 1024 if fault and kind is Kind.TRICKLE else CHUNK_BYTES

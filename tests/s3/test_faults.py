@@ -25,7 +25,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
 )
 from rlmm_daemon.ports.storage import Conflict, ObjectKind, Progress, Version
-from tests.contract.storage import SEGMENT, Buffer, read, segment
+from tests.contract.storage import SEGMENT, Buffer, body, keys, read, segment, uploads
 from tests.support.s3_world import S3World, keys_of, needs_s3, open_descriptors, s3_server, until
 
 pytestmark = needs_s3
@@ -307,6 +307,60 @@ async def test_an_object_replaced_between_two_ranges_is_never_mixed(world):
     await storage.close()
 
 
+async def test_a_read_that_trickles_ends_though_it_is_never_silent(world):
+    """Each piece is in time; the whole would hold its connection for an hour."""
+    storage = await world.open()
+    await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    impatient = await world.new(call_timeout=3.0)
+    world.proxy.plant(planted := fault(Kind.TRICKLE, "GetObject", seconds=0.3))
+    with pytest.raises(StorageUnavailable) as failure:
+        await read(impatient, LOG)
+    assert failure.value.fields["reason"] == "slow"
+    assert planted.hits == 1, "who asks again is whoever still wants it"
+    await until(lambda: world.quiet(impatient))
+    world.proxy.lift()
+    assert await read(impatient, LOG) == BODY
+    await impatient.close()
+    await storage.close()
+
+
+async def test_an_answer_without_its_length_is_asked_for_again(world):
+    storage = await world.open(attempts_max=2)
+    await storage.put_segment(segment(), progress=Progress())
+    for operation in ("HeadObject", "GetObject"):
+        world.proxy.plant(planted := fault(Kind.NO_LENGTH, operation, times=1))
+        assert await storage.size(LOG) == len(body(ObjectKind.LOG))
+        assert await read(storage, LOG, 3, 9) == body(ObjectKind.LOG)[3:9]
+        assert planted.hits == 1
+    world.proxy.plant(fault(Kind.NO_LENGTH, "HeadObject|GetObject"))
+    for call in (storage.size(LOG), read(storage, LOG), storage.get_control(LOG)):
+        with pytest.raises(StorageUnavailable):
+            await call
+    await until(lambda: world.quiet(storage))
+    await storage.close()
+
+
+@pytest.mark.parametrize("page", [b"", b"<html><body>welcome</body></html>"], ids=["none", "other"])
+async def test_a_200_with_nobodys_body_is_no_empty_listing_and_no_delete(world, page):
+    """Read as XML it says nothing: no objects, no uploads, no failures."""
+    storage = await world.open(attempts_max=2)
+    await storage.put_segment(segment(), progress=Progress())
+    world.proxy.plant(
+        planted := answer(200, "", "DeleteObjects|ListObjectsV2|ListMultipartUploads", body=page)
+    )
+    outcome = await storage.delete([LOG, f"{SEGMENT}.index"])
+    assert {type(error) for error in outcome.values()} == {StorageUnavailable}
+    for call in (keys(storage), uploads(storage), storage.open()):
+        with pytest.raises(StorageUnavailable) as failure:
+            await call
+        assert failure.value.fields["reason"] == "server_error"
+    assert planted.hits == 10, "each is tried again, the `.log` apart from its companions"
+    world.proxy.lift()
+    assert LOG in await keys(storage)
+    assert await storage.delete([LOG]) == {LOG: None}
+    await storage.close()
+
+
 @pytest.mark.parametrize("code", ["Odd", "NoSuchBucket", "NoSuchUpload"])
 async def test_a_404_that_is_not_no_such_key_never_says_that_an_object_is_gone(world, code):
     storage = await world.open()
@@ -541,6 +595,22 @@ async def test_a_delete_says_which_key_failed(world):
     world.proxy.plant(answer(501, "NotImplemented", "DeleteObjects"))
     assert await storage.delete(["a", "b.log"]) == {"a": None, "b.log": None}
     assert world.keys_there() == set()
+    await storage.close()
+
+
+async def test_a_delete_of_which_one_key_fails_is_not_done_for_that_key_alone(world):
+    storage = await world.open()
+    partly = (
+        b"<DeleteResult>"
+        b"<Error><Key>b.index</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+        b"<Error><Key>c.index</Key><Code>NoSuchKey</Code><Message>no</Message></Error>"
+        b"<Error><Key>d.index</Key><Code>InternalError</Code><Message>no</Message></Error>"
+        b"</DeleteResult>"
+    )
+    world.proxy.plant(answer(200, "", "DeleteObjects", body=partly))
+    outcome = await storage.delete(["a.index", "b.index", "c.index", "d.index"])
+    reasons = {key: error and error.fields["reason"] for key, error in outcome.items()}
+    assert reasons == {"a.index": None, "b.index": "denied", "c.index": None, "d.index": "refused"}
     await storage.close()
 
 

@@ -5,12 +5,15 @@ Traps of this stack, each closed here or at the rim (`retries`):
   has a deadline of its own.
 * aiohttp repeats an idempotent request by itself once: switched off, it would hide what happened.
 * Payloads are hashed with SHA-256 over plain HTTP: switched off, each body has its CRC-32C instead.
+* A 200 whose body is empty, or another one's page, is read as an empty listing and as a delete
+  without failures: the body has to be what was asked for.
 """
 
 import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -26,6 +29,19 @@ from rlmm_daemon.domain.errors import StorageUnavailable
 
 #: S3 signs for a region even where there is none.
 REGION_DEFAULT: Final = "us-east-1"
+#: Operation -> what its answer's body is. Where these say nothing, all is well or nothing is there.
+_ROOTS: Final = MappingProxyType(
+    {
+        "DeleteObjects": b"DeleteResult",
+        "ListMultipartUploads": b"ListMultipartUploadsResult",
+        "ListObjectsV2": b"ListBucketResult",
+        "ListParts": b"ListPartsResult",
+    }
+)
+#: Of a body, to find its root in: an XML declaration comes first.
+_ROOT_WITHIN: Final = 512
+_OK: Final = 200
+_SERVER_ERROR: Final = 500
 
 T = TypeVar("T")
 
@@ -165,6 +181,8 @@ class _Hooked:
     async def __aenter__(self) -> Any:
         s3 = await self._context.__aenter__()
         s3.meta.events.register_last("before-call.s3", _drop_expect)
+        for operation in _ROOTS:
+            s3.meta.events.register(f"before-parse.s3.{operation}", _require_root)
         return s3
 
     async def __aexit__(self, *failure: object) -> None:
@@ -173,6 +191,16 @@ class _Hooked:
 
 def _drop_expect(params: dict[str, Any], **_: Any) -> None:
     params["headers"].pop("Expect", None)
+
+
+def _require_root(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """Count a 200 with somebody else's body, or none, as the server's fault: it is tried again."""
+    body = response_dict["body"] or b""
+    if (
+        response_dict["status_code"] == _OK
+        and _ROOTS[operation_model.name] not in (body[:_ROOT_WITHIN])
+    ):
+        response_dict["status_code"], response_dict["body"] = _SERVER_ERROR, b""
 
 
 def _tagging(tags: Mapping[str, str]) -> str:

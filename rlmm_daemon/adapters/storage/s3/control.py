@@ -5,7 +5,7 @@ from typing import Any, Final
 import google_crc32c
 
 from rlmm_daemon.adapters.storage.s3.client import Client
-from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, told
+from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, length_told, told
 from rlmm_daemon.adapters.storage.s3.reading import checksum_text
 from rlmm_daemon.codec.marker import CONTROL_BYTES_MAX
 from rlmm_daemon.domain.errors import Malformed
@@ -85,7 +85,7 @@ async def _read(client: Client, key: str) -> tuple[ControlObject, dict[str, str]
             return None
         raise
     try:
-        if int(answer["ContentLength"]) > CONTROL_BYTES_MAX:
+        if length_told(answer) > CONTROL_BYTES_MAX:
             raise Malformed(f"{key} has more than {CONTROL_BYTES_MAX} bytes")
         data = await answer["Body"].raw_stream.read()
     finally:

@@ -189,6 +189,14 @@ def told(answer: Mapping[str, Any], name: str) -> str:
     return str(value)
 
 
+def length_told(answer: Mapping[str, Any]) -> int:
+    """Return the length of an answer's body; one without it is none of S3's, so try again."""
+    value = answer.get("ContentLength")
+    if value is None:
+        raise aiohttp.ClientPayloadError("the answer lacks ContentLength")
+    return int(value)
+
+
 def _row(error: BaseException) -> _Row:
     if isinstance(error, ClientError):
         return _answered(error)

@@ -9,7 +9,14 @@ from typing import Any, Final
 import aiohttp
 
 from rlmm_daemon.adapters.storage.s3.client import Client
-from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, judge, status_of, told
+from rlmm_daemon.adapters.storage.s3.errors import (
+    VENDOR_ERRORS,
+    code_of,
+    judge,
+    length_told,
+    status_of,
+    told,
+)
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import checksum_value
 from rlmm_daemon.domain.errors import (
@@ -45,9 +52,7 @@ async def head(client: Client, key: str) -> Found | None:
             raise
         # An answer to HEAD has no body, so no code: a GET says whose 404 it is.
         return await _size_by_get(client, key)
-    return Found(
-        size=int(answer["ContentLength"]), crc32c=checksum_value(answer.get("ChecksumCRC32C"))
-    )
+    return Found(size=length_told(answer), crc32c=checksum_value(answer.get("ChecksumCRC32C")))
 
 
 async def _size_by_get(client: Client, key: str) -> Found | None:
@@ -132,6 +137,7 @@ class RangeReader:
             raise
         try:
             _check(answer, place)
+            length_told(answer)
         except BaseException:
             answer["Body"].close()
             raise
@@ -140,7 +146,8 @@ class RangeReader:
     async def _pieces(self, answer: Any, place: _Place) -> AsyncGenerator[bytes, None]:
         """Yield what one answer brings, counted in `place`; `idle_timeout` while nobody asks."""
         loop, body = asyncio.get_running_loop(), answer["Body"]
-        last, dropped = place.at + int(answer["ContentLength"]), False
+        began, waited = place.at, 0.0
+        last, dropped = place.at + length_told(answer), False
 
         def drop() -> None:
             nonlocal dropped
@@ -149,12 +156,15 @@ class RangeReader:
 
         try:
             while place.at < last:
+                asked_at = loop.time()
                 piece = await body.raw_stream.content.readany()
                 if not piece:
                     raise aiohttp.ClientPayloadError("the answer ended early")
+                waited += loop.time() - asked_at
                 piece = piece[: last - place.at]
                 await self._rate.take(len(piece))
                 place.at += len(piece)
+                self._require_pace(place, began, waited)
                 # A reader that sleeps holds no connection: we go on from `place` when it wakes.
                 timer = loop.call_later(self._client.options.idle_timeout, drop)
                 try:
@@ -166,6 +176,18 @@ class RangeReader:
             place.end = min(place.end, max(place.at, _total(answer)))
         finally:
             body.close()
+
+    def _require_pace(self, place: _Place, began: int, waited: float) -> None:
+        """End an answer that trickles: never silent, it would hold its connection for days.
+
+        Only the waits for the network count, not a reader that sleeps nor our own limits.
+        """
+        if waited > self._client.options.call_seconds(place.at - began):
+            raise StorageUnavailable(
+                f"GetObject of {place.key}: {place.at - began} bytes in {waited:.0f} s",
+                reason="slow",
+                call="GetObject",
+            )
 
     async def _pause(self, error: BaseException, key: str, failed: int) -> None:
         rim = self._client.rim
@@ -203,7 +225,7 @@ def _first(answer: Any) -> int:
 
 def _total(answer: Any) -> int:
     text = str(answer.get("ContentRange", "")).rpartition("/")[2]
-    return int(text) if text.isdigit() else int(answer["ContentLength"])
+    return int(text) if text.isdigit() else length_told(answer)
 
 
 async def delete(client: Client, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
