@@ -1,5 +1,6 @@
 """The whole daemon on a real S3: what an operator and a broker see of it."""
 
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from deploy.dev.fault_proxy import Fault, Kind
-from rlmm_daemon.domain.errors import OutcomeUnknown, StorageUnavailable
+from deploy.dev.s3 import IDENTITIES
+from rlmm_daemon.domain.errors import Draining, OutcomeUnknown, StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.segment import SegmentMetadata
 from tests.support import kafka_segments
@@ -42,7 +44,8 @@ def tier(s3_server) -> Tier:
 @pytest.fixture
 def it(tmp_path: Path, forks: ForkServer, proxy: ProxyThread, tier: Tier) -> Iterator[Stocked]:
     config = configure(tmp_path, proxy.endpoint, tier.bucket, "{hash:8}/tiered")
-    stocked = make(tmp_path, forks, {"admin.listen": free_address()}, config)
+    settings = {"admin.listen": free_address(), "daemon.drain_deadline_ms": 10_000}
+    stocked = make(tmp_path, forks, settings, config)
     with stocked.daemon:
         yield stocked
 
@@ -120,3 +123,50 @@ def test_the_delete_of_a_copy_that_was_killed_aborts_its_upload(it, proxy, tier)
         client.delete_segment(big.metadata.partition, big.metadata.segment_id)
     assert tier.uploads() == []
     assert tier.keys_there(big.metadata.segment_id) == []
+
+
+def test_a_stop_in_the_middle_of_a_copy_leaves_nothing_behind(it, proxy, tier):
+    it.announce()
+    big = large(it)
+    proxy.plant(Fault(kind=Kind.BLACK_HOLE, operation="UploadPart", skip=1))
+    with ThreadPoolExecutor(1) as threads:
+        copying = threads.submit(copied, it, big)
+        eventually(tier.uploads)
+        assert it.daemon.stop() == 0
+        failure = copying.exception(60)
+    assert isinstance(failure, Draining)
+    assert failure.fields["rolled_back"] is True
+    assert tier.uploads() == []
+    assert tier.keys_there(big.metadata.segment_id) == []
+
+
+def reload(it: Stocked, times: int) -> None:
+    assert it.daemon.process is not None
+    it.daemon.process.send_signal(signal.SIGHUP)
+    eventually(it.metrics, lambda found: found.get('rlmm_reloads_total{outcome="ok"}') == times)
+
+
+def test_sighup_changes_keys_and_rates_without_a_restart(it, tmp_path):
+    it.announce()
+    file = tmp_path / "rlmm.toml"
+    plain = file.read_text()
+    # At this rate the copy would outlive its caller.
+    file.write_text(plain.replace("[read]", "copy_bytes_per_second_max = 65536\n[read]"))
+    reload(it, 1)
+    with ThreadPoolExecutor(1) as threads:
+        copying = threads.submit(copied, it, large(it))
+        eventually(it.metrics, lambda found: found.get("rlmm_copies_in_flight", 0) == 1)
+        file.write_text(plain)
+        reload(it, 2)
+        copying.result(60)
+    for number, identity in ((3, "reader"), (4, "daemon")):
+        key, secret, _ = IDENTITIES[identity]
+        (tmp_path / "s3.key").write_text(key)
+        (tmp_path / "s3.secret").write_text(secret)
+        reload(it, number)
+        if identity == "daemon":
+            copied(it, large(it, number))
+            continue
+        with pytest.raises(StorageUnavailable) as refusal:
+            copied(it, large(it, number))
+        assert refusal.value.fields["reason"] == "denied"

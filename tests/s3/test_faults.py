@@ -15,6 +15,7 @@ import pytest
 
 from deploy.dev.fault_proxy import Fault, Kind
 from rlmm_daemon.adapters.storage.s3 import leftovers
+from rlmm_daemon.codec.marker import Presence, encode, presence_key
 from rlmm_daemon.daemon.sources import FileSource
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
@@ -474,15 +475,32 @@ async def test_an_upload_whose_abort_failed_is_aborted_as_soon_as_it_can_be(worl
 
 
 async def test_a_start_sweeps_what_is_older_than_any_copy_and_ours_and_nothing_else(world):
-    theirs = "somebody/else.log"
-    for key in (LOG, theirs):
+    ours, theirs = f"tier/{LOG}", ["somebody/else.log", "tier/else.log", LOG, f"other/{LOG}"]
+    for key in (ours, *theirs):
         world.admin.create_multipart_upload(Bucket=world.bucket, Key=key)
-    young = await world.open()
-    assert sorted(world.uploads_left()) == sorted([LOG, theirs])
+    young = await world.open(prefix="tier")
+    assert sorted(world.uploads_left()) == sorted([ours, *theirs])
+    # Another daemon may still be at it: its own copies live longer.
+    for seconds, kept in ((86_400.0, [ours]), (-3_600.0, [])):
+        await young.overwrite_control(presence_key(2), encode(presence_of(2, seconds)))
+        old = await world.open(prefix="tier", copy_deadline=-3_600.0)
+        assert sorted(world.uploads_left()) == sorted([*kept, *theirs])
+        await old.close()
     await young.close()
-    old = await world.open(copy_deadline=-3_600.0)
-    assert world.uploads_left() == [theirs]
-    await old.close()
+
+
+def presence_of(broker_id: int, copy_deadline_seconds: float) -> Presence:
+    return Presence(
+        cluster_id="c",
+        broker_id=broker_id,
+        incarnation=None,
+        started_at_ms=0,
+        written_at_ms=0,
+        copy_deadline_seconds=copy_deadline_seconds,
+        lease_end_ms=0,
+        metadata_manager="rlmm",
+        partitions={},
+    )
 
 
 async def test_credentials_are_read_anew_when_they_are_refused(world):
