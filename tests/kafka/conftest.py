@@ -15,7 +15,7 @@ import pytest
 from deploy.dev.kafka.cluster import Cluster
 from tests.kafka.probe import Probe, classes
 from tests.kafka.proxy import Proxy
-from tests.kafka.rig import KafkaRig
+from tests.kafka.rig import KafkaRig, told
 
 HERE = Path(__file__).parent
 KEPT = os.environ.get("RLMM_TEST_KAFKA_KEEP")
@@ -45,6 +45,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(120))
             if not REQUESTED:
                 item.add_marker(pytest.mark.skip(reason="needs a broker: make test-kafka"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show how long recoveries took: nothing is asserted of them, everybody wants to know."""
+    if told:
+        terminalreporter.section("times to recover")
+        for line in told:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,10 @@ from rlmm_daemon.cli.log_copying import run as copy
 from rlmm_daemon.cli.log_restoring import known_to
 from rlmm_daemon.cli.log_restoring import run as restore
 from rlmm_daemon.core.readiness import FailureReason
-from rlmm_daemon.domain.errors import ConfigError, InvalidArgument
+from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.domain.errors import ConfigError, HistoryLost, InvalidArgument
 from rlmm_daemon.domain.segment import SegmentState
-from tests.kafka.rig import COUNT, KafkaRig, Writer, segments, serving, tp_in, until
+from tests.kafka.rig import BROKER, COUNT, P0, KafkaRig, Writer, segments, serving, tp_in, until
 from tests.unit.manager import events
 
 
@@ -138,6 +139,72 @@ async def test_what_snapshots_know_comes_back_after_the_topic_was_lost(rig):
     async with rig.manager("b") as manager:
         await serving(manager, tp)
         assert segments(manager, tp) == before
+
+
+def told_by(rig: KafkaRig, *arguments: str) -> str:
+    """Return what `rlmm log restore` says, as an operator calls it."""
+    file = rig.home / "rlmm.toml"
+    file.write_text(configuration.effective_toml(rig.config()))
+    said = CliRunner().invoke(main, ["log", "restore", "--config", str(file), *arguments])
+    assert said.exit_code == 0, said.output
+    return said.output
+
+
+@pytest.mark.parametrize("peers", [0, 1])
+async def test_records_that_were_deleted_ahead_of_a_snapshot_come_back_by_the_named_commands(
+    rig, peers
+):
+    """What no snapshot knows stays lost, what one knows of any daemon does not."""
+    rig.topic += f".{peers}"
+    rig.create()
+    tp = tp_in(0)
+    async with rig.manager("state") as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(4):
+            await writer.copy(number)
+        await manager.drain()
+    async with rig.manager("peer") as manager:
+        await serving(manager, tp)
+        writer.manager = manager
+        for number in (4, 5):
+            await writer.copy(number)
+        await manager.drain()
+    await asyncio.to_thread(
+        rig.probe.ask, "delete_records", topic=rig.topic, partition=0, before=10
+    )
+    names = ["state", "peer"][: 1 + peers]
+    from_each = [
+        part for name in names for part in ("--from-snapshots", f"{rig.home}/{name}/snapshots")
+    ]
+    known = 4 + 2 * peers
+    async with rig.manager("state") as manager:
+        manager.replace_assignment([tp], [])
+        await until(lambda: failure_of(manager) is FailureReason.HISTORY_LOST)
+        with pytest.raises(HistoryLost):
+            manager.list_remote_log_segments(tp, None, BROKER)
+        missing = known - peers  # the last one's events are in the log
+        dry = await asyncio.to_thread(told_by, rig, *from_each)
+        assert f"{missing} segments missing; nothing was written" in dry
+        done = await asyncio.to_thread(told_by, rig, *from_each, "--execute")
+        assert f"{missing} segments restored" in done
+        assert "accept-loss N" in done
+        assert failure_of(manager) is FailureReason.HISTORY_LOST, "not before it is accepted"
+        await Operator(manager).partition_accept_loss(P0, everything=False)
+        rig.tell(
+            f"restored, accepted: ready after {await until(lambda: manager.is_ready(tp)):.2f} s"
+        )
+        there = {*range(4), 5} | ({4} if peers else set())
+        assert segments(manager, tp) == {
+            events.segment_id(number): "COPY_SEGMENT_FINISHED" for number in there
+        }
+        again = Writer(manager, tp, base=100, first=6)
+        await again.copy(6)
+
+
+def failure_of(manager) -> FailureReason | None:
+    failure = next((each.failure for each in manager.followed() if each.partition == P0), None)
+    return failure.reason if failure else None
 
 
 def writer_started(tp) -> bytes:
