@@ -15,7 +15,7 @@ import pytest
 from deploy.dev.kafka.cluster import Cluster
 from tests.kafka.probe import Probe, classes
 from tests.kafka.proxy import Proxy
-from tests.kafka.rig import KafkaRig, told
+from tests.kafka.rig import KafkaRig, told, tried_by_all
 
 HERE = Path(__file__).parent
 KEPT = os.environ.get("RLMM_TEST_KAFKA_KEEP")
@@ -126,6 +126,7 @@ def rig(
     if KEPT:
         topic += f".{os.urandom(3).hex()}"  # an earlier run's topic is still there
     rig = KafkaRig(cluster, probe, tmp_path, topic)
+    tried_by_all.clear()
     yield rig
     rig.close()
     gc.collect()  # a connection left open is this test's failure, not a later one's

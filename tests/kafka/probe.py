@@ -48,6 +48,8 @@ class Probe:
     ) -> None:
         self._answer_seconds = answer_seconds
         self._lock = threading.Lock()
+        #: Every value that was given to `produce`.
+        self.produced: set[bytes] = set()
         with output.open("ab") as errors:
             self._process = subprocess.Popen(
                 [*java_of_ours("-Xmx256m", *QUICK), "Probe", bootstrap],
@@ -85,6 +87,7 @@ class Probe:
         self, topic: str, partition: int, values: list[bytes | None], **how: str
     ) -> list[int]:
         """Produce values as they are; how: transaction=commit|abort, compression=zstd."""
+        self.produced.update(value for value in values if value is not None)
         hexed = [None if value is None else value.hex() for value in values]
         answer = self.ask("produce", topic=topic, partition=partition, values=hexed, **how)
         return list(answer["offsets"])

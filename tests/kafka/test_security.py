@@ -12,6 +12,7 @@ import pytest
 
 from rlmm_daemon import config as configuration
 from rlmm_daemon import wiring
+from rlmm_daemon.cli import checkup
 from rlmm_daemon.domain.errors import ConfigError, UnavailableError
 from rlmm_daemon.domain.ids import BrokerId, TopicId
 from tests.kafka.cleaner_rig import OneDaemon
@@ -276,6 +277,21 @@ def test_sighup_lets_a_daemon_in_that_had_the_wrong_password(rig, probe, tmp_pat
 
         patiently(let_in, "ready")
         assert "the-right-one" not in json.dumps(client.status()) + daemon.output.read_text()
+
+
+@pytest.mark.parametrize(("spoken", "at"), [("PLAINTEXT", "TLS"), ("TLS", "PLAINTEXT")])
+async def test_another_protocol_than_the_listeners_is_an_error_that_names_broker_and_cause(
+    rig, spoken, at
+):
+    config = rig.config(
+        listener=spoken,
+        settings={"event_log.kafka.bootstrap": json.dumps(rig.cluster.bootstrap(at).split(","))},
+    )
+    found = await asyncio.to_thread(checkup.examine, config, seconds=15)
+    assert [each.check for each in found] == ["connection"]
+    assert found[0].verdict == "failed"
+    assert any(address in found[0].found for address in rig.cluster.bootstrap(at).split(","))
+    assert ".security" in found[0].advice
 
 
 def hang_up(log) -> None:

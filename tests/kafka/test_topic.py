@@ -261,6 +261,19 @@ async def test_a_strangers_compressed_batches_are_read(rig, codec):
         assert segments(manager, tp) == {events.segment_id(7): "COPY_SEGMENT_FINISHED"}
 
 
+async def test_a_batch_larger_than_a_fetch_is_read_all_the_same(rig):
+    """A broker sends the first batch whole, whatever a request allows: nothing stands still."""
+    rig.create()
+    tp = tp_in(0)
+    values = [events.started(number, number * 10, number * 10 + 9, tp) for number in range(200)]
+    rig.probe.produce(rig.topic, 0, list(values))
+    assert sum(map(len, values)) > 4 * 4_096
+    async with rig.manager(settings={"event_log.kafka.fetch.bytes_max": "4096"}) as manager:
+        await serving(manager, tp)
+        assert len(segments(manager, tp)) == len(values)
+        await Writer(manager, tp, base=300).copy(0)
+
+
 async def test_an_empty_partition_is_ready_and_an_idle_one_stays_so(rig):
     rig.create()
     idle, busy = tp_in(1), tp_in(0)
