@@ -11,11 +11,17 @@ from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutErro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmm_daemon.adapters.storage.s3 import S3Options, policy
+from rlmm_daemon.adapters.storage.s3 import S3Options, policy, reading
 from rlmm_daemon.adapters.storage.s3.errors import Remedy, judge
 from rlmm_daemon.adapters.storage.s3.options import MIB, PARTS_MAX
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
-from rlmm_daemon.adapters.storage.s3.reading import checksum_text, checksum_value, joined
+from rlmm_daemon.adapters.storage.s3.reading import (
+    JOINS_AT_ONCE,
+    checksum_text,
+    checksum_value,
+    joined,
+    joined_parts,
+)
 from rlmm_daemon.adapters.storage.s3.retries import Gate, RetryBudget
 from rlmm_daemon.domain.errors import ObjectMissing, StorageFull, StorageUnavailable
 from tests.simulation.loop import SimLoop, ended
@@ -25,6 +31,33 @@ from tests.simulation.loop import SimLoop, ended
 def test_the_checksum_of_two_pieces_is_that_of_the_whole(first: bytes, second: bytes):
     found = joined(google_crc32c.value(first), google_crc32c.value(second), len(second))
     assert found == google_crc32c.value(first + second)
+
+
+async def test_the_checksum_of_many_parts_never_holds_the_loop_for_long(monkeypatch):
+    """Counted, not timed: what a look-up would have to wait for between two turns."""
+    part, parts = bytes(range(251)), 2_000
+    checksums = [google_crc32c.value(part)] * (parts - 1) + [google_crc32c.value(b"end")]
+    in_turn = {"times": 0, "most": 0}
+    plain = reading._times
+
+    def counted(left: int, right: int) -> int:
+        in_turn["times"] += 1
+        in_turn["most"] = max(in_turn["most"], in_turn["times"])
+        return plain(left, right)
+
+    async def look_ups() -> None:
+        while True:
+            in_turn["times"] = 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(reading, "_times", counted)
+    reading._power.cache_clear()
+    others = asyncio.get_running_loop().create_task(look_ups())
+    found = await joined_parts(checksums, len(part), len(part) * (parts - 1) + 3)
+    others.cancel()
+    assert found == google_crc32c.value(part * (parts - 1) + b"end")
+    # Two sizes of parts, and no more than a turn's joins.
+    assert in_turn["most"] <= JOINS_AT_ONCE + 2 * 64
 
 
 def test_a_checksum_is_four_bytes_in_base64_and_one_of_parts_is_none():

@@ -22,7 +22,7 @@ from rlmm_daemon.adapters.storage.s3.reading import (
     blocks_of,
     blocks_read,
     checksum_text,
-    joined,
+    joined_parts,
     version_of,
 )
 from rlmm_daemon.domain.errors import (
@@ -187,11 +187,8 @@ class SegmentUpload:
         await _all([worker] * workers, name="storage.part")
         if version_of(source) != before:
             raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
-        whole = 0
-        for number in numbers:
-            size = min(upload.part_size, source.size - (number - 1) * upload.part_size)
-            whole = joined(whole, upload.crc32c[number], size)
-        return whole
+        checksums = [upload.crc32c[number] for number in numbers]
+        return await joined_parts(checksums, upload.part_size, source.size)
 
     async def _part(self, upload: _Multipart, row: Row, number: int) -> None:
         kind, key, source = row
