@@ -37,6 +37,11 @@ def tiering() -> dict[str, str]:
     }
 
 
+def sessions() -> dict[str, str]:
+    """Let the sessions of one way in end quickly, as they do where credentials are short-lived."""
+    return {"listener.name.sasltls.scram-sha-256.connections.max.reauth.ms": "2000"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
@@ -67,7 +72,7 @@ def kafka_cluster() -> Iterator[Cluster]:
         return
     directory = Path(tempfile.mkdtemp(prefix="rlmm-kafka-"))
     count = int(os.environ.get("RLMM_TEST_KAFKA_NODES", "3"))
-    cluster = Cluster(directory=directory, count=count, properties=tiering())
+    cluster = Cluster(directory=directory, count=count, properties=tiering() | sessions())
     try:
         cluster.start()
         yield cluster
@@ -80,7 +85,7 @@ def _kept(directory: Path) -> Cluster:
         cluster = Cluster.read(directory)
     except FileNotFoundError:
         cluster = Cluster(directory=directory, count=3)
-    cluster.properties = tiering()
+    cluster.properties = tiering() | sessions()
     cluster.start()
     _left_running.append(cluster)
     return cluster
