@@ -1,0 +1,115 @@
+"""How fast and how much at once: the cleaner keeps its bounds whatever there is to delete."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rlmm_daemon.adapters.storage.memory import MemoryStorage
+from rlmm_daemon.core.layout import Layout, parse_key
+from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
+from rlmm_daemon.domain.ids import BrokerId, SegmentId
+from tests.simulation.cleaning import OPTIONS, CleanWorld, partition_of, run, segment
+from tests.unit.cleaner.test_removal import DEAD, is_finished
+
+OTHER = partition_of(3)
+MANY = 6 * BATCH_SEGMENTS
+
+
+class Watched(MemoryStorage):
+    """A slow bucket that refuses one segment's objects, and counts."""
+
+    def __init__(self, world: "PaceWorld") -> None:
+        super().__init__(world.objects, clock=world.clock)
+        self._world = world
+
+    async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
+        world = self._world
+        world.calls += 1
+        world.most = max(world.most, world.calls)
+        await asyncio.sleep(1.0)
+        world.calls -= 1
+        denied = [key for key in keys if _of(key) == world.denied]
+        world.tries += Counter({world.clock.now_ms(): 1}) if denied else Counter()
+        outcome = await super().delete([key for key in keys if key not in denied])
+        return dict(outcome) | dict.fromkeys(denied, StorageUnavailable("not yours"))
+
+
+def _of(key: str) -> SegmentId:
+    parsed = parse_key(Layout(), key)
+    assert parsed is not None
+    return parsed.segment_id
+
+
+class PaceWorld(CleanWorld):
+    calls = most = 0
+    denied: SegmentId | None = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        #: When the denied segment's objects were asked to go, in ms.
+        self.tries: Counter[int] = Counter()
+
+    def storage_of(self, _broker_id: BrokerId) -> Any:
+        return Watched(self)
+
+
+def test_no_more_calls_are_at_the_storage_than_were_allowed_over_all_partitions():
+    async def scenario(world: CleanWorld) -> None:
+        assert isinstance(world, PaceWorld)
+        for number in range(MANY):
+            world.finished(number, DEAD, 100 * number)
+            world.finished(MANY + number, OTHER, 100 * number)
+        world.facts.gone |= {DEAD.topic_id, OTHER.topic_id}
+        world.daemon(options=replace(OPTIONS, parallelism=2))
+        world.mark(DEAD)
+        world.mark(OTHER)
+        await world.until(lambda: is_finished(world) and not world.stored(OTHER))
+        assert world.most == 2
+
+    run(scenario, PaceWorld)
+
+
+def test_no_more_segments_go_in_a_second_than_were_allowed():
+    per_second = 10.0
+
+    async def scenario(world: CleanWorld) -> None:
+        for number in range(MANY):
+            world.finished(number, DEAD, 100 * number)
+        world.facts.gone.add(DEAD.topic_id)
+        world.daemon(options=replace(OPTIONS, segments_per_second_max=per_second))
+        world.mark(DEAD)
+        begun = asyncio.get_running_loop().time()
+        await world.until(lambda: is_finished(world), seconds=3600)
+        taken = asyncio.get_running_loop().time() - begun
+        # The first batch waits for nothing.
+        assert taken >= (MANY - BATCH_SEGMENTS) / per_second
+
+    run(scenario, PaceWorld)
+
+
+def test_what_fails_waits_longer_each_time_and_holds_nothing_else_up():
+    async def scenario(world: CleanWorld) -> None:
+        assert isinstance(world, PaceWorld)
+        world.denied = segment(7)
+        for number in range(MANY):
+            world.finished(number, DEAD, 100 * number)
+        world.facts.gone.add(DEAD.topic_id)
+        daemon = world.daemon(options=replace(OPTIONS, backoff_seconds_max=64.0))
+        world.mark(DEAD)
+        await world.until(lambda: {_of(key) for key in world.stored(DEAD)} == {segment(7)})
+        await asyncio.sleep(1200)
+        assert not is_finished(world)
+        assert daemon.cleaner.segments.backoff.message(segment(7)) == "not yours"
+        times = sorted(world.tries)
+        gaps = [(late - early) / 1000 for early, late in itertools.pairwise(times)]
+        assert gaps[-1] >= 32.0, "at most twice as often as the longest pause says"
+        assert len(times) <= 8 + 1200 / 32
+        assert max(gaps) <= 64.0 + 3 * OPTIONS.interval_seconds, "it is not forgotten"
+        world.denied = None
+        await world.until(lambda: is_finished(world))
+
+    run(scenario, PaceWorld)
