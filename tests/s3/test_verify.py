@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from deploy.dev.fault_proxy import Fault, Kind
 from rlmm_daemon.domain.ids import uuid_text
 from tests.support.fork_server import ForkServer
-from tests.support.s3_daemon import Tier, configure
+from tests.support.s3_daemon import ProxyThread, Tier, configure
 from tests.support.s3_world import needs_s3, s3_server
 from tests.support.stocked_daemon import Stocked, make
 
@@ -28,8 +29,14 @@ def tier(s3_server) -> Tier:
 
 
 @pytest.fixture
-def it(tmp_path: Path, forks: ForkServer, s3_server, tier: Tier) -> Iterator[Stocked]:
-    config = configure(tmp_path, s3_server.endpoint, tier.bucket, "{hash:8}/tiered")
+def proxy(s3_server) -> Iterator[ProxyThread]:
+    with ProxyThread(s3_server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def it(tmp_path: Path, forks: ForkServer, proxy: ProxyThread, tier: Tier) -> Iterator[Stocked]:
+    config = configure(tmp_path, proxy.endpoint, tier.bucket, "{hash:8}/tiered")
     stocked = make(tmp_path, forks, config=config)
     with stocked.daemon:
         yield stocked
@@ -64,3 +71,19 @@ def test_bucket_and_log_agree_until_somebody_meddles(it, tier, monkeypatch):
     }
     _, of_none = verified(it, monkeypatch, "--topic", "another")
     assert of_none["findings"] == []
+
+
+def test_what_a_listing_lacks_is_looked_at_before_it_is_called_missing(
+    it, tier, proxy, monkeypatch
+):
+    it.stock()
+    nothing = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+    blind = Fault(kind=Kind.ANSWER, operation="ListObjectsV2", status=200, body=nothing)
+    proxy.plant(blind)
+    code, found = verified(it, monkeypatch)
+    assert blind.hits
+    assert (code, found["findings"], found["objects"], found["segments"]) == (0, [], 0, 6)
+    [log, *_] = [key for key in tier.keys_there() if key.endswith(".log")]
+    tier.admin.delete_object(Bucket=tier.bucket, Key=log)
+    code, found = verified(it, monkeypatch)
+    assert (code, [row["key"] for row in found["findings"]]) == (1, [log])

@@ -9,6 +9,8 @@ Q: rabbitmq-stream-s3, C: Crabka. A complaint that is not about storage or reads
 1   A #820: a copy never returns, and nobody can tell which call is stuck
         test_an_upload_to_a_silent_peer_ends_though_nobody_ever_says_continue
         test_whatever_ends_a_copy_in_the_middle_rolls_it_back
+        test_one_whose_storage_is_slow
+        test_a_read_that_trickles_ends_though_it_is_never_silent
 2   A #483, #404: a reader's time-out throws the fetched bytes away, over and over
         test_with_a_cache_a_begun_chunk_is_finished_for_the_retry_of_who_gave_up
 3   A #297: remote reads are far too slow
@@ -38,12 +40,16 @@ Q: rabbitmq-stream-s3, C: Crabka. A complaint that is not about storage or reads
 13  R #9072, 29655: a scrub that must exist and must not cry wolf
         test_bucket_and_log_agree_until_somebody_meddles
         test_each_disagreement_has_its_kind_and_its_key
+        test_what_a_listing_lacks_is_looked_at_before_it_is_called_missing
 14  R #6844: no permission to delete, found out by the backlog
         test_what_is_denied_comes_with_the_policy_that_allows_it
         test_an_upload_whose_abort_failed_is_aborted_as_soon_as_it_can_be
+        test_what_fails_waits_longer_each_time_and_holds_nothing_else_up
 15  Q #196: a deleted topic leaves stragglers
         test_the_delete_of_a_copy_that_was_killed_aborts_its_upload
         test_a_deleted_segments_broker_driven_copy_is_ended
+        test_a_copy_of_ours_is_ended_first_and_swept_after
+        test_a_200_with_nobodys_body_is_no_empty_listing_and_no_delete
 
 C2.7  parts in memory without a bound
         test_memory_and_descriptors_return_to_their_base_line
@@ -54,6 +60,7 @@ C2.7  a whole range in memory before its first byte is sent
         test_fifty_stalled_readers_keep_the_bound_and_no_connection
 C2.7  deletes one by one that stop at the first error
         test_a_delete_says_which_key_failed
+        test_a_delete_of_which_one_key_fails_is_not_done_for_that_key_alone
 C2.7  errors are texts, nothing is repeated, nothing has a deadline
         test_each_answer_has_its_word_and_its_remedy
         test_a_passing_fault_ends_in_a_right_copy
