@@ -249,8 +249,8 @@ final class Connection implements AutoCloseable {
 
     /** Connects and says hello; returns the reader that holds whatever came behind the answer. */
     private FrameReader connect(SocketChannel channel) throws IOException, DaemonException {
+        channel.configureBlocking(false); // a stopped daemon's full queue would hold this thread until it goes on
         channel.connect(UnixDomainSocketAddress.of(config.socketPath()));
-        channel.configureBlocking(false);
         channel.register(selector, SelectionKey.OP_READ);
         sending = Greeting.hello(config, "broker", part);
         FrameReader reader = new FrameReader(BUFFER_BYTES);

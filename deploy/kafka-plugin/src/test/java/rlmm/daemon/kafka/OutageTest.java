@@ -9,7 +9,12 @@ import static rlmm.daemon.kafka.Segments.EPOCH;
 
 import java.io.InputStream;
 import java.lang.management.ManagementFactory;
+import java.net.SocketException;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.channels.SocketChannel;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -25,6 +30,7 @@ import org.apache.kafka.common.errors.ReplicaNotAvailableException;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageManager.IndexType;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -216,6 +222,41 @@ final class OutageTest {
         assertEquals(Optional.of(stored), metadata.remoteLogSegmentMetadata(LED, EPOCH, 0));
     }
 
+    /** As after some seconds of consumers that ask a stopped process again and again. */
+    @Test
+    void aFrozenDaemonThatTakesNoMoreConnectionsIsAwayAndNothingElse() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(1);
+        daemon.freeze();
+        List<SocketChannel> queued = new ArrayList<>();
+        try {
+            assertThrows(SocketException.class, () -> {
+                while (queued.size() < 10_000) {
+                    SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX);
+                    queued.add(channel);
+                    channel.configureBlocking(false);
+                    channel.connect(UnixDomainSocketAddress.of(daemon.socket()));
+                }
+            });
+            assertThrows(ReplicaNotAvailableException.class, () -> storage.fetchLogSegment(stored, 0));
+            assertThrows(ReplicaNotAvailableException.class, () -> storage.fetchIndex(stored, IndexType.TRANSACTION));
+            assertFalse(metadata.isReady(LED));
+            Wait.until("it is given up", () -> !connected("metadata"));
+            Set<Thread> known = Thread.getAllStackTraces().keySet();
+            try (RlmmDaemonMetadataManager late = new RlmmDaemonMetadataManager()) {
+                late.configure(daemon.configs(Map.of()), () -> 1);
+                Wait.until("it tries again, and waits for nobody", () -> Thread.getAllStackTraces().entrySet().stream()
+                    .anyMatch(entry -> !known.contains(entry.getKey()) && isIn("pause", entry.getValue())));
+            }
+        } finally {
+            for (SocketChannel channel : queued) {
+                channel.close();
+            }
+        }
+        daemon.thaw();
+        Wait.until("ready again", () -> metadata.isReady(LED) && connected("storage"));
+        assertEquals(stored.segmentSizeInBytes(), readAll(storage.fetchLogSegment(stored, 0)));
+    }
+
     @Test
     void announcementsToAFrozenDaemonReturnAtOnceAndAreMadeGoodLater() throws Exception {
         daemon.freeze();
@@ -294,12 +335,11 @@ final class OutageTest {
     }
 
     private static boolean inSelect(Thread thread) {
-        for (StackTraceElement frame : thread.getStackTrace()) {
-            if (frame.getMethodName().equals("await")) {
-                return true;
-            }
-        }
-        return false;
+        return isIn("await", thread.getStackTrace());
+    }
+
+    private static boolean isIn(String method, StackTraceElement[] stack) {
+        return Arrays.stream(stack).anyMatch(frame -> frame.getMethodName().equals(method));
     }
 
     private static boolean connected(String part) throws Exception {
