@@ -11,6 +11,8 @@ import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.Map;
 
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
@@ -36,6 +38,14 @@ final class RudeDaemon implements AutoCloseable {
 
     Path socket() {
         return directory.resolve("s");
+    }
+
+    /** Of a manager for it; `more` goes before. */
+    Map<String, Object> configs(Map<String, Object> more) {
+        Map<String, Object> configs = new HashMap<>(Map.of(PluginConfig.BROKER_ID, 9, PluginConfig.CLUSTER_ID, "rude",
+            PluginConfig.SOCKET_PATH, socket().toString(), PluginConfig.SINGLE_BROKER_CHECK, "false"));
+        configs.putAll(more);
+        return configs;
     }
 
     /** Answers this method so from now on; null is polite again. */
@@ -96,6 +106,16 @@ final class RudeDaemon implements AutoCloseable {
         try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
             packer.packArrayHeader(4).packInt(1).packInt(id).packNil();
             result.pack(packer);
+            return frame(packer.toByteArray());
+        }
+    }
+
+    /** A well-formed refusal. */
+    static byte[] error(int id, int code) throws IOException {
+        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
+            packer.packArrayHeader(4).packInt(1).packInt(id);
+            packer.packArrayHeader(4).packInt(code).packString("code-" + code).packString("no").packMapHeader(0);
+            packer.packNil();
             return frame(packer.toByteArray());
         }
     }

@@ -19,4 +19,11 @@ final class Wait {
             LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(2));
         }
     }
+
+    /** Until the thread waits for something, or is done. */
+    static void untilBlocked(Thread thread) {
+        while (thread.isAlive() && thread.getState() != Thread.State.TIMED_WAITING && thread.getState() != Thread.State.WAITING) {
+            LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(2));
+        }
+    }
 }

@@ -1,0 +1,233 @@
+package rlmm.daemon.kafka;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static rlmm.daemon.kafka.Segments.EPOCH;
+import static rlmm.daemon.kafka.Segments.ORDERS;
+
+import java.io.InputStream;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
+import java.nio.channels.ServerSocketChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+
+import org.apache.kafka.common.errors.ReplicaNotAvailableException;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata.CustomMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageManager.IndexType;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** How long the broker's threads wait for a daemon, and what is not worth waiting for. */
+final class PatienceTest {
+    private static void lead(RlmmDaemonMetadataManager manager) throws Exception {
+        manager.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of());
+        Wait.until("ready", () -> manager.isReady(ORDERS));
+    }
+
+    private static <T> CompletableFuture<T> inAThread(Callable<T> call) {
+        CompletableFuture<T> result = new CompletableFuture<>();
+        Thread thread = new Thread(() -> {
+            try {
+                result.complete(call.call());
+            } catch (Throwable error) {
+                result.completeExceptionally(error);
+            }
+        });
+        thread.setDaemon(true);
+        thread.start();
+        Wait.untilBlocked(thread);
+        return result;
+    }
+
+    /** The broker would roll the copy back, and answer the consumer with an error, for a daemon that is on its way. */
+    @Test
+    void aCopyAndAFetchAreHeldAndDoneIfTheDaemonComesMeanwhile() throws Exception {
+        try (DaemonProcess daemon = DaemonProcess.started();
+             RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+            metadata.configure(daemon.configs(Map.of()), () -> 1);
+            lead(metadata);
+            Segments.OnDisk segment = Segments.write(daemon.logDir(), ORDERS, 0, 1);
+            metadata.addRemoteLogSegmentMetadata(segment.metadata()).get(10, TimeUnit.SECONDS);
+            Optional<CustomMetadata> custom = held(daemon, storage ->
+                storage.copyLogSegmentData(segment.metadata(), segment.data()));
+            var update = Segments.update(segment.metadata(), custom, RemoteLogSegmentState.COPY_SEGMENT_FINISHED);
+            metadata.updateRemoteLogSegmentMetadata(update).get(10, TimeUnit.SECONDS);
+            RemoteLogSegmentMetadata stored = segment.metadata().createWithUpdates(update);
+            int read = held(daemon, storage -> {
+                try (InputStream stream = storage.fetchLogSegment(stored, 0)) {
+                    return stream.readAllBytes().length;
+                }
+            });
+            assertEquals(stored.segmentSizeInBytes(), read);
+        }
+    }
+
+    @FunctionalInterface
+    private interface Use<T> {
+        T of(RlmmDaemonStorageManager storage) throws Exception;
+    }
+
+    /** What a call comes to that begins while there is no socket, which then is there. */
+    private static <T> T held(DaemonProcess daemon, Use<T> use) throws Exception {
+        Path link = daemon.socket().resolveSibling("link");
+        try (RlmmDaemonStorageManager storage = new RlmmDaemonStorageManager()) {
+            storage.configure(daemon.configs(Map.of("hold.ms", 10_000, "socket.path", link.toString())));
+            CompletableFuture<T> result = inAThread(() -> use.of(storage));
+            assertFalse(result.isDone());
+            Files.createSymbolicLink(link, daemon.socket());
+            return result.get(30, TimeUnit.SECONDS);
+        } finally {
+            Files.deleteIfExists(link);
+        }
+    }
+
+    /** An empty answer would make the broker reset a consumer. */
+    @ParameterizedTest
+    @ValueSource(ints = {DaemonException.NOT_READY, DaemonException.OVERLOADED, DaemonException.DRAINING})
+    void aDaemonThatCannotAnswerNowIsAskedOnceMoreAndIsThenUnavailable(int code) throws Exception {
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager();
+             RlmmDaemonStorageManager storage = new RlmmDaemonStorageManager()) {
+            metadata.configure(daemon.configs(Map.of("hold.ms", 50)));
+            storage.configure(daemon.configs(Map.of("hold.ms", 50)));
+            lead(metadata);
+            Wait.until("connected", () -> OutageTest.connected("storage", 9));
+            RemoteLogSegmentMetadata segment = Segments.started(ORDERS, 0, 9, 1);
+            Map<String, Callable<?>> reads = Map.of(
+                "remote_log_segment_metadata", () -> metadata.remoteLogSegmentMetadata(ORDERS, EPOCH, 1),
+                "next_segment_with_txn_index", () -> metadata.nextSegmentWithTxnIndex(ORDERS, EPOCH, 1),
+                "highest_offset_for_epoch", () -> metadata.highestOffsetForEpoch(ORDERS, EPOCH),
+                "list_remote_log_segments", () -> metadata.listRemoteLogSegments(ORDERS),
+                "remote_log_size", () -> metadata.remoteLogSize(ORDERS, EPOCH),
+                "fetch_log_segment", () -> storage.fetchLogSegment(segment, 0),
+                "fetch_index", () -> storage.fetchIndex(segment, IndexType.TRANSACTION));
+            boolean again = false;
+            for (Map.Entry<String, Callable<?>> read : reads.entrySet()) {
+                AtomicInteger asked = new AtomicInteger();
+                daemon.answer(read.getKey(), id -> {
+                    asked.incrementAndGet();
+                    return RudeDaemon.error(id, code);
+                });
+                assertThrows(ReplicaNotAvailableException.class, () -> read.getValue().call(), read.getKey());
+                assertTrue(asked.get() <= 2, read.getKey() + " was asked " + asked + " times");
+                again |= asked.get() == 2;
+            }
+            assertTrue(again, "none was asked once more, not even on a slow machine"); // where an answer takes all of hold.ms
+        }
+    }
+
+    /** The broker publishes all of a topic's deletes on the thread that applies every other change of the cluster. */
+    @Test
+    void afterADeleteThatNobodyAnsweredTheTopicsOtherDeletesAreRefusedAtOnceAndNothingElseIs() throws Exception {
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+            metadata.configure(daemon.configs(Map.of("metadata.timeout.ms", 300)));
+            lead(metadata);
+            RemoteLogSegmentMetadata segment = Segments.started(ORDERS, 0, 9, 1);
+            var deleting = Segments.update(segment, Optional.empty(), RemoteLogSegmentState.DELETE_SEGMENT_STARTED);
+            var deleted = Segments.update(segment, Optional.empty(), RemoteLogSegmentState.DELETE_SEGMENT_FINISHED);
+            daemon.answer("update_remote_log_segment_metadata", id -> new byte[0]);
+            var unanswered = metadata.updateRemoteLogSegmentMetadata(deleting);
+            Wait.until("its deadline passed, and others were answered", () -> {
+                metadata.isReady(ORDERS);
+                return unanswered.isDone();
+            });
+            assertInstanceOf(ReplicaNotAvailableException.class,
+                assertThrows(ExecutionException.class, unanswered::get).getCause());
+            daemon.answer(null, null);
+            for (var update : List.of(deleting, deleted)) {
+                String why = assertThrows(ReplicaNotAvailableException.class,
+                    () -> metadata.updateRemoteLogSegmentMetadata(update)).getMessage();
+                assertTrue(why.contains("just failed"), why);
+            }
+            var finished = Segments.update(segment, Optional.empty(), RemoteLogSegmentState.COPY_SEGMENT_FINISHED);
+            metadata.updateRemoteLogSegmentMetadata(finished).get(30, TimeUnit.SECONDS);
+            RemoteLogSegmentMetadata other = Segments.started(Segments.partition("other", 0), 0, 9, 1);
+            metadata.updateRemoteLogSegmentMetadata(Segments.update(
+                other, Optional.empty(), RemoteLogSegmentState.DELETE_SEGMENT_STARTED)).get(30, TimeUnit.SECONDS);
+        }
+    }
+
+    /** Others are answered meanwhile, so it is not the connection's end that ends it. */
+    @Test
+    void aWriteThatIsNeverAnsweredEndsAtItsDeadline() throws Exception {
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+            metadata.configure(daemon.configs(Map.of("metadata.timeout.ms", 300)));
+            lead(metadata);
+            daemon.answer("add_remote_log_segment_metadata", id -> new byte[0]);
+            var write = metadata.addRemoteLogSegmentMetadata(Segments.started(ORDERS, 0, 9, 1));
+            Wait.until("its deadline passed", () -> {
+                metadata.isReady(ORDERS);
+                return write.isDone();
+            });
+            ExecutionException error = assertThrows(ExecutionException.class, write::get);
+            assertInstanceOf(ReplicaNotAvailableException.class, error.getCause());
+            assertTrue(error.getMessage().contains("did not answer"), error.getMessage());
+        }
+    }
+
+    @Test
+    void aWriteInFlightEndsWithTheManager() throws Exception {
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+            metadata.configure(daemon.configs(Map.of("metadata.timeout.ms", 600_000)));
+            lead(metadata);
+            daemon.answer("add_remote_log_segment_metadata", id -> new byte[0]);
+            var write = metadata.addRemoteLogSegmentMetadata(Segments.started(ORDERS, 0, 9, 1));
+            assertFalse(write.isDone());
+            metadata.close();
+            ExecutionException error = assertThrows(ExecutionException.class, () -> write.get(30, TimeUnit.SECONDS));
+            assertInstanceOf(ReplicaNotAvailableException.class, error.getCause());
+        }
+    }
+
+    @Test
+    void beforeItIsConfiguredAManagerIsNotReadyAndItsAnnouncementsDoNotThrow() throws Exception {
+        try (RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+            assertFalse(metadata.isReady(ORDERS));
+            assertFalse(metadata.isReady(null));
+            metadata.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of());
+            metadata.onPartitionLeadershipChanges(null, null);
+            metadata.onStopPartitions(Set.of(ORDERS));
+            metadata.onStopPartitions(null);
+            assertThrows(ReplicaNotAvailableException.class, () -> metadata.highestOffsetForEpoch(ORDERS, EPOCH));
+        }
+    }
+
+    /** Only lower bounds: whatever else the machine does makes a pause longer. */
+    @Test
+    void thePausesBetweenAttemptsGrowUpToTheirBound() throws Exception {
+        Path directory = Files.createTempDirectory("pauses");
+        Path socket = directory.resolve("s");
+        try (ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
+             RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+            server.bind(UnixDomainSocketAddress.of(socket));
+            metadata.configure(Map.of(PluginConfig.BROKER_ID, 9, PluginConfig.CLUSTER_ID, "c",
+                PluginConfig.SOCKET_PATH, socket.toString(), PluginConfig.SINGLE_BROKER_CHECK, "false",
+                "reconnect.ms", "50", "reconnect.max.ms", "400"));
+            server.accept().close();
+            long begun = System.nanoTime();
+            for (int i = 0; i < 5; i++) { // at least 50, 100, 200, 200 and 200 ms, one of them in part already over
+                server.accept().close();
+            }
+            long tookMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begun);
+            assertTrue(tookMs >= 650, tookMs + " ms");
+        } finally {
+            Files.deleteIfExists(socket);
+            Files.delete(directory);
+        }
+    }
+}
