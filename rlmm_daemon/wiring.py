@@ -544,12 +544,15 @@ def _is_private(config: Config) -> bool:
     return several and isinstance(config.storage, LocalStorageConfig) and not config.storage.shared
 
 
-def storage_of(config: Config, rng: random.Random, *, owner: str | None = None) -> _Storage | None:
+def storage_of(
+    config: Config, rng: random.Random, *, owner: str | None = None, reads_only: bool = False
+) -> _Storage | None:
     """Return the configured storage, closed; None for metadata only.
 
-    `open` sweeps what an earlier run of the same owner left: whoever is not the daemon, and may
-    run beside it, says another one.
+    `open` sweeps what an earlier run of the daemon left: whoever is not the daemon, and may run
+    beside it, says another `owner`, or that it `reads_only` and has nothing made or swept.
     """
+    sweeps = owner is None and not reads_only
     owner = owner or str(config.daemon.broker_id)
     match config.storage:
         case NoStorage():
@@ -559,10 +562,12 @@ def storage_of(config: Config, rng: random.Random, *, owner: str | None = None) 
                 directory,
                 owner=owner,
                 threads_max=config.copy.parallelism + 2,
+                reads_only=reads_only,
             )
             return _Storage(backend, Bucket(backend, layout=Layout(prefix), rng=rng))
         case S3StorageConfig() as s3:
-            remote = S3Storage(s3_options_of(config, s3), owner=owner, rng=rng)
+            options = s3_options_of(config, s3)
+            remote = S3Storage(options, owner=owner, rng=rng, sweeps=sweeps)
             return _Storage(remote, Bucket(remote, layout=Layout(s3.prefix), rng=rng))
         case _:
             assert_never(config.storage)

@@ -95,7 +95,7 @@ def told(row: Row) -> dict[str, Any]:
 
 
 async def _run(config: Config, topic: str | None) -> Verified:
-    made = wiring.storage_of(config, random.Random())  # noqa: S311 - jitter
+    made = wiring.storage_of(config, random.Random(), reads_only=True)  # noqa: S311 - jitter
     if made is None:
         raise StorageNotConfigured('storage.kind is "none": there is nothing to verify')
     storage = made.backend

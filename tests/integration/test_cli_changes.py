@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.domain.ids import uuid_text
+from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import Stocked, eventually, flip, make
 
@@ -168,3 +169,15 @@ def test_drain_ends_the_process_cleanly_and_the_files_still_explain(it: Stocked)
     assert found["cause"] == "offset_found"
     it.start()
     it.serves(0)
+
+
+def test_storage_verify_beside_the_daemon_leaves_alone_what_it_is_copying(it, monkeypatch):
+    monkeypatch.chdir(it.daemon.directory)
+    [owner] = (it.daemon.remote / ".rlmm" / "attempts").iterdir()
+    attempt = owner / "alive"
+    attempt.mkdir()
+    (attempt / "0").write_bytes(b"half")
+    found = json.loads(ran(it, "storage", "verify", "--config", str(CONFIG), "--json"))
+    assert (found["findings"], found["segments"]) == ([], 6)
+    assert (attempt / "0").read_bytes() == b"half"
+    assert list((it.daemon.remote / ".rlmm" / "attempts").iterdir()) == [owner]

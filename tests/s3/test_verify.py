@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from deploy.dev.fault_proxy import Fault, Kind
+from rlmm_daemon.adapters.storage.s3 import leftovers
 from rlmm_daemon.domain.ids import uuid_text
 from tests.support.fork_server import ForkServer
 from tests.support.s3_daemon import ProxyThread, Tier, configure
@@ -87,3 +88,15 @@ def test_what_a_listing_lacks_is_looked_at_before_it_is_called_missing(
     tier.admin.delete_object(Bucket=tier.bucket, Key=log)
     code, found = verified(it, monkeypatch)
     assert (code, [row["key"] for row in found["findings"]]) == (1, [log])
+
+
+def test_it_aborts_nothing_however_old_it_looks(it, tier, monkeypatch):
+    it.stock()
+    key = next(key for key in tier.keys_there() if key.endswith(".log"))
+    tier.admin.create_multipart_upload(Bucket=tier.bucket, Key=key)
+    # A daemon that started now would sweep it.
+    monkeypatch.setattr(leftovers, "MARGIN_SECONDS", -1e6)
+    code, found = verified(it, monkeypatch)
+    assert (code, found["findings"]) == (0, [])
+    assert tier.uploads() == [key]
+    it.daemon.stop()

@@ -40,11 +40,19 @@ T = TypeVar("T")
 class LocalStorage:
     """`ports.storage.RemoteStorage` below a directory that exists. `owner` names this daemon."""
 
-    def __init__(self, root: str, *, owner: str, threads_max: int = THREADS_MAX) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        owner: str,
+        threads_max: int = THREADS_MAX,
+        reads_only: bool = False,
+    ) -> None:
+        """`reads_only`: it may run beside the owner's daemon, so `open` changes nothing."""
         self._root = Root(root)
         # What looks like a path would leave the temporary area.
         self._root.file(owner)
-        self._tree = Tree(self._root, owner)
+        self._tree = Tree(self._root, owner, reads_only=reads_only)
         self._owner = owner
         self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="storage.copy")
         #: Short calls: a queue of long copies must not hold them up.

@@ -26,8 +26,8 @@ CONTROL_BYTES_MAX: Final = 16 * 1024 * 1024
 class Tree:
     """The files of one root, as seen by one owner (a broker id) among several."""
 
-    def __init__(self, root: Root, owner: str) -> None:
-        self.root = root
+    def __init__(self, root: Root, owner: str, *, reads_only: bool = False) -> None:
+        self.root, self._reads_only = root, reads_only
         self._attempts = f"{root.path}/{PRIVATE}/attempts"
         self._locks = f"{root.path}/{PRIVATE}/locks"
         self.own_attempts = f"{self._attempts}/{owner}"
@@ -36,9 +36,12 @@ class Tree:
     def open(self) -> None:
         """Take the root, make the private area, sweep what a crash of this owner left there.
 
-        Swept only once: what is found there later is being written by this very process.
+        Swept only once: what is found there later is being written by this very process. Whoever
+        only reads makes and sweeps nothing.
         """
         self.root.take()
+        if self._reads_only:
+            return
         with self.root.told("open"):
             make_directories(self.own_attempts, below=self.root.path)
             make_directories(self._locks, below=self.root.path)

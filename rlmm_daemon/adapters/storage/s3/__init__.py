@@ -44,7 +44,10 @@ THREADS_MAX: Final = 4
 class S3Storage:
     """`ports.storage.RemoteStorage` in one bucket. `owner` names this daemon."""
 
-    def __init__(self, options: S3Options, *, owner: str, rng: random.Random) -> None:
+    def __init__(
+        self, options: S3Options, *, owner: str, rng: random.Random, sweeps: bool = True
+    ) -> None:
+        """`sweeps`: a daemon does so at its start; whoever else opens the bucket aborts nothing."""
         self._client = Client(options, rng)
         self._options, self._owner = options, owner
         self._reader = Reader(THREADS_MAX)
@@ -59,7 +62,7 @@ class S3Storage:
             rate=self._copy_rate,
             slots=asyncio.Semaphore(options.parts_in_flight_max),
         )
-        self._swept = False
+        self._swept = not sweeps
 
     @property
     def stats(self) -> Stats:
