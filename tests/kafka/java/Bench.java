@@ -34,8 +34,9 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
 public final class Bench {
     private static final String TOPIC = "__remote_log_metadata";
     private static final int METADATA_PARTITIONS = 50;
-    /** The last one is announced only later: the "one more user partition". */
-    private static final int USER_PARTITIONS = 101;
+    private static final int FIRST_PARTITIONS = 100;
+    /** The last ones are announced only later, one after another: each is "one more user partition". */
+    private static final int USER_PARTITIONS = 106;
     private static final long MSB = 0x0102030405060708L, LSB = 0x090a0b0c0d0e0f10L;
 
     public static void main(String[] args) throws Exception {
@@ -89,7 +90,7 @@ public final class Bench {
     private static void run(String bootstrap, int writes) throws Exception {
         ObjectNode out = new ObjectMapper().createObjectNode();
         Set<TopicIdPartition> first = new HashSet<>();
-        for (int number = 0; number < USER_PARTITIONS - 1; number++) {
+        for (int number = 0; number < FIRST_PARTITIONS; number++) {
             first.add(user(number));
         }
         var config = new HashMap<String, Object>();
@@ -148,28 +149,36 @@ public final class Bench {
         out.put("writes_64_per_second", writes / ((System.nanoTime() - begun) / 1e9));
     }
 
-    /** Announces a partition whose events are already there; a neighbour of its metadata partition writes on. */
+    /** Announces partitions whose events are already there; a neighbour of each one's metadata partition writes on. */
     private static void oneMore(TopicBasedRemoteLogMetadataManager manager, ObjectNode out) throws Exception {
         var partitioner = new RemoteLogMetadataTopicPartitioner(METADATA_PARTITIONS);
-        TopicIdPartition more = user(USER_PARTITIONS - 1);
-        int target = partitioner.metadataPartition(more);
-        TopicIdPartition neighbour = null;
-        for (int number = 0; number < USER_PARTITIONS - 1; number++) {
-            neighbour = partitioner.metadataPartition(user(number)) == target ? user(number) : neighbour;
-        }
-        out.put("has_neighbour", neighbour != null);
-        long begun = System.nanoTime();
-        manager.onPartitionLeadershipChanges(Set.of(more), Set.of());
-        CompletableFuture<Void> write = neighbour == null ? null : manager.addRemoteLogSegmentMetadata(started(neighbour, 3_000_000, 1));
-        await(manager, more);
-        out.put("one_more_ready_seconds", (System.nanoTime() - begun) / 1e9);
-        if (manager.remoteLogSegmentMetadata(more, 0, 500).isEmpty()) {
-            throw new IllegalStateException("no hit");
-        }
-        out.put("one_more_hit_seconds", (System.nanoTime() - begun) / 1e9);
-        if (write != null) {
+        List<Double> ready = new ArrayList<>(), hit = new ArrayList<>(), written = new ArrayList<>();
+        for (int one = FIRST_PARTITIONS; one < USER_PARTITIONS; one++) {
+            TopicIdPartition more = user(one);
+            int target = partitioner.metadataPartition(more);
+            int beside = 0;
+            while (beside < FIRST_PARTITIONS && partitioner.metadataPartition(user(beside)) != target) {
+                beside++;
+            }
+            if (beside == FIRST_PARTITIONS) {
+                continue; // alone in its metadata partition
+            }
+            long begun = System.nanoTime();
+            manager.onPartitionLeadershipChanges(Set.of(more), Set.of());
+            CompletableFuture<Void> write = manager.addRemoteLogSegmentMetadata(started(user(beside), 3_000_000 + one, 1));
+            await(manager, more);
+            ready.add((System.nanoTime() - begun) / 1e9);
+            if (manager.remoteLogSegmentMetadata(more, 0, 500).isEmpty()) {
+                throw new IllegalStateException("no hit");
+            }
+            hit.add((System.nanoTime() - begun) / 1e9);
             write.get(60, TimeUnit.SECONDS);
-            out.put("neighbour_write_seconds", (System.nanoTime() - begun) / 1e9);
+            written.add((System.nanoTime() - begun) / 1e9);
         }
+        out.put("one_more_ready_seconds", median(ready)).put("one_more_hit_seconds", median(hit)).put("neighbour_write_seconds", median(written));
+    }
+
+    private static double median(List<Double> values) {
+        return values.stream().sorted().toList().get(values.size() / 2);
     }
 }
