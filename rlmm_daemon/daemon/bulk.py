@@ -28,6 +28,9 @@ WINDOW_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 64 * 1024
 #: Room in the kernel, so that a fast reader finds more each time it looks.
 SEND_BUFFER_BYTES: Final = 1024 * 1024
+#: How long a peer may take nothing once the daemon drains: it may be one that reads on later, if
+#: at all, and a stop must not wait for it.
+DRAINING_PATIENCE_SECONDS: Final = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -203,12 +206,25 @@ class BulkSession:
         return pouring.at - at
 
     async def _until_poured(self, pouring: "_Pouring") -> None:
-        before = -1
-        while not pouring.done.done():
-            if pouring.at == before:
-                raise _Stalled
-            before = pouring.at
-            await asyncio.wait([pouring.done], timeout=self._patience)
+        before, since = pouring.at, self._loop.time()
+        while not await self._comes(pouring.done):
+            if pouring.at != before:
+                before, since = pouring.at, self._loop.time()
+            else:
+                self._require_patience(since)
+
+    async def _comes(self, what: asyncio.Future[None]) -> bool:
+        """Wait for a second at most."""
+        await asyncio.wait([what], timeout=min(self._patience, DRAINING_PATIENCE_SECONDS))
+        return what.done()
+
+    def _require_patience(self, since: float) -> None:
+        """_Stalled if the peer has taken nothing for too long."""
+        patience = self._patience
+        if self._shared.draining:
+            patience = min(patience, DRAINING_PATIENCE_SECONDS)
+        if self._loop.time() - since >= patience:
+            raise _Stalled
 
     async def _send(self, chunk: bytes) -> None:
         """Send all of it.
@@ -228,10 +244,9 @@ class BulkSession:
         descriptor = self._socket.fileno()
         self._loop.add_writer(descriptor, _set, ready)
         try:
-            async with asyncio.timeout(self._patience):
-                await ready
-        except TimeoutError as error:
-            raise _Stalled from error
+            since = self._loop.time()
+            while not await self._comes(ready):
+                self._require_patience(since)
         finally:
             self._loop.remove_writer(descriptor)
 

@@ -1,6 +1,7 @@
 """Peers that break the rules: only they lose their connection, and memory stays bounded."""
 
 import asyncio
+import os
 import resource
 import socket
 import struct
@@ -305,6 +306,26 @@ async def test_a_bulk_reader_that_does_not_read_is_closed(path):
         await until(lambda: it.server.stats.slow_readers_closed == 1)
         assert bulk.closed
         assert it.server.stats.requests_now == 0
+        peer.close()
+
+
+@pytest.mark.parametrize("source", ["chunks", "file"])
+async def test_a_stop_does_not_wait_for_a_bulk_reader_that_does_not_read(path, tmp_path, source):
+    length = 2**25
+    async with daemon(path, slow_reader_seconds=60) as it:
+        bulk = FakeBulk(length=length, chunks=(b"x" * 2**16 for _ in range(2**9)))
+        if source == "file":
+            big = tmp_path / "big"
+            big.write_bytes(b"x" * length)
+            bulk.file = (os.open(big, os.O_RDONLY), 0)
+        it.fetcher.make = lambda _start, _end: bulk
+        peer = await Raw.connect(path, role="bulk")
+        peer.writer.write(frames.request_frame(2, "fetch_log_segment", api.FetchParams(b"r", 0)))
+        await until(lambda: it.server.stats.bulk_bytes > 0)
+        it.server.drain()
+        assert await it.server.finish(30)
+        assert it.server.stats.slow_readers_closed == 1
+        assert bulk.closed
         peer.close()
 
 
