@@ -116,6 +116,11 @@ FAILING: dict[str, tuple[Fault, type[RlmmError], str]] = {
         ChecksumMismatch,
         "",
     ),
+    "wrong checksum of a companion": (
+        fault(Kind.WRONG_CHECKSUM, "HeadObject", key=r"\.timeindex$"),
+        ChecksumMismatch,
+        "",
+    ),
     "no answer to the check": (
         answer(500, "InternalError", "HeadObject", key=r"\.log$"),
         StorageUnavailable,

@@ -1,8 +1,10 @@
 """The S3 adapter's pieces that need no server: checksums, rates, gates, errors, sizes."""
 
 import asyncio
+import json
 import random
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from rlmm_daemon.adapters.storage.s3 import S3Options, policy, reading
 from rlmm_daemon.adapters.storage.s3.errors import Remedy, judge
 from rlmm_daemon.adapters.storage.s3.options import MIB, PARTS_MAX
+from rlmm_daemon.adapters.storage.s3.probe import ACTIONS
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import (
     JOINS_AT_ONCE,
@@ -206,3 +209,9 @@ def test_a_policy_names_the_bucket_for_lists_and_its_objects_for_the_rest():
         ),
         ("arn:k", ["kms:GenerateDataKey", "kms:Decrypt"]),
     ]
+
+
+def test_the_policy_on_paper_is_the_one_for_everything_that_the_probe_tries():
+    page = (Path(__file__).parents[3] / "docs" / "s3.md").read_text()
+    on_paper = json.loads(page.partition("### Policy")[2].partition("```json")[2].split("```")[0])
+    assert on_paper == policy("my-tiered-segments", ACTIONS)
