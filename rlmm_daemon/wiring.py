@@ -321,8 +321,7 @@ class Daemon:
                 identity = manager.fleet.identity
                 count = identity.partition_count if identity else 0
                 return frozenset(MetadataPartition(number) for number in range(count))
-            age = view.age_seconds
-            return None if age is None or age > options.view_seconds_max else view.owned()
+            return view.owned_within(options.view_seconds_max)
 
         cleaner = Cleaner(
             manager=manager,

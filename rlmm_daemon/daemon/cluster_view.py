@@ -82,6 +82,14 @@ class ClusterView:
         leaders = {} if self.facts is None else self.facts.leaders
         return frozenset(each for each, leader in leaders.items() if leader == self._broker_id)
 
+    def owned_within(self, seconds_max: float) -> frozenset[MetadataPartition] | None:
+        """Return what `owned` does; None, so nothing, once the newest answer is older than that.
+
+        A broker that was cut off does not hear that it leads no more.
+        """
+        age = self.age_seconds
+        return None if age is None or age > seconds_max else self.owned()
+
     def storage_trouble(self) -> str | None:
         """Return why this broker's storage is no place for a copy, if that is so."""
         count = 0 if self.facts is None else len(self.facts.brokers)

@@ -62,11 +62,22 @@ def fake() -> FakeCluster:
     return FakeCluster()
 
 
+class Clock(SystemClock):
+    """The system's, moved on by `later`."""
+
+    later = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.later
+
+
 @asynccontextmanager
-async def running(fake, *, discovers=False, private_storage=False, on_answer=lambda _: None):
+async def running(
+    fake, *, discovers=False, private_storage=False, on_answer=lambda _: None, clock=None
+):
     view = ClusterView(
         fake,
-        SystemClock(),
+        clock or SystemClock(),
         random.Random(1),
         broker_id=HERE,
         discovers=discovers,
@@ -98,6 +109,24 @@ async def test_a_broker_owns_the_partitions_that_it_leads_until_it_is_told_other
         fake.leaders[0] = 2
         view.refresh()
         await until(lambda: view.owned() == {2})
+
+
+async def test_a_broker_that_hears_nothing_owns_nothing_after_a_while(fake, monkeypatch):
+    monkeypatch.setattr(cluster_view, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_view, "RETRY_SECONDS_MAX", 0.001)
+    clock = Clock()
+    async with running(fake, clock=clock) as view:
+        assert view.owned_within(3600) is None, "before the first answer"
+        await until(lambda: view.facts)
+        assert view.owned_within(3600) == {0, 2}
+        fake.failing = "leaders"
+        view.refresh()
+        await until(lambda: view.failures)
+        assert view.owned_within(3600) == {0, 2}
+        clock.later = 3601
+        assert view.owned_within(3600) is None
+        fake.failing = None
+        await until(lambda: view.owned_within(3600) == {0, 2})
 
 
 async def test_it_asks_again_by_itself(fake, monkeypatch):
