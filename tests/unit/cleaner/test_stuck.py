@@ -307,6 +307,21 @@ def test_a_delete_is_left_to_its_broker_for_an_hour():
     run(scenario)
 
 
+def test_a_delete_of_a_copy_that_never_finished_aborts_its_upload():
+    """Its broker gave it up in the middle of a large `.log`, and died before it had cleaned up."""
+
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        upload = UploadInfo(key=world.keys(1, AT)[2], upload_id="cut off", initiated_ms=0)
+        world.objects.uploads[f"cut off/{upload.key}"] = upload
+        world.put(world.updated(1, AT, S.DELETE_SEGMENT_STARTED))
+        await world.until(lambda: is_gone(world), 2 * HOUR)
+        assert world.stored(AT) == []
+        assert world.objects.uploads == {}
+
+    run(scenario)
+
+
 def test_a_delete_of_a_topic_that_is_gone_is_ended_at_once():
     async def scenario(world: CleanWorld) -> None:
         await deleting(world)
