@@ -354,7 +354,10 @@ async def test_a_200_with_nobodys_body_is_no_empty_listing_and_no_delete(world, 
     world.proxy.plant(
         planted := answer(200, "", "DeleteObjects|ListObjectsV2|ListMultipartUploads", body=page)
     )
+    # A server that answers nothing at all to a whole batch is asked for each key: so it is here.
+    world.proxy.plant(foreign := answer(200, "", "DeleteObject", body=page))
     outcome = await storage.delete([LOG, f"{SEGMENT}.index"])
+    assert foreign.hits == (0 if page else 4)
     assert {type(error) for error in outcome.values()} == {StorageUnavailable}
     for call in (keys(storage), uploads(storage), storage.open()):
         with pytest.raises(StorageUnavailable) as failure:
@@ -617,6 +620,16 @@ async def test_a_delete_says_which_key_failed(world):
     world.proxy.lift()
     world.proxy.plant(answer(501, "NotImplemented", "DeleteObjects"))
     assert await storage.delete(["a", "b.log"]) == {"a": None, "b.log": None}
+    assert world.keys_there() == set()
+    await storage.close()
+
+
+async def test_a_server_that_says_nothing_to_a_batch_deletes_key_by_key(world):
+    storage = await world.open(attempts_max=2)
+    stored = await storage.put_segment(segment(), progress=Progress())
+    world.proxy.plant(answer(200, "", "DeleteObjects", body=b""))
+    outcome = await storage.delete([row.key for row in stored])
+    assert set(outcome.values()) == {None}
     assert world.keys_there() == set()
     await storage.close()
 

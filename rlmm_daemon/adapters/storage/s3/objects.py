@@ -29,6 +29,7 @@ from rlmm_daemon.ports.storage import Version
 
 #: What one DeleteObjects takes.
 DELETE_KEYS_MAX: Final = 1_000
+NO_CONTENT: Final = 204
 NOT_FOUND: Final = 404
 NOT_IMPLEMENTED: Final = 501
 PARTIAL: Final = 206
@@ -260,10 +261,13 @@ async def _delete_batch(client: Client, keys: Sequence[str]) -> dict[str, RlmmEr
 async def _delete_one(client: Client, key: str) -> RlmmError | None:
     async def work() -> None:
         try:
-            await client.s3.delete_object(**client.where(key))
+            answer = await client.s3.delete_object(**client.where(key))
         except VENDOR_ERRORS as error:
             if code_of(error) != "NoSuchKey":
                 raise
+            return
+        if answer["ResponseMetadata"]["HTTPStatusCode"] != NO_CONTENT:
+            raise aiohttp.ClientPayloadError("not the answer to a delete")
 
     try:
         await client.call("DeleteObject", work, gate=client.writes, key=key)
