@@ -235,8 +235,7 @@ class Cleaner:
         if self.owns(number):
             await self._remove_marked(number, follower)
             peers = await self.tools.peers.look()
-            own = self.tools.options.copy_deadline_seconds
-            self.segments.copy_ms = peers.copy_deadline_ms(own)
+            self.segments.wait_for_copies_of(peers)
         await Stuck(
             self.tools,
             self.segments,

@@ -16,6 +16,7 @@ from rlmm_daemon.core.disposal.steps import DeleteFacts, DeleteStep, delete_step
 from rlmm_daemon.core.outcome import Applied
 from rlmm_daemon.daemon.cleaner import leftovers
 from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
+from rlmm_daemon.daemon.cleaner.peers import Peers
 from rlmm_daemon.daemon.cleaner.rate import RateLimit
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
 from rlmm_daemon.daemon.segment_log import decode_segment, update_record
@@ -82,6 +83,11 @@ class SegmentRemover:
             seconds_min=options.backoff_seconds_min,
             seconds_max=options.backoff_seconds_max,
         )
+
+    def wait_for_copies_of(self, peers: Peers) -> None:
+        """Take in how long any daemon's copy may live; a look that failed never shortens it."""
+        found = peers.copy_deadline_ms(self._tools.options.copy_deadline_seconds)
+        self.copy_ms = found if peers.complete else max(found, self.copy_ms)
 
     async def remove(
         self,

@@ -1,0 +1,121 @@
+"""What is known of the other brokers' daemons, from their files and the cluster."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
+from rlmm_daemon.codec.marker import Presence, encode, presence_key
+from rlmm_daemon.daemon.cleaner.peers import PresentPeers
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.ports.cluster import BrokerInfo
+from tests.simulation.cleaning import CleanWorld, run
+
+NOW_MS = 1_000_000
+
+
+class FakeCluster:
+    silent = False
+
+    async def brokers(self) -> dict[BrokerId, BrokerInfo]:
+        if self.silent:
+            raise StorageUnavailable("a broker does not answer")
+        return {BrokerId(n): BrokerInfo(broker_id=BrokerId(n), fenced=n == 2) for n in (1, 2)}
+
+
+def presence(broker_id: int, **changes: Any) -> Presence:
+    known: dict[str, Any] = {
+        "cluster_id": "c",
+        "broker_id": broker_id,
+        "incarnation": 1,
+        "started_at_ms": 0,
+        "written_at_ms": 0,
+        "copy_deadline_seconds": 60.0,
+        "lease_end_ms": NOW_MS + 1,
+        "metadata_manager": "rlmm",
+        "partitions": {},
+    }
+    return Presence(**(known | changes))
+
+
+@pytest.fixture
+def bucket() -> MemoryBucket:
+    return MemoryBucket()
+
+
+@pytest.fixture
+async def storage(bucket: MemoryBucket) -> MemoryStorage:
+    storage = MemoryStorage(bucket, clock=SystemClock())
+    for each in (presence(1), presence(2, copy_deadline_seconds=900.0)):
+        await storage.overwrite_control(presence_key(each.broker_id), encode(each))
+    return storage
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def peers(cluster: FakeCluster, storage: MemoryStorage) -> PresentPeers:
+    return PresentPeers(cluster, storage, cluster_id="c")  # type: ignore[arg-type]  # one question
+
+
+async def test_every_registered_broker_counts_fenced_ones_included(peers):
+    found = await peers.look()
+    assert found.registered == {1, 2}
+    assert found.survive_finished(NOW_MS)
+    assert not found.survive_finished(NOW_MS + 2), "a lease has run out"
+    assert found.copy_deadline_ms(60.0) == 900_000
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"metadata_manager": "foreign"},
+        {"lease_end_ms": NOW_MS},
+        {"lease_end_ms": None},
+        {"cluster_id": "another"},
+    ],
+    ids=lambda changed: " ".join(map(str, *changed.items())),
+)
+async def test_one_that_does_not_fit_is_not_survived(peers, storage, changed):
+    await storage.overwrite_control(presence_key(2), encode(presence(2, **changed)))
+    assert not (await peers.look()).survive_finished(NOW_MS)
+
+
+async def test_a_file_that_is_newer_than_this_program_says_nothing(peers, storage):
+    await storage.overwrite_control(presence_key(2), b'{"format": 99}')
+    found = await peers.look()
+    assert not found.survive_finished(NOW_MS)
+    assert found.lease_over(BrokerId(2), 10**15) is None, "so its copies are not proven stuck"
+
+
+async def test_who_cannot_be_asked_is_not_known(peers, bucket, cluster):
+    bucket.available = False
+    found = await peers.look()
+    assert (found.registered, found.complete) == ({1, 2}, False)
+    assert not found.survive_finished(NOW_MS)
+    assert found.lease_over(BrokerId(2), 10**15) is None
+    bucket.available, cluster.silent = True, True
+    found = await peers.look()
+    assert (found.registered, found.is_registered(BrokerId(2))) == (None, None)
+    assert not found.survive_finished(NOW_MS)
+
+
+def test_a_look_that_failed_never_shortens_how_long_copies_are_waited_for():
+    async def scenario(world: CleanWorld) -> None:
+        world.present(2, copy_deadline_seconds=900.0)
+        segments = world.daemon().cleaner.segments
+        await world.until(lambda: segments.copy_ms == 900_000)
+        world.facts.silent = True
+        await asyncio.sleep(100)
+        assert segments.copy_ms == 900_000
+        world.facts.silent = False
+        world.present(2, copy_deadline_seconds=60.0)
+        await world.until(lambda: segments.copy_ms == 60_000)
+
+    run(scenario)
