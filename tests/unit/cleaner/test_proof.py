@@ -1,0 +1,73 @@
+"""The second fact beside a mark: what anybody knows, or was not asked about, is not gone."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.core.disposal.steps import Proof
+from rlmm_daemon.daemon.assignment import Assignment
+from rlmm_daemon.daemon.cleaner import proof
+from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
+
+GONE, HERE, THERE = (TopicId(bytes([n]) * 16) for n in (1, 2, 3))
+EVERY = [GONE, HERE, THERE]
+
+
+class FakeCluster:
+    """Every live broker calls these unknown; or one of them says nothing, or is slow."""
+
+    def __init__(self, *unknown: TopicId) -> None:
+        self.unknown = frozenset(unknown)
+        self.silent = False
+        self.seconds = 0.0
+
+    async def topic_ids_unknown(self, topic_ids: frozenset[TopicId]) -> frozenset[TopicId]:
+        await asyncio.sleep(self.seconds)
+        if self.silent:
+            raise StorageUnavailable("a broker does not answer")
+        return self.unknown & topic_ids
+
+
+@pytest.fixture
+def assignment() -> Assignment:
+    return Assignment(lambda _: None)
+
+
+def proof_of(cluster: FakeCluster, assignment: Assignment) -> ClusterProof:
+    asked: Any = cluster
+    return ClusterProof(asked, assignment)
+
+
+async def test_gone_is_what_every_live_broker_calls_unknown(assignment):
+    found = await proof_of(FakeCluster(GONE), assignment).prove(EVERY)
+    assert found == {GONE: Proof.GONE, HERE: Proof.ALIVE, THERE: Proof.ALIVE}
+
+
+async def test_what_this_broker_announces_is_alive_whatever_the_others_say(assignment):
+    assignment.replace([], [TopicIdPartition(HERE, "here", 3)])
+    found = await proof_of(FakeCluster(*EVERY), assignment).prove(EVERY)
+    assert found == {GONE: Proof.GONE, HERE: Proof.ALIVE, THERE: Proof.GONE}
+
+
+async def test_an_answer_that_is_not_whole_or_late_proves_nothing_of_any_id(
+    assignment, monkeypatch
+):
+    cluster = FakeCluster(GONE)
+    cluster.silent = True
+    assert set((await proof_of(cluster, assignment).prove(EVERY)).values()) == {Proof.UNKNOWN}
+    monkeypatch.setattr(proof, "ASK_SECONDS", 0.01)
+    cluster.silent, cluster.seconds = False, 3600.0
+    assert set((await proof_of(cluster, assignment).prove(EVERY)).values()) == {Proof.UNKNOWN}
+
+
+async def test_without_a_cluster_gone_is_what_the_one_broker_announced_without(assignment):
+    found = AnnouncedProof(assignment)
+    assert set((await found.prove(EVERY)).values()) == {Proof.UNKNOWN}, "before it said anything"
+    assignment.replace([TopicIdPartition(HERE, "here", 0)], [TopicIdPartition(THERE, "there", 0)])
+    told = {GONE: Proof.GONE, HERE: Proof.ALIVE, THERE: Proof.ALIVE}
+    assert await found.prove(EVERY) == told
+    assignment.hello(8)
+    assert set((await found.prove(EVERY)).values()) == {Proof.UNKNOWN}, "another broker process"
