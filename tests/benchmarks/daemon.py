@@ -106,12 +106,13 @@ def broker(path: str) -> socket.socket:
     peer = wire.connect(path)
     hello = api.HelloParams(1, "bench", "broker", "metadata", CLUSTER, 1, 1)
     announced = [api.Partition.of(each) for each in (SMALL, LARGE, WRITTEN)]
-    _ask(peer, "hello", hello)
-    _ask(peer, "replace_assignment", api.AssignmentParams(announced, []))
+    ask(peer, "hello", hello)
+    ask(peer, "replace_assignment", api.AssignmentParams(announced, []))
     return peer
 
 
-def _ask(peer: socket.socket, method: str, params: Any) -> frames.Response:
+def ask(peer: socket.socket, method: str, params: Any) -> frames.Response:
+    """Ask one thing and return the answer; nothing else is in flight."""
     peer.sendall(frames.request_frame(1, method, params))
     splitter = frames.Splitter(1 << 20)
     while (body := splitter.next()) is None:
@@ -126,10 +127,10 @@ def until_ready(path: str, partitions: list[Partition]) -> None:
     with closing(broker(path)) as peer:
         for partition in partitions:
             while frames.decode_result(
-                _ask(peer, "is_ready", api.PartitionParams(api.Partition.of(partition))).result,
+                ask(peer, "is_ready", api.PartitionParams(api.Partition.of(partition))).result,
                 bool,
             ) is not True:  # fmt: skip
-                _ask(
+                ask(
                     peer,
                     "highest_offset_for_epoch",
                     api.EpochParams(api.Partition.of(partition), EPOCH),

@@ -18,6 +18,7 @@ class Scale:
     copy_bytes: int = 1024 * 1024 * 1024
     copy_rounds: int = 3
     ranges: int = 20
+    announced: int = 10_000
 
     @classmethod
     def quick(cls) -> "Scale":
@@ -31,6 +32,7 @@ class Scale:
             copy_bytes=32 * 1024 * 1024,
             copy_rounds=1,
             ranges=2,
+            announced=200,
         )
 
 

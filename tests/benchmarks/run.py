@@ -16,12 +16,17 @@ from typing import Final
 from rich.console import Console
 
 from rlmm_daemon.observability import logging
-from tests.benchmarks import copy, daemon, lookup, write
+from tests.benchmarks import announce, copy, daemon, lookup, write
 from tests.benchmarks.rows import Row, Scale, table
 from tests.support.daemon_process import REPOSITORY, DaemonProcess
 
 Group = Callable[[DaemonProcess, Scale], list[Row]]
-GROUPS: Final[Mapping[str, Group]] = {"lookup": lookup.run, "write": write.run, "copy": copy.run}
+GROUPS: Final[Mapping[str, Group]] = {
+    "lookup": lookup.run,
+    "write": write.run,
+    "copy": copy.run,
+    "announce": announce.run,
+}
 RESULTS: Final = REPOSITORY / "var" / "bench"
 
 
