@@ -381,6 +381,33 @@ def test_what_no_listing_shows_goes_once_listed_segments_hold_it():
     run(scenario)
 
 
+def test_it_is_judged_again_just_before_it_goes(monkeypatch):
+    """What held its offsets is being deleted by then."""
+
+    async def scenario(world: CleanWorld) -> None:
+        manager = world.daemon().manager
+        update_if, slipped = manager.update_if, []
+
+        async def late(record: bytes, *args: Any, **named: Any) -> Any:
+            slipped.append(record)
+            world.put(world.updated(3, AT, S.DELETE_SEGMENT_STARTED))
+            partitions = manager.fleet.followers[number_of(AT)].fold.partitions
+            await world.until(
+                lambda: partitions[AT].state(segment(3)) is S.DELETE_SEGMENT_STARTED, 60
+            )
+            return await update_if(record, *args, **named)
+
+        for number, start, end in ((1, 10, 100), (2, 10, 90), (3, 91, 200)):
+            put(world, number, start, end)
+        monkeypatch.setattr(manager, "update_if", late)
+        await world.until(lambda: bool(slipped), 60)
+        await asyncio.sleep(100)
+        assert world.state(1, AT) is S.COPY_SEGMENT_FINISHED
+        assert set(world.keys(1, AT, 10)) <= set(world.stored(AT))
+
+    run(scenario)
+
+
 def put(world: CleanWorld, number: int, start: int, end: int) -> None:
     world.put(replace(world.started(number, AT, start), end_offset=Offset(end)))
     world.place(number, AT, start)
