@@ -4,18 +4,33 @@ import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.net.SocketTimeoutException;
 import java.util.ArrayDeque;
+import java.util.ArrayList;
 import java.util.Deque;
+import java.util.Iterator;
+import java.util.List;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
 
-/** Connections for streams: as many as are open at once, of which a few are kept for the next ones. */
+import org.apache.kafka.common.Uuid;
+
+/**
+ * Connections for streams: as many as are open at once, of which a few are kept for the next ones, and a few where they
+ * stopped in the middle of a segment.
+ */
 final class BulkPool implements AutoCloseable {
     private static final int IDLE_MAX = 16;
+    private static final int PARKED_MAX = 16;
+    /** Longer than a consumer takes for what it fetched, and well below the daemon's patience with a slow reader. */
+    private static final long PARKED_MS = 5_000;
 
     private final PluginConfig config;
     private final PluginMetrics metrics;
     private final long timeoutMs;
     private final Semaphore places;
     private final Deque<BulkConnection> idle = new ArrayDeque<>();
+    /** The eldest first. */
+    private final Deque<Parked> parked = new ArrayDeque<>();
     private boolean closed;
 
     BulkPool(PluginConfig config, PluginMetrics metrics) {
@@ -25,11 +40,17 @@ final class BulkPool implements AutoCloseable {
         this.places = new Semaphore(config.integer(PluginConfig.FETCH_CONNECTIONS_MAX));
     }
 
+    private record Parked(BulkCursor cursor, long untilNanos) { }
+
     /** An answer that has begun, on a connection that has to be given back. */
     record Begun(BulkConnection connection, BulkConnection.Header header) { }
 
     long timeoutMs() {
         return timeoutMs;
+    }
+
+    PluginMetrics metrics() {
+        return metrics;
     }
 
     /**
@@ -38,7 +59,10 @@ final class BulkPool implements AutoCloseable {
      * @throws DaemonException what the daemon answered, or that it did not
      */
     Begun request(String method, Wire.Params params) throws DaemonException {
-        if (!places.tryAcquire()) {
+        while (!places.tryAcquire()) {
+            if (discardEldest()) {
+                continue;
+            }
             throw DaemonException.overloaded("too many streams are open; see fetch.connections.max");
         }
         Begun begun = null;
@@ -48,7 +72,6 @@ final class BulkPool implements AutoCloseable {
             if (begun == null) {
                 begun = requestFresh(method, params);
             }
-            metrics.openStreams.incrementAndGet();
             return begun;
         } catch (SocketTimeoutException late) {
             throw DaemonException.silent(method, timeoutMs);
@@ -100,16 +123,92 @@ final class BulkPool implements AutoCloseable {
         }
     }
 
-    /** Ends a stream; a connection on which bytes are left is closed, which cancels at the daemon's side. */
+    /** Ends an answer; a connection on which bytes are left is closed, which cancels at the daemon's side. */
     void giveBack(BulkConnection connection, boolean clean) {
         places.release();
-        metrics.openStreams.decrementAndGet();
         if (clean) {
             keep(connection);
         } else {
             metrics.streamsClosedEarly.incrementAndGet();
             connection.close();
         }
+    }
+
+    /** Keeps a cursor, and the connection that it is on, for whoever reads on. */
+    void park(BulkCursor cursor) {
+        List<BulkCursor> over = new ArrayList<>();
+        synchronized (this) {
+            if (closed) {
+                over.add(cursor);
+            } else {
+                parked.add(new Parked(cursor, System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(PARKED_MS)));
+                if (parked.size() > PARKED_MAX) {
+                    over.add(parked.poll().cursor());
+                }
+            }
+            metrics.streamsParked.set(parked.size());
+        }
+        over.forEach(BulkCursor::discard);
+    }
+
+    /** A parked cursor from which a stream to the segment's end can be read; null when there is none. */
+    BulkCursor resume(Uuid segment, long position, long end) {
+        synchronized (this) {
+            for (Iterator<Parked> each = parked.iterator(); each.hasNext();) {
+                BulkCursor cursor = each.next().cursor();
+                if (cursor.isAt(segment, position, end)) {
+                    each.remove();
+                    cursor.resume();
+                    metrics.streamsParked.set(parked.size());
+                    metrics.streamsResumed.incrementAndGet();
+                    return cursor;
+                }
+            }
+        }
+        return null;
+    }
+
+    /** Discards what was parked for long enough; called now and then. */
+    void tick() {
+        long now = System.nanoTime();
+        discardIf(entry -> now - entry.untilNanos() >= 0);
+    }
+
+    /** Nobody will read on in this segment. */
+    void forget(Uuid segment) {
+        discardIf(entry -> entry.cursor().isOf(segment));
+    }
+
+    /** The daemon is gone, or does not answer: what was parked has nothing more to give. */
+    void forgetAll() {
+        discardIf(entry -> true);
+    }
+
+    private void discardIf(Predicate<Parked> which) {
+        List<BulkCursor> over = new ArrayList<>();
+        synchronized (this) {
+            for (Iterator<Parked> each = parked.iterator(); each.hasNext();) {
+                Parked entry = each.next();
+                if (which.test(entry)) {
+                    each.remove();
+                    over.add(entry.cursor());
+                }
+            }
+            metrics.streamsParked.set(parked.size());
+        }
+        over.forEach(BulkCursor::discard);
+    }
+
+    private boolean discardEldest() {
+        Parked eldest;
+        synchronized (this) {
+            eldest = parked.poll();
+            metrics.streamsParked.set(parked.size());
+        }
+        if (eldest != null) {
+            eldest.cursor().discard();
+        }
+        return eldest != null;
     }
 
     private synchronized BulkConnection take() {
@@ -127,9 +226,12 @@ final class BulkPool implements AutoCloseable {
     }
 
     @Override
-    public synchronized void close() {
-        closed = true;
-        idle.forEach(BulkConnection::close);
-        idle.clear();
+    public void close() {
+        synchronized (this) {
+            closed = true;
+            idle.forEach(BulkConnection::close);
+            idle.clear();
+        }
+        forgetAll();
     }
 }

@@ -49,6 +49,9 @@ final class Connection implements AutoCloseable {
 
         /** Now and then while open. */
         void onTick();
+
+        /** What the daemon had to say is not to be expected any more. */
+        default void onLost() { }
     }
 
     private final PluginConfig config;
@@ -221,6 +224,7 @@ final class Connection implements AutoCloseable {
                 LOG.error("The connection to the daemon met a bug and is made again", bug);
             } finally {
                 lose(DaemonException.disconnected("the connection to the daemon was lost"));
+                tellOwner();
             }
             // One that accepts and drops us at once is no better than one that is away.
             boolean lasted = greeted && System.nanoTime() - begun > TimeUnit.MILLISECONDS.toNanos(LASTING_MS);
@@ -233,6 +237,14 @@ final class Connection implements AutoCloseable {
             selector.close();
         } catch (IOException gone) {
             LOG.debug("closing the selector", gone);
+        }
+    }
+
+    private void tellOwner() {
+        try {
+            owner.onLost();
+        } catch (RuntimeException bug) { // as above
+            LOG.error("The loss of the connection to the daemon met a bug", bug);
         }
     }
 

@@ -11,6 +11,12 @@ public interface ConnectionStatsMXBean {
     /** Streams that are open now. */
     long getOpenStreams();
 
+    /** Streams that stopped in a segment, and wait for a moment for whoever reads on there. */
+    long getStreamsParked();
+
+    /** Streams that went on where an earlier one had stopped, without a question to the daemon. */
+    long getStreamsResumed();
+
     /** Streams that were closed before their end, which cancels them at the daemon's side. */
     long getStreamsClosedEarly();
 

@@ -24,6 +24,8 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     private final AtomicLong connects = new AtomicLong();
     final AtomicLong openStreams = new AtomicLong();
     final AtomicLong streamsClosedEarly = new AtomicLong();
+    final AtomicLong streamsResumed = new AtomicLong();
+    final AtomicLong streamsParked = new AtomicLong();
     final AtomicLong deletesRefused = new AtomicLong();
     private volatile boolean connected;
 
@@ -86,6 +88,16 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     @Override
     public long getOpenStreams() {
         return openStreams.get();
+    }
+
+    @Override
+    public long getStreamsParked() {
+        return streamsParked.get();
+    }
+
+    @Override
+    public long getStreamsResumed() {
+        return streamsResumed.get();
     }
 
     @Override

@@ -73,7 +73,18 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
 
         @Override
         public void onTick() {
-            // Nothing is announced by this part.
+            Running now = running;
+            if (now != null) {
+                now.pool.tick();
+            }
+        }
+
+        @Override
+        public void onLost() {
+            Running now = running;
+            if (now != null) {
+                now.pool.forgetAll();
+            }
         }
     }
 
@@ -133,6 +144,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
             now.metrics.deletesRefused.incrementAndGet();
             throw new RemoteStorageException("a delete of this topic has just failed; they are refused for a while");
         }
+        now.pool.forget(metadata.remoteLogSegmentId().id());
         byte[] record = records.encode(metadata);
         try {
             now.caller.call("delete_log_segment_data", false, packer -> {
@@ -166,13 +178,19 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
                 + metadata.segmentSizeInBytes() + " bytes");
         }
         Running now = running();
+        Uuid segment = metadata.remoteLogSegmentId().id();
+        BulkCursor parked = now.connection.isOpen() ? now.pool.resume(segment, startPosition, last) : null;
+        if (parked != null) {
+            return new BulkStream(parked, startPosition);
+        }
         byte[] record = records.encode(metadata);
-        BulkStream.Source source = (from, to) -> now.pool.request("fetch_log_segment", packer -> {
+        BulkCursor.Source source = (from, to) -> now.pool.request("fetch_log_segment", packer -> {
             packer.packArrayHeader(4);
             Wire.pack(packer, record);
             packer.packLong(from).packLong(to).packLong(Caller.tellMs(now.pool.timeoutMs()));
         });
-        return fetched(now, false, () -> BulkStream.ofRange(now.pool, source, startPosition, last));
+        return fetched(now, false, () -> new BulkStream(
+            BulkCursor.ofSegment(now.pool, source, segment, startPosition, last), startPosition));
     }
 
     @Override
@@ -183,11 +201,11 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
         Running now = running();
         byte[] record = records.encode(metadata);
         return fetched(now, indexType == IndexType.TRANSACTION, () ->
-            BulkStream.ofAll(now.pool, now.pool.request("fetch_index", packer -> {
+            new BulkStream(BulkCursor.ofAnswer(now.pool, now.pool.request("fetch_index", packer -> {
                 packer.packArrayHeader(3);
                 Wire.pack(packer, record);
                 packer.packString(indexType.name()).packLong(Caller.tellMs(now.pool.timeoutMs()));
-            })));
+            })), 0));
     }
 
     @FunctionalInterface

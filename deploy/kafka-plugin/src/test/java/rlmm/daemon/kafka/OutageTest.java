@@ -1,5 +1,6 @@
 package rlmm.daemon.kafka;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
@@ -36,6 +37,8 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageManager.IndexType
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** A daemon that is killed, frozen and started again, and threads that are interrupted meanwhile. */
 final class OutageTest {
@@ -212,6 +215,53 @@ final class OutageTest {
     }
 
     @Test
+    void whoeverReadsOnAfterARestartOfTheDaemonGetsTheRestFromTheNewOne() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(120);
+        byte[] whole;
+        try (InputStream stream = storage.fetchLogSegment(stored, 0)) {
+            whole = stream.readAllBytes();
+        }
+        InputStream first = storage.fetchLogSegment(stored, 0);
+        int at = 4_000_000; // in a window of more bytes than are on their way
+        first.readNBytes(at);
+        daemon.kill();
+        Wait.until("the loss is noticed", () -> !connected("storage"));
+        daemon.start();
+        Wait.until("back", () -> metadata.isReady(LED) && connected("storage"));
+        long resumed = streams("Resumed");
+        first.close();
+        try (InputStream second = storage.fetchLogSegment(stored, at - 500)) {
+            assertArrayEquals(Arrays.copyOfRange(whole, at - 500, whole.length), second.readAllBytes());
+        }
+        assertEquals(resumed + 1, streams("Resumed"));
+    }
+
+    @Test
+    void aKilledOrStoppedDaemonsParkedStreamsAreForgottenWithIt() throws Exception {
+        RemoteLogSegmentMetadata stored = finished(120);
+        byte[] whole = storage.fetchLogSegment(stored, 0).readAllBytes();
+        storage.fetchLogSegment(stored, 10).close();
+        assertEquals(1, streams("Parked"));
+        daemon.kill();
+        Wait.until("it is forgotten", () -> streams("Parked") == 0);
+        daemon.start();
+        Wait.until("back", () -> metadata.isReady(LED) && connected("storage"));
+        try (InputStream again = storage.fetchLogSegment(stored, 10)) {
+            assertArrayEquals(Arrays.copyOfRange(whole, 10, whole.length), again.readAllBytes());
+        }
+        storage.fetchLogSegment(stored, 10).close();
+        daemon.freeze();
+        assertThrows(RemoteStorageException.class, () -> storage.deleteLogSegmentData(Segments.started(LED, 9, 9, 1)));
+        Wait.until("it is given up, and the stream", () -> !connected("storage") && streams("Parked") == 0);
+        daemon.thaw();
+    }
+
+    private static long streams(String which) throws Exception {
+        return (long) ManagementFactory.getPlatformMBeanServer().getAttribute(
+            new ObjectName("rlmm.daemon:type=connection,part=storage,broker=7"), "Streams" + which);
+    }
+
+    @Test
     void aFrozenDaemonCostsOneDeadlineAndIsUsedAgainWhenItThaws() throws Exception {
         RemoteLogSegmentMetadata stored = finished(1);
         daemon.freeze();
@@ -312,11 +362,14 @@ final class OutageTest {
         assertEquals(before, connects("metadata"));
     }
 
-    @Test
-    void anInterruptedStreamEndsAndTheNextOneWorks() throws Exception {
+    /** While it asks for more, and in a window that is larger than what is on its way. */
+    @ParameterizedTest
+    @ValueSource(ints = {0, 3_600_000})
+    void anInterruptedStreamEndsAndTheNextOneWorks(int read) throws Exception {
         RemoteLogSegmentMetadata stored = finished(120);
         long before = connects("storage");
         InputStream stream = storage.fetchLogSegment(stored, 0);
+        assertEquals(read, stream.readNBytes(read).length);
         daemon.freeze();
         CompletableFuture<Exception> outcome = new CompletableFuture<>();
         Thread reader = new Thread(() -> {
@@ -332,6 +385,7 @@ final class OutageTest {
         reader.interrupt();
         assertInstanceOf(java.io.InterruptedIOException.class, outcome.get(30, TimeUnit.SECONDS));
         stream.close();
+        assertEquals(0, streams("Parked"), "nobody can say what it would give");
         daemon.thaw();
         assertEquals(stored.segmentSizeInBytes(), readAll(storage.fetchLogSegment(stored, 0)));
         assertEquals(before, connects("storage"));

@@ -105,7 +105,7 @@ final class StorageManagerTest {
         RemoteLogSegmentMetadata stored = copied(segment);
         byte[] log = segment.log();
         int last = log.length - 1;
-        int window = BulkStream.FIRST_WINDOW_BYTES;
+        int window = BulkCursor.FIRST_WINDOW_BYTES;
         int[][] ranges = {{0, 0}, {last, last}, {1, window}, {1, window + 1}, {7, 3 * window + 9}, {5, last}, {0, last}};
         for (int[] range : ranges) {
             assertArrayEquals(Arrays.copyOfRange(log, range[0], range[1] + 1),
@@ -150,6 +150,7 @@ final class StorageManagerTest {
         RemoteLogSegmentMetadata stored = copied(segment);
         ObjectName bean = new ObjectName("rlmm.daemon:type=connection,part=storage,broker=7");
         var server = ManagementFactory.getPlatformMBeanServer();
+        Wait.until("the streams of other tests are forgotten", () -> count(CONNECTION, "StreamsParked") == 0);
         Object before = server.getAttribute(bean, "StreamsClosedEarly");
         byte[] some = new byte[1_100_000];
         for (int at = 0; at < 200; at++) { // each passes over what the one before it left
@@ -159,6 +160,105 @@ final class StorageManagerTest {
             assertArrayEquals(Arrays.copyOfRange(segment.log(), at, at + some.length), some);
         }
         assertEquals(before, server.getAttribute(bean, "StreamsClosedEarly"));
+    }
+
+    private static final String CONNECTION = "rlmm.daemon:type=connection,part=storage,broker=7";
+
+    private static long count(String bean, String attribute) throws Exception {
+        return (long) ManagementFactory.getPlatformMBeanServer().getAttribute(new ObjectName(bean), attribute);
+    }
+
+    /** As a broker reads for a consumer: to the segment's end, closed after a fetch, then again from the cut batch. */
+    @Test
+    void whoeverReadsOnWhereAStreamWasClosedAsksTheDaemonOncePerWindow() throws Exception {
+        Segments.OnDisk segment = segment("onwards", 500); // 31 MiB
+        RemoteLogSegmentMetadata stored = copied(segment);
+        String calls = "rlmm.daemon:type=calls,part=storage,broker=7,method=fetch_log_segment";
+        storage.fetchLogSegment(stored, 0, 1).close(); // with this there is a bean
+        long asked = count(calls, "Count");
+        long resumed = count(CONNECTION, "StreamsResumed");
+        byte[] some = new byte[1024 * 1024];
+        int fetches = 0;
+        for (int at = 0; at < segment.log().length; fetches++) {
+            try (InputStream stream = storage.fetchLogSegment(stored, at)) {
+                int got = stream.readNBytes(some, 0, some.length);
+                assertArrayEquals(Arrays.copyOfRange(segment.log(), at, at + got), Arrays.copyOf(some, got));
+                at += got < some.length ? got : got - 70_000;
+            }
+        }
+        assertTrue(fetches > 30, "" + fetches);
+        assertTrue(count(CONNECTION, "StreamsResumed") - resumed >= fetches - 3, "most went on where one had stopped");
+        assertTrue(count(calls, "Count") - asked <= 9, "windows of 1, 2, 4 and then 8 MiB");
+    }
+
+    @Test
+    void twoReadersOfASegmentGoOnEachWhereItStopped() throws Exception {
+        Segments.OnDisk segment = segment("two", 120);
+        RemoteLogSegmentMetadata stored = copied(segment);
+        long resumed = count(CONNECTION, "StreamsResumed");
+        int[] at = {0, 3_000_000};
+        byte[] some = new byte[300_000];
+        for (int i = 0; i < 20; i++) {
+            int which = i % 2;
+            try (InputStream stream = storage.fetchLogSegment(stored, at[which])) {
+                assertEquals(some.length, stream.readNBytes(some, 0, some.length));
+            }
+            assertArrayEquals(Arrays.copyOfRange(segment.log(), at[which], at[which] + some.length), some);
+            at[which] += some.length - 1_000;
+        }
+        assertTrue(count(CONNECTION, "StreamsResumed") - resumed >= 14, "both");
+    }
+
+    @Test
+    void aStreamOnWhichNobodyReadsOnIsCancelledAtTheDaemonAfterAWhile() throws Exception {
+        RemoteLogSegmentMetadata stored = copied(segment("left", 80));
+        long before = count(CONNECTION, "StreamsClosedEarly");
+        storage.fetchLogSegment(stored, 0).close();
+        Wait.until("it is closed", () -> count(CONNECTION, "StreamsClosedEarly") > before);
+    }
+
+    @Test
+    void nobodyReadsOnInASegmentThatIsDeleted() throws Exception {
+        RemoteLogSegmentMetadata stored = copied(segment("forgotten", 80));
+        storage.fetchLogSegment(stored, 0).close();
+        var deleting = update(stored, stored.customMetadata(), RemoteLogSegmentState.DELETE_SEGMENT_STARTED);
+        storage.deleteLogSegmentData(deleting);
+        assertThrows(RemoteResourceNotFoundException.class, () -> storage.fetchLogSegment(stored, 0));
+    }
+
+    @Test
+    void noMoreThanAFewAreKeptForWhoeverReadsOn() throws Exception {
+        Segments.OnDisk segment = segment("many-places", 80);
+        RemoteLogSegmentMetadata stored = copied(segment);
+        byte[] some = new byte[10];
+        for (int i = 0; i < 40; i++) {
+            int at = i * 100_000;
+            try (InputStream stream = storage.fetchLogSegment(stored, at)) {
+                assertEquals(some.length, stream.readNBytes(some, 0, some.length));
+            }
+            assertArrayEquals(Arrays.copyOfRange(segment.log(), at, at + some.length), some);
+            assertTrue(count(CONNECTION, "StreamsParked") <= 16);
+        }
+        assertEquals(0, count(CONNECTION, "OpenStreams"));
+        Wait.until("nor for long", () -> count(CONNECTION, "StreamsParked") == 0);
+    }
+
+    @Test
+    void whatIsKeptGivesWayToAStreamThatNeedsItsPlace() throws Exception {
+        Segments.OnDisk segment = segment("gives-way", 80);
+        RemoteLogSegmentMetadata stored = copied(segment);
+        try (RlmmDaemonStorageManager narrow = new RlmmDaemonStorageManager()) {
+            narrow.configure(daemon.configs(Map.of("fetch.connections.max", "2", "hold.ms", "0", "broker.id", "7")));
+            for (int round = 0; round < 20; round++) {
+                try (InputStream one = narrow.fetchLogSegment(stored, 1_000_000 + round);
+                     InputStream two = narrow.fetchLogSegment(stored, 2_000_000 + round)) {
+                    assertEquals(segment.log()[1_000_000 + round], (byte) one.read());
+                    assertEquals(segment.log()[2_000_000 + round], (byte) two.read());
+                }
+                narrow.fetchLogSegment(stored, 3_000_000 + round).close();
+                narrow.fetchIndex(stored, IndexType.OFFSET).close();
+            }
+        }
     }
 
     @Test

@@ -1,0 +1,204 @@
+package rlmm.daemon.kafka;
+
+import java.io.EOFException;
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.util.zip.CRC32C;
+
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.errors.ReplicaNotAvailableException;
+
+/**
+ * How far a segment has been read: the connection on which its next bytes come, and the last ones that came.
+ *
+ * <p>The broker opens a segment to its end and closes it after one fetch's worth, and its next fetch begins with the
+ * batch that this one cut. So a log is asked for in windows that grow as the reader goes on, and a cursor is parked
+ * rather than closed: whoever goes on there asks the daemon nothing.
+ *
+ * <p>Used by one thread at a time.
+ */
+final class BulkCursor {
+    /** A fetch of the default max.partition.fetch.bytes, and the batches around its edges. */
+    static final int FIRST_WINDOW_BYTES = 1024 * 1024 + 128 * 1024;
+    static final int WINDOW_BYTES_MAX = 8 * 1024 * 1024;
+    private static final int LEFT_BYTES_MAX = 512 * 1024;
+
+    /** Asks for {@code [from, endInclusive]}. */
+    @FunctionalInterface
+    interface Source {
+        BulkPool.Begun ask(long from, long endInclusive) throws DaemonException;
+    }
+
+    private final BulkPool pool;
+    private final Source source;
+    private final Uuid segment;
+    private final long last;
+    private final BulkTail tail;
+    private int window = FIRST_WINDOW_BYTES;
+    private long next;
+    private BulkConnection connection;
+    private long left;
+    private long expectedSum;
+    private CRC32C sum;
+    private boolean resumed;
+
+    private BulkCursor(BulkPool pool, Source source, Uuid segment, long start, long last) {
+        this.pool = pool;
+        this.source = source;
+        this.segment = segment;
+        this.next = start;
+        this.last = last;
+        this.tail = new BulkTail(start);
+    }
+
+    /** On a segment whose last byte is known. */
+    static BulkCursor ofSegment(BulkPool pool, Source source, Uuid segment, long start, long last)
+            throws DaemonException {
+        BulkCursor cursor = new BulkCursor(pool, source, segment, start, last);
+        cursor.ask();
+        return cursor;
+    }
+
+    /** On an answer of whatever length, all of which is there. */
+    static BulkCursor ofAnswer(BulkPool pool, BulkPool.Begun begun) {
+        BulkCursor cursor = new BulkCursor(pool, null, null, 0, begun.header().length() - 1);
+        cursor.begin(begun);
+        return cursor;
+    }
+
+    long last() {
+        return last;
+    }
+
+    PluginMetrics metrics() {
+        return pool.metrics();
+    }
+
+    boolean isOf(Uuid wanted) {
+        return wanted.equals(segment);
+    }
+
+    /** Whether a stream from there to {@code end} can be read here. */
+    boolean isAt(Uuid wanted, long position, long end) {
+        return isOf(wanted) && end == last && tail.reaches(position);
+    }
+
+    /** Reads at least one byte from a position that the cursor reaches, and that is not beyond the last byte. */
+    int read(long position, byte[] target, int at, int count) throws IOException {
+        if (position < next) {
+            return tail.copy(position, target, at, count);
+        }
+        if (connection == null) {
+            askForMore();
+        }
+        int got = readSome(target, at, (int) Math.min(count, left));
+        left -= got;
+        next += got;
+        if (segment != null) {
+            tail.add(target, at, got);
+        }
+        if (sum != null) {
+            sum.update(target, at, got);
+        }
+        requireSum();
+        finishIfDone();
+        return got;
+    }
+
+    private int readSome(byte[] target, int at, int count) throws IOException {
+        try {
+            return connection.read(target, at, count, pool.timeoutMs());
+        } catch (EOFException cut) {
+            end(false);
+            if (!resumed) {
+                throw new ReplicaNotAvailableException("the daemon ended the answer " + left + " bytes early", cut);
+            }
+            askForMore(); // it was restarted while the cursor was parked
+            return readSome(target, at, (int) Math.min(count, left));
+        } catch (IOException broken) {
+            end(false);
+            throw broken;
+        }
+    }
+
+    private void askForMore() throws IOException {
+        try {
+            ask();
+        } catch (DaemonException error) {
+            if (error.origin() == DaemonException.Origin.INTERRUPTED) {
+                throw new InterruptedIOException(error.getMessage());
+            }
+            if (error.isRetriable()) { // the broker answers a retriable error, and the client asks again
+                throw new ReplicaNotAvailableException(error.getMessage(), error);
+            }
+            throw new IOException(error.getMessage(), error);
+        }
+    }
+
+    private void ask() throws DaemonException {
+        resumed = false;
+        long end = Math.min(last, next + window - 1);
+        begin(source.ask(next, end));
+        if (left != end + 1 - next) {
+            end(false);
+            throw DaemonException.garbled(left + " bytes instead of [" + next + ", " + end + "]");
+        }
+        window = Math.min(2 * window, WINDOW_BYTES_MAX);
+    }
+
+    private void begin(BulkPool.Begun begun) {
+        connection = begun.connection();
+        left = begun.header().length();
+        expectedSum = begun.header().crc32c();
+        sum = expectedSum < 0 ? null : new CRC32C();
+        finishIfDone();
+    }
+
+    private void requireSum() throws IOException {
+        if (left == 0 && sum != null && sum.getValue() != expectedSum) {
+            end(false);
+            throw new IOException("the segment's bytes are not those that were stored: CRC-32C "
+                + Long.toHexString(sum.getValue()) + " instead of " + Long.toHexString(expectedSum));
+        }
+    }
+
+    private void finishIfDone() {
+        if (left == 0) {
+            end(true);
+        }
+    }
+
+    /** Where there is no more to come on the connection, or nothing of use. */
+    private void end(boolean clean) {
+        if (connection != null) {
+            pool.giveBack(connection, clean);
+            connection = null;
+        }
+    }
+
+    /** Nobody reads on now; the pool keeps it for a while where somebody may. */
+    void leave() {
+        if (connection == null) {
+            return;
+        }
+        if (segment != null) {
+            pool.park(this);
+        } else {
+            discard();
+        }
+    }
+
+    /** Somebody reads on. The connection may have ended meanwhile, which then is no fault of the segment. */
+    void resume() {
+        resumed = true;
+    }
+
+    /** Nobody will read on. What is left is little, and passed over by the connection's next user, or not sent. */
+    void discard() {
+        boolean little = connection != null && left <= LEFT_BYTES_MAX;
+        if (little) {
+            connection.leave(left);
+        }
+        end(little);
+    }
+}
