@@ -35,6 +35,19 @@ class InventoryListing(_Section, frozen=True, kw_only=True, tag_field="kind", ta
 Listing = StorageListing | InventoryListing
 
 
+class LogMetadata(_Section, frozen=True, kw_only=True, tag_field="kind", tag="log"):
+    """Read the metadata log that the daemon's configuration names."""
+
+
+class ExportMetadata(_Section, frozen=True, kw_only=True, tag_field="kind", tag="export"):
+    """Read `rlmm export --format parquet` instead: then nothing is condemned."""
+
+    files: Annotated[tuple[FilePath, ...], Meta(min_length=1)]
+
+
+Metadata = LogMetadata | ExportMetadata
+
+
 class Safety(_Section, frozen=True, kw_only=True):
     """What a run may condemn. Every bound can be made stricter, none can be switched off."""
 
@@ -83,6 +96,7 @@ class ReconcileConfig(_Section, frozen=True, kw_only=True):
 
     daemon_config: FilePath = "/etc/rlmm/rlmm.toml"
     listing: Listing = StorageListing()
+    metadata: Metadata = LogMetadata()
     #: Offsets of the log in one slice.
     log_slice_offsets: Annotated[int, Meta(ge=1_000, le=100_000_000)] = 500_000
     #: Directories of daemons' snapshots, for metadata partitions whose log has lost its head.

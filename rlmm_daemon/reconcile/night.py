@@ -23,13 +23,16 @@ import pyarrow.parquet as pq
 
 from rlmm_daemon.codec.marker import LayoutRow
 from rlmm_daemon.config import Config, EmbeddedLog
-from rlmm_daemon.config.reconcile import InventoryListing, ReconcileConfig
+from rlmm_daemon.config.reconcile import ExportMetadata, InventoryListing, ReconcileConfig
 from rlmm_daemon.core.disposal.findings import Ages
+from rlmm_daemon.domain.ids import TopicId, uuid_bytes
+from rlmm_daemon.ports.event_log import LogIdentity
 from rlmm_daemon.reconcile import (
     apart,
     control,
     evidence,
     executing,
+    exports,
     guards,
     inventory,
     lineage,
@@ -43,6 +46,7 @@ from rlmm_daemon.reconcile import (
 )
 from rlmm_daemon.reconcile.acting import Actor
 from rlmm_daemon.reconcile.confirming import Confirm
+from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.evidence import Ours
 from rlmm_daemon.reconcile.judging import Judge
 from rlmm_daemon.reconcile.log_reading import LogView
@@ -98,7 +102,7 @@ class Run:
         with self._stage("listing"):
             self._list(layouts)
         with self._stage("log"):
-            view = self._read_log()
+            view = self._read_export(ours) if self._exported() else self._read_log()
         self.night.cluster = self._cluster_id(view) or ""
         ages = self._ages(ours)
         with self._stage("judging"):
@@ -157,6 +161,20 @@ class Run:
         sources.events(self._spark, self._daemon, parts).write.parquet(self._path("events"))
         return view
 
+    def _read_export(self, ours: Ours) -> LogView:
+        """Return the view of a log of which not one end is known."""
+        metadata = self._config.metadata
+        assert isinstance(metadata, ExportMetadata), "asked before"
+        if ours.marker is None:
+            raise Incomplete("the storage has no marker, which would say what an export is of")
+        count = ours.marker.partition_count
+        exports.events(self._spark, metadata.files, count).write.parquet(self._path("events"))
+        topic_id = TopicId(uuid_bytes(ours.marker.metadata_topic_id))
+        identity = LogIdentity(
+            cluster_id=ours.marker.cluster_id, topic_id=topic_id, partition_count=count
+        )
+        return LogView(identity=identity, ranges={})
+
     # 4 and 5: what disagrees
 
     def _judge(self, layouts: tuple[LayoutRow, ...], ages: Ages, ours: Ours) -> None:
@@ -204,7 +222,7 @@ class Run:
         confirmed = candidates.mapInArrow(Confirm(self._daemon), ddl(FINDINGS))
         confirmed.write.parquet(self._path("confirmed"))
         ends = {number: known.end for number, known in view.ranges.items()}
-        touched, _ = executing.tail(self._daemon, ends)
+        touched = set() if self._exported() else executing.tail(self._daemon, ends)[0]
         rows = pa.table({"segment_id": pa.array(sorted(touched), type=pa.string())})
         pq.write_table(rows, self._work / "touched.parquet")
 
@@ -218,6 +236,8 @@ class Run:
     # 6: may anything be condemned?
 
     def _guards(self, ours: Ours, view: LogView) -> list[str]:
+        if self._exported():
+            return [exports.REFUSED]
         return guards.reasons(
             evidence.gathered(
                 self._spark,
@@ -274,9 +294,12 @@ class Run:
     def _cluster_id(self, view: LogView) -> str | None:
         return view.identity.cluster_id or self._daemon.daemon.cluster_id
 
+    def _exported(self) -> bool:
+        return isinstance(self._config.metadata, ExportMetadata)
+
     def _asks_cluster(self) -> bool:
-        embedded = isinstance(self._daemon.event_log, EmbeddedLog)
-        return self._config.liveness == "auto" and not embedded
+        alone = isinstance(self._daemon.event_log, EmbeddedLog) or self._exported()
+        return self._config.liveness == "auto" and not alone
 
     def _frame(self, name: str, schema: pa.Schema) -> Any:
         return self._spark.read.schema(ddl(schema)).parquet(self._path(name))

@@ -19,16 +19,15 @@ from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.domain.errors import RlmmError
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange
+from rlmm_daemon.reconcile import lives
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
 
 S = SegmentState
 #: Far above any header; the rest of the file is a task's to read.
 HEADER_BYTES_MAX: Final = 64 * 1024
-#: Before every offset of the log, in the order of a segment's life.
-_BEGUN, _FINISHED, _DELETING, _DELETED = range(-4, 0)
 EpochEnds = Callable[[Iterable[tuple[int, int]]], Mapping[tuple[int, int], EpochEnd]]
 
 
@@ -127,38 +126,16 @@ def _events(cache: PartitionCache) -> Iterator[tuple[int, bytes]]:
         segment = _decoded(record)
         if segment.segment_id not in cache.held:
             custom = cache.last_custom_metadata(segment.segment_id)
-            yield from _life(replace(segment, custom_metadata=custom), segment.state)
+            yield from lives.life(replace(segment, custom_metadata=custom), segment.state)
     for record in cache.held_records():
         segment = _decoded(record)
-        yield from _life(segment, S.COPY_SEGMENT_FINISHED)
+        yield from lives.life(segment, S.COPY_SEGMENT_FINISHED)
         state = cache.state(segment.segment_id) or S.DELETE_SEGMENT_FINISHED
         if state in {S.DELETE_SEGMENT_STARTED, S.DELETE_SEGMENT_FINISHED}:
             held = replace(segment, custom_metadata=ONLY_IF_STARTED)
-            yield _DELETING, _update(held, S.DELETE_SEGMENT_STARTED)
+            yield lives.DELETING, lives.update(held, S.DELETE_SEGMENT_STARTED)
         if state is S.DELETE_SEGMENT_FINISHED:
-            yield _DELETED, _update(segment, S.DELETE_SEGMENT_FINISHED)
-
-
-def _life(segment: SegmentMetadata, state: SegmentState) -> Iterator[tuple[int, bytes]]:
-    begun = replace(segment, state=S.COPY_SEGMENT_STARTED, custom_metadata=None)
-    yield _BEGUN, records.encode(begun)
-    if state in {S.COPY_SEGMENT_FINISHED, S.DELETE_SEGMENT_STARTED}:
-        yield _FINISHED, _update(segment, S.COPY_SEGMENT_FINISHED)
-    if state is S.DELETE_SEGMENT_STARTED:
-        yield _DELETING, _update(segment, S.DELETE_SEGMENT_STARTED)
-
-
-def _update(segment: SegmentMetadata, state: SegmentState) -> bytes:
-    return records.encode(
-        SegmentUpdate(
-            partition=segment.partition,
-            segment_id=segment.segment_id,
-            broker_id=segment.broker_id,
-            event_timestamp_ms=segment.event_timestamp_ms,
-            custom_metadata=segment.custom_metadata,
-            state=state,
-        )
-    )
+            yield lives.DELETED, lives.update(segment, S.DELETE_SEGMENT_FINISHED)
 
 
 def _decoded(record: bytes) -> SegmentMetadata:

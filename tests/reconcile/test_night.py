@@ -1,6 +1,7 @@
 """A whole run on a real Spark: every kind of finding, exactly; quarantine, deletion, guards."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -8,13 +9,24 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from rlmm_daemon.codec import marker
+from rlmm_daemon.cli import export_parquet
+from rlmm_daemon.codec import marker, records
 from rlmm_daemon.config import load
-from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Spark
+from rlmm_daemon.config.reconcile import (
+    ExportMetadata,
+    LogMetadata,
+    Metadata,
+    Output,
+    ReconcileConfig,
+    Spark,
+)
 from rlmm_daemon.core import sealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.reconcile import exports
+from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile import oracle
@@ -22,6 +34,7 @@ from tests.reconcile.world import CLUSTER, DAY, PARTITIONS, World
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 NOW = time.time_ns() // 1_000_000
+THE_LOG = LogMetadata()
 
 
 def reconcile(
@@ -32,9 +45,11 @@ def reconcile(
     now_ms: int = NOW,
     lineage: bool = True,
     snapshots: tuple[str, ...] = (),
+    metadata: Metadata = THE_LOG,
 ) -> tuple[Run, Night]:
     config = ReconcileConfig(
         snapshots=snapshots,
+        metadata=metadata,
         daemon_config=str(world.home / "rlmm.toml"),
         output=Output(directory=str(world.home / "out")),
         spark=Spark(shuffle_partitions=4),
@@ -154,12 +169,42 @@ def test_a_log_without_its_head_condemns_nothing_until_a_snapshot_covers_it(
     assert found_by(run) == world.expected
 
 
-def snapshot_of(world: World, number: int, *, after: int) -> Path:
-    """Write a snapshot of the log's first events."""
+def test_an_export_in_place_of_the_log_tells_the_same_and_condemns_nothing(
+    spark, world: World
+) -> None:
+    fold = fold_of(world, after=len(world.events))
+    cache = fold.cache(world.partition)
+    assert cache is not None
+    segments = [records.decode(record) for record in cache.list_all()]
+    file = world.home / "segments.parquet"
+    export_parquet.write((each for each in segments if isinstance(each, SegmentMetadata)), file)
+    shutil.rmtree(world.home / "log")
+    run, night = reconcile(spark, world, execute=True, metadata=ExportMetadata(files=(str(file),)))
+    assert night.refused == [exports.REFUSED]
+    assert (night.condemned, night.quarantined) == (0, 0)
+    # What was deleted before it is not in an export.
+    assert found_by(run) == {
+        ("orphan_object" if kind == "deleted_but_present" else kind, name): False
+        for kind, name in world.expected
+    }
+    (world.home / "not.parquet").write_text("no")
+    with pytest.raises(Incomplete, match="is no export"):
+        [*exports.events(spark, [str(world.home / "not.parquet")], PARTITIONS)]
+
+
+def fold_of(world: World, *, after: int) -> Fold:
+    """Return the fold of the log's first events, all of which are of one partition."""
+    number = metadata_partition(world.partition.topic_id, world.partition.partition, PARTITIONS)
     fold = Fold(MetadataPartition(number), PARTITIONS)
     for offset, (_, value) in enumerate(world.events[:after]):
         fold.apply(offset, value)
     fold.advance(after, 0)
+    return fold
+
+
+def snapshot_of(world: World, number: int, *, after: int) -> Path:
+    """Write a snapshot of the log's first events."""
+    fold = fold_of(world, after=after)
     header = sealing.header_of(
         fold, cluster_id=CLUSTER, topic_id=world.log_topic_id, created_at_ms=NOW
     )
