@@ -22,6 +22,7 @@ from rlmm_daemon.codec.custom_metadata import SIZED
 from rlmm_daemon.codec.marker import LayoutRow
 from rlmm_daemon.core.disposal.findings import LOG, Ages
 from rlmm_daemon.domain.segment import SegmentState as S
+from rlmm_daemon.reconcile import placing
 from rlmm_daemon.reconcile.schema import Kind
 
 #: What `core.layout.object_key` makes, prefix apart; the last character of an id has 4 low zeros.
@@ -72,8 +73,10 @@ def keyed(spark: Any, objects: Any) -> Any:
             FROM listed
         ), dotted AS (
             SELECT *, octet_length(key) - octet_length(ending) AS dot FROM ends
+        ), named AS (
+            SELECT *, substring(raw, dot - {_ID_WIDTH}, {_ID_WIDTH}) AS id FROM dotted
         )
-        SELECT *, xxhash64(substring(raw, dot - {_ID_WIDTH}, {_ID_WIDTH})) AS h FROM dotted
+        SELECT *, xxhash64(id) AS h FROM named
     """)  # noqa: S608 - our own constants
 
 
@@ -129,22 +132,19 @@ def suspicious(
     spark: Any, objects: Any, events: Any, layouts: tuple[LayoutRow, ...], ages: Ages
 ) -> Any:
     """Return the hashes of all segments that are not clear: one column, `h`."""
-    objects.createOrReplaceTempView("objects_of_segments")
+    placing.placed(spark, objects, layouts).createOrReplaceTempView("objects_of_segments")
     events.createOrReplaceTempView("events_of_segments")
     started, finished = int(S.COPY_SEGMENT_STARTED), int(S.COPY_SEGMENT_FINISHED)
     deleting, deleted = int(S.DELETE_SEGMENT_STARTED), int(S.DELETE_SEGMENT_FINISHED)
-    number, skip = _layout_number(layouts)
     old_upload_ms = ages.listed_ms - ages.grace_ms
     return spark.sql(f"""
-        WITH placed AS (
-            SELECT *, {number} AS number, {skip} AS skip FROM objects_of_segments
-        ), marks AS (
+        WITH marks AS (
             SELECT h, IF(upload_id IS NULL, {_one(_PRESENT)}, 0L) AS tally,
                 IF(upload_id IS NULL, NULL, {_ODD_AT}) AS at,
                 IF(ending = '{LOG[1:]}', xxhash64(number, ending) ^ xxhash64(size),
                     xxhash64(number, ending, size)) AS sig,
                 xxhash64(substring(raw, skip + 1, dot - 1 - skip)) AS stem
-            FROM placed
+            FROM objects_of_segments
             WHERE NOT noncurrent AND (upload_id IS NULL OR modified_ms < {old_upload_ms})
             UNION ALL
             SELECT h,
@@ -198,27 +198,6 @@ def rows_of(spark: Any, objects: Any, events: Any, hashes: Any) -> Any:
     rows = chosen.unionByName(told, allowMissingColumns=True).select(*ROW_COLUMNS)
     return rows.repartition("h").sortWithinPartitions(
         "h", "topic_id", "partition", "segment_id", "offset"
-    )
-
-
-def _layout_number(layouts: tuple[LayoutRow, ...]) -> tuple[str, str]:
-    """Return SQL for the layout that a key may be of, and for how many bytes its prefix has.
-
-    The number is 0 where only `core.layout` can say. Of prefixes within each other the longest is
-    taken: if that is wrong, so is the stem that it leaves.
-    """
-    cases = [
-        (f"startswith(key, '{row.prefix}/')" if row.prefix else "TRUE", row)
-        for row in sorted(layouts, key=lambda row: len(row.prefix), reverse=True)
-        if "{" not in row.prefix
-    ]
-    number = "".join(f" WHEN {holds} THEN {row.number}" for holds, row in cases)
-    skip = "".join(
-        f" WHEN {holds} THEN {len(row.prefix) + 1}" for holds, row in cases if row.prefix
-    )
-    return (
-        f"CASE{number} ELSE 0 END" if number else "0",
-        f"CASE{skip} ELSE 0 END" if skip else "0",
     )
 
 
