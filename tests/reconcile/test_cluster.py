@@ -16,6 +16,7 @@ from deploy.dev.kafka.cluster import Cluster
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig
 from rlmm_daemon.config.reconcile import Spark as SparkConfig
+from rlmm_daemon.core.layout import parse_key
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.reconcile.night import Run
 from tests.reconcile.world import DAY, S3, World
@@ -54,12 +55,20 @@ def world(tmp_path: Path, broker: Cluster, bucket) -> World:
     now_ms = time.time_ns() // 1_000_000
     world = World(tmp_path, now_ms)
     world.everything()
-    key, secret, _ = s3.IDENTITIES["daemon"]
+    # Whose keys may ask for old versions.
+    key, secret, _ = s3.IDENTITIES["admin"]
     (tmp_path / "access_key_id").write_text(key)
     (tmp_path / "secret_access_key").write_text(secret)
     storage = S3.format(bucket=s3.BUCKET, endpoint=bucket.endpoint, home=tmp_path)
     world.write_kafka(broker.bootstrap(), storage)
-    world.write_s3(bucket.admin(), s3.BUCKET)
+    admin = bucket.admin()
+    admin.put_bucket_versioning(Bucket=s3.BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    world.write_s3(admin, s3.BUCKET)
+    again = next(key for key in world.objects if key.endswith(".log"))
+    admin.put_object(Bucket=s3.BUCKET, Key=again, Body=bytes(world.objects[again][0]))
+    parsed = parse_key(world.layout, again)
+    assert parsed is not None
+    world.expect("not_current_version", uuid_text(parsed.segment_id))
     return world
 
 
