@@ -14,7 +14,7 @@ import google_crc32c
 import pytest
 
 from deploy.dev.fault_proxy import Fault, Kind
-from rlmm_daemon.adapters.storage.s3 import leftovers
+from rlmm_daemon.adapters.storage.s3 import Rates, leftovers
 from rlmm_daemon.codec.marker import Presence, encode, presence_key
 from rlmm_daemon.daemon.sources import FileSource
 from rlmm_daemon.domain.errors import (
@@ -562,6 +562,25 @@ async def test_rates_bound_a_copy_and_a_change_is_felt_by_one_in_flight(world):
         await until(lambda: progress.bytes_done > 0)
         storage._copy_rate.set_rate(0)
     assert await read(storage, LOG) == BODY
+    await storage.close()
+
+
+async def test_rates_bound_a_read_and_a_change_is_felt_by_one_in_flight(world):
+    storage = await world.open()
+    await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    # At this rate the read would outlive the test; copies have their own.
+    storage.set_rates(Rates(fetch_bytes_per_second=4 * 1024))
+    await storage.put_segment(segment(Buffer(BODY), prefix=f"{SEGMENT}x"), progress=Progress())
+    async with contextlib.aclosing(storage.fetch(LOG, 0, len(BODY))) as pieces:
+        got, loop = b"", asyncio.get_running_loop()
+        # A piece of more than a second's worth makes the next one wait; without a limit none does.
+        while (await asyncio.wait({more := loop.create_task(anext(pieces))}, timeout=1.0))[0]:
+            got += more.result()
+        assert len(got) < len(BODY) / 2
+        storage.set_rates(Rates())
+        got += await more
+        got += b"".join([piece async for piece in pieces])
+    assert got == BODY
     await storage.close()
 
 
