@@ -20,7 +20,8 @@ from rlmm_daemon.cli.options import json_option
 from rlmm_daemon.cli.output import show_error, show_facts, show_json, show_table
 from rlmm_daemon.config import load
 from rlmm_daemon.config.loading import load_reconcile
-from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
+from rlmm_daemon.domain.errors import ConfigError, InvalidArgument
+from rlmm_daemon.reconcile.errors import plain
 
 CLEAN: Final = 0
 FINDINGS: Final = 1
@@ -177,11 +178,12 @@ def _incomplete(*, as_json: bool) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except RlmmError as error:
-        show_error(error, as_json=as_json)
-        raise click.exceptions.Exit(INCOMPLETE) from error
     except ImportError as error:
         click.echo(f"rlmm: {error}; install the extra: pip install 'rlmm-daemon[spark]'", err=True)
+        raise click.exceptions.Exit(INCOMPLETE) from error
+    except Exception as error:
+        # Whatever it was: Python's own exit code for it is 1, which says "findings" here.
+        show_error(plain(error), as_json=as_json)
         raise click.exceptions.Exit(INCOMPLETE) from error
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from rlmm_daemon.reconcile import control, quarantine
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest
 from tests.reconcile.test_night import NOW
-from tests.reconcile.world import DAY, World
+from tests.reconcile.world import DAEMON_OF_KAFKA, DAY, PARTITIONS, World
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 SHA = "ab" * 32
@@ -87,6 +88,50 @@ def test_what_can_not_be_read_whole_is_exit_code_5(world: World, *, as_json: boo
     run = told("run", "--config", file, *(["--json"] if as_json else []))
     assert run.exit_code == reconcile.INCOMPLETE, run.output
     assert "no event log" in run.output
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_task_that_fails_is_exit_code_5_and_its_reason_is_told(world: World) -> None:
+    for _ in range(20):
+        world.store(world.live())
+    file = configured(world)
+    # The ends are found by walking the newest file of a log: damage in an older one is a task's.
+    log = max((world.home / "log").rglob("*.log"), key=lambda each: each.stat().st_size)
+    whole = bytearray(log.read_bytes())
+    begin = int(log.stem)
+    whole[len(whole) // 2] ^= 1
+    log.write_bytes(whole)
+    log.with_name(f"{begin + 100:020}.log").write_bytes(b"")
+    run = told("run", "--config", file)
+    assert run.exit_code == reconcile.INCOMPLETE, run.output
+    assert run.stderr.startswith("rlmm: metadata partition "), run.stderr
+    assert "Traceback" not in run.output
+    assert not (world.home / "out" / "latest").exists(), "nothing was judged"
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_cluster_that_does_not_answer_is_exit_code_5(world: World, *, as_json: bool) -> None:
+    file = configured(world)
+    daemon = world.home / "rlmm.toml"
+    storage = daemon.read_text().partition("[storage]")[2]
+    with socket.socket() as closed:  # bound and never listening: nobody else answers there
+        closed.bind(("127.0.0.1", 0))
+        daemon.write_text(
+            DAEMON_OF_KAFKA.format(
+                home=world.home,
+                count=PARTITIONS,
+                bootstrap=f"127.0.0.1:{closed.getsockname()[1]}",
+                storage=f"[storage]{storage}",
+            )
+        )
+        run = told("run", "--config", file, *(["--json"] if as_json else []))
+    assert run.exit_code == reconcile.INCOMPLETE, run.output
+    assert "Traceback" not in run.output
+    lines = run.stderr.splitlines()
+    assert len(lines) == 1, lines
+    if as_json:
+        assert json.loads(lines[0])["message"]
 
 
 @pytest.mark.usefixtures("spark")
