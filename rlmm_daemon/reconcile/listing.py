@@ -176,11 +176,7 @@ def _outermost(roots: Iterable[str]) -> list[str]:
 def _slices_below(config: Config, root: str) -> list[Slice]:
     """Return what lies directly below a root, and a slice for each thing that lies deeper."""
     if isinstance(config.storage, LocalStorage):
-        top = Path(config.storage.directory) / root
-        names = (
-            sorted(each.name for each in os.scandir(top) if each.is_dir()) if top.is_dir() else []
-        )
-        below = [f"{root}{name}/" for name in names]
+        below = [f"{root}{name}/" for name in _directories(config.storage, root)]
     else:
         try:
             found = s3_client.opened(config).list_with_delimiter(root or None)
@@ -191,10 +187,22 @@ def _slices_below(config: Config, root: str) -> list[Slice]:
     return [Slice(root, shallow=True), *deeper]
 
 
+def _directories(storage: LocalStorage, root: str) -> list[str]:
+    home = Path(storage.directory)
+    try:
+        if not home.is_dir():  # nothing is mounted there
+            raise Incomplete(f"there is no directory {str(home)!r}")
+        return sorted(each.name for each in os.scandir(home / root) if each.is_dir())
+    except FileNotFoundError:
+        return []  # no daemon has put anything below this prefix yet
+    except OSError as error:
+        raise _unreadable(error) from error
+
+
 def _local(storage: LocalStorage, part: Slice) -> Iterator[Listed]:
     root = Path(storage.directory)
     start = root / part.prefix.rpartition("/")[0]
-    for directory, names, file_names in os.walk(start):
+    for directory, names, file_names in os.walk(start, onerror=_told):
         if part.shallow:
             names.clear()
         for name in file_names:
@@ -203,11 +211,23 @@ def _local(storage: LocalStorage, part: Slice) -> Iterator[Listed]:
                 yield found
 
 
+def _told(error: OSError) -> None:
+    """Keep a walk from passing over what it can't read, as it would."""
+    if not isinstance(error, FileNotFoundError):  # deleted meanwhile
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> Incomplete:
+    return Incomplete(f"listing {error.filename!r} was cut short: {error.strerror}")
+
+
 def _stat(root: Path, key: str) -> Listed | None:
     try:
         status = (root / key).stat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unreadable(error) from error
     etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}"
     return Listed(key, status.st_size, status.st_mtime_ns // 1_000_000, etag)
 
