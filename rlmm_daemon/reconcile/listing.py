@@ -1,14 +1,15 @@
 """What lies in the storage, in slices that Spark tasks list side by side.
 
 A slice is a prefix, a user partition's as a rule, or a part of one that is large (`cutting`). S3 is
-listed by obstore, whose parser takes 65,000 keys a second where botocore's takes 14,000. It has no
-word for old versions: those of a versioned bucket are listed apart, by `s3_calls`.
+listed by obstore, whose parser takes 65,000 keys a second where botocore's takes 14,000 (`s3_pages`
+knows when botocore has to). It has no word for old versions: those of a versioned bucket are listed
+apart, by `s3_calls`.
 """
 
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +21,8 @@ import msgspec
 import pyarrow as pa
 from obstore.exceptions import BaseError
 
-from rlmm_daemon.config import Config, LocalStorage
-from rlmm_daemon.reconcile import cutting, s3_client
+from rlmm_daemon.config import Config, LocalStorage, S3Storage
+from rlmm_daemon.reconcile import cutting, s3_client, s3_pages
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.s3_calls import S3Calls
 from rlmm_daemon.reconcile.schema import OBJECTS, batch
@@ -29,6 +30,8 @@ from rlmm_daemon.reconcile.schema import OBJECTS, batch
 ROWS_PER_BATCH: Final = 10_000
 #: Ours and small: marker, presence, lease, manifests.
 CONTROL: Final = "_rlmm/"
+#: How a directory bucket's name ends: it tells its keys in no order.
+_UNORDERED: Final = "--x-s3"
 _PLANNERS: Final = 16
 _PAGE_KEYS: Final = 1_000
 
@@ -84,19 +87,20 @@ def slices(config: Config, layouts: Iterable[str]) -> list[Slice]:
         return found
     # Side by side: one request each, and there may be a hundred thousand.
     with ThreadPoolExecutor(_PLANNERS) as planners:
-        parts = [*chain.from_iterable(planners.map(partial(_cut, s3_client.opened(config)), found))]
+        parts = [*chain.from_iterable(planners.map(partial(_cut, config), found))]
     if S3Calls(config).is_versioned():
         parts += [msgspec.structs.replace(part, old=True) for part in parts]
     return parts
 
 
-def _cut(store: Any, part: Slice) -> list[Slice]:
-    if part.shallow:
+def _cut(config: Config, part: Slice) -> list[Slice]:
+    assert isinstance(config.storage, S3Storage), "only S3's slices are cut"
+    if part.shallow or config.storage.bucket.endswith(_UNORDERED):
         return [part]
 
     def page_after(key: str) -> list[str]:
         try:
-            page: list[Any] = next(iter(_pages(store, part.prefix, key or None)), [])
+            page = next(_pages(config, part.prefix, key or None), [])
         except BaseError as error:
             raise _cut_short(part.prefix, error) from error
         return [row["path"] for row in page]
@@ -149,7 +153,7 @@ def look_up(config: Config, key: str) -> Listed | None:
     except FileNotFoundError:
         return None
     except BaseError as error:
-        raise Incomplete(f"looking at {key!r}: {error}") from error
+        raise Incomplete(f"looking at {key!r}: {_reason(error)}") from error
 
 
 def _batch(rows: list[Listed]) -> pa.RecordBatch:
@@ -179,10 +183,9 @@ def _slices_below(config: Config, root: str) -> list[Slice]:
         below = [f"{root}{name}/" for name in _directories(config.storage, root)]
     else:
         try:
-            found = s3_client.opened(config).list_with_delimiter(root or None)
+            below = sorted(s3_pages.directly_below(config, root)[1])
         except BaseError as error:
             raise _cut_short(root, error) from error
-        below = sorted(f"{prefix.rstrip('/')}/" for prefix in found["common_prefixes"])
     deeper = [Slice(prefix) for prefix in below if prefix != CONTROL]
     return [Slice(root, shallow=True), *deeper]
 
@@ -234,15 +237,14 @@ def _stat(root: Path, key: str) -> Listed | None:
 
 def _s3(config: Config, part: Slice, pages_per_second_max: int) -> Iterator[Listed]:
     pause = 1 / pages_per_second_max if pages_per_second_max else 0.0
-    store = s3_client.opened(config)
     try:
         if part.shallow:
-            yield from map(_row, store.list_with_delimiter(part.prefix or None)["objects"])
+            yield from map(_row, s3_pages.directly_below(config, part.prefix)[0])
             return
-        for page in _pages(store, part.prefix, part.after):
+        for page in _pages(config, part.prefix, part.after):
             yield from map(_row, page)
             # Servers differ in the order of `/` and `-`, never by a page: cuts are digits.
-            if all(part.is_beyond(row["path"]) for row in page):
+            if page and all(part.is_beyond(row["path"]) for row in page):
                 return
             time.sleep(pause)
     except BaseError as error:
@@ -251,9 +253,12 @@ def _s3(config: Config, part: Slice, pages_per_second_max: int) -> Iterator[List
 
 
 def _cut_short(prefix: str, error: BaseError) -> Incomplete:
+    return Incomplete(f"listing {prefix!r} was cut short: {_reason(error)}")
+
+
+def _reason(error: BaseError) -> str:
     # The rest is the client's own state, for its authors.
-    reason = str(error).partition("\n\nDebug source")[0]
-    return Incomplete(f"listing {prefix!r} was cut short: {reason}")
+    return str(error).partition("\n\nDebug source")[0]
 
 
 def _old_versions(config: Config, part: Slice, pages_per_second_max: int) -> Iterator[Listed]:
@@ -270,9 +275,8 @@ def _old_versions(config: Config, part: Slice, pages_per_second_max: int) -> Ite
         time.sleep(pause)
 
 
-def _pages(store: Any, prefix: str, after: str | None) -> Any:
-    # Its prefixes are whole names: what is asked for has to end where a name ends.
-    return store.list(prefix or None, offset=after, chunk_size=_PAGE_KEYS)
+def _pages(config: Config, prefix: str, after: str | None) -> Iterator[Sequence[s3_pages.Row]]:
+    return s3_pages.pages(config, prefix, after=after, page_keys=_PAGE_KEYS)
 
 
 def _row(row: Any) -> Listed:

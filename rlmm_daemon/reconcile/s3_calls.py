@@ -1,7 +1,7 @@
-"""The S3 calls that obstore has not: old versions, and tags. Blocking, for Spark tasks and threads.
+"""The S3 calls that obstore has not: old versions, tags, and keys of any shape. Blocking.
 
-Both are extras of a run: where a server does not have them, or the daemon's keys may not, the run
-goes on without, and `Unsupported` says which it was.
+Versions and tags are extras of a run: where a server does not have them, or the daemon's keys may
+not, the run goes on without, and `Unsupported` says which it was.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ class S3Calls:
         if shallow:
             marks["Delimiter"] = "/"
         while True:
-            page = self._versions(Prefix=prefix, **marks)
+            page = self._listing("list_object_versions", Prefix=prefix, **marks)
             yield page.get("Versions", ())
             if not page.get("IsTruncated"):
                 return
@@ -98,11 +98,30 @@ class S3Calls:
             if page.get("NextVersionIdMarker"):
                 marks["VersionIdMarker"] = page["NextVersionIdMarker"]
 
-    def _versions(self, **arguments: str) -> Any:
+    def objects(
+        self, prefix: str, *, after: str | None = None, shallow: bool = False
+    ) -> Iterator[Row]:
+        """Yield answers to a listing of a prefix, behind a key; `shallow`: directly below.
+
+        Raises:
+            Incomplete: the server did not tell all.
+        """
+        marks = {"StartAfter": after} if after else {}
+        if shallow:
+            marks["Delimiter"] = "/"
+        while True:
+            page = self._listing("list_objects_v2", Prefix=prefix, **marks)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            marks["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _listing(self, name: str, **arguments: str) -> Any:
         try:
-            return self._call("list_object_versions", **arguments)
+            return self._call(name, **arguments)
         except Unsupported as error:
-            raise Incomplete(f"listing versions: {error}") from error
+            prefix = arguments["Prefix"]
+            raise Incomplete(f"listing {prefix!r} was cut short: {error}") from error
 
     def tag(self, key: str, name: str, value: str | None) -> None:
         """Set one tag of an object, or take it away; its others stay.

@@ -1,0 +1,94 @@
+"""Every key of a bucket is listed once, whatever its name, or the listing is an error."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlmm_daemon.reconcile import cutting, listing
+from rlmm_daemon.reconcile.errors import Incomplete
+from tests.unit.reconcile.bucket import SECRET, Bucket, serving
+
+#: Keys that anybody may put and that are no paths.
+ODD = ("a//b", "x/../y", "x/./z", "new\nline", "esc\x1b", "../up", "/lead", "//", "d/e//f")
+PLAIN = ("stray", "a/b", "a/c/d", "orders-0/one", "orders-0/two", "x/w", "ü/~ %2F+", "new")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    with serving(tmp_path, []) as bucket:
+        yield bucket
+
+
+def keys(bucket: Bucket) -> list[str]:
+    parts = listing.slices(bucket.config, [""])
+    return sorted(each.key for part in parts for each in listing.objects(bucket.config, part))
+
+
+def test_keys_that_are_no_paths_are_listed_beside_the_others(bucket: Bucket) -> None:
+    bucket.keys = [*ODD, *PLAIN]
+    assert keys(bucket) == sorted(bucket.keys)
+
+
+@pytest.mark.parametrize("odd", ["a//b", "../up", "/lead", "new\nline"])
+def test_one_odd_key_does_not_end_a_listing(bucket: Bucket, odd: str) -> None:
+    bucket.keys = [odd, *PLAIN]
+    assert keys(bucket) == sorted(bucket.keys)
+
+
+@pytest.mark.parametrize("place", [0, 10, 25, 39])
+def test_a_page_in_the_middle_that_has_an_odd_key_costs_none_and_doubles_none(
+    bucket: Bucket, place: int
+) -> None:
+    bucket.page_keys = 10
+    bucket.keys = [f"p/{number:03}" for number in range(40)]
+    bucket.keys[place] += "//odd"
+    assert keys(bucket) == sorted(bucket.keys)
+
+
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("failed_page", [1, 2])
+def test_a_listing_that_is_cut_anywhere_is_an_error(
+    bucket: Bucket, failed_page: int, *, odd: bool
+) -> None:
+    bucket.page_keys = 10
+    bucket.keys = [f"p/{number:03}" for number in range(30)] + ["p//"] * odd
+    asked: set[str] = set()
+
+    def fails(query: dict[str, str]) -> tuple[int, str] | None:
+        # Told apart by where they begin: a request is repeated, and another client may ask again.
+        asked.add(query.get("continuation-token") or query.get("start-after", ""))
+        return (403, "AccessDenied") if len(asked) >= failed_page else None
+
+    part = listing.Slice("p/")
+    bucket.fails = fails
+    with pytest.raises(Incomplete, match="cut short"):
+        [*listing.objects(bucket.config, part)]
+    bucket.fails = lambda _query: None
+    assert len([*listing.objects(bucket.config, part)]) == len(bucket.keys)
+
+
+def test_keys_that_come_in_no_order_are_never_cut(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_PAGE_KEYS", 10)
+    monkeypatch.setattr(cutting.cuts, "__kwdefaults__", {"slice_keys": 60})
+    bucket.page_keys = 10
+    bucket.keys = [f"p/{number * 1000:020}-x" for number in range(200)]
+    assert len(listing.slices(bucket.config, [""])) > 3
+    storage = msgspec.structs.replace(bucket.config.storage, bucket="segments--euw1-az1--x-s3")
+    express = msgspec.structs.replace(bucket.config, storage=storage)
+    assert listing.slices(express, [""]) == [listing.Slice("", shallow=True), listing.Slice("p/")]
+
+
+def test_what_is_told_of_a_failure_holds_nothing_of_the_clients_state(bucket: Bucket) -> None:
+    bucket.fails = lambda _query: (403, "AccessDenied")
+    with pytest.raises(Incomplete) as looked:
+        listing.look_up(bucket.config, "p/one")
+    with pytest.raises(Incomplete) as listed:
+        [*listing.objects(bucket.config, listing.Slice("p/"))]
+    for told in (looked.value.message, listed.value.message):
+        assert "Debug source" not in told
+        assert SECRET not in told
+        assert "\n" not in told
