@@ -79,6 +79,8 @@ def slices(config: Config, layouts: Iterable[str]) -> list[Slice]:
     Raises:
         Incomplete: the storage did not say what lies there.
     """
+    if isinstance(config.storage, S3Storage) and config.storage.bucket.endswith(_UNORDERED):
+        raise Incomplete("a directory bucket tells its keys in no order: slices would miss some")
     roots = _outermost(f"{prefix}/" if prefix else "" for prefix in layouts)
     found: list[Slice] = []
     for root in roots:
@@ -94,8 +96,7 @@ def slices(config: Config, layouts: Iterable[str]) -> list[Slice]:
 
 
 def _cut(config: Config, part: Slice) -> list[Slice]:
-    assert isinstance(config.storage, S3Storage), "only S3's slices are cut"
-    if part.shallow or config.storage.bucket.endswith(_UNORDERED):
+    if part.shallow:
         return [part]
 
     def page_after(key: str) -> list[str]:

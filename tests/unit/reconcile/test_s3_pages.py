@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlmm_daemon.reconcile import cutting, listing
+from rlmm_daemon.reconcile import listing
 from rlmm_daemon.reconcile.errors import Incomplete
 from tests.unit.reconcile.bucket import SECRET, Bucket, serving
 
@@ -69,17 +69,11 @@ def test_a_listing_that_is_cut_anywhere_is_an_error(
     assert len([*listing.objects(bucket.config, part)]) == len(bucket.keys)
 
 
-def test_keys_that_come_in_no_order_are_never_cut(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listing, "_PAGE_KEYS", 10)
-    monkeypatch.setattr(cutting.cuts, "__kwdefaults__", {"slice_keys": 60})
-    bucket.page_keys = 10
-    bucket.keys = [f"p/{number * 1000:020}-x" for number in range(200)]
-    assert len(listing.slices(bucket.config, [""])) > 3
+def test_keys_that_come_in_no_order_are_not_cut_into_slices(bucket: Bucket) -> None:
     storage = msgspec.structs.replace(bucket.config.storage, bucket="segments--euw1-az1--x-s3")
     express = msgspec.structs.replace(bucket.config, storage=storage)
-    assert listing.slices(express, [""]) == [listing.Slice("", shallow=True), listing.Slice("p/")]
+    with pytest.raises(Incomplete, match="directory bucket"):
+        listing.slices(express, [""])
 
 
 def test_what_is_told_of_a_failure_holds_nothing_of_the_clients_state(bucket: Bucket) -> None:
