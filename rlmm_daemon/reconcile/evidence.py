@@ -1,6 +1,6 @@
 """What the guards are shown: what the storage says of itself, what was read of the log."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.quarantine import Manifest
 from rlmm_daemon.reconcile.schema import Kind
 
-#: Rows of UNREADABLE that are worth naming; one is enough to refuse.
+#: Unaccepted rows of UNREADABLE that are worth naming; one is enough to refuse.
 UNREADABLE_MAX: Final = 100
 
 
@@ -55,7 +55,6 @@ def gathered(
         row["number"]: [(tile["start_offset"], tile["offset"]) for tile in row["tiles"]]
         for row in tiles.take(view.identity.partition_count)
     }
-    odd = events.where(f"kind = {int(Kind.UNREADABLE)}").take(UNREADABLE_MAX)
     pairs = {
         (number, seen.leader_epoch)
         for presence in told.presences.values()
@@ -68,11 +67,28 @@ def gathered(
         cluster_id=cluster_id,
         log=view,
         read=read,
-        unreadable=[_unreadable(row) for row in odd],
+        unreadable=unaccepted(spark, events, told.accepted),
         accepted=told.accepted,
         presences=told.presences,
         epoch_ends=log_reading.epoch_ends(daemon, pairs),
     )
+
+
+def unaccepted(
+    spark: Any, events: Any, accepted: Collection[tuple[int, int, str]]
+) -> list[guards.Unreadable]:
+    """Return records that are no event and that nobody accepted, as many as are worth naming.
+
+    The accepted ones go first: among those that are taken they would hide the others.
+    """
+    known = spark.createDataFrame(
+        sorted(accepted), "metadata_partition int, offset bigint, sha256 string"
+    )
+    odd = events.where(f"kind = {int(Kind.UNREADABLE)}").selectExpr(
+        "metadata_partition", "offset", "detail", "split(detail, ' ')[0] AS sha256"
+    )
+    left = odd.join(known, ["metadata_partition", "offset", "sha256"], "left_anti")
+    return [_unreadable(row) for row in left.take(UNREADABLE_MAX)]
 
 
 def _unreadable(row: Any) -> guards.Unreadable:

@@ -191,7 +191,13 @@ def _told(row: Row) -> Told:
 
 def _recorded(segment: Segment) -> Recorded:
     sizes = {LOG: segment.log_size, **segment.sizes} if segment.state is not None else {}
-    return Recorded(state=segment.state, event_ms=segment.event_ms, held=segment.held, sizes=sizes)
+    return Recorded(
+        state=segment.state,
+        refused=segment.named and segment.state is None,
+        event_ms=segment.event_ms,
+        held=segment.held,
+        sizes=sizes,
+    )
 
 
 def _batch(found: list[dict[str, Any]]) -> pa.RecordBatch:

@@ -1,9 +1,10 @@
 """What a listing and the log say of one segment together, as findings; and what may be condemned.
 
-The log is the truth. An object is an orphan only if no event names its segment, which is sound
-because COPY_SEGMENT_STARTED is applied before the first byte is put, and the listing is older than
-the log that it is compared with. What is absent from a listing is only a hint: a listing is a
-picture of minutes, so `Judged.confirm` asks for a fresh read of the log and then of the object.
+The log is the truth. An object is condemned as an orphan only if no event names its segment (be it
+one that the life cycle refuses), which is sound because COPY_SEGMENT_STARTED is applied before the
+first byte is put, and the listing is older than the log that it is compared with. What is absent
+from a listing is only a hint: a listing is a picture of minutes, so `Judged.confirm` asks for a
+fresh read of the log and then of the object.
 
     the log's last word      an object that is there     an object that is not
     none                     orphan_object
@@ -143,9 +144,12 @@ CONDEMNABLE: Final = frozenset(kind for kind, rule in RULES.items() if rule.cond
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the log says of one segment. `state` None: no event ever named it."""
+    """What the log says of one segment. `state` None: no legal event ever named it."""
 
     state: SegmentState | None
+    #: `state` None, and yet events name it, all of them refused: its COPY_SEGMENT_STARTED may be
+    #: one of the records that nobody could read, so nothing is condemned for it.
+    refused: bool = False
     #: When its last event was written; brokers' clocks, so only good for ages.
     event_ms: int = 0
     #: DELETE_SEGMENT_STARTED replaced a COPY_SEGMENT_FINISHED that its writer had not seen: the
@@ -221,7 +225,8 @@ def judge_upload(recorded: Recorded, initiated_ms: int, ages: Ages) -> Judged | 
     if age_ms <= ages.grace_ms:
         return None
     # A segment that is being copied may have begun its upload anew just now.
-    condemned = not recorded.held and recorded.state is not SegmentState.COPY_SEGMENT_STARTED
+    condemned = not (recorded.held or recorded.refused)
+    condemned = condemned and recorded.state is not SegmentState.COPY_SEGMENT_STARTED
     condemned = condemned and not ages.spares(initiated_ms)
     return Judged(kind=F.INCOMPLETE_UPLOAD, facts=f"age_ms={age_ms}", condemned=condemned)
 
@@ -234,14 +239,21 @@ def _unwanted(
     for suffix, found in present.items():
         # An event from a clock that runs ahead makes the object younger, never older.
         age_ms = ages.listed_ms - max(found.modified_ms, recorded.event_ms)
-        spared = recorded.held or ages.spares(found.modified_ms)
-        reason = " held" if recorded.held else " older than an accepted loss" if spared else ""
+        reason = _spared(recorded, found, ages)
         yield Judged(
             kind=kind,
             suffix=suffix,
             facts=f"age_ms={age_ms}{reason}",
-            condemned=age_ms > ages.grace_ms and not spared,
+            condemned=age_ms > ages.grace_ms and not reason,
         )
+
+
+def _spared(recorded: Recorded, found: Present, ages: Ages) -> str:
+    if recorded.held:
+        return " held"
+    if recorded.refused:
+        return " an event that was refused names it"
+    return " older than an accepted loss" if ages.spares(found.modified_ms) else ""
 
 
 def _stuck(kind: Finding, recorded: Recorded, oldest_ms: int) -> Iterator[Judged]:

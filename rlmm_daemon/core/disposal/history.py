@@ -34,6 +34,8 @@ class Segment:
     """A segment behind its last event. `state` None: no legal event was found."""
 
     state: S | None = None
+    #: Some event names it, be it one that the life cycle refuses.
+    named: bool = False
     event_ms: int = 0
     held: bool = False
     log_size: int = 0
@@ -56,6 +58,7 @@ def last_word(events: Iterable[Told]) -> Segment:
 
 
 def _apply(segment: Segment, event: Told) -> None:
+    segment.named = True
     # A segment that is gone may begin anew: `rlmm log repair` puts held ones back so.
     before = None if segment.state is S.DELETE_SEGMENT_FINISHED else segment.state
     # Only a record of its own begins a segment, and it says COPY_SEGMENT_STARTED (Kafka's rule).

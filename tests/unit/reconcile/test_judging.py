@@ -74,6 +74,18 @@ def test_an_old_orphan_is_condemned_and_a_young_one_only_told() -> None:
     assert condemned([stored(days=0.9)]) == [False]
 
 
+@pytest.mark.parametrize(
+    "only", [S.COPY_SEGMENT_FINISHED, S.DELETE_SEGMENT_STARTED, S.DELETE_SEGMENT_FINISHED]
+)
+def test_what_an_event_names_is_never_condemned_though_the_life_cycle_refuses_it(only: S) -> None:
+    # Its COPY_SEGMENT_STARTED is a record that could not be read, and was accepted.
+    upload = stored(upload_id="u")
+    found = findings([event(1, only), stored(), upload])
+    assert [each["condemned"] for each in found] == [False, False]
+    assert "an event that was refused names it" in found[0]["facts"]
+    assert condemned([stored(), upload]) == [True, True]
+
+
 @pytest.mark.parametrize("number", [None, NUMBER])
 def test_what_is_older_than_an_accepted_loss_is_told_and_never_condemned(
     number: int | None,
