@@ -24,7 +24,13 @@ ACCEPTED_KEY: Final = f"{HOME}accepted-records.json"
 #: Not a daemon's: whose leftovers are its own to sweep.
 OWNER: Final = "reconcile"
 RACES_MAX: Final = 20
+#: Of each of them; another one is refused untouched.
+FORMAT: Final = 1
 _S = TypeVar("_S", bound=msgspec.Struct)
+
+
+class _Versioned(msgspec.Struct):
+    format: int
 
 
 class AcceptedRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +46,7 @@ class AcceptedRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class AcceptedRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of them."""
 
-    format: int = 1
+    format: int = FORMAT
     records: tuple[AcceptedRecord, ...] = ()
 
     def keys(self) -> frozenset[tuple[int, int, str]]:
@@ -129,6 +135,9 @@ def decode(data: bytes, kind: type[_S]) -> _S:
         Malformed: it is damaged, or newer than this program.
     """
     try:
+        version = msgspec.json.decode(data, type=_Versioned).format
+        if version != FORMAT:
+            raise Malformed(f"{kind.__name__}: format {version} is not known to this version")
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
         raise Malformed(f"{kind.__name__}: {error}") from error

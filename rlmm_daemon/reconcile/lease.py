@@ -24,7 +24,7 @@ class LeaseHeld(RlmmError):
 class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The object's content."""
 
-    format: int = 1
+    format: int = control.FORMAT
     owner: str
     #: Grows by one with every owner.
     fence: int

@@ -18,8 +18,12 @@ from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.reconcile import control
 
 MANIFESTS: Final = f"{control.HOME}manifests/"
-#: So that a manifest stays far below the size of a control object.
-ENTRIES_MAX: Final = 2_000
+#: Of a manifest's entries: half of what a control object may have (CONTROL_BYTES_MAX).
+MANIFEST_BYTES_MAX: Final = 512 * 1024
+#: What an entry has more within a manifest than alone: two spaces in each of its lines.
+_INDENTED_BYTES: Final = 32
+#: Key, ETag, second of LastModified, upload id.
+Identity = tuple[str, str, int, str | None]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,16 +39,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     segment_id: str | None = None
     upload_id: str | None = None
 
-    def same(self, other: "Entry") -> bool:
-        """Return whether both name one and the same state of one object."""
-        mine = (self.key, self.etag, self.modified_ms, self.upload_id)
-        return mine == (other.key, other.etag, other.modified_ms, other.upload_id)
+    @property
+    def identity(self) -> Identity:
+        """Return what names one state of one object.
+
+        The whole second: some servers list milliseconds, and no answer to HEAD can have them.
+        """
+        return self.key, self.etag, self.modified_ms // 1_000, self.upload_id
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One list of quarantined objects."""
 
-    format: int = 1
+    format: int = control.FORMAT
     run: str
     fence: int
     created_ms: int
@@ -71,6 +78,33 @@ class Plan:
     left: int
 
 
+def standing(
+    manifests: Mapping[str, Manifest], safety: Safety, now_ms: int
+) -> Mapping[Identity, bool]:
+    """Return what is quarantined: True what is due to be deleted, False what is left alone.
+
+    What is left alone has not been listed for the whole quarantine, or was restored: for good, and
+    whatever other manifest names it.
+    """
+    due_ms = now_ms - safety.quarantine_hours * 3_600_000
+    found: dict[Identity, bool] = {}
+    for manifest in manifests.values():
+        for entry in manifest.entries:
+            due = manifest.created_ms <= due_ms
+            found[entry.identity] = found.get(entry.identity, False) or due
+    return {**found, **dict.fromkeys(restored(manifests), False)}
+
+
+def restored(manifests: Mapping[str, Manifest]) -> frozenset[Identity]:
+    """Return what an operator took out of force."""
+    return frozenset(
+        entry.identity
+        for manifest in manifests.values()
+        if manifest.restored
+        for entry in manifest.entries
+    )
+
+
 def plan(
     condemned: Collection[Entry],
     manifests: Mapping[str, Manifest],
@@ -78,48 +112,53 @@ def plan(
     safety: Safety,
     now_ms: int,
 ) -> Plan:
-    """Return what to delete and what to quarantine, oldest first, within the caps of one run."""
-    listed: dict[tuple[str, str | None], list[tuple[Manifest, Entry]]] = {}
-    for manifest in manifests.values():
-        for entry in manifest.entries:
-            listed.setdefault((entry.key, entry.upload_id), []).append((manifest, entry))
-    due_ms = now_ms - safety.quarantine_hours * 3_600_000
-    delete, fresh = [], []
-    for entry in sorted(condemned, key=lambda each: each.modified_ms):
-        known = [(m, e) for m, e in listed.get((entry.key, entry.upload_id), ()) if e.same(entry)]
-        if any(manifest.restored for manifest, _ in known):
-            continue
-        if not known:
-            fresh.append(entry)
-        elif min(manifest.created_ms for manifest, _ in known) <= due_ms:
-            delete.append(entry)
-    deleted = capped(delete, totals, safety)
-    quarantined = capped(fresh, totals, safety)
-    left = len(delete) + len(fresh) - len(deleted) - len(quarantined)
-    return Plan(delete=tuple(deleted), quarantine=tuple(quarantined), left=left)
+    """Return what to delete and what to quarantine, oldest first, within the caps of one run.
+
+    Both share the caps, and what is due goes first.
+    """
+    known = standing(manifests, safety, now_ms)
+    oldest = sorted(condemned, key=lambda entry: entry.modified_ms)
+    due = [entry for entry in oldest if known.get(entry.identity)]
+    fresh = [entry for entry in oldest if entry.identity not in known]
+    budget = _Budget(totals, safety)
+    deleted, quarantined = budget.taken_of(due), budget.taken_of(fresh)
+    left = len(due) + len(fresh) - len(deleted) - len(quarantined)
+    return Plan(delete=deleted, quarantine=quarantined, left=left)
 
 
-def capped(entries: Iterable[Entry], totals: Totals, safety: Safety) -> list[Entry]:
-    """Return as many as one run may touch: by number, by share of objects, by share of bytes."""
-    count_max = min(safety.objects_max, int(totals.objects * safety.share_max))
-    bytes_max = int(totals.bytes * safety.share_max)
-    chosen: list[Entry] = []
-    for entry in entries:
-        if len(chosen) >= count_max or bytes_max < entry.size:
-            break
-        bytes_max -= entry.size
-        chosen.append(entry)
-    return chosen
+class _Budget:
+    """What one run may touch: by number, by share of objects, by share of bytes."""
+
+    def __init__(self, totals: Totals, safety: Safety) -> None:
+        self._objects = min(safety.objects_max, int(totals.objects * safety.share_max))
+        self._bytes = int(totals.bytes * safety.share_max)
+
+    def taken_of(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """Return what still fits; one that is too large keeps nothing back that is behind it."""
+        chosen: list[Entry] = []
+        for entry in entries:
+            if self._objects <= 0:
+                break
+            if entry.size <= self._bytes:
+                self._objects -= 1
+                self._bytes -= entry.size
+                chosen.append(entry)
+        return tuple(chosen)
 
 
-def manifests_of(run: str, fence: int, now_ms: int, entries: Collection[Entry]) -> list[Manifest]:
+def manifests_of(run: str, fence: int, now_ms: int, entries: Iterable[Entry]) -> list[Manifest]:
     """Return the entries as manifests of a bounded size."""
-    every = [*entries]
+    groups: list[list[Entry]] = []
+    room = 0
+    for entry in entries:
+        size = len(control.encode(entry)) + _INDENTED_BYTES
+        if size > room:
+            groups.append([])
+            room = MANIFEST_BYTES_MAX
+        room -= size
+        groups[-1].append(entry)
     return [
-        Manifest(
-            run=run, fence=fence, created_ms=now_ms, entries=tuple(every[at : at + ENTRIES_MAX])
-        )
-        for at in range(0, len(every), ENTRIES_MAX)
+        Manifest(run=run, fence=fence, created_ms=now_ms, entries=tuple(group)) for group in groups
     ]
 
 

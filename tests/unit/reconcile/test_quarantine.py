@@ -6,9 +6,10 @@ import pytest
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.config.reconcile import Safety
-from rlmm_daemon.domain.errors import InvalidArgument
-from rlmm_daemon.reconcile import quarantine
-from rlmm_daemon.reconcile.lease import LEASE_KEY, Holder, LeaseHeld
+from rlmm_daemon.codec.marker import CONTROL_BYTES_MAX
+from rlmm_daemon.domain.errors import InvalidArgument, Malformed
+from rlmm_daemon.reconcile import control, quarantine
+from rlmm_daemon.reconcile.lease import LEASE_KEY, Holder, Lease, LeaseHeld
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest, Totals, plan
 
 HOUR = 3_600_000
@@ -40,7 +41,8 @@ def test_what_is_no_longer_condemned_is_not_deleted() -> None:
 
 @pytest.mark.parametrize("change", ["etag", "modified_ms", "upload_id"])
 def test_another_object_under_the_key_begins_its_quarantine_anew(change: str) -> None:
-    other = msgspec.structs.replace(entry(), **{change: 9 if change == "modified_ms" else "f"})
+    value = 9_000 if change == "modified_ms" else "f"
+    other = msgspec.structs.replace(entry(), **{change: value})
     made = plan([other], manifest(entry()), MANY, SAFETY, NOW)
     assert made.delete == ()
     assert made.quarantine == (other,)
@@ -60,31 +62,109 @@ def test_a_restored_manifest_spares_its_objects_for_good() -> None:
     ],
 )
 def test_a_run_takes_no_more_than_its_caps(totals: Totals, chosen: int) -> None:
-    made = plan([entry(n) for n in range(50)], {}, totals, SAFETY, NOW)
+    every = [entry(n) for n in range(50)]
+    made = plan(every, {}, totals, SAFETY, NOW)
     assert [each.key for each in made.quarantine] == [f"k{n}" for n in range(chosen)]
     assert made.left == 50 - chosen
+    made = plan(every, manifest(*every), totals, SAFETY, NOW)
+    assert [each.key for each in made.delete] == [f"k{n}" for n in range(chosen)]
+    assert (made.left, made.quarantine) == (50 - chosen, ())
 
 
-def test_a_run_takes_at_most_ten_thousand_objects() -> None:
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_run_takes_at_most_ten_thousand_objects(listed: bool) -> None:
     every = [entry(n) for n in range(10_050)]
-    assert (
-        len(plan(every, {}, Totals(objects=10**9, bytes=10**15), SAFETY, NOW).quarantine) == 10_000
-    )
+    manifests = manifest(*every) if listed else {}
+    made = plan(every, manifests, Totals(objects=10**9, bytes=10**15), SAFETY, NOW)
+    assert len(made.delete if listed else made.quarantine) == 10_000
+
+
+@pytest.mark.parametrize(
+    "totals", [Totals(objects=1_000, bytes=10**12), Totals(objects=10**9, bytes=10_000)]
+)
+def test_what_is_deleted_and_what_is_quarantined_share_one_cap(totals: Totals) -> None:
+    old, new = [entry(n) for n in range(6)], [entry(n) for n in range(-50, 0)]
+    made = plan([*new, *old], manifest(*old), totals, SAFETY, NOW)
+    assert (made.delete, made.quarantine) == (tuple(old), tuple(new[:4]))
+    assert made.left == 46
+
+
+def test_one_object_beyond_the_cap_does_not_keep_back_what_is_behind_it() -> None:
+    large = msgspec.structs.replace(entry(0), size=6_000)
+    made = plan([large, entry(1), entry(2)], {}, Totals(objects=10**6, bytes=5_000), SAFETY, NOW)
+    assert (made.quarantine, made.left) == ((entry(1), entry(2)), 1)
+
+
+def test_what_waits_is_told_from_what_is_due() -> None:
+    restored, due, waiting = (entry(n) for n in range(3))
+    manifests = {
+        **{"a": manifest(restored, due)["r-001.json"]},
+        **{"b": manifest(waiting, age_hours=1)["r-001.json"]},
+        **{"c": manifest(restored, age_hours=1, restored=True)["r-001.json"]},
+        **{"d": manifest(due, age_hours=1)["r-001.json"]},
+    }
+    assert quarantine.standing(manifests, SAFETY, NOW) == {
+        due.identity: True, waiting.identity: False, restored.identity: False
+    }  # fmt: skip
+
+
+def test_a_listing_with_milliseconds_names_the_same_object_as_one_without() -> None:
+    precise = msgspec.structs.replace(entry(), modified_ms=1_999)
+    whole = msgspec.structs.replace(entry(), modified_ms=1_000)
+    other = msgspec.structs.replace(entry(), modified_ms=2_000)
+    assert plan([whole], manifest(precise), MANY, SAFETY, NOW).delete == (whole,)
+    assert plan([other], manifest(precise), MANY, SAFETY, NOW).quarantine == (other,)
 
 
 async def test_manifests_are_written_read_and_restored() -> None:
     storage = MemoryStorage(clock=SystemClock())
     await storage.open()
-    made = quarantine.manifests_of("run", 3, NOW, [entry(n) for n in range(2_001)])
+    every = [entry(n) for n in range(5_001)]
+    made = quarantine.manifests_of("run", 3, NOW, every)
+    assert len(made) > 1
     names = await quarantine.write_manifests(storage, made)
-    assert [len(m.entries) for m in (await quarantine.read_manifests(storage)).values()] == [
-        2000,
-        1,
-    ]
+    read = (await quarantine.read_manifests(storage)).values()
+    assert [each for one in read for each in one.entries] == every
     await quarantine.restore(storage, names[0])
     assert (await quarantine.read_manifests(storage))[names[0]].restored
     with pytest.raises(InvalidArgument, match="no manifest"):
         await quarantine.restore(storage, "none.json")
+
+
+def test_a_manifest_of_the_longest_names_is_one_that_can_be_read_again() -> None:
+    longest = Entry(
+        key='"' * 1_024, size=10**15, etag="e" * 64, modified_ms=NOW, kind="deleted_but_present",
+        topic_id="t" * 22, partition=2**31 - 1, segment_id="s" * 22, upload_id="u" * 1_024,
+    )  # fmt: skip
+    made = quarantine.manifests_of("run", 3, NOW, [longest] * 2_000)
+    assert sum(len(each.entries) for each in made) == 2_000
+    assert max(len(control.encode(each)) for each in made) < CONTROL_BYTES_MAX / 2 + 10_000
+
+
+@pytest.mark.parametrize("kind", [Manifest, Lease, control.AcceptedRecords])
+def test_what_a_newer_version_wrote_is_left_alone(kind: type[msgspec.Struct]) -> None:
+    values = {
+        Manifest: Manifest(run="r", fence=1, created_ms=NOW, entries=()),
+        Lease: Lease(owner="o", fence=1, expires_ms=NOW),
+        control.AcceptedRecords: control.AcceptedRecords(),
+    }
+    data = control.encode(values[kind])
+    assert control.decode(data, kind) == values[kind]
+    with pytest.raises(Malformed, match="format 2 is not known"):
+        control.decode(data.replace(b'"format": 1', b'"format": 2'), kind)
+    for damaged in (data[:-3], b"[]", b"{}", data.replace(b"{", b'{"more": 1,', 1)):
+        with pytest.raises(Malformed):
+            control.decode(damaged, kind)
+
+
+async def test_nothing_is_read_beside_a_damaged_manifest() -> None:
+    storage = MemoryStorage(clock=SystemClock())
+    await storage.open()
+    await storage.put_control(f"{quarantine.MANIFESTS}a-001.json", b"{", if_etag=None)
+    with pytest.raises(Malformed):
+        await quarantine.read_manifests(storage)
+    with pytest.raises(InvalidArgument, match="can't be read"):
+        await quarantine.restore(storage, "a-001.json")
 
 
 class Clock:
