@@ -33,6 +33,8 @@ from rlmm_daemon.reconcile.schema import FINDINGS, batch
 
 ROWS_PER_BATCH: Final = 5_000
 Row = Mapping[str, Any]
+#: What a row says of an object, where the finding is that it is not there.
+_ABSENT: Final = dict.fromkeys(("key", "size", "modified_ms", "etag", "upload_id"))
 _segment_of = itemgetter("topic_id", "partition", "segment_id")
 
 
@@ -72,19 +74,23 @@ class Judge:
         uploads = [row for row in rows if row["upload_id"] is not None]
         stored = [row for row in rows if row["key"] is not None and row["upload_id"] is None]
         present: dict[str, tuple[Row, Present]] = {}
+        layout = next((each for each in self.layouts if each.number == segment.layout), None)
         for row in stored:
-            suffix = self._suffix(row, segment)
-            if suffix is None or suffix in present:
+            place = self._place(row, segment)
+            if place is None or place[1] in present:
                 yield self._unknown(row)
             else:
+                lies, suffix = place
+                # Where the log does not say it: with whatever else is there of the segment.
+                layout = layout or lies
                 whole = Present(suffix=suffix, size=row["size"], modified_ms=row["modified_ms"])
                 present[suffix] = row, whole
         recorded = _recorded(segment)
         listed = {suffix: whole for suffix, (_, whole) in present.items()}
         ages = self._ages(rows[0])
         for judged in judge(recorded, listed, ages):
-            row = present[judged.suffix][0] if judged.suffix in present else rows[0]
-            yield self._finding(judged, row, segment, self._key(judged, row, segment))
+            row = present[judged.suffix][0] if judged.suffix in present else {**rows[0], **_ABSENT}
+            yield self._finding(judged, row, segment, self._key(judged, row, segment, layout))
         for row in uploads:
             upload = judge_upload(recorded, row["modified_ms"], ages)
             if upload is not None:
@@ -102,7 +108,7 @@ class Judge:
         ]
         return replace(self.ages, loss_ms=max(at_ms, default=0))
 
-    def _suffix(self, row: Row, segment: Segment) -> str | None:
+    def _place(self, row: Row, segment: Segment) -> tuple[LayoutRow, str] | None:
         """Return which of the segment's objects a key is; None if it is not where that lies."""
         for layout in self.layouts:
             parsed = parse_key(Layout(layout.prefix, layout.kind), row["key"])
@@ -114,15 +120,18 @@ class Judge:
                     return None
                 if segment.layout not in (None, layout.number):
                     return None
-            return parsed.suffix
+            return layout, parsed.suffix
         return None
 
-    def _key(self, judged: Judged, row: Row, segment: Segment) -> str | None:
+    def _key(
+        self, judged: Judged, row: Row, segment: Segment, layout: LayoutRow | None
+    ) -> str | None:
         if not judged.suffix:
             return None
-        if row["key"] is not None and not judged.confirm:
+        if row["key"] is not None:
             return str(row["key"])
-        layout = next((each for each in self.layouts if each.number == segment.layout), None)
+        # Nothing of it is there and the log does not say where: daemons write the newest layout.
+        layout = layout or max(self.layouts, key=lambda each: each.number, default=None)
         if layout is None:
             return None
         topic_id = TopicId(uuid_bytes(row["topic_id"]))
@@ -158,7 +167,9 @@ class Judge:
             "partition": row["partition"],
             "segment_id": row["segment_id"],
             "key": key,
-            "bytes": row["size"] or (recorded if recorded is not None else segment.log_size),
+            "bytes": next(
+                size for size in (row["size"], recorded, segment.log_size) if size is not None
+            ),
             "age_ms": self.ages.listed_ms - since_ms,
             "facts": judged.facts,
             "action": rule.action,

@@ -42,7 +42,8 @@ def event(offset: int, state: S, **changes: Any) -> dict[str, Any]:
 
 
 def findings(rows: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
-    judge = Judge(cluster="c", layouts=LAYOUTS, ages=AGES, partition_count=COUNT, **changes)
+    known = {"cluster": "c", "layouts": LAYOUTS, "ages": AGES, "partition_count": COUNT}
+    judge = Judge(**{**known, **changes})
     schema = pa.schema([(name, _TYPES.get(name, pa.string())) for name in ROW_COLUMNS])
     batches = judge([pa.RecordBatch.from_pylist(rows, schema=schema)])
     found: list[dict[str, Any]] = pa.Table.from_batches(batches, schema=FINDINGS).to_pylist()
@@ -146,6 +147,20 @@ def test_a_live_segments_name_in_another_place_is_a_stranger() -> None:
     ]
     kinds = {(each["kind"], each["condemned"]) for each in findings(life)}
     assert kinds == {("unknown_key", False)}
+
+
+def test_what_was_recorded_without_a_place_is_asked_for_all_the_same() -> None:
+    life = [event(0, S.COPY_SEGMENT_STARTED), event(1, S.COPY_SEGMENT_FINISHED)]
+    (found,) = findings(life)
+    assert (found["kind"], found["key"], found["confirm"]) == ("missing_object", KEY + ".log", True)
+    # Of two layouts the one that anything of it lies under, else the newest.
+    two = (*LAYOUTS, LayoutRow(number=2, kind=LOCAL_TIERED_STORAGE, prefix="tier"))
+    assert [each["key"] for each in findings(life, layouts=two)] == [f"tier/{KEY}.log"]
+    (found,) = findings([*life, stored(".index")], layouts=two)
+    assert (found["kind"], found["key"]) == ("missing_object", KEY + ".log")
+    (found,) = findings([*life, stored(".index") | {"key": f"tier/{KEY}.index"}], layouts=two)
+    assert (found["kind"], found["key"]) == ("missing_object", f"tier/{KEY}.log")
+    assert findings([*life, stored()], layouts=two) == []
 
 
 def test_a_report_of_another_day_is_looked_at_again_before_it_counts() -> None:
