@@ -1,19 +1,23 @@
-"""What `--execute` does: a plan, then under a lease the deletions and the new manifests."""
+"""What `--execute` does: under a lease a plan, the deletions and the new manifests."""
 
 import asyncio
 import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql import functions
 
 from rlmm_daemon.config import Config
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.reconcile import control, executing, quarantine, tagging
+from rlmm_daemon.reconcile.last_look import LastLook, Refused
 from rlmm_daemon.reconcile.lease import Holder
-from rlmm_daemon.reconcile.quarantine import Entry, Manifest, Plan, Totals
+from rlmm_daemon.reconcile.quarantine import Entry, Identity, Manifest, Plan, Totals
 from rlmm_daemon.reconcile.summary import Night
 
 
@@ -33,23 +37,27 @@ class Actor:
     def act(self, found: Any, manifests: Mapping[str, Manifest]) -> None:
         """Delete what earlier manifests name and is condemned again, quarantine what is new.
 
+        `manifests` as they were when the run began: what is decided, is decided by those of then.
+        A guard that speaks against it by now is noted as any other: `Night.refused`.
+
         Raises:
             LeaseHeld: another run is deleting.
         """
-        # Those of earlier manifests and as many new ones as a run may take.
-        oldest = found.where("condemned").orderBy("modified_ms", "key")
-        condemned = [
-            quarantine.entry_of(row.asDict()) for row in oldest.take(2 * self.safety.objects_max)
-        ]
-        totals = Totals(objects=self.night.objects, bytes=self.night.object_bytes)
-        plan = quarantine.plan(condemned, manifests, totals, self.safety, self.now_ms)
-        self.night.left = plan.left
+        known = quarantine.standing(manifests, self.safety, self.now_ms)
+        condemned, beyond = oldest(found, known, 2 * self.safety.objects_max)
+        plan = self._plan(condemned, manifests)
         if plan.delete or plan.quarantine:
-            asyncio.run(self._carry_out(plan))
-            keys = [entry.key for entry in plan.quarantine if entry.upload_id is None]
-            self.night.tagged = tagging.tag_all(self.daemon, keys, self.night.run)
+            try:
+                plan = asyncio.run(self._carry_out(condemned))
+            except Refused as refused:
+                self.night.refused = refused.reasons
+        self.night.left = plan.left + beyond
 
-    async def _carry_out(self, plan: Plan) -> None:
+    def _plan(self, condemned: Collection[Entry], manifests: Mapping[str, Manifest]) -> Plan:
+        totals = Totals(objects=self.night.objects, bytes=self.night.object_bytes)
+        return quarantine.plan(condemned, manifests, totals, self.safety, self.now_ms)
+
+    async def _carry_out(self, condemned: Collection[Entry]) -> Plan:
         async with control.opened(self.daemon) as storage:
             lease = Holder(
                 storage,
@@ -58,39 +66,75 @@ class Actor:
                 now_ms=_now_ms,
             )
             await lease.acquire()
-            with (self.directory / "audit.jsonl").open("a", encoding="utf-8") as audit:
-
-                def note(line: Mapping[str, object]) -> None:
-                    audit.write(json.dumps({"at_ms": _now_ms(), **line}) + "\n")
-                    audit.flush()
-
-                executor = executing.Executor(
-                    self.daemon, storage, lease, safety=self.safety, ends=self.ends, audit=note
-                )
-                try:
-                    await executor.delete(plan.delete)
-                    await self._quarantine(storage, plan.quarantine, lease, note)
-                finally:
-                    self._note_done(executor.done)
-                    await lease.release()
+            look = LastLook(self.daemon, storage, started_ms=self.now_ms)
+            executor = executing.Executor(
+                self.daemon,
+                storage,
+                lease,
+                safety=self.safety,
+                ends=self.ends,
+                look=look,
+                audit=self._note,
+            )
+            try:
+                # Nobody else quarantines or deletes from here on: these manifests count.
+                plan = self._plan(condemned, (await look()).manifests)
+                await executor.delete(plan.delete)
+                await self._quarantine(storage, plan.quarantine, lease)
+            finally:
+                self._note_done(executor.done)
+                await lease.release()
+        keys = [entry.key for entry in plan.quarantine if entry.upload_id is None]
+        self.night.tagged = await asyncio.to_thread(
+            tagging.tag_all, self.daemon, keys, self.night.run
+        )
+        return plan
 
     async def _quarantine(
-        self,
-        storage: RemoteStorage,
-        entries: tuple[Entry, ...],
-        lease: Holder,
-        note: executing.Audit,
+        self, storage: RemoteStorage, entries: tuple[Entry, ...], lease: Holder
     ) -> None:
         await lease.renew()
         made = quarantine.manifests_of(self.night.run, lease.fence, self.now_ms, entries)
         self.night.manifests = await quarantine.write_manifests(storage, made)
         self.night.quarantined = len(entries)
-        for entry in entries:
-            note({"quarantined": entry.key, "kind": entry.kind, "fence": lease.fence})
+        self._note(
+            {"quarantined": entry.key, "kind": entry.kind, "fence": lease.fence}
+            for entry in entries
+        )
+
+    def _note(self, lines: Iterable[Mapping[str, object]]) -> None:
+        """Append to the audit log; when this returns, the lines outlive a crash of the machine."""
+        with (self.directory / "audit.jsonl").open("a", encoding="utf-8") as audit:
+            for line in lines:
+                audit.write(json.dumps({"at_ms": _now_ms(), **line}) + "\n")
+            audit.flush()
+            os.fsync(audit.fileno())
 
     def _note_done(self, done: executing.Done) -> None:
         self.night.deleted, self.night.deleted_bytes = done.deleted, done.deleted_bytes
         self.night.failed, self.night.dropped = done.failed, done.dropped
+
+
+def oldest(found: Any, known: Mapping[Identity, bool], limit: int) -> tuple[list[Entry], int]:
+    """Return what is condemned and may be acted on tonight, and how many there are beyond `limit`.
+
+    What is due comes first, then the oldest. What waits or was restored (False in `known`) is left
+    out before any is taken: it would keep back what is behind it.
+    """
+    rows = [(*identity, due) for identity, due in known.items()]
+    quarantined = found.sparkSession.createDataFrame(
+        rows, "key string, etag string, second bigint, upload_id string, due boolean"
+    )
+    condemned = found.where("condemned").alias("found")
+    same = (
+        "found.key = listed.key AND coalesce(found.etag, '') = listed.etag"
+        " AND found.modified_ms DIV 1000 = listed.second AND found.upload_id <=> listed.upload_id"
+    )
+    joined = condemned.join(quarantined.alias("listed"), functions.expr(same), "left")
+    eligible = joined.where("due IS NULL OR due").selectExpr("found.*", "due")
+    taken = eligible.orderBy(functions.expr("due IS NULL"), "modified_ms", "key").take(limit)
+    beyond = eligible.count() - limit if len(taken) == limit else 0
+    return [quarantine.entry_of(row.asDict()) for row in taken], beyond
 
 
 def _now_ms() -> int:

@@ -55,13 +55,7 @@ def gathered(
         row["number"]: [(tile["start_offset"], tile["offset"]) for tile in row["tiles"]]
         for row in tiles.take(view.identity.partition_count)
     }
-    pairs = {
-        (number, seen.leader_epoch)
-        for presence in told.presences.values()
-        if presence is not None
-        for number, seen in presence.partitions.items()
-        if seen.leader_epoch >= 0 and number < view.identity.partition_count
-    }
+    pairs = epochs_of(told.presences, view)
     return guards.Evidence(
         marker=told.marker,
         cluster_id=cluster_id,
@@ -72,6 +66,17 @@ def gathered(
         presences=told.presences,
         epoch_ends=log_reading.epoch_ends(daemon, pairs),
     )
+
+
+def epochs_of(presences: Mapping[str, Presence | None], view: LogView) -> set[tuple[int, int]]:
+    """Return each (metadata partition, epoch) that a daemon says it has read in."""
+    return {
+        (number, seen.leader_epoch)
+        for presence in presences.values()
+        if presence is not None
+        for number, seen in presence.partitions.items()
+        if seen.leader_epoch >= 0 and number < view.identity.partition_count
+    }
 
 
 def unaccepted(

@@ -1,13 +1,15 @@
 """Deleting what a plan says, batch by batch, each one checked again at the last moment.
 
-Before each batch: the lease is renewed (so nobody else deletes), the log's tail since the plan is
-read (a segment with any new event is dropped), and each object is looked at (gone, or another one
-now: dropped). What was done, and what was dropped and why, goes to the audit log at once.
+Before each batch: the lease is renewed (so nobody else deletes), the guards are asked again and
+what was restored is dropped, the log's tail since the plan is read (a segment with any new event is
+dropped), and each object is looked at (gone, or another one now: dropped). What is about to be
+deleted is in the audit log before it is, and what became of it right after.
 """
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
 
@@ -15,15 +17,19 @@ from rlmm_daemon.config import Config
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.ports.storage import RemoteStorage, Traffic, UploadInfo
-from rlmm_daemon.reconcile import listing, log_reading
+from rlmm_daemon.reconcile import listing, log_reading, quarantine
 from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.last_look import Seen
 from rlmm_daemon.reconcile.lease import Holder
-from rlmm_daemon.reconcile.log_reading import LogSlice
-from rlmm_daemon.reconcile.quarantine import Entry
+from rlmm_daemon.reconcile.log_reading import LogSlice, LogView
+from rlmm_daemon.reconcile.quarantine import Entry, Identity
 from rlmm_daemon.reconcile.schema import Kind
 
 PAUSE_SECONDS: Final = 30.0
-Audit = Callable[[Mapping[str, object]], None]
+#: Objects that are looked at side by side.
+_LOOKS_AT_ONCE: Final = 16
+#: Writes lines down, all of them on disk when it returns.
+Audit = Callable[[Iterable[Mapping[str, object]]], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,11 +61,12 @@ class Executor:
         *,
         safety: Safety,
         ends: Mapping[int, int],
+        look: Callable[[], Awaitable[Seen]],
         audit: Audit,
     ) -> None:
         """`ends` are the offsets that the plan's log was read to, by metadata partition."""
         self._config, self._storage, self._lease = config, storage, lease
-        self._safety, self._audit = safety, audit
+        self._safety, self._audit, self._look = safety, audit, look
         self._ends = dict(ends)
         self._touched: set[str] = set()
         #: Throttled requests, and all of them, when they were last looked at.
@@ -71,44 +78,65 @@ class Executor:
 
         Raises:
             LeaseHeld: the lease was lost; what follows is left alone.
+            Refused: a guard speaks against it by now.
             Incomplete: the log's tail could not be read, so nothing more is deleted.
         """
         rest = iter(entries)
         while batch := [*itertools.islice(rest, self._safety.batch_objects)]:
             await self._lease.renew()
-            await self._read_tail()
-            chosen = [entry for entry in batch if await self._stands(entry)]
+            seen = await self._look()
+            await self._read_tail(seen.log)
+            restored = quarantine.restored(seen.manifests)
+            reasons = await asyncio.to_thread(self._reasons, batch, restored)
+            chosen = [entry for entry, reason in zip(batch, reasons, strict=True) if not reason]
+            self._lease.check()
+            self._note_all(zip(batch, reasons, strict=True))
             await self._delete(chosen)
             await asyncio.sleep(len(batch) / self._safety.deletes_per_second_max)
         return self.done
 
-    async def _read_tail(self) -> None:
+    async def _read_tail(self, now: LogView) -> None:
         """Learn of every segment that the log has named since the plan was made."""
-        touched, ends = await asyncio.to_thread(tail, self._config, self._ends)
+        touched, ends = await asyncio.to_thread(tail, self._config, self._ends, now)
         self._touched |= touched
         self._ends = dict(ends)
 
-    async def _stands(self, entry: Entry) -> bool:
+    def _reasons(self, batch: Sequence[Entry], restored: Collection[Identity]) -> list[str]:
+        """Return for each entry why it is left alone; "": it is not."""
+        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as workers:
+            return [*workers.map(lambda entry: self._reason(entry, restored), batch)]
+
+    def _reason(self, entry: Entry, restored: Collection[Identity]) -> str:
+        if entry.identity in restored:
+            return "its manifest was restored"
         if entry.segment_id in self._touched:
-            return self._drop(entry, "the log names its segment again")
+            return "the log names its segment again"
         if entry.upload_id is not None:
-            return True
-        found = await asyncio.to_thread(listing.look_up, self._config, entry.key)
+            return ""
+        found = listing.look_up(self._config, entry.key)
         if found is None:
-            return self._drop(entry, "gone already")
-        if (found.etag, found.modified_ms) != (entry.etag, entry.modified_ms):
-            return self._drop(entry, "another object lies there now")
-        return True
+            return "gone already"
+        # No answer to HEAD has milliseconds.
+        whole = found.etag, found.modified_ms // 1_000
+        if whole != (entry.etag, entry.modified_ms // 1_000):
+            return "another object lies there now"
+        return ""
 
-    def _drop(self, entry: Entry, reason: str) -> bool:
-        self.done.dropped[reason] = self.done.dropped.get(reason, 0) + 1
-        self._audit({"dropped": entry.key, "reason": reason, "fence": self._lease.fence})
-        return False
+    def _note_all(self, reasons: Iterable[tuple[Entry, str]]) -> None:
+        """Say in the audit log what is left alone, and what is about to be deleted."""
+        lines: list[Mapping[str, object]] = []
+        for entry, reason in reasons:
+            if reason:
+                self.done.dropped[reason] = self.done.dropped.get(reason, 0) + 1
+            told = {"dropped": entry.key, "reason": reason} if reason else {"deleting": entry.key}
+            lines.append({**told, "upload_id": entry.upload_id, "fence": self._lease.fence})
+        self._audit(lines)
 
-    async def _delete(self, entries: Collection[Entry]) -> None:
+    async def _delete(self, entries: Sequence[Entry]) -> None:
         keys = [entry.key for entry in entries if entry.upload_id is None]
         outcomes: dict[str, RlmmError | None] = {}
         failed_before = self.done.failed
+        lines: list[Mapping[str, object]] = []
         if keys:
             outcomes.update(await self._storage.delete(keys))
         for entry in entries:
@@ -118,7 +146,7 @@ class Executor:
                 self.done.deleted_bytes += entry.size
             else:
                 self.done.failed += 1
-            self._audit(
+            lines.append(
                 {
                     "deleted": entry.key,
                     "upload_id": entry.upload_id,
@@ -129,6 +157,7 @@ class Executor:
                     "error": None if error is None else error.message,
                 }
             )
+        self._audit(lines)
         failed_share = (self.done.failed - failed_before) / max(len(entries), 1)
         if max(failed_share, self._throttled_share()) > self._safety.throttled_share_max:
             await asyncio.sleep(PAUSE_SECONDS)
@@ -163,13 +192,17 @@ class Executor:
         return None
 
 
-def tail(config: Config, ends: Mapping[int, int]) -> tuple[set[str], Mapping[int, int]]:
+def tail(
+    config: Config, ends: Mapping[int, int], now: LogView | None = None
+) -> tuple[set[str], Mapping[int, int]]:
     """Return the ids of segments that the log names behind `ends`, and where it ends now.
+
+    `now` is the log as it was just seen; without it, it is looked at.
 
     Raises:
         Incomplete: a partition did not answer, or was cut.
     """
-    now = log_reading.view(config)
+    now = now or log_reading.view(config)
     fresh = {number: now.ranges[number].end for number in ends if number in now.ranges}
     lost = sorted(number for number in ends if fresh.get(number, -1) < ends[number])
     if lost:

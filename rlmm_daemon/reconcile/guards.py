@@ -48,6 +48,20 @@ def reasons(evidence: Evidence) -> list[str]:
     return [*found, *_presences(evidence)]
 
 
+def still(evidence: Evidence, since_ms: int) -> list[str]:
+    """Return what speaks by now against a run that `reasons` let pass; `read` is not looked at.
+
+    `since_ms` is when the run began: what it condemned takes no later loss into account.
+    """
+    return [*_whose(evidence), *_presences(evidence), *_lost(evidence, since_ms)]
+
+
+def _lost(evidence: Evidence, since_ms: int) -> Iterable[str]:
+    for loss in evidence.marker.accepted_losses if evidence.marker else ():
+        if loss.accepted_at_ms >= since_ms:
+            yield "a loss of events was accepted since the run began: the next one knows of it"
+
+
 def _whose(evidence: Evidence) -> Iterable[str]:
     marker, identity = evidence.marker, evidence.log.identity
     if marker is None:

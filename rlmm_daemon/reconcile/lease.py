@@ -39,6 +39,7 @@ class Holder:
     ) -> None:
         self._storage, self._owner, self._seconds, self._now_ms = storage, owner, seconds, now_ms
         self._etag: str | None = None
+        self._expires_ms = 0
         self.fence = 0
 
     async def acquire(self) -> None:
@@ -66,6 +67,21 @@ class Holder:
         assert self._etag is not None, "acquired"
         await self._write(self._etag)
 
+    def check(self) -> None:
+        """See by this machine's own clock that at least half of the lease is left.
+
+        What is deleted next must be through before anybody else may begin.
+
+        Raises:
+            LeaseHeld: it is not.
+        """
+        left_ms = self._expires_ms - self._now_ms()
+        if left_ms < self._seconds * 500:
+            raise LeaseHeld(
+                f"of the lease's {self._seconds} s only {left_ms // 1000} were left when the batch"
+                " had been looked at: raise lease_seconds or lower batch_objects"
+            )
+
     async def release(self) -> None:
         """Let the next owner begin at once; a lease that was lost stays as it is."""
         self._seconds = 0
@@ -75,11 +91,8 @@ class Holder:
             return
 
     async def _write(self, etag: str | None) -> None:
-        lease = Lease(
-            owner=self._owner,
-            fence=self.fence,
-            expires_ms=self._now_ms() + self._seconds * 1000,
-        )
+        self._expires_ms = self._now_ms() + self._seconds * 1000
+        lease = Lease(owner=self._owner, fence=self.fence, expires_ms=self._expires_ms)
         try:
             self._etag = await self._storage.put_control(
                 LEASE_KEY, control.encode(lease), if_etag=etag

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.reconcile import evidence
-from rlmm_daemon.reconcile.schema import EVENTS, Kind, ddl
+from rlmm_daemon.reconcile import acting, evidence
+from rlmm_daemon.reconcile.quarantine import Entry
+from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, Kind, ddl
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -25,3 +26,24 @@ def test_an_unreadable_record_counts_behind_any_number_of_accepted_ones(spark) -
     assert len(evidence.unaccepted(spark, events, accepted | other)) == 1, "not this very record"
     assert evidence.unaccepted(spark, events, {*accepted, (3, many - 1, found.sha256)}) == []
     assert len(evidence.unaccepted(spark, events, set())) == evidence.UNREADABLE_MAX
+
+
+def test_what_waits_or_was_restored_keeps_nothing_back_and_what_is_due_comes_first(spark) -> None:
+    def entry(number: int, **more: Any) -> Entry:
+        return Entry(key=f"k{number}", size=1, etag=f"e{number}", modified_ms=1_000 * number,
+                     kind="orphan_object", **more)  # fmt: skip
+
+    def finding(one: Entry, *, condemned: bool = True) -> tuple[Any, ...]:
+        named = {"key": one.key, "bytes": 1, "etag": one.etag, "modified_ms": one.modified_ms}
+        told = {"kind": one.kind, "upload_id": one.upload_id, "condemned": condemned}
+        return tuple({**dict.fromkeys(FINDINGS.names), **named, **told}.values())
+
+    waiting, fresh = [entry(n) for n in range(50)], [entry(n) for n in range(50, 55)]
+    due, upload = entry(90), entry(60, upload_id="u")
+    every = [*waiting, *fresh, due, upload]
+    rows = [*map(finding, every), finding(entry(1, upload_id="v"), condemned=False)]
+    found = spark.createDataFrame(rows, ddl(FINDINGS))
+    known = {one.identity: False for one in (*waiting, entry(60))} | {due.identity: True}
+    assert acting.oldest(found, known, 3) == ([due, *fresh[:2]], 4)
+    assert acting.oldest(found, known, 99) == ([due, *fresh, upload], 0)
+    assert acting.oldest(found, {}, 1) == (waiting[:1], 56)

@@ -1,23 +1,31 @@
 """The last look before a delete: each thing that must stop it is tried, on a real log."""
 
 import asyncio
+import json
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from rlmm_daemon.codec import records
+from rlmm_daemon.codec import marker, records
+from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
-from rlmm_daemon.ports.storage import Traffic
-from rlmm_daemon.reconcile import control, executing, listing, log_reading
+from rlmm_daemon.ports.storage import Traffic, UploadInfo
+from rlmm_daemon.reconcile import control, executing, listing, log_reading, quarantine
+from rlmm_daemon.reconcile.acting import Actor
 from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.last_look import LastLook, Refused
 from rlmm_daemon.reconcile.lease import Holder, LeaseHeld
 from rlmm_daemon.reconcile.quarantine import Entry
-from tests.reconcile.world import DAY, World
+from rlmm_daemon.reconcile.summary import Night
+from tests.reconcile.world import CLUSTER, DAY, HOUR, World
 
 NOW = 1_800_000_000_000
 SAFETY = Safety(batch_objects=1, deletes_per_second_max=1_000)
@@ -53,6 +61,34 @@ class Site:
                 )  # fmt: skip
         return found
 
+    def act(self, condemned: list[Entry]) -> Night:
+        """Carry out what a night condemned, as it does itself."""
+        night = Night(run="r2", cluster=CLUSTER, listed_at_ms=NOW, execute=True)
+        night.objects, night.object_bytes = 10_000, 10**12
+        actor = Actor(
+            daemon=self.config,
+            safety=SAFETY,
+            night=night,
+            directory=self.world.home,
+            now_ms=NOW,
+            ends=self.ends,
+        )
+        asyncio.run(actor._carry_out(condemned))
+        return night
+
+    def quarantined(self, entries: list[Entry]) -> str:
+        """Leave a manifest that is old enough for its entries to be deleted."""
+        made = quarantine.manifests_of("r1", 1, NOW - 169 * HOUR, entries)
+        (name,) = asyncio.run(self._with(lambda storage: quarantine.write_manifests(storage, made)))
+        return str(name)
+
+    def restore(self, name: str) -> None:
+        asyncio.run(self._with(lambda storage: quarantine.restore(storage, name)))
+
+    async def _with(self, work: Any) -> Any:
+        async with control.opened(self.config) as storage:
+            return await work(storage)
+
     def there(self, entry: Entry) -> bool:
         return (self.world.home / "remote" / entry.key).exists()
 
@@ -60,7 +96,12 @@ class Site:
         return asyncio.run(self._delete(entries, **more))
 
     async def _delete(
-        self, entries: list[Entry], *, thief: bool = False, through: Any = None
+        self,
+        entries: list[Entry],
+        *,
+        thief: bool = False,
+        through: Any = None,
+        safety: Safety = SAFETY,
     ) -> executing.Done:
         async with control.opened(self.config) as storage:
             lease = Holder(storage, owner="a", seconds=300, now_ms=lambda: self.now_ms)
@@ -71,13 +112,19 @@ class Site:
                 await other.acquire()
             asked: Any = through(storage) if through else storage
             executor = executing.Executor(
-                self.config, asked, lease, safety=SAFETY, ends=self.ends, audit=self.lines.append
+                self.config,
+                asked,
+                lease,
+                safety=safety,
+                ends=self.ends,
+                look=LastLook(self.config, storage, started_ms=NOW),
+                audit=self.lines.extend,
             )
             return await executor.delete(entries)
 
 
-class Failing:
-    """A storage that asks for fewer requests."""
+class Passing:
+    """A storage that does what it is asked."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -85,18 +132,20 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+
+class Failing(Passing):
+    """A storage that asks for fewer requests."""
+
     async def delete(self, keys: list[str]) -> dict[str, RlmmError | None]:
         return dict.fromkeys(keys, StorageUnavailable("SlowDown"))
 
 
-class Throttled:
+class Throttled(Passing):
     """A storage that made five requests, so many of them throttled, and does what it is asked."""
 
     def __init__(self, inner: Any, throttled: int) -> None:
-        self._inner, self._throttled = inner, throttled
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._throttled = throttled
 
     def traffic(self) -> Traffic:
         return Traffic(
@@ -120,7 +169,9 @@ def test_what_still_qualifies_is_deleted_and_the_audit_says_so(site: Site) -> No
     done = site.delete(entries)
     assert (done.deleted, done.failed, done.dropped) == (len(entries), 0, {})
     assert not any(map(site.there, entries))
-    assert [line["deleted"] for line in site.lines] == [entry.key for entry in entries]
+    told = [(word, line[word]) for line in site.lines for word in ("deleting", "deleted")
+            if word in line]  # fmt: skip
+    assert told == [(word, entry.key) for entry in entries for word in ("deleting", "deleted")]
     assert {line["fence"] for line in site.lines} == {1}
 
 
@@ -155,6 +206,152 @@ def test_nothing_is_deleted_under_a_lease_that_was_lost(site: Site) -> None:
     with pytest.raises(LeaseHeld, match="another run took"):
         site.delete(entries, thief=True)
     assert all(map(site.there, entries))
+
+
+class Slow:
+    """A storage, and a clock that moves on while its objects are looked at."""
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+        self._site, self._seconds, self._look_up = site, seconds, listing.look_up
+        self._lock = threading.Lock()
+        monkeypatch.setattr(listing, "look_up", self._slowly)
+
+    def _slowly(self, *asked: Any) -> Any:
+        with self._lock:
+            self._site.now_ms += self._seconds * 1_000
+        return self._look_up(*asked)
+
+
+@pytest.mark.parametrize(("seconds", "deleted"), [(100, True), (151, False), (301, False)])
+def test_a_lease_that_runs_out_while_objects_are_looked_at_stops_the_batch(
+    site: Site, monkeypatch: pytest.MonkeyPatch, seconds: int, *, deleted: bool
+) -> None:
+    first, *_ = site.entries(site.orphan)
+    Slow(site, monkeypatch, seconds)
+    if deleted:
+        assert site.delete([first]).deleted == 1
+    else:
+        with pytest.raises(LeaseHeld, match="raise lease_seconds"):
+            site.delete([first])
+        assert [line for line in site.lines if "deleting" in line] == []
+    assert site.there(first) is not deleted
+
+
+def test_what_is_restored_between_two_batches_is_spared(site: Site) -> None:
+    first, second, *_ = site.entries(site.orphan)
+    name = site.quarantined([first, second])
+
+    class Restoring(Passing):
+        async def delete(self, keys: list[str]) -> Any:
+            await quarantine.restore(self._inner, name)
+            return await self._inner.delete(keys)
+
+    done = site.delete([first, second], through=Restoring)
+    assert (done.deleted, done.dropped) == (1, {"its manifest was restored": 1})
+    assert (site.there(first), site.there(second)) == (False, True)
+
+
+def test_what_was_restored_since_the_night_began_is_not_deleted(site: Site) -> None:
+    entries = site.entries(site.orphan)
+    name = site.quarantined(entries)
+    site.restore(name)
+    night = site.act(entries)
+    assert (night.deleted, night.quarantined, night.dropped) == (0, 0, {})
+    assert all(map(site.there, entries))
+
+
+def test_a_night_deletes_what_is_due_and_quarantines_what_is_new(site: Site) -> None:
+    first, *others = site.entries(site.orphan)
+    site.quarantined([first])
+    night = site.act([first, *others])
+    assert (night.deleted, night.quarantined) == (1, len(others))
+    assert [site.there(each) for each in (first, *others)] == [False] + [True] * len(others)
+    audit = (site.world.home / "audit.jsonl").read_text()
+    lines = [json.loads(line) for line in audit.splitlines()]
+    assert [each["deleting"] for each in lines if "deleting" in each] == [first.key]
+    assert [each["deleted"] for each in lines if "deleted" in each] == [first.key]
+    assert [each["quarantined"] for each in lines if "quarantined" in each] == [
+        each.key for each in others
+    ]
+
+
+def test_a_guard_that_speaks_against_it_by_now_stops_the_night(site: Site) -> None:
+    entries = site.entries(site.orphan)
+    site.quarantined(entries)
+    given_up = AcceptedLoss(
+        metadata_partition=None, topic_id="x", accepted_at_ms=NOW + 1, broker_id=1
+    )
+    known = msgspec.structs.replace(given_up, accepted_at_ms=NOW - DAY)
+    of_world = site.world.marker()
+    for name, before, after, reason in (
+        ("daemons/1.json", site.world.presence(), site.world.presence(state="failed"), "is failed"),
+        ("daemons/1.json", site.world.presence(), site.world.presence(ahead=1), "the log ends at"),
+        (
+            "marker.json",
+            msgspec.structs.replace(of_world, accepted_losses=(known,)),
+            msgspec.structs.replace(of_world, accepted_losses=(known, given_up)),
+            "a loss of events was accepted",
+        ),
+    ):
+        site.world.write_control(name, marker.encode(after))
+        with pytest.raises(Refused, match=reason):
+            site.act(entries)
+        site.world.write_control(name, marker.encode(before))
+    assert all(map(site.there, entries))
+    assert site.act(entries).deleted == len(entries)
+
+
+def test_a_log_that_was_made_anew_stops_the_night_though_it_is_longer(site: Site) -> None:
+    entries = site.entries(site.orphan)
+    shutil.rmtree(site.world.home / "log")
+    site.world.events = [*site.world.events] * 3
+    site.world.write_log()
+    with pytest.raises(Refused, match="it was recreated"):
+        site.delete(entries)
+    assert all(map(site.there, entries))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_upload_is_aborted_unless_the_log_names_its_segment(site: Site, *, named: bool) -> None:
+    aborted: list[UploadInfo] = []
+
+    class Aborting(Passing):
+        async def abort_upload(self, upload: UploadInfo) -> None:
+            aborted.append(upload)
+
+    segment_id = uuid_text(site.orphan.segment_id)
+    upload = Entry(key="k", size=0, etag="", modified_ms=7, kind="incomplete_upload",
+                   segment_id=segment_id, upload_id="u")  # fmt: skip
+    if named:
+        site.world.events = [(site.orphan.partition, records.encode(site.orphan))]
+        site.world.write_log()
+    done = site.delete([upload], through=Aborting)
+    assert aborted == ([] if named else [UploadInfo(key="k", upload_id="u", initiated_ms=7)])
+    assert done.dropped == ({"the log names its segment again": 1} if named else {})
+    assert [(line["deleted"], line["upload_id"]) for line in site.lines if "deleted" in line] == (
+        [] if named else [("k", "u")]
+    )
+
+
+def test_an_upload_that_can_not_be_aborted_is_a_failure_that_is_told(site: Site) -> None:
+    class Refusing(Passing):
+        async def abort_upload(self, upload: UploadInfo) -> None:
+            raise StorageUnavailable(f"no {upload.upload_id}")
+
+    upload = Entry(key="k", size=0, etag="", modified_ms=7, kind="incomplete_upload", upload_id="u")
+    lenient = msgspec.structs.replace(SAFETY, throttled_share_max=1.0)
+    done = site.delete([upload], through=Refusing, safety=lenient)
+    assert (done.deleted, done.failed) == (0, 1)
+    assert [line["error"] for line in site.lines if "deleted" in line] == ["no u"]
+
+
+def test_a_listing_of_milliseconds_names_what_an_answer_of_seconds_does(site: Site) -> None:
+    """MinIO and Ceph list milliseconds; Last-Modified of a HEAD has none."""
+    first, *_ = site.entries(site.orphan)
+    listed = msgspec.structs.replace(first, modified_ms=first.modified_ms // 1_000 * 1_000 + 999)
+    moved = msgspec.structs.replace(first, modified_ms=first.modified_ms + 1_000)
+    done = site.delete([moved, listed])
+    assert (done.deleted, done.dropped) == (1, {"another object lies there now": 1})
 
 
 def test_nothing_is_deleted_while_the_logs_tail_can_not_be_read(site: Site) -> None:

@@ -5,8 +5,8 @@ import pytest
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
-from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.codec.marker import CONTROL_BYTES_MAX
+from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
 from rlmm_daemon.reconcile import control, quarantine
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Holder, Lease, LeaseHeld
@@ -72,7 +72,7 @@ def test_a_run_takes_no_more_than_its_caps(totals: Totals, chosen: int) -> None:
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_a_run_takes_at_most_ten_thousand_objects(listed: bool) -> None:
+def test_a_run_takes_at_most_ten_thousand_objects(*, listed: bool) -> None:
     every = [entry(n) for n in range(10_050)]
     manifests = manifest(*every) if listed else {}
     made = plan(every, manifests, Totals(objects=10**9, bytes=10**15), SAFETY, NOW)
@@ -98,10 +98,10 @@ def test_one_object_beyond_the_cap_does_not_keep_back_what_is_behind_it() -> Non
 def test_what_waits_is_told_from_what_is_due() -> None:
     restored, due, waiting = (entry(n) for n in range(3))
     manifests = {
-        **{"a": manifest(restored, due)["r-001.json"]},
-        **{"b": manifest(waiting, age_hours=1)["r-001.json"]},
-        **{"c": manifest(restored, age_hours=1, restored=True)["r-001.json"]},
-        **{"d": manifest(due, age_hours=1)["r-001.json"]},
+        "a": manifest(restored, due)["r-001.json"],
+        "b": manifest(waiting, age_hours=1)["r-001.json"],
+        "c": manifest(restored, age_hours=1, restored=True)["r-001.json"],
+        "d": manifest(due, age_hours=1)["r-001.json"],
     }
     assert quarantine.standing(manifests, SAFETY, NOW) == {
         due.identity: True, waiting.identity: False, restored.identity: False

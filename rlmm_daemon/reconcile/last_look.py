@@ -1,0 +1,70 @@
+"""What the guards asked at the start of a night, asked again before each batch of deletes.
+
+Hours lie between the two. A daemon that failed since, a log that was made anew or cut, a loss that
+an operator accepted, a manifest that was restored: each of them ends or spares what was planned.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rlmm_daemon.config import Config
+from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.ports.storage import RemoteStorage
+from rlmm_daemon.reconcile import control, evidence, guards, log_reading, quarantine
+from rlmm_daemon.reconcile.log_reading import LogView
+from rlmm_daemon.reconcile.quarantine import Manifest
+
+#: How far the daemons' clocks and this machine's may be apart.
+SKEW_MS: Final = 300_000
+
+
+class Refused(RlmmError):
+    """A guard that let the run pass speaks against it by now."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is true right now."""
+
+    log: LogView
+    manifests: Mapping[str, Manifest]
+
+
+class LastLook:
+    """Looks at storage and log for a run that is about to delete."""
+
+    def __init__(self, daemon: Config, storage: RemoteStorage, *, started_ms: int) -> None:
+        """`started_ms` is when the run began: of losses accepted before it, its plan knows."""
+        self._daemon, self._storage, self._started_ms = daemon, storage, started_ms
+
+    async def __call__(self) -> Seen:
+        """Return what is true now.
+
+        Raises:
+            Refused: nothing more may be deleted.
+            Malformed: a control object is damaged.
+            Incomplete: the log did not answer.
+        """
+        marker = await control.read_marker(self._storage)
+        presences = await control.read_presences(self._storage)
+        manifests = await quarantine.read_manifests(self._storage)
+        # Behind the presence files: no daemon can have told of more than is in the log by now.
+        log = await asyncio.to_thread(log_reading.view, self._daemon)
+        pairs = evidence.epochs_of(presences, log)
+        shown = guards.Evidence(
+            marker=marker,
+            cluster_id=log.identity.cluster_id or self._daemon.daemon.cluster_id,
+            log=log,
+            read={},
+            presences=presences,
+            epoch_ends=await asyncio.to_thread(log_reading.epoch_ends, self._daemon, pairs),
+        )
+        if reasons := guards.still(shown, self._started_ms - SKEW_MS):
+            raise Refused(reasons)
+        return Seen(log=log, manifests=manifests)
