@@ -139,9 +139,14 @@ def _presence(key: str, presence: Presence, evidence: Evidence) -> Iterable[str]
             end = "unknown" if known is None else known.end
             yield f"{where} was read to {seen.next_offset}, the log ends at {end}"
             continue
+        if seen.leader_epoch < 0:
+            # No batch was ever read: the position is where the log begins, also after a loss.
+            if seen.next_offset > known.start:
+                yield f"{where} was read to {seen.next_offset} in no epoch that could be confirmed"
+            continue
         ends = evidence.epoch_ends.get((number, seen.leader_epoch))
         confirmed = ends is not None and (
             ends.epoch == seen.leader_epoch and ends.end_offset >= seen.next_offset
         )
-        if seen.leader_epoch >= 0 and not confirmed:
+        if not confirmed:
             yield f"{where} was read in epoch {seen.leader_epoch}, which the log has otherwise"

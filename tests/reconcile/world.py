@@ -5,6 +5,7 @@ import dataclasses
 import os
 import random
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import (
     BrokerId,
     LeaderEpoch,
+    MetadataPartition,
     Offset,
     SegmentId,
     TopicId,
@@ -105,6 +107,8 @@ class World:
     #: (kind, segment id or key) -> condemned
     expected: dict[tuple[str, str], bool] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
+    #: Of each metadata partition's last batch.
+    epochs: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -314,6 +318,12 @@ class World:
         for partition, value in self.events:
             number = metadata_partition(partition.topic_id, partition.partition, PARTITIONS)
             self.ends[number] = await log.append(number, value) + 1
+        for each, end in self.ends.items():
+            async with aclosing(log.follow(MetadataPartition(each), end - 1)) as stream:
+                async for answer in stream:
+                    if answer.next_offset >= end:
+                        self.epochs[each] = answer.leader_epoch
+                        break
 
     def write_s3(self, client: Any, bucket: str) -> None:
         """Put the objects, the marker and the presence file through a blocking S3 client."""
@@ -333,7 +343,7 @@ class World:
             layouts=(LayoutRow(number=1, kind=self.layout.kind, prefix=self.layout.prefix),),
         )
 
-    def presence(self, *, state: str = "ready", ahead: int = 0) -> Presence:
+    def presence(self, *, state: str = "ready", ahead: int = 0, epochs: int = 0) -> Presence:
         return Presence(
             cluster_id=CLUSTER,
             broker_id=1,
@@ -347,7 +357,7 @@ class World:
                 number: PresencePartition(
                     state=state,
                     topic_id=uuid_text(self.log_topic_id),
-                    leader_epoch=-1,
+                    leader_epoch=self.epochs[number] + epochs,
                     next_offset=end + ahead,
                 )
                 for number, end in self.ends.items()
