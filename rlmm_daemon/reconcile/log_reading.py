@@ -9,6 +9,7 @@ import asyncio
 import queue
 import random
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
 ASK_SECONDS: Final = 120.0
 #: Without a single batch from a log that has more.
 SILENT_SECONDS: Final = 120.0
+#: What is there is handed on so often, so that a slow log is not taken for a silent one.
+_HAND_SECONDS: Final = 5.0
 _BATCHES_AHEAD: Final = 3
 _T = TypeVar("_T")
 
@@ -163,11 +166,13 @@ async def _collect(
     config: Config, part: LogSlice, ready: "queue.Queue[Any]", stop: threading.Event
 ) -> None:
     rows = EventRows(part.number, part.partition_count)
+    handed = time.monotonic()
     async with aclosing(_records(config, part)) as source:
         async for pairs in source:
             for offset, value in pairs:
                 rows.add(offset, value)
-            if len(rows) >= ROWS_PER_BATCH:
+            if len(rows) >= ROWS_PER_BATCH or time.monotonic() >= handed + _HAND_SECONDS:
+                handed = time.monotonic()
                 await asyncio.to_thread(_hand, ready, rows.take(), stop)
             if stop.is_set():
                 return
@@ -204,6 +209,10 @@ async def _file_records(config: Config, part: LogSlice) -> AsyncGenerator[_Recor
     try:
         home = files.partition_directory(config.event_log_directory, _number(part))
         bases = await files.segments(disk, home)
+        if not bases or bases[0] > part.begin:
+            raise Incomplete(
+                f"metadata partition {part.number}: offset {part.begin} is gone by now"
+            )
         for base, after in zip(bases, [*bases[1:], part.end], strict=True):
             if after <= part.begin or base >= part.end:
                 continue

@@ -1,0 +1,95 @@
+"""A slice of the log is read whole or it is an error."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.config import Config, load
+from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.reconcile import log_reading
+from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.log_reading import LogSlice
+from rlmm_daemon.reconcile.schema import Kind
+from tests.reconcile.world import PARTITIONS, World
+
+NOW = 1_795_000_000_000
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> tuple[Config, LogSlice, list[Path]]:
+    """Return a log of several files, the whole of it as one slice, and its files."""
+    world = World(tmp_path, NOW, segment_bytes=4_096)
+    for _ in range(40):
+        world.live()
+    world.write_log()
+    ((number, end),) = world.ends.items()
+    files = sorted(file for file in (tmp_path / "log").rglob("*.log") if file.stat().st_size)
+    assert len(files) > 2
+    part = LogSlice(number=number, begin=0, end=end, partition_count=PARTITIONS)
+    return load(world.write_local()), part, files
+
+
+def kinds(config: Config, part: LogSlice) -> list[int]:
+    return [kind for rows in log_reading.read(config, part) for kind in rows["kind"].to_pylist()]
+
+
+def test_every_event_is_read_and_the_last_row_says_how_far(
+    log: tuple[Config, LogSlice, list[Path]],
+) -> None:
+    config, part, _ = log
+    assert kinds(config, part) == [Kind.SEGMENT] * part.end + [Kind.READ]
+
+
+@pytest.mark.parametrize("at", [0, 1, -1])
+def test_a_file_that_goes_after_the_ends_were_asked_for_is_an_error(
+    log: tuple[Config, LogSlice, list[Path]], at: int
+) -> None:
+    config, part, files = log
+    files[at].unlink()
+    with pytest.raises(RlmmError, match="metadata partition"):
+        kinds(config, part)
+
+
+def test_a_log_whose_files_all_go_is_an_error(log: tuple[Config, LogSlice, list[Path]]) -> None:
+    config, part, files = log
+    for file in files:
+        file.unlink()
+    with pytest.raises(Incomplete, match="is gone by now"):
+        kinds(config, part)
+
+
+def test_a_log_that_does_not_answer_is_an_error(
+    log: tuple[Config, LogSlice, list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, part, _ = log
+    ended = threading.Event()
+
+    async def silent(*_: object) -> AsyncGenerator[list[tuple[int, None]], None]:
+        try:
+            await asyncio.sleep(1)
+            yield []
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(log_reading, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(log_reading, "_records", silent)
+    with pytest.raises(Incomplete, match="did not answer"):
+        kinds(config, part)
+    assert ended.wait(60), "its thread goes on"
+
+
+def test_a_log_that_is_slow_is_not_a_silent_one(
+    log: tuple[Config, LogSlice, list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, part, _ = log
+
+    async def slow(*_: object) -> AsyncGenerator[list[tuple[int, None]], None]:
+        for offset in range(5):
+            yield [(offset, None)] * (offset % 2)
+
+    monkeypatch.setattr(log_reading, "_HAND_SECONDS", 0.0)
+    monkeypatch.setattr(log_reading, "_records", slow)
+    assert len([*log_reading.read(config, part)]) == 6, "each answer is told, and the end"
