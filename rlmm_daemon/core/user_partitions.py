@@ -54,6 +54,10 @@ class Image:
         """Return the numbers of the tables that nobody has read through."""
         return sorted(self._unchecked)
 
+    def is_unchecked(self, number: int) -> bool:
+        """Whether nobody has read this table through."""
+        return number in self._unchecked
+
     def checked(self, number: int) -> None:
         """Note that somebody has read a table through, and that it was whole."""
         self._unchecked.discard(number)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,10 +88,13 @@ class Snapshotter:
 
         Raises:
             OSError: the disk failed; the snapshots before are untouched.
+            NotReady: the snapshot before is damaged, so the follower starts over.
         """
         async with self._one:
+            # Copied unread, a damaged table would be believed, and the last whole one removed.
+            await self._read_through(follower)
             async with follower.steady:
-                if not allowed(follower):
+                if not allowed(follower) or _unread(follower.fold):
                     return None
                 fold, next_offset = follower.fold, follower.fold.position
                 advanced = follower.applied_since_snapshot
@@ -143,18 +147,35 @@ class Snapshotter:
 
     async def check(self, follower: Follower) -> None:
         """Read one more table of a follower's snapshot through, if any is left."""
-        image = follower.fold.image
-        if image is None or image.path is None or not image.unchecked():
+        with suppress(NotReady, OSError):  # then it is checked when it is looked at
+            await self._read_through(follower, 1)
+
+    async def _read_through(self, follower: Follower, at_most: int | None = None) -> None:
+        """Read tables through that nobody looked at yet.
+
+        Raises:
+            OSError: the disk failed.
+            NotReady: a table is damaged; the follower was told and starts over.
+        """
+        fold = follower.fold
+        image, numbers = fold.image, _unread(fold)[:at_most]
+        if image is None or image.path is None or not numbers:
             return
         try:
-            await self._store.read_through(image)
-        except CorruptError as error:
-            follower.fold.partitions.damaged(image, error.message)
-        except OSError:
-            return  # removed meanwhile: then a table is checked when it is looked at
+            await self._store.read_through(image, numbers)
+        except (CorruptError, Malformed) as error:
+            if follower.fold is fold:
+                fold.partitions.damaged(image, error.message)
+            raise NotReady(error.message, state="replaying") from error
+
+
+def _unread(fold: Fold) -> list[int]:
+    """Return the numbers of the tables of a fold's snapshot that nobody has read through."""
+    return [] if fold.image is None else fold.image.unchecked()
 
 
 def allowed(follower: Follower) -> bool:
     """Whether a snapshot may be written: a fold that is whole, and no history in doubt."""
     steady = follower.state in (PartitionState.READY, PartitionState.STALE)
-    return steady and not follower.history.comparing
+    image = follower.fold.image
+    return steady and not follower.history.comparing and (image is None or image.damage is None)
