@@ -50,7 +50,8 @@ _LOOKED_IN_VAIN_MAX: Final = 16
 _ENVELOPE_BYTES: Final = 3
 _ADD: Final = b"\x01\x00\x00"
 _UPDATE: Final = b"\x01\x01\x00"
-_MARK: Final = b"\x01\x02\x00"
+#: Of any record version.
+_ANY_MARK: Final = b"\x01\x02"
 #: Of a TopicIdPartitionEntry behind its name: topic id, partition, no tags.
 _BEHIND_NAME_BYTES: Final = UUID_BYTES + 5
 _VARINT_TOP: Final = 0x80
@@ -207,7 +208,7 @@ class Fold:
             self.eager
             or sleeping.aside_events >= ASIDE_MAX
             or bool(sleeping.entry.held)
-            or value.startswith(_MARK)
+            or value.startswith(_ANY_MARK)
             or bytes(ONLY_IF_STARTED) in value
         )
 
@@ -234,7 +235,7 @@ class Fold:
         if isinstance(record, SegmentSnapshot):
             return self._pass_over(offset, "snapshot_record", value)
         sleeping = self.partitions.by_prefix.get(tails.prefix_of(record.partition))
-        if isinstance(sleeping, Sleeping) and not self._needs(sleeping, value):
+        if isinstance(sleeping, Sleeping) and not self._needs(sleeping, normal):
             return self._defer(offset, value, sleeping)
         cache = self.partitions.get(record.partition)
         if cache is None:

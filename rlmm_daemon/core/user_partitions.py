@@ -8,6 +8,7 @@ checked, and what was put aside is applied. It sleeps again when the next snapsh
 import struct
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final
+from weakref import WeakMethod
 
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.sealed_table import SealedTable
@@ -135,7 +136,9 @@ class UserPartitions:
     """Caches by user partition; to look at one wakes it, to list or count them does not."""
 
     def __init__(self, apply_aside: Callable[[PartitionCache, int, bytes], None]) -> None:
-        self._apply_aside = apply_aside
+        # Weak: a fold in a cycle is freed by the collector alone, which never looks at what
+        # `gc.freeze` was told to leave out.
+        self._fold_applies = WeakMethod(apply_aside)
         self._all: dict[Partition, PartitionCache | Sleeping] = {}
         #: The same by `PartitionCache.prefix`, as records begin.
         self.by_prefix: dict[bytes, PartitionCache | Sleeping] = {}
@@ -223,6 +226,12 @@ class UserPartitions:
         for offset, value in sleeping.aside():
             self._apply_aside(cache, offset, value)
         return cache
+
+    def _apply_aside(self, cache: PartitionCache, offset: int, value: bytes) -> None:
+        apply = self._fold_applies()
+        if apply is None:
+            raise NotReady("this fold was given up; the log is replayed", state="replaying")
+        apply(cache, offset, value)
 
     def sleep(self, image: Image, number: int) -> Sleeping:
         """Let a user partition sleep in a newer image, on which nothing was applied yet."""

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakMethod
 
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.fold import Fold
@@ -57,6 +58,8 @@ from rlmm_daemon.ports.event_log import (
 #: A replay gives way to look-ups after this long; lab figures put their p99 at about 1 ms then.
 SLICE_SECONDS: Final = 0.0003
 _SLICE_CHECK_EVENTS: Final = 16
+#: Rows that are looked through for whole copies at once, which takes a millisecond or two.
+_COPIES_ROWS_MAX: Final = 512
 BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 5.0
 #: Measurements that wait to be taken.
@@ -110,7 +113,7 @@ class Follower:
     ) -> None:
         self.partition = partition
         self.fold = Fold(partition, context.partition_count)
-        self.fold.partitions.on_damage = self._damaged
+        self._watch_damage()
         self.writer = writer
         self.confirmation = Confirmation()
         self.history = History(partition, context.state)
@@ -258,7 +261,7 @@ class Follower:
             await self.history.drop(self.fold, "the log is being mended")
         known = self.history.missing
         await self._context.snapshots.remove(self.partition)
-        self.fold = self._new_fold()
+        self._start_over()
         self.settled = None
         self._recorded = []
         self._context.on_dropped(self.partition)
@@ -393,7 +396,7 @@ class Follower:
         position = Position(loaded.fold.position, loaded.fold.leader_epoch)
         if loaded.same_log and await self._confirmed(position):
             self.fold = loaded.fold
-            self.fold.partitions.on_damage = self._damaged
+            self._watch_damage()
             gc.freeze()
             self.snapshot_at_ms = loaded.created_at_ms
             self.writer.passed(self.fold.position)
@@ -401,10 +404,20 @@ class Follower:
         why = "the log cut it off" if loaded.same_log else "it belongs to another log"
         await self.history.drop(loaded.fold, f"the snapshot was refused: {why}")
 
-    def _new_fold(self) -> Fold:
-        fold = Fold(self.partition, self._context.partition_count)
-        fold.partitions.on_damage = self._damaged
-        return fold
+    def _start_over(self) -> None:
+        """Go on with a fold of nothing."""
+        self.fold = Fold(self.partition, self._context.partition_count)
+        self._watch_damage()
+
+    def _watch_damage(self) -> None:
+        # Weak, or follower and fold would keep each other, as frozen garbage, for ever.
+        told = WeakMethod(self._damaged)
+
+        def damaged(why: str) -> None:
+            if (tell := told()) is not None:
+                tell(why)
+
+        self.fold.partitions.on_damage = damaged
 
     def _damaged(self, why: str) -> None:
         """A table of the snapshot is damaged: nothing is answered until the log was read again."""
@@ -423,7 +436,7 @@ class Follower:
         self.writer.dropped()
         self.confirmation.restart()
         self.changed.ring()
-        self.fold = self._new_fold()
+        self._start_over()
         self.settled = None
         self.applied_since_snapshot = 0
         if image is not None and image.path is not None:
@@ -467,7 +480,7 @@ class Follower:
 
         It can lie behind the turn: whole copies side by side cost little.
         """
-        at = fold.apply_run(rows, begin, len(rows), turn)
+        at = fold.apply_run(rows, begin, min(len(rows), begin + _COPIES_ROWS_MAX), turn)
         if at > begin:
             self._context.hooks.tell_copies(self.partition, at - begin)
         return at
@@ -491,6 +504,8 @@ class Follower:
         self._hold()
         target = self.confirmation.target
         reached = target is not None and self.fold.position >= target
+        if self._damage is not None or self._restart:
+            return  # what was read is given up, as soon as the batch in hand is done
         if reached and self._state is PartitionState.REPLAYING and not self.history.comparing:
             self._state = PartitionState.READY
             self.replays.append(self._context.clock.monotonic() - self._began)
@@ -549,7 +564,7 @@ class Follower:
             except (OSError, RlmmError) as error:
                 self._troubled(error)
                 await asyncio.sleep(BACKOFF_SECONDS_MAX)
-        self.fold = self._new_fold()
+        self._start_over()
         self._accounted = False
         self.settled = None
         self.applied_since_snapshot = 0

@@ -364,6 +364,22 @@ def test_moving_to_a_new_snapshot_lets_only_those_sleep_that_nobody_uses(in_use)
     assert (world.listed(0), world.cache.segments.changed) == ([1, 2, 3], 1)
 
 
+@pytest.mark.parametrize(
+    "envelope", [b"\x01\x02\x00", b"\x01\x02\x01", b"\x01\x82\x00\x00", b"\x01\x02\x80\x00"]
+)
+def test_a_mark_of_a_partition_that_sleeps_is_never_put_aside(envelope):
+    """However its version and key are written: all of these are legal, and mean the same."""
+    world = World()
+    world.upload(1, 0, 9)
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    marked = envelope + records.encode(delete(MARKED))[3:]
+    outcome = world.fold.apply(world.fold.position, marked)
+    assert isinstance(outcome, Applied)
+    present = world.fold.partitions.peek(FOO)
+    assert present is not None
+    assert present.delete_state is MARKED
+
+
 def test_a_damaged_table_is_told_once_and_never_answered_from():
     world = World()
     world.upload(1, 0, 9)
