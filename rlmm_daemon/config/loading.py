@@ -68,7 +68,18 @@ def load_reconcile(file: str | Path, overrides: Sequence[str] = ()) -> Reconcile
         ConfigError: as `load`.
     """
     raw = _checked(_text_of(file), ReconcileConfig, overrides, str(file))
-    return msgspec.convert(raw, ReconcileConfig)
+    config = msgspec.convert(raw, ReconcileConfig)
+    shown = [name for name in config.spark.settings if _shows_secret(name)]
+    if shown:
+        problems = [f'spark.settings: "{name}" would show in Spark\'s pages' for name in shown]
+        raise _failure(str(file), problems)
+    return config
+
+
+def _shows_secret(name: str) -> bool:
+    """Return whether a setting of Spark's by this name holds a secret, and not where one is."""
+    plain = name.lower().replace(".", "_").replace("-", "_")
+    return looks_secret(plain) and not plain.endswith(("file", "enabled", "provider"))
 
 
 def parse(text: str, overrides: Sequence[str] = (), *, source: str = "configuration") -> Config:

@@ -17,9 +17,12 @@ from rlmm_daemon.config import (
     load,
     parse,
 )
+from rlmm_daemon.config.loading import load_reconcile
+from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Safety, Spark
 from rlmm_daemon.domain.errors import ConfigError
 
 DEMO = Path(__file__).parents[3] / "config" / "rlmm.toml"
+NIGHTLY = DEMO.with_name("reconcile.toml")
 SMALLEST = """
 [daemon]
 broker_id = 1
@@ -55,6 +58,39 @@ def test_the_smallest_configuration_takes_every_default():
     assert config.event_log_directory == "/var/lib/rlmm/log"
     assert config.readiness.stale_after_seconds == 60
     assert config.admin.listen == "127.0.0.1:9405"
+
+
+def test_the_nightly_jobs_file_names_every_key_with_its_default():
+    assert load_reconcile(NIGHTLY) == ReconcileConfig()
+    named = tomllib.loads(NIGHTLY.read_text().replace("# textfile", "textfile"))
+    for section, kind in (("safety", Safety), ("spark", Spark), ("output", Output)):
+        assert set(named[section]) == set(kind.__struct_fields__)
+    assert set(named) == set(ReconcileConfig.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("setting", "refused"),
+    [
+        ("spark.hadoop.fs.s3a.secret.key", True),
+        ("spark.hadoop.fs.s3a.access.key", True),
+        ("spark.ssl.keyPassword", True),
+        ("spark.authenticate.secret", True),
+        ("spark.authenticate.secret.file", False),
+        ("spark.kubernetes.authenticate.oauthTokenFile", False),
+        ("spark.security.credentials.hive.enabled", False),
+        ("spark.hadoop.fs.s3a.aws.credentials.provider", False),
+        ("spark.executor.cores", False),
+    ],
+)
+def test_a_secret_among_sparks_settings_is_refused(tmp_path: Path, setting: str, *, refused: bool):
+    file = tmp_path / "reconcile.toml"
+    file.write_text(f'[spark]\nsettings = {{ "{setting}" = "hunter2" }}\n')
+    if not refused:
+        assert load_reconcile(file).spark.settings == {setting: "hunter2"}
+        return
+    with pytest.raises(ConfigError, match="would show in Spark's pages") as refusal:
+        load_reconcile(file)
+    assert "hunter2" not in str(refusal.value)
 
 
 def test_the_demo_configuration_is_in_force_as_printed():
