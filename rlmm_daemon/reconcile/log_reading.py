@@ -34,6 +34,8 @@ from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
 
 #: Of one question to the log.
 ASK_SECONDS: Final = 120.0
+#: Of one to the files of an embedded log, which are read from the first to the last.
+FILES_SECONDS: Final = 3_600.0
 #: Without a single batch from a log that has more.
 SILENT_SECONDS: Final = 120.0
 #: What is there is handed on so often, so that a slow log is not taken for a silent one.
@@ -69,7 +71,7 @@ def view(config: Config) -> LogView:
     Raises:
         Incomplete: the log can't be opened.
     """
-    return asyncio.run(_bounded(_view(config)))
+    return asyncio.run(_bounded(config, _view(config)))
 
 
 def epoch_ends(
@@ -80,7 +82,7 @@ def epoch_ends(
     Raises:
         UnavailableError: a partition did not answer.
     """
-    return asyncio.run(_bounded(_epoch_ends(config, asked)))
+    return asyncio.run(_bounded(config, _epoch_ends(config, asked)))
 
 
 def slices(
@@ -321,6 +323,7 @@ def _number(part: LogSlice) -> MetadataPartition:
     return MetadataPartition(part.number)
 
 
-async def _bounded(work: Coroutine[Any, Any, _T]) -> _T:
-    async with asyncio.timeout(ASK_SECONDS):
+async def _bounded(config: Config, work: Coroutine[Any, Any, _T]) -> _T:
+    seconds = FILES_SECONDS if isinstance(config.event_log, EmbeddedLog) else ASK_SECONDS
+    async with asyncio.timeout(seconds):
         return await work
