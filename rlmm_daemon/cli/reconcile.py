@@ -1,7 +1,7 @@
 """`rlmm reconcile`: hold the remote storage against the metadata log; clean what belongs to nobody.
 
 Exit codes of `run`: 0 storage and log agree, 1 findings, 2 usage, 4 a guard refused to condemn
-anything, 5 not all could be read.
+anything (or the storage is another plugin's), 5 not all could be read.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from rlmm_daemon.cli.options import json_option
 from rlmm_daemon.cli.output import show_error, show_facts, show_json, show_table
 from rlmm_daemon.config import load
 from rlmm_daemon.config.loading import load_reconcile
-from rlmm_daemon.domain.errors import ConfigError, InvalidArgument
+from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, StorageNotConfigured
 from rlmm_daemon.reconcile.errors import plain
 
 CLEAN: Final = 0
@@ -76,8 +76,11 @@ def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) 
                 now_ms=time.time_ns() // 1_000_000,
                 progress=progress,
             )
-            night = job.whole()
-        report.write(night, job.directory, config.output)
+            try:
+                night = job.whole()
+            finally:
+                if job.judged:  # also where it was broken off among its deletions
+                    report.write(job.night, job.directory, config.output)
     if as_json:
         show_json(asdict(night))
     else:
@@ -178,6 +181,9 @@ def _incomplete(*, as_json: bool) -> Iterator[None]:
         yield
     except ConfigError:
         raise
+    except StorageNotConfigured as error:  # another plugin's segments: read, and not ours to judge
+        show_error(error, as_json=as_json)
+        raise click.exceptions.Exit(REFUSED) from error
     except ImportError as error:
         click.echo(f"rlmm: {error}; install the extra: pip install 'rlmm-daemon[spark]'", err=True)
         raise click.exceptions.Exit(INCOMPLETE) from error
@@ -222,6 +228,8 @@ def _show(night: Any, kinds: list[tuple[str, str, int, int, str]], directory: st
         show_table(("severity", "kind", "number", "bytes", "what to do"), kinds)
     else:
         click.echo("storage and log agree")
+    for note in night.notes:
+        show_facts({"note": note})
     for reason in night.refused[:_REASONS_MAX]:
         show_facts({"refused": reason})
     if len(night.refused) > _REASONS_MAX:

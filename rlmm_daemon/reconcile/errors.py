@@ -14,13 +14,13 @@ class Incomplete(RlmmError):
     """A part of the input could not be read, so nothing is said about it."""
 
 
-def plain(error: Exception) -> RlmmError:
+def plain(error: BaseException) -> RlmmError:
     """Return what ended a run as one error with one message.
 
     What opens several things at once raises a group; what a task raised comes from Spark with
     stack traces of three languages; a log that is gone or out of reach is no error of ours.
     """
-    first: BaseException = error
+    first = error
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     if isinstance(first, RlmmError):

@@ -41,7 +41,9 @@ def events(spark: Any, files: Iterable[str], partition_count: int) -> Any:
     paths = [*files]
     for path in paths:
         _check(Path(path))
-    return spark.read.parquet(*paths).mapInArrow(Told(partition_count), ddl(EVENTS))
+    # With their scheme: on YARN, for one, a bare path is HDFS's.
+    found = spark.read.parquet(*(f"file://{Path(path).resolve()}" for path in paths))
+    return found.mapInArrow(Told(partition_count), ddl(EVENTS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ It is a picture of the day before, so everything that it says is looked at again
 finding. Source: Amazon S3's "Inventory manifest" and "Amazon S3 Inventory list" pages.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,21 +34,44 @@ class Report:
     created_ms: int
 
 
-def read(spark: Any, manifest: str) -> Report:
-    """Return the report of a manifest whose data files lie below the manifest's directory.
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a report consists of, all of it there."""
+
+    paths: tuple[str, ...]
+    form: str
+    columns: str
+    created_ms: int
+
+
+def manifest_of(file: str, *, now_ms: int) -> Manifest:
+    """Return a manifest whose data files lie below its own directory, each as it was written.
 
     Raises:
-        Incomplete: no such manifest, a data file or a column is missing.
+        Incomplete: no such manifest, a data file is missing or another, or it is of the future.
     """
     try:
-        told = json.loads(Path(manifest).read_text(encoding="utf-8"))
-        names = [each["key"] for each in told["files"]]
+        told = json.loads(Path(file).read_text(encoding="utf-8"))
+        parts = [(each["key"], int(each["size"]), each["MD5checksum"]) for each in told["files"]]
         form, columns = told["fileFormat"].upper(), told["fileSchema"]
         created_ms = int(told["creationTimestamp"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Incomplete(f"{manifest} is no inventory manifest: {error}") from error
-    paths = [_found(Path(manifest).parent, name) for name in names]
-    rows = _rows(spark, form, columns, paths)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Incomplete(f"{file} is no inventory manifest: {error}") from error
+    if created_ms > now_ms:
+        raise Incomplete(f"{file} was made in the future: the age of every object would be wrong")
+    paths = tuple(_whole(Path(file).parent, *part) for part in parts)
+    return Manifest(paths, form, columns, created_ms)
+
+
+def read(spark: Any, file: str, *, now_ms: int) -> Report:
+    """Return the report of a manifest (`manifest_of`).
+
+    Raises:
+        Incomplete: a part of it is missing, or a column.
+    """
+    manifest = manifest_of(file, now_ms=now_ms)
+    form = manifest.form
+    rows = _rows(spark, form, manifest.columns, [f"file://{path}" for path in manifest.paths])
     missing = [name for name in NEEDED if name not in rows.columns]
     if missing:
         raise Incomplete(f"the inventory lacks {', '.join(missing)}: configure it with these")
@@ -64,7 +88,7 @@ def read(spark: Any, manifest: str) -> Report:
         WHERE NOT coalesce(CAST({deleted} AS BOOLEAN), FALSE)
             AND NOT startswith({key}, '{CONTROL}')
     """)  # noqa: S608 - our own words
-    return Report(objects, created_ms)
+    return Report(objects, manifest.created_ms)
 
 
 def _rows(spark: Any, form: str, columns: str, paths: list[str]) -> Any:
@@ -78,11 +102,25 @@ def _rows(spark: Any, form: str, columns: str, paths: list[str]) -> Any:
     return spark.read.schema(schema).option("escape", '"').csv(paths)
 
 
-def _found(home: Path, name: str) -> str:
+def _whole(home: Path, name: str, size: int, md5: str) -> str:
+    """Return where a data file lies, once it is the one that the manifest means."""
+    path = _found(home, name)
+    if path.stat().st_size != size:
+        raise Incomplete(
+            f"the inventory's data file {path} is not {size} bytes long: copy it again"
+        )
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if found != md5.lower():
+        raise Incomplete(f"the inventory's data file {path} is damaged: copy it again")
+    return str(path.resolve())
+
+
+def _found(home: Path, name: str) -> Path:
     """Return where a data file lies: by its whole key, by its end, or beside the manifest."""
     parts = Path(name).parts
     for begin in range(len(parts)):
         path = home.joinpath(*parts[begin:])
         if path.is_file():
-            return str(path)
+            return path
     raise Incomplete(f"the inventory's data file {name} is not below {home}")

@@ -9,7 +9,7 @@ apart, by `s3_calls`.
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -73,8 +73,12 @@ class Listed:
     noncurrent: bool = False
 
 
-def slices(config: Config, layouts: Iterable[str]) -> list[Slice]:
+def slices(
+    config: Config, layouts: Iterable[str], note: Callable[[str], object] = lambda _: None
+) -> list[Slice]:
     """Return slices that together hold every key below the layouts' prefixes exactly once.
+
+    `note` is told what can't be looked for.
 
     Raises:
         Incomplete: the storage did not say what lies there.
@@ -90,7 +94,7 @@ def slices(config: Config, layouts: Iterable[str]) -> list[Slice]:
     # Side by side: one request each, and there may be a hundred thousand.
     with ThreadPoolExecutor(_PLANNERS) as planners:
         parts = [*chain.from_iterable(planners.map(partial(_cut, config), found))]
-    if S3Calls(config).is_versioned():
+    if S3Calls(config).is_versioned(note):
         parts += [msgspec.structs.replace(part, old=True) for part in parts]
     return parts
 

@@ -10,7 +10,6 @@
 """
 
 import asyncio
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,10 +42,11 @@ from rlmm_daemon.reconcile import (
     sources,
     sparing,
     summary,
+    workspace,
 )
 from rlmm_daemon.reconcile.acting import Actor
 from rlmm_daemon.reconcile.confirming import Confirm
-from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.errors import Incomplete, plain
 from rlmm_daemon.reconcile.evidence import Ours
 from rlmm_daemon.reconcile.judging import Judge
 from rlmm_daemon.reconcile.log_reading import LogView
@@ -77,7 +77,9 @@ class Run:
         started = datetime.fromtimestamp(now_ms / 1000, tz=UTC)
         name = started.strftime("%Y%m%dT%H%M%S") + f"{now_ms % 1000:03}Z"
         self.directory = Path(config.output.directory) / name
-        self._work = self.directory / "work"
+        self._work = self.directory / workspace.WORK
+        #: Whether the findings are written and counted: from here on there is something to report.
+        self.judged = False
         self.night = Night(run=name, cluster="", listed_at_ms=now_ms, execute=execute)
 
     def whole(self) -> Night:
@@ -88,11 +90,12 @@ class Run:
             StorageNotConfigured: there is no storage of ours.
             LeaseHeld: another run is deleting.
         """
-        self._work.mkdir(parents=True)
-        try:
-            self._judge_and_act()
-        finally:
-            shutil.rmtree(self._work, ignore_errors=True)
+        with workspace.kept(self.directory):
+            try:
+                self._judge_and_act()
+            except BaseException as error:  # an operator's Ctrl-C as well
+                self.night.broken_off = plain(error).message
+                raise
         return self.night
 
     def _judge_and_act(self) -> None:
@@ -115,6 +118,7 @@ class Run:
         found = self._frame("../findings", FINDINGS)
         objects, events = self._frame("objects", OBJECTS), self._frame("events", EVENTS)
         summary.count(self.night, self._spark, objects=objects, events=events, found=found)
+        self.judged = True
         with self._stage("acting"):
             if self.night.execute and not self.night.refused:
                 self._actor(view).act(found, ours.manifests)
@@ -123,11 +127,12 @@ class Run:
 
     def _list(self, layouts: tuple[LayoutRow, ...]) -> None:
         if isinstance(self._config.listing, InventoryListing):
-            report = inventory.read(self._spark, self._config.listing.manifest)
+            manifest = self._config.listing.manifest
+            report = inventory.read(self._spark, manifest, now_ms=self._now_ms)
             self.night.listed_at_ms, objects = report.created_ms, report.objects
         else:
             prefixes = [row.prefix.partition("{")[0].rstrip("/") for row in layouts]
-            parts = listing.slices(self._daemon, prefixes)
+            parts = listing.slices(self._daemon, prefixes, self.night.notes.append)
             pages = self._config.listing.pages_per_second_max
             objects = sources.objects(self._spark, self._daemon, parts, pages)
         objects.write.parquet(self._path("objects"))
@@ -305,7 +310,8 @@ class Run:
         return self._spark.read.schema(ddl(schema)).parquet(self._path(name))
 
     def _path(self, name: str) -> str:
-        return str((self._work / name).resolve())
+        # With its scheme: on YARN, for one, a bare path is HDFS's, and not what is written here.
+        return f"file://{(self._work / name).resolve()}"
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ come from the summaries of earlier runs in the same directory.
 import html
 import json
 import os
+import re
 import shutil
 import string
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,17 +17,28 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from rlmm_daemon.config.reconcile import Output
 from rlmm_daemon.core.disposal.findings import CONDEMNABLE, RULES, Finding, Severity
 from rlmm_daemon.observability.escape import escape
 from rlmm_daemon.reconcile.summary import Night
+from rlmm_daemon.reconcile.workspace import WORK
 
 SUMMARY: Final = "summary.json"
 PAGE: Final = "report.html"
 TREND_RUNS: Final = 30
+_RUN: Final = re.compile(r"\d{8}T\d{9}Z")
 _GB: Final = 10**9
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _ORDER: Final = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
+
+
+class _Earlier(msgspec.Struct):
+    """What a trend needs of a summary, whichever program wrote it."""
+
+    run: str
+    findings: dict[str, tuple[int, int]]
 
 
 def write(night: Night, directory: Path, output: Output) -> None:
@@ -39,8 +51,7 @@ def write(night: Night, directory: Path, output: Output) -> None:
     _point_latest(directory)
     if output.textfile is not None:
         _replace(Path(output.textfile), metrics(night))
-    for old in sorted(_runs(directory.parent))[: -output.runs_kept]:
-        shutil.rmtree(directory.parent / old, ignore_errors=True)
+    _forget(directory.parent, output.runs_kept)
 
 
 def rows(night: Night) -> list[tuple[str, str, int, int, str]]:
@@ -80,6 +91,7 @@ def metrics(night: Night) -> str:
         ("quarantined_objects", "Objects put into quarantine.", night.quarantined),
         ("deleted_objects", "Objects deleted.", night.deleted),
         ("deleted_bytes", "Bytes deleted.", night.deleted_bytes),
+        ("broken_off", "1 if the run did not come to its end.", int(bool(night.broken_off))),
         ("refused", "1 if a guard forbade to condemn anything.", int(bool(night.refused))),
         ("duration_seconds", "Wall time of the run.", round(sum(night.seconds.values()), 3)),
         ("last_run_timestamp_seconds", "When the last run listed.", night.listed_at_ms / 1000),
@@ -108,7 +120,7 @@ def page(night: Night, earlier: Sequence[Mapping[str, Any]], output: Output) -> 
         cost=_cost(night.condemned_bytes, output),
         kinds=_kinds(night, output),
         offenders=_offenders(night),
-        refused=_refused(night),
+        refused=_notes(night) + _refused(night),
         done=_done(night),
         trend=_trend([*earlier, asdict(night)]),
         stages=_stages(night),
@@ -120,8 +132,9 @@ def read_earlier(home: Path, *, before: str) -> list[dict[str, Any]]:
     found = []
     for name in [run for run in sorted(_runs(home)) if run < before][-TREND_RUNS:]:
         try:
-            found.append(json.loads((home / name / SUMMARY).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
+            told = (home / name / SUMMARY).read_bytes()
+            found.append(msgspec.to_builtins(msgspec.json.decode(told, type=_Earlier)))
+        except (OSError, msgspec.DecodeError):
             continue
     return found
 
@@ -141,6 +154,15 @@ def _age(milliseconds: int) -> str:
 
 def _runs(home: Path) -> list[str]:
     return [each.parent.name for each in home.glob(f"*/{SUMMARY}") if not each.parent.is_symlink()]
+
+
+def _forget(home: Path, runs_kept: int) -> None:
+    """Remove the oldest runs, and what killed ones of their time have left."""
+    kept = sorted(_runs(home))[-runs_kept:]
+    for run in home.iterdir():
+        # Only a run that goes on has something to work with.
+        if _RUN.fullmatch(run.name) and run.name < kept[0] and not (run / WORK).exists():
+            shutil.rmtree(run, ignore_errors=True)
 
 
 def _point_latest(directory: Path) -> None:
@@ -163,6 +185,8 @@ def _text(value: object) -> str:
 
 
 def _verdict(night: Night) -> str:
+    if night.broken_off:
+        return f'<span class="bad">broken off</span>, {_text(night.broken_off)}; the findings stand'
     if night.refused:
         return '<span class="bad">refused</span> to condemn anything; the findings stand'
     high = sum(n for kind, (n, _) in night.findings.items() if _is_high(kind))
@@ -210,6 +234,10 @@ def _offenders(night: Night) -> str:
         )
         or '<tr><td colspan="5">None.</td></tr>'
     )
+
+
+def _notes(night: Night) -> str:
+    return "".join(f'<p class="warn">{_text(note)}</p>' for note in night.notes)
 
 
 def _refused(night: Night) -> str:

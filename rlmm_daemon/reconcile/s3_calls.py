@@ -4,7 +4,7 @@ Versions and tags are extras of a run: where a server does not have them, or the
 not, the run goes on without, and `Unsupported` says which it was.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import botocore.session
@@ -27,6 +27,10 @@ Row = Mapping[str, Any]
 
 class Unsupported(Exception):
     """This server has not the call, or these keys may not."""
+
+    def __init__(self, call: str, code: str) -> None:
+        super().__init__(f"{call}: {code}")
+        self.denied = code == "AccessDenied"
 
 
 class S3Calls:
@@ -65,8 +69,10 @@ class S3Calls:
             **credentials,
         )
 
-    def is_versioned(self) -> bool:
+    def is_versioned(self, note: Callable[[str], object] = lambda _: None) -> bool:
         """Return whether the bucket may hold old versions; False where they can't be asked for.
+
+        `note` is told if these keys may not.
 
         Raises:
             Incomplete: the server did not answer.
@@ -76,7 +82,9 @@ class S3Calls:
             if answer.get("Status") not in {"Enabled", "Suspended"}:
                 return False
             self._call("list_object_versions", MaxKeys=1)
-        except Unsupported:
+        except Unsupported as error:
+            if error.denied:
+                note(f"old versions were not looked for: the daemon's keys may not ({error})")
             return False
         return True
 
@@ -142,7 +150,7 @@ class S3Calls:
             code = error.response.get("Error", {}).get("Code", "")
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             if code in _UNSUPPORTED or status == 501:  # noqa: PLR2004 - not implemented
-                raise Unsupported(f"{name}: {code}") from error
+                raise Unsupported(name, code) from error
             raise Incomplete(f"{name} of {arguments.get('Key', '')!r}: {error}") from error
         except BotoCoreError as error:
             raise Incomplete(f"{name}: {error}") from error

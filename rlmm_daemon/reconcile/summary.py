@@ -28,6 +28,10 @@ class Night:
     condemned_bytes: int = 0
     #: Why nothing was condemned; empty: it might have been.
     refused: list[str] = field(default_factory=list)
+    #: What the run could not look for.
+    notes: list[str] = field(default_factory=list)
+    #: Why the run did not come to its end, though findings were there already.
+    broken_off: str = ""
     quarantined: int = 0
     #: Of these, how many have a tag that says so.
     tagged: int = 0

@@ -10,6 +10,7 @@ import sys
 import termios
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -71,9 +72,14 @@ def test_findings_are_exit_code_1_and_a_refusal_is_4(world: World) -> None:
     assert "report.html" in run.stdout
     assert "\x1b" not in run.stdout
     world.write_control("daemons/1.json", marker.encode(world.presence(state="failed(x)")))
+    nasty = msgspec.structs.replace(world.presence(), cluster_id="[red]\x1b[31m\nrefused  forged")
+    world.write_control("daemons/2.json", marker.encode(nasty))
     run = told("run", "--execute", "--config", file)
     assert run.exit_code == reconcile.REFUSED
     assert "is failed(x)" in run.stdout
+    assert "[red]" in run.stdout, "no markup to us"
+    assert "\x1b" not in run.stdout
+    assert "\nrefused  forged" not in run.stdout
     machines = told("run", "--execute", "--config", file, "--json")
     assert machines.exit_code == reconcile.REFUSED
     assert json.loads(machines.stdout)["refused"]
@@ -141,6 +147,11 @@ def test_a_lease_that_another_holds_is_exit_code_5(world: World) -> None:
     run = told("run", "--execute", "--config", file)
     assert run.exit_code == reconcile.INCOMPLETE, run.output
     assert "another holds _rlmm/reconcile/lease.json" in run.output
+    told_of = json.loads((world.home / "out" / "latest" / "summary.json").read_text())
+    assert "another holds" in told_of["broken_off"], "what was found is reported all the same"
+    assert told_of["findings"]["orphan_object"]
+    assert "rlmm_reconcile_broken_off 1" in (world.home / "r.prom").read_text()
+    assert not [*(world.home / "out").glob("*/work")]
     assert all((world.home / "remote" / key).exists() for key in world.objects)
 
 
@@ -151,7 +162,7 @@ def test_a_storage_that_is_another_plugins_is_not_looked_at(world: World) -> Non
     text = daemon.read_text().partition("[storage]")[0]
     daemon.write_text(f'{text}[storage]\nkind = "none"\n')
     run = told("run", "--execute", "--config", file)
-    assert run.exit_code == reconcile.INCOMPLETE
+    assert run.exit_code == reconcile.REFUSED
     assert 'storage.kind is "none"' in run.output
 
 

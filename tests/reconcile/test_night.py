@@ -81,7 +81,12 @@ def world(tmp_path: Path) -> World:
 
 
 def test_every_kind_is_found_and_nothing_else(spark, world: World) -> None:
-    run, night = reconcile(spark, world)
+    # As on YARN: a path without a scheme would be looked for there.
+    spark.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    try:
+        run, night = reconcile(spark, world)
+    finally:
+        spark.conf.unset("fs.defaultFS")
     assert night.refused == [], night.refused
     assert found_by(run) == world.expected
     assert night.objects == len(world.objects)
@@ -136,12 +141,14 @@ def test_what_is_condemned_is_listed_first_and_deleted_a_quarantine_later(
 
 def test_a_refused_run_still_reports(spark, world: World) -> None:
     world.write_control("daemons/1.json", marker.encode(world.presence(ahead=1)))
+    world.write_control("daemons/2.json", marker.encode(world.presence(epochs=1)))
     stranger = msgspec.structs.replace(world.presence(), cluster_id="another")
     world.write_control("daemons/9.json", marker.encode(stranger))
     world.expect("foreign_cluster", "_rlmm/daemons/9.json")
     run, night = reconcile(spark, world, execute=True)
     assert "the log ends at" in night.refused[0]
-    assert "is of cluster 'another'" in night.refused[1]
+    assert "which the log has otherwise" in night.refused[1]
+    assert "is of cluster 'another'" in night.refused[2]
     assert found_by(run).keys() == world.expected.keys()
     assert not any(found_by(run).values())
     assert night.quarantined == 0

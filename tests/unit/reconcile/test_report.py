@@ -94,3 +94,47 @@ def test_a_run_is_written_trends_follow_and_the_oldest_are_forgotten(tmp_path: P
     summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
     assert summary["findings"]["orphan_object"] == [2, 3_000]
     assert "rlmm_reconcile_objects 10" in (tmp_path / "r.prom").read_text()
+
+
+@pytest.mark.parametrize(
+    "summary",
+    ["", "[]", "null", "{}", '{"run": 1, "findings": {}}', '{"run": "r", "findings": {"k": 3}}'],
+)
+def test_an_odd_earlier_summary_is_passed_over(tmp_path: Path, summary: str) -> None:
+    for name, text in (
+        ("20261120T000000000Z", '{"run": "good", "findings": {"overlap": [1, 7]}, "more": 1}'),
+        ("20261121T000000000Z", summary),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / report.SUMMARY).write_text(text)
+    made = night()
+    (tmp_path / made.run).mkdir()
+    report.write(made, tmp_path / made.run, Output(directory=str(tmp_path)))
+    assert "good: 7 B" in (tmp_path / "latest" / report.PAGE).read_text()
+
+
+def test_what_killed_runs_left_is_forgotten_with_the_runs_of_their_time(tmp_path: Path) -> None:
+    for name in ("20261101T000000000Z", "20261102T000000000Z", "20261123T000000000Z", "notes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "audit.jsonl").touch()
+    (tmp_path / "20261102T000000000Z" / "work").mkdir()  # it goes on, since weeks
+    made = night()
+    (tmp_path / made.run).mkdir()
+    report.write(made, tmp_path / made.run, Output(directory=str(tmp_path), runs_kept=1))
+    left = {each.name for each in tmp_path.iterdir()} - {"latest"}
+    assert left == {"20261102T000000000Z", made.run, "20261123T000000000Z", "notes"}
+
+
+def test_a_run_that_was_broken_off_says_so_everywhere() -> None:
+    made = night(broken_off=f"the storage went {NASTY}", deleted=3)
+    page = report.page(made, [], Output())
+    assert "broken off" in page
+    assert "the storage went &lt;script&gt;" in page
+    assert "rlmm_reconcile_broken_off 1" in report.metrics(made)
+    assert "rlmm_reconcile_deleted_objects 3" in report.metrics(made)
+    assert "rlmm_reconcile_broken_off 0" in report.metrics(night())
+
+
+def test_what_could_not_be_looked_for_is_on_the_page() -> None:
+    text = report.page(night(notes=[f"old versions were not looked for {NASTY}"]), [], Output())
+    assert "old versions were not looked for &lt;script&gt;" in text

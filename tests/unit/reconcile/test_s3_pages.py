@@ -86,3 +86,14 @@ def test_what_is_told_of_a_failure_holds_nothing_of_the_clients_state(bucket: Bu
         assert "Debug source" not in told
         assert SECRET not in told
         assert "\n" not in told
+
+
+def test_keys_that_may_not_ask_for_old_versions_are_noted(bucket: Bucket) -> None:
+    notes: list[str] = []
+    bucket.keys = ["stray"]
+    listing.slices(bucket.config, [""], notes.append)
+    assert notes == [], "the bucket keeps none"
+    bucket.fails = lambda query: (403, "AccessDenied") if "versioning" in query else None
+    assert not any(part.old for part in listing.slices(bucket.config, [""], notes.append))
+    (note,) = notes
+    assert note.startswith("old versions were not looked for")
