@@ -1,9 +1,13 @@
 """Deleting what a plan says, batch by batch, each one checked again at the last moment.
 
-Before each batch: the lease is renewed (so nobody else deletes), the guards are asked again and
-what was restored is dropped, the log's tail since the plan is read (a segment with any new event is
+Before each batch: the guards are asked again and what was restored is dropped, the lease is renewed
+(so nobody else deletes), the log's tail since the plan is read (a segment with any new event is
 dropped), and each object is looked at (gone, or another one now: dropped). What is about to be
 deleted is in the audit log before it is, and what became of it right after.
+
+Between that look and the delete lie seconds, at most half of a lease, in which no object of a
+segment begins anew: Kafka draws a new id for every copy, and only `rlmm log repair`, run right then
+for a segment that the tail did not name yet, could put something under one of these keys.
 """
 
 import asyncio
@@ -83,8 +87,8 @@ class Executor:
         """
         rest = iter(entries)
         while batch := [*itertools.islice(rest, self._safety.batch_objects)]:
-            await self._lease.renew()
             seen = await self._look()
+            await self._lease.renew()
             await self._read_tail(seen.log)
             restored = quarantine.restored(seen.manifests)
             reasons = await asyncio.to_thread(self._reasons, batch, restored)
