@@ -74,7 +74,7 @@ class Spark(_Section, frozen=True, kw_only=True):
     driver_memory: str = "2g"
     executor_memory: str = "4g"
     shuffle_partitions: Annotated[int, Meta(ge=1, le=10_000)] = 16
-    #: More settings, by Spark's own names. Never a credential: they show in Spark's pages.
+    #: More settings, by Spark's own names. A credential is refused: they show in Spark's pages.
     settings: dict[str, str] = {}
 
 

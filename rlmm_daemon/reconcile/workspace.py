@@ -4,7 +4,9 @@ Listing and log, written down, are large. A run that is killed can't take them a
 does: a lock, which dies with its process, says whose are still needed.
 """
 
+import contextlib
 import fcntl
+import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +25,11 @@ def kept(run: Path) -> Iterator[Path]:
     try:
         fresh = work / f"{_LOCK}.fresh"
         with fresh.open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            fresh.rename(work / _LOCK)  # never there without its lock
+            lock.write(platform.node())
+            lock.flush()
+            with contextlib.suppress(OSError):  # no locks there: then it is nobody's to remove
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                fresh.rename(work / _LOCK)  # never there without its lock
             sweep(run.parent)
             yield work
     finally:
@@ -37,6 +42,8 @@ def sweep(home: Path) -> None:
         try:
             with (work / _LOCK).open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(work, ignore_errors=True)
+                # A shared directory may keep its locks to each machine.
+                if lock.read() == platform.node():
+                    shutil.rmtree(work, ignore_errors=True)
         except OSError:
             continue  # another run's that lives, or one that is just being made
