@@ -2,14 +2,19 @@
 
 A snapshot holds what was applied until it was drawn. Once it is safely written, each user partition
 is made to stand on its table there, and what was applied since is applied again. Each step is one
-user partition, so that readers never meet anything half done.
+user partition, so that readers never meet anything half done. One that was written to so much
+meanwhile that its step would hold the loop stays as it is, until the next snapshot.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.user_partitions import Image, Sleeping
 from rlmm_daemon.domain.ids import TopicIdPartition
+
+#: Events that are applied again in one step: a few milliseconds.
+SINCE_MAX: Final = 256
 
 
 def rebase(fold: Fold, image: Image, stays: Callable[[TopicIdPartition], bool]) -> Iterator[None]:
@@ -28,6 +33,8 @@ def rebase(fold: Fold, image: Image, stays: Callable[[TopicIdPartition], bool]) 
             sleeping = fold.partitions.sleep(image, number)
             for offset, value in since:
                 sleeping.put_aside(offset, value)
+        elif len(since) > SINCE_MAX:
+            pass
         elif since or entry.held or stays(partition):
             present.rebase(image.table(number))
             fold.again(present, since)

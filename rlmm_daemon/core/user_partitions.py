@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mmap import mmap
 
 #: Events put aside for one partition; waking then takes a few milliseconds at most.
-ASIDE_MAX: Final = 1024
+ASIDE_MAX: Final = 256
 _EVENT: Final = struct.Struct("<QI")
 
 

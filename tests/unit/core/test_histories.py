@@ -10,7 +10,7 @@ from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core import common_events, sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Deferred, Repeated
-from rlmm_daemon.core.rebasing import rebase
+from rlmm_daemon.core.rebasing import SINCE_MAX, rebase
 from rlmm_daemon.core.user_partitions import ASIDE_MAX
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, TopicId
@@ -362,6 +362,26 @@ def test_moving_to_a_new_snapshot_lets_only_those_sleep_that_nobody_uses(in_use)
     list(rebase(world.fold, other.image, lambda _: False))
     assert world.fold.partitions.peek(FOO) is world.cache  # what came since keeps it awake
     assert (world.listed(0), world.cache.segments.changed) == ([1, 2, 3], 1)
+
+
+@pytest.mark.parametrize("since", [SINCE_MAX, SINCE_MAX + 2])
+def test_what_was_written_to_much_since_a_snapshot_stays_as_it_is(since):
+    """Applying it all again would hold everybody else up; nothing is lost or answered otherwise."""
+    world = World()
+    world.upload(0, 0, 9)
+    world.fold.journal = {}
+    _, other = unsealing.in_place(snapshot_of(world.fold))
+    for n in range(1, since // 2 + 1):
+        world.upload(n, 10 * n, 10 * n + 9)
+    assert other.image is not None
+    list(rebase(world.fold, other.image, lambda _: True))
+    moved = since <= SINCE_MAX
+    assert (world.cache.segments.sealed is not None) == moved
+    everything = list(range(since // 2 + 1))
+    assert world.listed(0) == everything
+    assert [world.look(0, 10 * n) for n in everything] == everything
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    assert world.listed(0) == everything
 
 
 @pytest.mark.parametrize(
