@@ -1,5 +1,6 @@
 """On a real S3 server, a real Kafka topic and a standalone Spark cluster, through spark-submit."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -14,12 +15,15 @@ from deploy.dev import s3
 from deploy.dev import spark as standalone
 from deploy.dev.kafka.cluster import Cluster
 from rlmm_daemon.config import load
-from rlmm_daemon.config.reconcile import Output, ReconcileConfig
+from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Safety
 from rlmm_daemon.config.reconcile import Spark as SparkConfig
 from rlmm_daemon.core.layout import parse_key
-from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes, uuid_text
+from rlmm_daemon.reconcile import quarantine
+from rlmm_daemon.reconcile.acting import Actor
 from rlmm_daemon.reconcile.night import Run
-from tests.reconcile.world import DAY, S3, World
+from rlmm_daemon.reconcile.summary import Night
+from tests.reconcile.world import CLUSTER, DAY, S3, World
 
 pytestmark = [
     pytest.mark.spark,
@@ -30,6 +34,7 @@ pytestmark = [
         reason="needs a broker: make test-reconcile",
     ),
 ]
+KEPT = "kept"
 MAIN = Path(rlmm_daemon.__file__).parent / "__main__.py"
 
 
@@ -55,6 +60,7 @@ def world(tmp_path: Path, broker: Cluster, bucket) -> World:
     now_ms = time.time_ns() // 1_000_000
     world = World(tmp_path, now_ms)
     world.everything()
+    kept(world, broker)
     # Whose keys may ask for old versions.
     key, secret, _ = s3.IDENTITIES["admin"]
     (tmp_path / "access_key_id").write_text(key)
@@ -62,6 +68,10 @@ def world(tmp_path: Path, broker: Cluster, bucket) -> World:
     storage = S3.format(bucket=s3.BUCKET, endpoint=bucket.endpoint, home=tmp_path)
     world.write_kafka(broker.bootstrap(), storage)
     admin = bucket.admin()
+    # Before every object: the oldest are the first within the caps of a run.
+    half = next(key for key in world.objects if key.endswith(".log"))
+    admin.create_multipart_upload(Bucket=s3.BUCKET, Key=half)
+    time.sleep(1.5)  # its time and the objects' are told by the second
     admin.put_bucket_versioning(Bucket=s3.BUCKET, VersioningConfiguration={"Status": "Enabled"})
     world.write_s3(admin, s3.BUCKET)
     again = next(key for key in world.objects if key.endswith(".log"))
@@ -70,6 +80,17 @@ def world(tmp_path: Path, broker: Cluster, bucket) -> World:
     assert parsed is not None
     world.expect("not_current_version", uuid_text(parsed.segment_id))
     return world
+
+
+def kept(world: World, broker: Cluster) -> None:
+    """Add a topic that the cluster knows, and old orphans that are all that it has."""
+    tool, at = "org.apache.kafka.tools.TopicCommand", ("--bootstrap-server", broker.bootstrap())
+    broker.tool(tool, *at, "--create", "--topic", KEPT, "--partitions", "1")
+    words = broker.tool(tool, *at, "--describe", "--topic", KEPT).split()
+    topic_id = TopicId(uuid_bytes(words[words.index("TopicId:") + 1]))
+    before, world.partition = world.partition, TopicIdPartition(topic_id, KEPT, 0)
+    world.expect("orphan_object", world._orphan(9 * DAY))
+    world.partition = before
 
 
 def kinds_of(directory: Path) -> dict[tuple[str, str], bool]:
@@ -82,8 +103,7 @@ def test_a_whole_night_on_real_servers(world: World, bucket, spark) -> None:
     expected = {("dead_topic", uuid_text(world.topic_id))}
     # A listing is XML, which has no word for ESC: the server shows a replacement for it.
     expected |= {(kind, name.replace("\x1b", "\ufffd")) for kind, name in world.expected}
-    half = next(key for key in world.objects if key.endswith(".log"))
-    upload = bucket.admin().create_multipart_upload(Bucket=s3.BUCKET, Key=half)
+    (upload,) = bucket.admin().list_multipart_uploads(Bucket=s3.BUCKET)["Uploads"]
     with standalone.running(cores=2, memory="1500m") as cluster:
         summary = submitted(cluster, world)
     assert summary["refused"] == []
@@ -96,11 +116,45 @@ def test_a_whole_night_on_real_servers(world: World, bucket, spark) -> None:
     first = in_process(spark, world, now_ms=in_two_days)
     assert "incomplete_upload" in {kind for kind, _ in kinds_of(first.directory)}
     assert first.night.refused == []
-    doomed = {row["key"] for row in pq.read_table(first.directory / "findings").to_pylist()
-              if row["condemned"] and row["upload_id"] is None}  # fmt: skip
+    rows = pq.read_table(first.directory / "findings").to_pylist()
+    spared = [row["condemned"] for row in rows if row["topic"] == KEPT]
+    assert spared
+    assert not any(spared), "a topic that the cluster knows is never taken whole"
+    doomed = {row["key"] for row in rows if row["condemned"] and row["upload_id"] is None}
     assert doomed
-    listed = bucket.admin().list_multipart_uploads(Bucket=s3.BUCKET).get("Uploads", [])
-    assert upload["UploadId"] in {each["UploadId"] for each in listed}
+    condemned = [quarantine.entry_of(row) for row in rows if row["condemned"]]
+    assert upload["UploadId"] in {each.upload_id for each in condemned}
+    assert first.night.quarantined > 1
+    assert first.night.deleted == 0
+
+    # A quarantine later what is listed goes, and nothing else does.
+    before = stored(bucket)
+    last = Night(
+        run="last", cluster=CLUSTER, listed_at_ms=0, execute=True,
+        objects=first.night.objects, object_bytes=first.night.object_bytes,
+    )  # fmt: skip
+    actor = Actor(
+        daemon=load(world.home / "rlmm.toml"),
+        safety=Safety(),
+        night=last,
+        directory=world.home,
+        now_ms=in_two_days + 8 * DAY,
+        ends=world.ends,
+    )
+    asyncio.run(actor._carry_out(condemned))
+    assert (last.deleted, last.failed, last.dropped) == (first.night.quarantined, 0, {})
+    audit = [json.loads(line) for line in (world.home / "audit.jsonl").read_text().splitlines()]
+    deleted = {line["deleted"]: line["upload_id"] for line in audit if "deleted" in line}
+    assert deleted.pop(upload["Key"]) == upload["UploadId"]
+    assert deleted.keys() <= doomed
+    assert before - stored(bucket) == deleted.keys()
+    assert not bucket.admin().list_multipart_uploads(Bucket=s3.BUCKET).get("Uploads")
+
+
+def stored(bucket) -> set[str]:
+    pages = bucket.admin().get_paginator("list_objects_v2").paginate(Bucket=s3.BUCKET)
+    every = {each["Key"] for page in pages for each in page.get("Contents", ())}
+    return {key for key in every if not key.startswith("_rlmm/")}
 
 
 def submitted(cluster: standalone.SparkCluster, world: World) -> dict[str, object]:
