@@ -196,7 +196,7 @@ class SnapshotStore:
         Returns None, and leaves everything as it was, if the fold was dropped meanwhile.
 
         Raises:
-            OSError: nothing was replaced; a temporary file may be left and is overwritten next.
+            OSError: nothing was replaced, and what was written of it was removed if that can be.
         """
         started = self._clock.monotonic()
         generations = await self._generations(partition)
@@ -205,11 +205,16 @@ class SnapshotStore:
         # Its own name for each attempt: a write of a cancelled one may still be on its way.
         self._attempts += 1
         temporary = f"{self._directory}/{partition}-{self._attempts}.tmp"
-        size = await self._write_file(temporary, pieces)
-        if not still_true():
-            await self._disk.remove(temporary)
-            return None
-        await self._disk.rename(temporary, path)
+        try:
+            size = await self._write_file(temporary, pieces)
+            if not still_true():
+                await self._disk.remove(temporary)
+                return None
+            await self._disk.rename(temporary, path)
+        except BaseException:  # cancelled too: each attempt would take its part of a full disk
+            with suppress(OSError):
+                await self._disk.remove(temporary)
+            raise
         await self._disk.fsync_directory(self._directory)
         for _, name in generations[self._keep - 1 :]:
             await self._disk.remove(f"{self._directory}/{name}")

@@ -98,40 +98,47 @@ class Snapshotter:
                     return None
                 fold, next_offset = follower.fold, follower.fold.position
                 advanced = follower.applied_since_snapshot
-                pieces = []
+                pieces = list[bytes | memoryview]()
                 for piece in self._store.image(follower.fold):
                     if piece:
                         pieces.append(piece)
                     await asyncio.sleep(0)
                 follower.applied_since_snapshot = 0
                 fold.journal = {}
+            written = None
             try:
-                written = await self._store.write(
-                    follower.partition,
-                    next_offset,
-                    pieces,
-                    still_true=lambda: follower.fold is fold and not follower.history.comparing,
-                )
-            except OSError:
-                follower.applied_since_snapshot += advanced
-                fold.journal = None
+                written = await self._write_down(follower, fold, next_offset, pieces)
+                if written is None:
+                    return None
+                await self._move(follower, fold, written)
+            except BaseException:  # cancelled too
+                if written is None and follower.fold is fold:
+                    follower.applied_since_snapshot += advanced
                 raise
             finally:
-                pieces.clear()  # they may be an older file's pages
-            if written is None:
                 fold.journal = None
-                return None
-            await self._move(follower, fold, written)
         follower.snapshot_at_ms = self._clock.now_ms()
         self._on_written(written)
         return written
+
+    async def _write_down(
+        self, follower: Follower, fold: Fold, next_offset: int, pieces: list[bytes | memoryview]
+    ) -> WrittenSnapshot | None:
+        try:
+            return await self._store.write(
+                follower.partition,
+                next_offset,
+                pieces,
+                still_true=lambda: follower.fold is fold and not follower.history.comparing,
+            )
+        finally:
+            pieces.clear()  # they may be an older file's pages
 
     async def _move(self, follower: Follower, fold: Fold, written: WrittenSnapshot) -> None:
         """Make the fold stand on the snapshot, so that what changed before takes no memory."""
         try:
             image = await self._store.opened(written.path)
         except (OSError, CorruptError, Malformed) as error:
-            fold.journal = None
             logger.warning("snapshot not taken up", path=written.path, error=str(error))
             return
 

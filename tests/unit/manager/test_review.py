@@ -1,6 +1,7 @@
 """Bugs that a second pair of eyes found, each as the scenario that showed it."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -243,19 +244,61 @@ async def test_an_export_of_everything_is_refused_while_a_part_is_unread(rig):
             await operator.resolve("unheard-of-0")
 
 
-async def test_a_snapshot_that_failed_is_still_due(rig, monkeypatch):
+def left_over(rig) -> list[str]:
+    return [path.name for path in Path(rig.directory, "a").rglob("*.tmp")]
+
+
+async def test_a_snapshot_that_failed_is_still_due_and_leaves_nothing(rig, monkeypatch):
     async with rig.manager() as manager:
         await ready(manager)
         await copied(manager, 1, 0, 9)
         follower = manager.fleet.followers[of(TP)]
+        tried = 0
 
-        async def full(*_args):
+        async def full(file, offset, data):
+            nonlocal tried
+            tried += 1
+            await file.pwrite(offset, data[:100])
+            assert left_over(rig), "a part is on the disk"
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(manager.snapshots, "_write_file", full)
-        assert await manager.snapshotter.try_write(follower) is None
+        monkeypatch.setattr("rlmm_daemon.daemon.snapshots.write_fully", full)
+        for _ in range(3):
+            assert await manager.snapshotter.try_write(follower) is None
+            assert not left_over(rig)
+        assert tried == 3
         assert follower.applied_since_snapshot == 2
         assert segment_id(1) in follower.fold.partitions[TP].live_finished()
+
+
+@pytest.mark.parametrize("step", ["_write_file", "opened"])
+async def test_a_snapshot_that_was_cancelled_leaves_nothing(rig, monkeypatch, step):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        follower = manager.fleet.followers[of(TP)]
+        original, begun = getattr(manager.snapshots, step), asyncio.Event()
+
+        async def hangs(*args):
+            await original(*args)
+            begun.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(manager.snapshots, step, hangs)
+            async with asyncio.TaskGroup() as tasks:
+                write = tasks.create_task(manager.snapshotter.write(follower))
+                await begun.wait()
+                await copied(manager, 2, 10, 19)  # noted meanwhile
+                write.cancel()
+        assert write.cancelled()
+        assert not left_over(rig)
+        assert follower.fold.journal is None
+        assert follower.applied_since_snapshot == (4 if step == "_write_file" else 2)
+        await copied(manager, 3, 20, 29)
+        assert await manager.snapshotter.write(follower) is not None
+        assert len(follower.fold.partitions[TP].segments) == 3
+        assert follower.applied_since_snapshot == 0
 
 
 async def test_an_operators_write_waits_for_the_log_to_open(rig):
