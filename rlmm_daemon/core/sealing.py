@@ -63,8 +63,9 @@ def write_chunks(fold: Fold, header: Header) -> Iterator[bytes | memoryview]:
 
 
 def _images(fold: Fold) -> Iterator[TableImage | None]:
-    for held in list(fold.partitions.at_rest()):
-        cache = held
+    for partition in list(fold.partitions):
+        cache = fold.partitions.peek(partition)  # at its turn: somebody may have woken it by now
+        assert cache is not None, "a user partition is never forgotten"
         if isinstance(cache, Sleeping):
             if not cache.aside_events:
                 yield snapshot.image_of_entry(cache.image.buffer, cache.entry)
@@ -94,7 +95,8 @@ def steps(cache: PartitionCache) -> Generator[None, None, PartitionTable]:
     epochs = list[EpochTable]()
     for number in cache.epochs.numbers():
         epoch = yield from _seal_epoch(cache, number, rows)
-        epochs.append(epoch)
+        if epoch is not None:
+            epochs.append(epoch)
     return PartitionTable(
         partition=cache.partition,
         delete_state=cache.delete_state,
@@ -234,11 +236,12 @@ class _Rows:
 
 def _seal_epoch(
     cache: PartitionCache, epoch: int, rows: _Rows
-) -> Generator[None, None, EpochTable]:
+) -> Generator[None, None, EpochTable | None]:
+    """Make an epoch's columns; None if nothing is left of it, not even a highest offset."""
     table = EpochTable(epoch=epoch, highest=cache.epochs.highest(epoch))
     index = cache.epochs.get(epoch)
     if index is None:
-        return table
+        return None if table.highest is None else table
     table.reach = index.cover.reach
     yield from _seal_cover(index, table, rows, cache)
     table.unreferenced = array("I", map(rows.of, index.unreferenced))

@@ -2,9 +2,10 @@
 
 import pytest
 
+from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.outcome import ACCEPT, REPEAT, Applied, Rejected, Repeated
 from rlmm_daemon.domain.errors import IllegalTransition, InvalidArgument, SegmentNotFound
-from rlmm_daemon.domain.ids import TopicIdPartition
+from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
 from tests.unit.core.world import (
     DELETE_FINISHED,
     DELETE_STARTED,
@@ -26,6 +27,11 @@ from tests.unit.core.world import (
 @pytest.fixture
 def world():
     return World()
+
+
+def snapshot_of(fold):
+    header = sealing.header_of(fold, cluster_id="c", topic_id=TopicId(bytes(16)), created_at_ms=1)
+    return b"".join(sealing.write_chunks(fold, header))
 
 
 # Row: Look-up checks only the floor entry
@@ -97,6 +103,15 @@ def test_an_epoch_with_nothing_left_keeps_only_its_highest_offset(world):
     world.remove(2)
     assert (list(world.cache.epochs), world.cache.is_empty) == ([], True)
     assert world.cache.highest_offset(1) == 200
+
+
+def test_an_epoch_of_copies_that_never_finished_is_in_no_later_snapshot(world):
+    world.upload(1, 0, 9)
+    world.put(add(2, 10, 19, {5: 10}))
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    world.remove(2)
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    assert world.cache.epochs.numbers() == [0]
 
 
 def test_a_start_repeated_with_other_epochs_leaves_no_leak(world):

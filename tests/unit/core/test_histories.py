@@ -11,9 +11,9 @@ from rlmm_daemon.core import common_events, sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Deferred, Repeated
 from rlmm_daemon.core.rebasing import SINCE_MAX, rebase
-from rlmm_daemon.core.user_partitions import ASIDE_MAX
+from rlmm_daemon.core.user_partitions import ASIDE_MAX, Sleeping
 from rlmm_daemon.domain.errors import NotReady
-from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, TopicId
+from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
 from tests.unit.core.world import (
     DELETE_FINISHED,
@@ -24,6 +24,7 @@ from tests.unit.core.world import (
     PARTITION_FINISHED,
     PARTITION_STARTED,
     STARTED,
+    TOPIC_ID,
     World,
     add,
     delete,
@@ -309,6 +310,27 @@ def test_events_of_one_that_sleeps_are_put_aside_and_applied_when_somebody_asks(
     assert world.fold.partitions.by_prefix[world.cache.prefix] is world.cache
     assert world.listed(0) == [1, 2]
     assert isinstance(world.put(update(2, FINISHED)), Repeated)
+
+
+def test_one_that_is_woken_while_the_snapshot_is_drawn_is_not_woken_again():
+    world = World()
+    bar = TopicIdPartition(TOPIC_ID, "bar", 3)
+    world.upload(1, 0, 9)
+    world.put(add(7, 0, 9, partition=bar), update(7, FINISHED, partition=bar))
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    world.put(update(7, STARTED, partition=bar), add(8, 10, 19, partition=bar))
+    assert world.listed(0) == [1]  # awake, so it takes steps
+    header = sealing.header_of(
+        world.fold, cluster_id="c", topic_id=TopicId(bytes(16)), created_at_ms=1
+    )
+    pieces = sealing.write_chunks(world.fold, header)
+    begun = next(pieces)
+    assert isinstance(world.fold.partitions.peek(bar), Sleeping)
+    asked = world.fold.partitions[bar]
+    buffer = b"".join([begun, *pieces])
+    assert world.fold.partitions[bar] is asked
+    assert (world.fold.applied, sum(world.fold.rejected.values())) == (1, 1)
+    assert len(unsealing.in_place(buffer)[1].partitions[bar].segments) == 2
 
 
 def test_no_more_is_put_aside_than_can_be_applied_at_once():
