@@ -25,7 +25,7 @@ _PLACES_AT_ONCE: Final = 512
 class SegmentTable:
     """Every segment that is not yet DELETE_SEGMENT_FINISHED, by id."""
 
-    __slots__ = ("changes", "count", "head", "sealed")
+    __slots__ = ("changes", "count", "gone", "head", "sealed")
 
     def __init__(self, prefix: bytes, sealed: "SealedTable | None" = None) -> None:
         #: What stands before the segment id in every record of this partition.
@@ -35,6 +35,8 @@ class SegmentTable:
         self.changes: dict[SegmentId, bytes | None] = {}
         #: How many there are; whoever writes `changes` itself keeps it.
         self.count = 0 if sealed is None else sealed.rows
+        #: How many of `changes` only say that a sealed row is gone.
+        self.gone = 0
 
     def __len__(self) -> int:
         return self.count
@@ -69,15 +71,18 @@ class SegmentTable:
     def put(self, segment_id: SegmentId, tail: bytes, *, is_new: bool) -> None:
         """Store a segment's present tail; `is_new` says that `get` has none."""
         assert len(segment_id) == UUID_BYTES
-        self.changes[segment_id] = tail
         if is_new:
             self.count += 1
+            if segment_id in self.changes:
+                self.gone -= 1
+        self.changes[segment_id] = tail
 
     def remove(self, segment_id: SegmentId) -> None:
         """Forget a segment that is there."""
         self.count -= 1
         if self.sealed is not None and self.sealed.row_of(segment_id) >= 0:
             self.changes[segment_id] = None
+            self.gone += 1
         else:
             del self.changes[segment_id]
 
@@ -96,6 +101,11 @@ class SegmentTable:
         if not isinstance(ref, int) and (tail := self.changes.get(ref)) is not None:
             return self.head + ref + tail  # what nearly every look-up comes to
         return b"".join((self.head, *self.pair(ref)))
+
+    @property
+    def in_memory(self) -> int:
+        """How many segments are kept beside the sealed rows."""
+        return len(self.changes) - self.gone
 
     @property
     def changed(self) -> int:

@@ -13,12 +13,12 @@ _STATUS: Final = Path("/proc/self/status")
 def memory(folds: Iterable[Fold]) -> dict[str, Any]:
     """Return bytes and counts, as `rlmm status` shows them. No segment is looked at.
 
-    `private_bytes` is memory that nobody can take back, `mapped_bytes` is what of mapped files
-    (snapshots, and the program itself) happens to be in memory; both are None where the kernel does
-    not say. `bytes_per_segment` is their sum, interpreter and all, by segment.
+    `private_bytes` is memory that nobody can take back, swapped out or not; `mapped_bytes` is what
+    of mapped files (snapshots, and the program itself) happens to be in memory; both are None where
+    the kernel does not say. `bytes_per_segment` is their sum, interpreter and all, by segment.
     """
     private, mapped = _resident()
-    asleep = awake = changed = total = aside_events = aside_bytes = 0
+    asleep = awake = in_memory = total = aside_events = aside_bytes = 0
     images: dict[int, int] = {}
     for fold in folds:
         if fold.image is not None:
@@ -31,14 +31,14 @@ def memory(folds: Iterable[Fold]) -> dict[str, Any]:
                 aside_bytes += found.aside_bytes
             else:
                 awake += 1
-                changed += found.segments.changed
+                in_memory += found.segments.in_memory
     known = private is not None and mapped is not None and total
     return {
         "private_bytes": private,
         "mapped_bytes": mapped,
         "snapshot_bytes": sum(images.values()),
-        "segments_in_memory": changed,
-        "segments_in_snapshots": max(0, total - changed),
+        "segments_in_memory": in_memory,
+        "segments_in_snapshots": total - in_memory,
         "user_partitions_awake": awake,
         "user_partitions_asleep": asleep,
         "events_put_aside": aside_events,
@@ -48,7 +48,7 @@ def memory(folds: Iterable[Fold]) -> dict[str, Any]:
 
 
 def _resident() -> tuple[int | None, int | None]:
-    """Return anonymous and file-backed resident bytes, as the kernel counts them."""
+    """Return anonymous bytes and resident file-backed ones, as the kernel counts them."""
     found: dict[str, int] = {}
     try:
         lines = _STATUS.read_text().splitlines()
@@ -56,6 +56,7 @@ def _resident() -> tuple[int | None, int | None]:
         return None, None
     for line in lines:
         name, _, rest = line.partition(":")
-        if name in {"RssAnon", "RssFile"}:
+        if name in {"RssAnon", "RssFile", "VmSwap"}:
             found[name] = int(rest.split()[0]) * 1024
-    return found.get("RssAnon"), found.get("RssFile")
+    private, mapped = found.get("RssAnon"), found.get("RssFile")
+    return None if private is None else private + found.get("VmSwap", 0), mapped
