@@ -1,6 +1,7 @@
 """Snapshots taken up again: in place, or read whole and checked in every part."""
 
 from array import array
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import sealed_table, snapshot
@@ -14,7 +15,7 @@ from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.core.referenced import Referenced
 from rlmm_daemon.core.user_partitions import Image
 from rlmm_daemon.domain.errors import Malformed, UnsupportedProtocol
-from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, SegmentId
+from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 
@@ -41,6 +42,7 @@ def in_place(buffer: "bytes | mmap") -> tuple[Header, Fold]:
         return load(buffer)
     header, entries = snapshot.decode_directory(buffer)
     fold = _fold_for(header)
+    _check_owned(fold, (entry.user_partition for entry in entries))
     fold.lay(Image(buffer, entries, checked=False), header.next_offset, header.leader_epoch)
     if len(fold.partitions) != len(entries):
         raise Malformed("a user partition is there twice")
@@ -60,8 +62,7 @@ def load(buffer: "bytes | mmap") -> tuple[Header, Fold]:
     header, tables = snapshot.decode_file(buffer)
     fold = _fold_for(header)
     caches = [unseal(table) for table in tables]
-    if any(not fold.owns(cache.partition) for cache in caches):
-        raise Malformed("a user partition belongs to another metadata partition")
+    _check_owned(fold, (cache.partition for cache in caches))
     if len({cache.partition for cache in caches}) != len(caches):
         raise Malformed("a user partition is there twice")
     fold.restore(caches, header.next_offset, header.leader_epoch)
@@ -72,6 +73,11 @@ def _fold_for(header: Header) -> Fold:
     if header.partitioner_id != PARTITIONER_ID:
         raise UnsupportedProtocol(f"the snapshot's partitioner is {header.partitioner_id!r}")
     return Fold(MetadataPartition(header.metadata_partition), header.partition_count)
+
+
+def _check_owned(fold: Fold, partitions: Iterable[TopicIdPartition]) -> None:
+    if not all(map(fold.owns, partitions)):
+        raise Malformed("a user partition belongs to another metadata partition")
 
 
 def unseal(table: PartitionTable) -> PartitionCache:

@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rlmm_daemon.codec import snapshot
 from rlmm_daemon.codec.snapshot_table import decode_table, encode_table
 from rlmm_daemon.core import sealing, unsealing
+from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, NotReady, UnsupportedProtocol
 from rlmm_daemon.domain.ids import LeaderEpoch, TopicId, TopicIdPartition
 from tests.unit.core.world import (
@@ -138,6 +140,30 @@ def test_another_partitioner_is_refused():
     )
     with pytest.raises(UnsupportedProtocol):
         unsealing.load(b"".join(sealing.write_chunks(world.fold, other)))
+
+
+@pytest.mark.parametrize("read", [unsealing.load, unsealing.in_place])
+def test_a_user_partition_of_another_metadata_partition_is_refused(read):
+    world = sample_world()
+    header = sealing.header_of(
+        world.fold, cluster_id=None, topic_id=TopicId(bytes(16)), created_at_ms=0
+    )
+    elsewhere = 1 - metadata_partition(BAR.topic_id, BAR.partition, 2)
+    other = msgspec.structs.replace(header, metadata_partition=elsewhere, partition_count=2)
+    with pytest.raises(Malformed, match="another metadata partition"):
+        read(b"".join(sealing.write_chunks(world.fold, other)))
+
+
+@pytest.mark.parametrize("read", [unsealing.load, unsealing.in_place])
+def test_a_user_partition_that_is_there_twice_is_refused(read):
+    world = sample_world()
+    header = sealing.header_of(
+        world.fold, cluster_id=None, topic_id=TopicId(bytes(16)), created_at_ms=0
+    )
+    table = snapshot.image_of(sealing.seal(world.cache))
+    assert read(b"".join(snapshot.encode_file(header, [table])))
+    with pytest.raises(Malformed, match="twice"):
+        read(b"".join(snapshot.encode_file(header, [table, table])))
 
 
 @pytest.mark.parametrize("column", ["third", "unreferenced", "states", "ids", "id_order", "heap"])
