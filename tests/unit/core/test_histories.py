@@ -1,17 +1,18 @@
 """Random histories against a dumb model of Kafka's rules, and round trips."""
 
+import dataclasses
 import random
 
 import pytest
 
-from rlmm_daemon.codec import records
+from rlmm_daemon.codec import records, snapshot
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core import common_events, sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Deferred, Repeated
 from rlmm_daemon.core.rebasing import SINCE_MAX, rebase
-from rlmm_daemon.core.user_partitions import ASIDE_MAX, Sleeping
+from rlmm_daemon.core.user_partitions import ASIDE_MAX, Image, Sleeping
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
@@ -242,6 +243,125 @@ def test_a_snapshot_in_place_and_what_changed_since_answer_as_the_plain_cache_do
         assert sleeping.cache.third_set(epoch) == world.cache.third_set(epoch)
     assert snapshot_of(sleeping.fold) == snapshot_of(world.fold)
     assert unsealing.load(snapshot_of(sleeping.fold))
+
+
+BAR = TopicIdPartition(TOPIC_ID, "bar-x", 3)
+
+
+def event_of_two(rng, ordinary):
+    """Return what `some_event` has, and partition marks, stuck copies and erased metadata."""
+    partition, luck = rng.choice([FOO, BAR]), rng.random()
+    if luck < 0.03:
+        state = rng.choice([MARKED, PARTITION_STARTED, PARTITION_FINISHED])
+        return delete(state, partition=partition)
+    if luck < 0.08:
+        return update(rng.randint(1, 9), DELETE_STARTED, ONLY_IF_STARTED, partition=partition)
+    event = some_event(rng, ordinary)
+    if rng.random() < 0.2:
+        event = dataclasses.replace(event, custom_metadata=rng.choice([None, b"k"]))
+    return dataclasses.replace(event, partition=partition, broker_id=rng.choice([1, 1, 2]))
+
+
+def answers_of(cache):
+    """Return everything that decides an answer, but for an epoch of which nothing is left."""
+    return (
+        cache.list_all(),
+        cache.kept_custom_metadata,
+        cache.segments_by_state,
+        cache.bytes_by_state,
+        cache.delete_state,
+        cache.writer,
+        cache.strays,
+        cache.held,
+        [
+            (
+                cache.list_epoch(epoch),
+                cache.third_set(epoch),
+                cache.size(epoch),
+                cache.highest_offset(epoch),
+                [cache.lookup(epoch, offset) for offset in OFFSETS],
+                [cache.next_with_txn_index(epoch, offset) for offset in OFFSETS],
+            )
+            for epoch in EPOCHS
+            if cache.epochs.get(epoch) is not None or cache.epochs.highest(epoch) is not None
+        ],
+    )
+
+
+class Layered:
+    """A fold that at any moment is snapshotted, moved onto the snapshot, woken or restarted."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.fold = Fold(MetadataPartition(0), 1)
+        self.drawn = None
+        self.moves = None
+        self.moved = 0
+        self.restarted = False
+
+    def step(self):
+        luck = self.rng.random()
+        if self.drawn is not None:
+            if luck < 0.3:
+                self.take_up(self.drawn)
+        elif self.moves is None and luck < 0.08:
+            self.draw()
+        elif self.moves is None and luck < 0.12:
+            _, self.fold = unsealing.in_place(snapshot_of(self.fold))
+            self.fold.eager, self.restarted = self.rng.random() < 0.3, True
+        if self.moves is not None and self.rng.random() < 0.6 and next(self.moves, self) is self:
+            self.moves, self.moved = None, self.moved + 1
+        self.wake(0.1)
+
+    def wake(self, share):
+        if self.rng.random() < share and len(self.fold.partitions):
+            self.fold.partitions.get(self.rng.choice(list(self.fold.partitions)))
+
+    def draw(self):
+        header = sealing.header_of(
+            self.fold, cluster_id="c", topic_id=TopicId(bytes(16)), created_at_ms=1
+        )
+        pieces = []
+        for piece in sealing.write_chunks(self.fold, header):
+            pieces.append(bytes(piece))
+            self.wake(0.2)
+        self.drawn, self.fold.journal = b"".join(pieces), {}
+
+    def take_up(self, drawn):
+        image = Image(drawn, snapshot.decode_directory(drawn)[1], checked=True)
+        in_use = self.rng.random()
+        self.moves = rebase(self.fold, image, lambda _: self.rng.random() < in_use)
+        self.drawn = None
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_snapshot_taken_while_events_arrive_forgets_and_repeats_nothing(seed):
+    rng = random.Random(seed)
+    plain, layered = Fold(MetadataPartition(0), 1), Layered(rng)
+    for _ in range(rng.randint(10, 200)):
+        value = records.encode(event_of_two(rng, ordinary=seed % 3 == 0))
+        layered.fold.apply(plain.position, value)
+        plain.apply(plain.position, value)
+        layered.step()
+    assert set(plain.partitions) == set(layered.fold.partitions)
+    for partition, cache in plain.partitions.items():
+        there = layered.fold.partitions[partition]
+        assert answers_of(there) == answers_of(cache)
+        assert layered.restarted or there.late_writers == cache.late_writers
+    assert layered.fold.holding == plain.holding
+    if not layered.restarted:  # these count since the process began
+        for name in ("applied", "repeated", "rejected", "unreadable"):
+            assert getattr(layered.fold, name) == getattr(plain, name), name
+
+
+def test_such_histories_do_move_onto_their_snapshots():
+    layered = Layered(random.Random(1))
+    for _ in range(1000):
+        value = records.encode(event_of_two(layered.rng, ordinary=False))
+        layered.fold.apply(layered.fold.position, value)
+        layered.step()
+    assert layered.moved > 10
+    assert layered.restarted
 
 
 def some_rows(rng, ordinary):

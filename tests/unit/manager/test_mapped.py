@@ -1,15 +1,22 @@
 """Snapshots under a running manager: taken up in place, moved on to, and damaged."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.event_log.memory import MemoryLogStore
+from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.daemon import snapshotter
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.snapshots import SnapshotStore
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
-from rlmm_daemon.domain.errors import NotReady
+from rlmm_daemon.domain.errors import HistoryLost, NotReady
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from tests.unit.manager.events import NEIGHBOUR, TP, of, segment_id, started, until, updated
 
 BROKER = Caller.BROKER
@@ -157,3 +164,119 @@ async def test_a_damaged_table_that_is_asked_for_first_is_never_answered_from(ri
         manager.replace_assignment([TP], [])
         await until(lambda: manager.is_ready(TP) and manager.snapshots.rejected == 1)
         assert [found(manager, 10 * n + 3) for n in range(20)] == [segment_id(n) for n in range(20)]
+
+
+def store_of(rig, **other) -> SnapshotStore:
+    """Return the store of a process that is on another log in these respects."""
+    store = SnapshotStore(rig.disk, str(snapshot_files(rig)[0].parent), SystemClock())
+    store.belongs_to(replace(rig.store.identity, **other))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("same", "other"),
+    [
+        (True, {}),
+        (True, {"cluster_id": None}),
+        (False, {"cluster_id": "another"}),
+        (False, {"topic_id": TopicId(bytes(16))}),
+        (False, {"partition_count": 6}),
+    ],
+)
+async def test_a_snapshot_is_of_the_log_whose_identity_it_names(rig, same, other):
+    rig.store = MemoryLogStore(
+        topic_id=rig.store.identity.topic_id, partition_count=3, cluster_id="ours"
+    )
+    await filled(rig, 1)
+    loaded = await store_of(rig, **other).load(of(TP))
+    assert loaded is not None
+    assert loaded.same_log is same
+
+
+async def test_a_snapshot_of_another_cluster_is_never_answered_from(rig):
+    rig.store = MemoryLogStore(
+        topic_id=rig.store.identity.topic_id, partition_count=3, cluster_id="ours"
+    )
+    await filled(rig)
+    (path,) = snapshot_files(rig)
+    header, fold = unsealing.in_place(path.read_bytes())
+    fold.apply(fold.position, started(99, 900, 999))
+    fold.apply(fold.position, updated(99))
+    fold.position = header.next_offset
+    other = msgspec.structs.replace(header, cluster_id="another")
+    path.write_bytes(b"".join(sealing.write_chunks(fold, other)))
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: bool(manager.fleet.followers))
+        follower = manager.fleet.followers[of(TP)]
+        await until(lambda: follower.failure is not None)
+        with pytest.raises(HistoryLost, match="1 finished segment"):
+            found(manager, 950)
+        assert follower.fold.image is None
+
+
+async def test_a_file_under_another_metadata_partitions_name_is_rejected(rig):
+    await filled(rig, 1)
+    (path,) = snapshot_files(rig)
+    other = MetadataPartition((of(TP) + 1) % 3)
+    path.rename(path.with_name(path.name.replace(f"{of(TP)}-", f"{other}-", 1)))
+    store = SnapshotStore(rig.disk, str(path.parent), SystemClock())
+    store.belongs_to(rig.store.identity)
+    assert await store.load(other) is None
+    assert (store.rejected, len(list(path.parent.glob("*.rejected")))) == (1, 1)
+
+
+async def test_of_two_generations_the_older_is_taken_if_the_newest_is_damaged(rig):
+    await filled(rig)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP, NEIGHBOUR], [])
+        await until(lambda: manager.is_ready(TP) and manager.is_ready(NEIGHBOUR))
+        for number in range(20, 24):
+            await copied(manager, number, 10 * number, 10 * number + 9)
+            assert await manager.snapshotter.write(manager.fleet.followers[of(TP)]) is not None
+            assert len(snapshot_files(rig)) == 2
+    older, newest = snapshot_files(rig)
+    damage(newest, rig.store.identity.topic_id)  # in the header
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        image = manager.fleet.followers[of(TP)].fold.image
+        assert image is not None
+        assert image.path == str(older)
+        assert manager.snapshots.rejected == 1
+        assert [found(manager, 10 * n + 3) for n in range(24)] == [segment_id(n) for n in range(24)]
+
+
+async def test_a_damaged_table_sends_the_follower_back_to_the_generation_before(rig):
+    await filled(rig)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP, NEIGHBOUR], [])
+        await until(lambda: manager.is_ready(TP) and manager.is_ready(NEIGHBOUR))
+        await copied(manager, 20, 200, 209)
+        assert await manager.snapshotter.write(manager.fleet.followers[of(TP)]) is not None
+    older, newest = snapshot_files(rig)
+    damage(newest, segment_id(3))
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.snapshots.rejected == 1 and manager.is_ready(TP))
+        image = manager.fleet.followers[of(TP)].fold.image
+        assert image is not None
+        assert image.path == str(older)
+        assert [found(manager, 10 * n + 3) for n in range(21)] == [segment_id(n) for n in range(21)]
+
+
+async def test_a_snapshot_from_before_the_logs_start_is_history_lost_and_stays(rig):
+    await filled(rig)
+    (path,) = snapshot_files(rig)
+    end = rig.store.partition(of(TP)).end
+    rig.store.put(of(TP), started(99, 900, 999))
+    rig.store.trim(of(TP), end + 1)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: bool(manager.fleet.followers))
+        follower = manager.fleet.followers[of(TP)]
+        await until(lambda: follower.failure is not None)
+        with pytest.raises(HistoryLost, match=f"starts at {end + 1}") as lost:
+            found(manager, 55)
+        assert lost.value.fields["command"] == f"rlmm partition accept-loss {of(TP)}"
+        assert path.exists()
