@@ -120,11 +120,13 @@ def test_a_run_killed_in_the_middle_of_deleting_is_taken_up_by_the_next(
     )
 
     first = start(config, tmp_path / "first.log")
-    wait_for(lambda: len(deleted(tmp_path)) >= after, first)
+    wait_for(lambda: len(told(tmp_path, "deleted")) >= after, first)
     first.send_signal(signal.SIGKILL)
     first.wait()
     left = [key for key in orphans if (tmp_path / "remote" / key).exists()]
     assert 0 < len(left) < len(orphans)
+    # Whenever it died: what is gone was named before it went.
+    assert {*orphans} - {*left} <= {line["deleting"] for line in told(tmp_path, "deleting")}
 
     # The dead run's lease has to run out; until then the next one says who holds it.
     code = 5
@@ -137,7 +139,7 @@ def test_a_run_killed_in_the_middle_of_deleting_is_taken_up_by_the_next(
     assert code == 1, (tmp_path / "second.log").read_text()[-2_000:]
     assert not any((tmp_path / "remote" / key).exists() for key in orphans)
     assert all((tmp_path / "remote" / key).exists() for key in live)
-    fences = {line["fence"] for line in deleted(tmp_path)}
+    fences = {line["fence"] for line in told(tmp_path, "deleted")}
     assert len(fences) == 2
 
 
@@ -160,14 +162,14 @@ def start(config: Path, output: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def deleted(home: Path) -> list[dict[str, object]]:
-    found = []
-    for audit in (home / "out").glob("*/audit.jsonl"):
-        for line in audit.read_text().splitlines():
-            told = json.loads(line)
-            if "deleted" in told:
-                found.append(told)
-    return found
+def told(home: Path, word: str) -> list[dict[str, object]]:
+    """Return the whole lines of all audit logs that have the word."""
+    lines = [
+        line
+        for audit in (home / "out").glob("*/audit.jsonl")
+        for line in audit.read_text().splitlines(keepends=True)
+    ]
+    return [found for line in lines if line.endswith("\n") and word in (found := json.loads(line))]
 
 
 def wait_for(holds, process: subprocess.Popen[bytes]) -> None:
