@@ -20,6 +20,7 @@ from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.epoch_index import EpochIndex
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
+from rlmm_daemon.core.segment_table import LOOKS_AT_ONCE
 from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.domain.ids import UUID_BYTES, SegmentId, TopicId
 
@@ -215,8 +216,10 @@ class _Rows:
                 order.extend(map(changed.__getitem__, bucket))
                 yield
                 continue
-            for segment_id in bucket:
+            for index, segment_id in enumerate(bucket):
                 if sealed is not None and at < len(old):
+                    if index % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1:
+                        yield
                     behind = bisect_left(old, segment_id, lo=at, key=sealed.id)
                     yield from self._extend(order, old, at, behind)
                     at = behind

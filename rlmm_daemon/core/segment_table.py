@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _START: Final = slice(tails.START_AT, tails.END_AT)
 _START_BYTES: Final = tails.END_AT - tails.START_AT
 _PLACES_AT_ONCE: Final = 512
+#: Of what is looked for in sealed rows: each takes a bisect.
+LOOKS_AT_ONCE: Final = 32
 
 
 class SegmentTable:
@@ -148,18 +150,20 @@ class SegmentTable:
         for index, segment_id in enumerate(self.changes):
             if (row := self.sealed.row_of(segment_id)) >= 0:
                 hidden.append(row)
-            if index % _PLACES_AT_ONCE == _PLACES_AT_ONCE - 1:
+            if index % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1:
                 yield None
         hidden.sort()
         yield from self._between(self.sealed, ordered, hidden)
 
     def _between(
         self, sealed: "SealedTable", places: Iterable[bytes], hidden: list[int]
-    ) -> Iterator[tuple[int, int] | SegmentId]:
+    ) -> Iterator[tuple[int, int] | SegmentId | None]:
         """Put changed segments between the rows that are not hidden."""
         last = self._place(sealed.rows - 1) if sealed.rows else b""
         at = cut = 0
-        for place in places:
+        for index, place in enumerate(places):
+            if index % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1:
+                yield None
             row = sealed.rows
             if place <= last:
                 row = bisect_left(range(sealed.rows), place, lo=at, key=self._place)

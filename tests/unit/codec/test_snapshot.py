@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from rlmm_daemon.codec import snapshot
+from rlmm_daemon.codec.sealed_table import SealedTable
 from rlmm_daemon.codec.snapshot_table import decode_table, encode_table
 from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.partitioner import metadata_partition
@@ -207,6 +208,32 @@ def test_pieces_of_whatever_size_come_in_order(segments):
     again.put(add(1, 0, 9, partition=BAR), update(1, FINISHED, partition=BAR))
     world.put(add(1, 0, 9, partition=BAR), update(1, FINISHED, partition=BAR))
     assert file_of(again) == file_of(world)  # one table passed on, one made anew
+
+
+def test_no_step_looks_for_more_than_a_few_rows_however_many_changed(monkeypatch):
+    """Retention marks thousands at once, and each is looked for in the table below."""
+    world = World()
+    for n in range(1000):
+        world.upload(n << 99, 10 * n, 10 * n + 9)  # ids that begin differently, as Kafka's do
+    _, world.fold = unsealing.in_place(file_of(world))
+    world.fold.eager = True
+    for n in range(700):
+        world.put(update(n << 99, DELETE_STARTED))
+    for n in range(1000, 1300):
+        world.upload(n << 99, 10 * n, 10 * n + 9)
+    looks, most = 0, 0
+    original = SealedTable.id
+
+    def counted(table, row):
+        nonlocal looks
+        looks += 1
+        return original(table, row)
+
+    monkeypatch.setattr(SealedTable, "id", counted)
+    work = sealing.steps(world.cache)
+    for _ in work:
+        looks, most = 0, max(most, looks)
+    assert most <= 64 * 13  # steps of a bisect
 
 
 def test_pieces_are_bounded_and_a_common_segment_costs_at_most_110_bytes():
