@@ -72,7 +72,9 @@ class Disk(Protocol):
     async def map(self, path: str) -> "bytes | mmap":
         """Return a whole file whose pages are read when they are looked at.
 
-        It stays what it was when the file is removed or replaced; nobody may write into it.
+        It stays what it was when the file is removed or replaced; nobody may write into it. To
+        look at a page that is gone (somebody cut the file short) or that the disk fails to read
+        ends the process (SIGBUS): no error can be raised there.
         """
         ...
 
