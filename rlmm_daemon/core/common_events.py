@@ -88,8 +88,8 @@ def start(cache: PartitionCache, value: bytes, at: int) -> bool:
         or state
         or behind not in _ENDS
         or not 0 <= start_offset <= end_offset
-        or segments.sealed is not None
         or segment_id in segments.changes
+        or (segments.sealed is not None and segments.sealed.row_of(segment_id) >= 0)
     ):
         return False
     index = cache.epochs.indexes.get(epoch) or cache.epochs.made(epoch)
@@ -125,7 +125,6 @@ def finish(cache: PartitionCache, value: bytes, at: int) -> bool:
         or value[state_at + 1]
         or len(old) not in _COMMON_BYTES
         or cache.held
-        or segments.sealed is not None
     ):
         return False
     end, began_by, count, epoch, first, size, no_custom, state = _TAIL.unpack_from(old)
@@ -140,9 +139,14 @@ def finish(cache: PartitionCache, value: bytes, at: int) -> bool:
         or segment_id in cache.strays
     ):
         return False
-    own, top = index.cover.own, epochs.highests.get(epoch)
+    cover, own = index.cover, index.cover.own
     ends = own.ends
-    if (ends and ends[-1] + 1 != first) or first > end or (top is not None and top >= end):
+    if segments.sealed is None:
+        last, top = ends[-1] if ends else None, epochs.highests.get(epoch)
+    else:
+        span = cover.last()
+        last, top = span[1] if span else None, epochs.highest(epoch)
+    if (last is not None and last + 1 != first) or first > end or (top is not None and top >= end):
         return False
     segments.changes[segment_id] = (
         old[: tails.EVENT_TIMESTAMP_AT]
@@ -153,12 +157,15 @@ def finish(cache: PartitionCache, value: bytes, at: int) -> bool:
     )
     if custom:
         cache.forget_kept(segment_id)
-    own.starts.append(first)
-    ends.append(end)
-    own.ids.append(segment_id)
-    if len(old) == _WITH_TXN_INDEX:
-        own.txn.append(first)
-    own.reach = max(own.reach, end - first)
+    if segments.sealed is None:
+        own.starts.append(first)
+        ends.append(end)
+        own.ids.append(segment_id)
+        if len(old) == _WITH_TXN_INDEX:
+            own.txn.append(first)
+        own.reach = max(own.reach, end - first)
+    else:  # the own cover's last piece may lie anywhere
+        cover.append((first, end, segment_id), end, has_txn_index=len(old) == _WITH_TXN_INDEX)
     index.unreferenced.pop(segment_id, None)
     epochs.highests[epoch] = end
     counts, sizes = cache.segments_by_state, cache.bytes_by_state

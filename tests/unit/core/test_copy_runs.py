@@ -6,9 +6,9 @@ import pytest
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.core import copy_runs, unsealing
+from rlmm_daemon.core import common_events, copy_runs, unsealing
 from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
+from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from tests.unit.core.test_fold import everything
 from tests.unit.core.test_histories import snapshot_of
@@ -34,6 +34,11 @@ def copy(n, at=FOO, custom=None, *, seg=None, no_txn=True):
         records.encode(dataclasses.replace(event, partition=at))
         for event in (started, update(seg, FINISHED, custom))
     ]
+
+
+def one(n, first, last):
+    added = add(n, first, last, {0: first}, txn_index_empty=True)
+    return [records.encode(added), records.encode(update(n, FINISHED))]
 
 
 def copies(first, count, **fields):
@@ -176,43 +181,70 @@ AGAIN = [*copy(5, seg=99, custom=b"c"), *copies(6, 4, custom=b"c")]
 OTHER = add(50, 50, 59, {0: 50}, txn_index_empty=True)
 
 
-@pytest.mark.parametrize(
-    ("before", "behind"),
-    [
-        pytest.param([STUCK, update(1, DELETE_FINISHED)], copies(1, 1) + copies(5, 4), id="held"),
-        pytest.param([delete(state) for state in PartitionDeleteState], copies(5, 4), id="deleted"),
-        pytest.param([], copies(5, 1) * 4, id="the same one"),
-        pytest.param([], [v for n in range(5, 9) for v in copy(n, seg=5)], id="one id for all"),
-        pytest.param([add(99, 0, 9, {1: 0}), update(99, FINISHED)], AGAIN, id="in another epoch"),
-        pytest.param(
-            [add(99, 0, 9, {1: 0}), update(99, FINISHED),
-             update(99, DELETE_STARTED, ONLY_IF_STARTED), update(99, DELETE_FINISHED)],
-            AGAIN, id="held before",
-        ),
-        pytest.param(
-            [add(99, 0, 9, {1: 0}), update(99, FINISHED, b"kept"), update(99, FINISHED)],
-            AGAIN, id="custom metadata of that one was kept",
-        ),
-        pytest.param([], copies(1, 4), id="known ones"),
-        pytest.param([add(6, 60, 69, {0: 60}, txn_index_empty=True)], copies(5, 4), id="begun"),
-        pytest.param(
-            [add(40, 30, 39, {0: 30}, txn_index_empty=True), update(40, FINISHED)],
-            copies(4, 4), id="overlap before",
-        ),
-        pytest.param([OTHER, update(50, FINISHED), update(50, DELETE_STARTED)], copies(5, 4),
-                     id="highest is above"),
-        pytest.param([update(4, DELETE_STARTED), update(4, DELETE_FINISHED)], copies(4, 4),
-                     id="the last one was deleted"),
-        pytest.param(
-            [add(7, 70, 79, {0: 70}, txn_index_empty=True), add(7, 70, 79, {1: 70})],
-            copies(5, 4), id="a stray",
-        ),
-        pytest.param([update(3, FINISHED, b"kept"), update(3, FINISHED)],
-                     copies(5, 4, custom=b"new"), id="custom metadata was kept"),
-    ],
-)  # fmt: skip
+BEFORE = [
+    pytest.param([STUCK, update(1, DELETE_FINISHED)], copies(1, 1) + copies(5, 4), id="held"),
+    pytest.param([delete(state) for state in PartitionDeleteState], copies(5, 4), id="deleted"),
+    pytest.param([], copies(5, 1) * 4, id="the same one"),
+    pytest.param([], [v for n in range(5, 9) for v in copy(n, seg=5)], id="one id for all"),
+    pytest.param([add(99, 0, 9, {1: 0}), update(99, FINISHED)], AGAIN, id="in another epoch"),
+    pytest.param(
+        [add(99, 0, 9, {1: 0}), update(99, FINISHED),
+         update(99, DELETE_STARTED, ONLY_IF_STARTED), update(99, DELETE_FINISHED)],
+        AGAIN, id="held before",
+    ),
+    pytest.param(
+        [add(99, 0, 9, {1: 0}), update(99, FINISHED, b"kept"), update(99, FINISHED)],
+        AGAIN, id="custom metadata of that one was kept",
+    ),
+    pytest.param([], [*one(9, 33, 36), *one(10, 50, 55)], id="overlap behind"),
+    pytest.param(
+        [update(4, DELETE_STARTED), update(4, DELETE_FINISHED)],
+        [*one(9, 40, 44), *one(10, 45, 47)], id="below the highest",
+    ),
+    pytest.param([], copies(1, 4), id="known ones"),
+    pytest.param([add(6, 60, 69, {0: 60}, txn_index_empty=True)], copies(5, 4), id="begun"),
+    pytest.param(
+        [add(40, 30, 39, {0: 30}, txn_index_empty=True), update(40, FINISHED)],
+        copies(4, 4), id="overlap before",
+    ),
+    pytest.param([OTHER, update(50, FINISHED), update(50, DELETE_STARTED)], copies(5, 4),
+                 id="highest is above"),
+    pytest.param([update(4, DELETE_STARTED), update(4, DELETE_FINISHED)], copies(4, 4),
+                 id="the last one was deleted"),
+    pytest.param(
+        [add(7, 70, 79, {0: 70}, txn_index_empty=True), add(7, 70, 79, {1: 70})],
+        copies(5, 4), id="a stray",
+    ),
+    pytest.param([update(3, FINISHED, b"kept"), update(3, FINISHED)],
+                 copies(5, 4, custom=b"new"), id="custom metadata was kept"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "behind"), BEFORE)
 def test_what_was_before_is_minded(before, behind):
     both_ways([*copies(0, 5), *map(records.encode, before), *behind, None, *copies(9, 4)])
+
+
+@pytest.mark.parametrize(("before", "behind"), BEFORE)
+def test_what_a_snapshot_has_is_minded(before, behind, monkeypatch):
+    former = snapshot_of(both_ways([*copies(0, 5), *map(records.encode, before)]))
+    folds = [unsealing.in_place(former)[1] for _ in range(2)]
+    for fold in folds:
+        assert [fold.partitions[partition] for partition in list(fold.partitions)], "awake"
+    by_runs, singly = folds
+    rows = list(enumerate([*behind, None], by_runs.position))
+    at = 0
+    while at < len(rows):
+        if (behind_at := by_runs.apply_run(rows, at, len(rows))) == at:
+            by_runs.apply(*rows[at])
+            behind_at += 1
+        at = behind_at
+    monkeypatch.setattr(common_events, "start", lambda *_: False)
+    monkeypatch.setattr(common_events, "finish", lambda *_: False)
+    for offset, value in rows:
+        singly.apply(offset, value)
+    assert everything(by_runs) == everything(singly)
+    assert snapshot_of(by_runs) == snapshot_of(singly)
 
 
 def test_a_partition_with_a_sealed_table_goes_row_by_row(taken):
@@ -221,5 +253,7 @@ def test_a_partition_with_a_sealed_table_goes_row_by_row(taken):
     taken.clear()
     assert fold.partitions[FOO].segments.sealed is not None
     rows = list(enumerate(copies(5, 4), fold.position))
-    assert fold.apply_run(rows, 0, len(rows)) == 0
-    assert not taken
+    assert fold.apply_run(rows, 0, len(rows)) == len(rows)
+    assert not taken, "not as whole copies"
+    plain = both_ways(copies(0, 9)).partitions[FOO]
+    assert fold.partitions[FOO].list_epoch(LeaderEpoch(0)) == plain.list_epoch(LeaderEpoch(0))

@@ -9,6 +9,7 @@ from rlmm_daemon.codec import records, snapshot
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core import common_events, sealing, unsealing
+from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Deferred, Repeated
 from rlmm_daemon.core.rebasing import SINCE_MAX, rebase
@@ -385,6 +386,44 @@ def some_rows(rng, ordinary):
         else:
             values.append(records.encode(some_event(rng, ordinary)))
     return [(offset + offset // 9, value) for offset, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_tail_is_folded_onto_a_snapshot_as_the_long_way_would(seed, monkeypatch):
+    """Both restart from the same snapshots, and everything awake stands on a table."""
+    rng = random.Random(seed)
+    rows = some_rows(rng, seed % 3 != 0)
+    cuts = [*sorted(rng.sample(range(len(rows) + 1), min(3, len(rows)))), len(rows)]
+    long_way, in_runs = World().fold, World().fold
+    begin = onto_tables = 0
+    for cut in cuts:
+        with monkeypatch.context() as patched:
+            patched.setattr(common_events, "start", lambda *_: False)
+            patched.setattr(common_events, "finish", lambda *_: False)
+            for offset, value in rows[begin:cut]:
+                long_way.apply(offset, value)
+        at = begin
+        while at < cut:
+            behind = in_runs.apply_run(rows, at, cut)
+            cache = in_runs.partitions.peek(FOO)
+            onto_tables += behind - at if awake_on_a_table(cache) else 0
+            at = behind
+            if at < cut:
+                in_runs.apply(*rows[at])
+                at += 1
+        assert snapshot_of(in_runs) == snapshot_of(long_way)
+        begin = cut
+        _, long_way = unsealing.in_place(snapshot_of(long_way))
+        _, in_runs = unsealing.in_place(snapshot_of(in_runs))
+        for fold in (long_way, in_runs):
+            for partition in list(fold.partitions):
+                assert fold.partitions[partition] is not None, "awake now"
+    if seed == 1:
+        assert onto_tables, "some of it is what this is about"
+
+
+def awake_on_a_table(cache: object) -> bool:
+    return isinstance(cache, PartitionCache) and cache.segments.sealed is not None
 
 
 @pytest.mark.parametrize("seed", range(200))
