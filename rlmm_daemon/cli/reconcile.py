@@ -234,7 +234,8 @@ def _show(night: Any, kinds: list[tuple[str, str, int, int, str]], directory: st
         show_facts({"refused": reason})
     if len(night.refused) > _REASONS_MAX:
         click.echo(f"and {len(night.refused) - _REASONS_MAX} reasons more, in summary.json")
-    if night.execute and not night.refused:
+    # It may be refused in the middle: then some of it is done.
+    if night.execute and (not night.refused or night.quarantined or night.deleted):
         show_facts(
             {
                 "quarantined": night.quarantined,

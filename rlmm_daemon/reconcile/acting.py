@@ -19,6 +19,7 @@ from rlmm_daemon.reconcile.last_look import LastLook, Refused
 from rlmm_daemon.reconcile.lease import Holder
 from rlmm_daemon.reconcile.quarantine import Entry, Identity, Manifest, Plan, Totals
 from rlmm_daemon.reconcile.summary import Night
+from rlmm_daemon.reconcile.workspace import AUDIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class Actor:
 
     def _note(self, lines: Iterable[Mapping[str, object]]) -> None:
         """Append to the audit log; when this returns, the lines outlive a crash of the machine."""
-        with (self.directory / "audit.jsonl").open("a", encoding="utf-8") as audit:
+        with (self.directory / AUDIT).open("a", encoding="utf-8") as audit:
             for line in lines:
                 audit.write(json.dumps({"at_ms": _now_ms(), **line}) + "\n")
             audit.flush()

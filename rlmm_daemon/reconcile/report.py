@@ -23,7 +23,7 @@ from rlmm_daemon.config.reconcile import Output
 from rlmm_daemon.core.disposal.findings import CONDEMNABLE, RULES, Finding, Severity
 from rlmm_daemon.observability.escape import escape
 from rlmm_daemon.reconcile.summary import Night
-from rlmm_daemon.reconcile.workspace import WORK
+from rlmm_daemon.reconcile.workspace import AUDIT, WORK
 
 SUMMARY: Final = "summary.json"
 PAGE: Final = "report.html"
@@ -157,12 +157,24 @@ def _runs(home: Path) -> list[str]:
 
 
 def _forget(home: Path, runs_kept: int) -> None:
-    """Remove the oldest runs, and what killed ones of their time have left."""
+    """Remove the oldest runs, but what they did, and what killed ones of their time have left."""
     kept = sorted(_runs(home))[-runs_kept:]
     for run in home.iterdir():
         # Only a run that goes on has something to work with.
         if _RUN.fullmatch(run.name) and run.name < kept[0] and not (run / WORK).exists():
-            shutil.rmtree(run, ignore_errors=True)
+            _remove_but_audit(run)
+
+
+def _remove_but_audit(run: Path) -> None:
+    audit = run / AUDIT
+    if not (audit.exists() and audit.stat().st_size):
+        shutil.rmtree(run, ignore_errors=True)
+        return
+    for each in run.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each, ignore_errors=True)
+        elif each.name != AUDIT:
+            each.unlink(missing_ok=True)
 
 
 def _point_latest(directory: Path) -> None:

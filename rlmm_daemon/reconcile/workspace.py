@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 WORK: Final = "work"
+#: What a run did, a line each; kept when the rest of it is removed.
+AUDIT: Final = "audit.jsonl"
 _LOCK: Final = ".alive"
 
 

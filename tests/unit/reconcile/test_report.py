@@ -84,11 +84,16 @@ def test_a_run_is_written_trends_follow_and_the_oldest_are_forgotten(tmp_path: P
         made = night(run=f"2026112{day}T000000000Z")
         directory = tmp_path / made.run
         directory.mkdir()
+        (directory / "findings.parquet").mkdir()
+        if day == 1:
+            (directory / "audit.jsonl").write_text('{"deleted": "k"}\n')
         report.write(made, directory, output)
     left = sorted(
         each.name for each in tmp_path.iterdir() if each.is_dir() and not each.is_symlink()
     )
-    assert left == ["20261122T000000000Z", "20261123T000000000Z"]
+    told = ["20261121T000000000Z"]
+    assert left == [*told, "20261122T000000000Z", "20261123T000000000Z"]
+    assert [each.name for each in (tmp_path / told[0]).iterdir()] == ["audit.jsonl"]
     page = (tmp_path / "latest" / "report.html").read_text()
     assert "polyline" in page
     summary = json.loads((tmp_path / "latest" / "summary.json").read_text())
