@@ -93,7 +93,7 @@ async def durability(log: KafkaLog, topic: str, seconds: float) -> Finding:
     check = "durability"
     try:
         async with asyncio.timeout(seconds):
-            settings = await read_settings(log.client, topic)
+            known = await read_settings(log.client, topic)
             _, answer = await log.client.ask_any(metadata_by_name(topic))
     except TimeoutError:
         return Finding(check=check, verdict="skipped", found=f"no answer within {seconds:g} s")
@@ -101,12 +101,11 @@ async def durability(log: KafkaLog, topic: str, seconds: float) -> Finding:
         return Finding(check=check, verdict="skipped", found=error.message)
     partitions = answer.topics[0][4]
     replicas = min((len(row[4]) for row in partitions), default=0)
-    weak = lone_replicas(settings, replicas)
+    weak = lone_replicas(known, replicas)
     if weak is not None:
         advice = "kafka-configs.sh --alter, kafka-reassign-partitions.sh; fine with one broker"
         return Finding(check=check, verdict="warning", found=weak, advice=advice)
-    insync = settings.get("min.insync.replicas")
-    found = f"{replicas} replicas, min.insync.replicas is {insync}"
+    found = f"{replicas} replicas, min.insync.replicas is {known.get('min.insync.replicas')}"
     return Finding(check=check, verdict="ok", found=found)
 
 

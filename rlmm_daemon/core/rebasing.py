@@ -33,13 +33,11 @@ def rebase(fold: Fold, image: Image, stays: Callable[[TopicIdPartition], bool]) 
             sleeping = fold.partitions.sleep(image, number)
             for offset, value in since:
                 sleeping.put_aside(offset, value)
-        elif len(since) > SINCE_MAX:
-            pass
-        elif since or entry.held or stays(partition):
+        elif not (since or entry.held or stays(partition)):
+            fold.partitions.sleep(image, number)
+        elif len(since) <= SINCE_MAX:
             present.rebase(image.table(number))
             fold.again(present, since)
-        else:
-            fold.partitions.sleep(image, number)
         yield
     fold.image = image
     fold.journal = None

@@ -40,7 +40,7 @@ class S3Calls:
         s3 = config.storage
         if not isinstance(s3, S3Storage):
             raise StorageNotConfigured("the storage is not S3")
-        keys = wiring.s3_options_of(config, s3).static_keys
+        keys = wiring.s3_static_keys_of(s3)
         credentials: dict[str, str] = {}
         if keys is not None:
             found = keys()
@@ -87,6 +87,9 @@ class S3Calls:
                 note(f"old versions were not looked for: the daemon's keys may not ({error})")
             return False
         return True
+
+    # Pages are turned by hand: botocore's paginator takes one that says there is more, and not
+    # where, for the last, and a listing that was cut must never look whole.
 
     def versions(self, prefix: str, *, after: str | None, shallow: bool) -> Iterator[Sequence[Row]]:
         """Yield pages of all versions below a prefix, behind a key; `shallow`: directly below.
