@@ -279,23 +279,25 @@ def test_sighup_lets_a_daemon_in_that_had_the_wrong_password(rig, probe, tmp_pat
         assert "the-right-one" not in json.dumps(client.status()) + daemon.output.read_text()
 
 
+async def another_connection(client, opened: int) -> None:
+    await until(lambda: client.opened_count > opened, what="another connection")
+
+
 async def test_sessions_that_brokers_end_cost_a_connection_and_nothing_else(rig):
     """Who does not authenticate again is cut off where `connections.max.reauth.ms` is set."""
     rig.create()
     tp = tp_in(0)
     async with rig.manager(listener="SASLTLS", mechanism="SCRAM-SHA-256") as manager:
         await serving(manager, tp)
-        first = manager.log.client.opened_count
-        writer, number = Writer(manager, tp), 0
-        async with asyncio.timeout(90):
-            while manager.log.client.opened_count < first + 6:
-                await writer.copy(number)
-                number += 1
-                await asyncio.sleep(0.1)
+        client, writer, copies = manager.log.client, Writer(manager, tp), 6
+        for number in range(copies):
+            opened = client.opened_count
+            await writer.copy(number)
+            await another_connection(client, opened)
         await asyncio.to_thread(writer.check, rig)
         await until(lambda: manager.is_ready(tp))
         errors = manager.log.facts()["errors"]
-        rig.tell(f"sessions of 2 s: {number} copies over 6 more connections, {errors}")
+        rig.tell(f"sessions of 2 s: {copies} copies, each over other connections, {errors}")
 
 
 @pytest.mark.parametrize(("spoken", "at"), [("PLAINTEXT", "TLS"), ("TLS", "PLAINTEXT")])

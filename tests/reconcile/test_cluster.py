@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ from rlmm_daemon.reconcile.acting import Actor
 from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile.world import CLUSTER, DAY, S3, World
+from tests.support.stocked_daemon import eventually
 
 pytestmark = [
     pytest.mark.spark,
@@ -71,7 +73,9 @@ def world(tmp_path: Path, broker: Cluster, bucket) -> World:
     # Before every object: the oldest are the first within the caps of a run.
     half = next(key for key in world.objects if key.endswith(".log"))
     admin.create_multipart_upload(Bucket=s3.BUCKET, Key=half)
-    time.sleep(1.5)  # its time and the objects' are told by the second
+    (upload,) = admin.list_multipart_uploads(Bucket=s3.BUCKET)["Uploads"]
+    # Its time and the objects' are told by the second.
+    eventually(lambda: datetime.now(UTC) >= upload["Initiated"] + timedelta(seconds=1))
     admin.put_bucket_versioning(Bucket=s3.BUCKET, VersioningConfiguration={"Status": "Enabled"})
     world.write_s3(admin, s3.BUCKET)
     again = next(key for key in world.objects if key.endswith(".log"))

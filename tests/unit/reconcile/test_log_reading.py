@@ -65,11 +65,11 @@ def test_a_log_that_does_not_answer_is_an_error(
     log: tuple[Config, LogSlice, list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, part, _ = log
-    ended = threading.Event()
+    comes_back, ended = threading.Event(), threading.Event()
 
     async def silent(*_: object) -> AsyncGenerator[list[tuple[int, None]], None]:
         try:
-            await asyncio.sleep(1)
+            await asyncio.to_thread(comes_back.wait, 60)
             yield []
         finally:
             ended.set()
@@ -78,6 +78,7 @@ def test_a_log_that_does_not_answer_is_an_error(
     monkeypatch.setattr(log_reading, "_records", silent)
     with pytest.raises(Incomplete, match="did not answer"):
         kinds(config, part)
+    comes_back.set()
     assert ended.wait(60), "its thread goes on"
 
 

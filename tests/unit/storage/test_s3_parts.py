@@ -55,9 +55,10 @@ async def test_the_checksum_of_many_parts_never_holds_the_loop_for_long(monkeypa
 
     monkeypatch.setattr(reading, "_times", counted)
     reading._power.cache_clear()
-    others = asyncio.get_running_loop().create_task(look_ups())
-    found = await joined_parts(checksums, len(part), len(part) * (parts - 1) + 3)
-    others.cancel()
+    async with asyncio.TaskGroup() as tasks:
+        others = tasks.create_task(look_ups())
+        found = await joined_parts(checksums, len(part), len(part) * (parts - 1) + 3)
+        others.cancel()
     assert found == google_crc32c.value(part * (parts - 1) + b"end")
     # Two sizes of parts, and no more than a turn's joins.
     assert in_turn["most"] <= JOINS_AT_ONCE + 2 * 64
