@@ -2,7 +2,8 @@
 
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -107,13 +108,20 @@ def test_trouble_of_the_storage_moves_its_metrics(it, proxy):
     eventually(it.metrics, lambda found: all(found.get(name, 0) > 0 for name in wanted))
 
 
-def test_the_delete_of_a_copy_that_was_killed_aborts_its_upload(it, proxy, tier):
-    it.announce()
-    big = large(it)
+@contextmanager
+def an_upload_that_is_stuck(it, proxy, tier, big) -> Iterator[Future[SegmentMetadata]]:
+    """A copy whose second part is never answered."""
     proxy.plant(Fault(kind=Kind.BLACK_HOLE, operation="UploadPart", skip=1))
     with ThreadPoolExecutor(1) as threads:
         copying = threads.submit(copied, it, big)
         eventually(tier.uploads)
+        yield copying
+
+
+def test_the_delete_of_a_copy_that_was_killed_aborts_its_upload(it, proxy, tier):
+    it.announce()
+    big = large(it)
+    with an_upload_that_is_stuck(it, proxy, tier, big) as copying:
         it.daemon.kill()
         assert isinstance(copying.exception(60), OutcomeUnknown)
     proxy.lift()
@@ -128,10 +136,7 @@ def test_the_delete_of_a_copy_that_was_killed_aborts_its_upload(it, proxy, tier)
 def test_a_stop_in_the_middle_of_a_copy_leaves_nothing_behind(it, proxy, tier):
     it.announce()
     big = large(it)
-    proxy.plant(Fault(kind=Kind.BLACK_HOLE, operation="UploadPart", skip=1))
-    with ThreadPoolExecutor(1) as threads:
-        copying = threads.submit(copied, it, big)
-        eventually(tier.uploads)
+    with an_upload_that_is_stuck(it, proxy, tier, big) as copying:
         assert it.daemon.stop() == 0
         failure = copying.exception(60)
     assert isinstance(failure, Draining)

@@ -12,27 +12,18 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from xml.sax.saxutils import escape
 
 from rlmm_daemon.config import Config, parse
+from tests.unit.reconcile.configured import DAEMON
 
 SECRET = "not-to-be-told"
-CONFIG = """
-[daemon]
-broker_id = 1
-cluster_id = "c2lkZWNhci1kZXYta2Fma2"
-state_dir = "{home}/state"
-log_dirs = ["{home}/logs"]
-[socket]
-path = "{home}/rlmm.sock"
-[event_log]
-kind = "embedded"
-single_broker = true
+CONFIG = f"""{DAEMON}
 [storage]
 kind = "s3"
 bucket = "segments"
 region = "us-east-1"
-endpoint = "http://127.0.0.1:{port}"
+endpoint = "http://127.0.0.1:{{port}}"
 addressing = "path"
-access_key_id_file = "{home}/access_key_id"
-secret_access_key_file = "{home}/secret_access_key"
+access_key_id_file = "{{home}}/access_key_id"
+secret_access_key_file = "{{home}}/secret_access_key"
 """
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 

@@ -9,26 +9,8 @@ import pytest
 from rlmm_daemon.config import load
 from rlmm_daemon.reconcile.confirming import Confirm
 from rlmm_daemon.reconcile.schema import FINDINGS
+from tests.unit.reconcile.configured import LOCAL
 
-CONFIG = """
-[daemon]
-cluster_id = "c"
-broker_id = 1
-state_dir = "{home}/state"
-log_dirs = ["{home}/kafka-logs"]
-
-[socket]
-path = "{home}/rlmm.sock"
-
-[event_log]
-kind = "embedded"
-single_broker = true
-directory = "{home}/log"
-
-[storage]
-kind = "local"
-directory = "{home}/remote"
-"""
 RECORDED = 10
 
 
@@ -36,7 +18,7 @@ RECORDED = 10
 def confirm(tmp_path: Path) -> Confirm:
     (tmp_path / "remote/orders").mkdir(parents=True)
     config = tmp_path / "rlmm.toml"
-    config.write_text(CONFIG.format(home=tmp_path))
+    config.write_text(LOCAL.format(home=tmp_path))
     return Confirm(load(config))
 
 

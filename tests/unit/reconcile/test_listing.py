@@ -11,22 +11,8 @@ from rlmm_daemon.config import Config, parse
 from rlmm_daemon.reconcile import listing
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.listing import Slice
+from tests.unit.reconcile.configured import LOCAL
 
-CONFIG = """
-[daemon]
-broker_id = 1
-cluster_id = "c2lkZWNhci1kZXYta2Fma2"
-state_dir = "{home}/state"
-log_dirs = ["{home}/logs"]
-[socket]
-path = "{home}/rlmm.sock"
-[event_log]
-kind = "embedded"
-single_broker = true
-[storage]
-kind = "local"
-directory = "{home}/remote"
-"""
 Scan = Callable[[str], object]
 
 
@@ -36,7 +22,7 @@ def config(tmp_path: Path) -> Config:
         path = tmp_path / "remote" / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
-    return parse(CONFIG.format(home=tmp_path))
+    return parse(LOCAL.format(home=tmp_path))
 
 
 def keys(config: Config) -> list[str]:
