@@ -113,7 +113,7 @@ def restart(directory: Path, segments: int, per_partition: int) -> Facts:
     untouched = private - before + (directory / SNAPSHOT).stat().st_size
     changes = max(1, segments // CHANGED)
     partitions = max(1, segments // per_partition)
-    fold_events(
+    tail, seconds = fold_events(
         fold,
         log_batches(changes, max(1, changes // partitions), first=per_partition,
                     base_offset=fold.position),
@@ -126,6 +126,7 @@ def restart(directory: Path, segments: int, per_partition: int) -> Facts:
         "shared_bytes": shared / segments,
         "untouched_bytes": untouched / segments,
         "changed_bytes": changed / segments,
+        "tail_per_second": tail / seconds,
         "lookup_us": looked / len(numbers) * 1e6,
         "merge_seconds": written,
         "process_mapped_bytes": mapped / segments,
@@ -238,6 +239,7 @@ def rows_of(segments: int, per_partition: int, found: dict[str, Facts]) -> list[
 
     return [
         row("replay from local batches", ours["events_per_second"], "1/s", at_least=600_000),
+        row("replay of a tail onto a snapshot", restarted["tail_per_second"], "1/s"),
         row("snapshot", ours["snapshot_seconds"], "s", peer="LMDB, one transaction",
             peer_value=peer.get("snapshot_seconds"), limit=0.6 * max(1.0, segments / 500_000)),
         row("snapshot, 5 % changed", restarted["merge_seconds"], "s"),
