@@ -49,7 +49,7 @@ class LocalDisk:
         """Return a whole file, mapped."""
         return await self._run(lambda: _map(path))
 
-    async def write_atomically(self, path: str, data: bytes) -> None:
+    async def write_atomically(self, path: str, data: bytes | bytearray) -> None:
         """Replace `path` durably; the temporary file stands beside it and is removed on error."""
         temporary = f"{path}.{os.getpid()}.{next(self._temporary)}{TEMPORARY_SUFFIX}"
         await self._run(lambda: _write_atomically(path, temporary, data))
@@ -212,7 +212,7 @@ def _pwrite_synced(descriptor: int, offset: int, data: bytes | memoryview) -> in
     return taken
 
 
-def _write_atomically(path: str, temporary: str, data: bytes) -> None:
+def _write_atomically(path: str, temporary: str, data: bytes | bytearray) -> None:
     try:
         descriptor = os.open(
             temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE

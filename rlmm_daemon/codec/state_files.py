@@ -4,7 +4,7 @@ All but `Lost` are JSON, so that an operator can read them; each carries a forma
 unknown newer one is refused untouched.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
 import google_crc32c
@@ -13,6 +13,8 @@ import msgspec
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, UnsupportedProtocol
 
 FORMAT: Final = 1
+#: Of a `.lost` file, encoded in one go.
+LOST_RECORDS_AT_ONCE: Final = 256
 _LOST_MAGIC: Final = b"RLML"
 _CRC_BYTES: Final = 4
 
@@ -113,11 +115,27 @@ def from_json(data: bytes, kind: type[JsonFile], name: str) -> JsonFile:
         raise Malformed(f"{name} is damaged: {error}") from error
 
 
-def lost_bytes(lost: Lost) -> bytes:
-    """Return the bytes of a `.lost` file: magic, CRC-32C, MessagePack."""
-    body = msgspec.msgpack.encode(lost)
-    crc32c: int = google_crc32c.value(body)
-    return _LOST_MAGIC + crc32c.to_bytes(_CRC_BYTES, "big") + body
+def lost_pieces(lost: Lost) -> Iterator[bytes]:
+    """Yield what a `.lost` file holds behind its head: MessagePack, so many records at a time."""
+    count = len(lost.records)
+    shell = msgspec.msgpack.encode(msgspec.structs.replace(lost, records=[]))
+    yield shell[:-1] + _array_head(count)  # which ends in an array of nothing
+    for at in range(0, count, LOST_RECORDS_AT_ONCE):
+        some = lost.records[at : at + LOST_RECORDS_AT_ONCE]
+        yield msgspec.msgpack.encode(some)[len(_array_head(len(some))) :]
+
+
+def lost_head(crc: int) -> bytes:
+    """Return the head of a `.lost` file: magic, CRC-32C of all behind it."""
+    return _LOST_MAGIC + crc.to_bytes(_CRC_BYTES, "big")
+
+
+def _array_head(count: int) -> bytes:
+    if count < 16:  # noqa: PLR2004 - MessagePack's fixarray, array 16 and array 32
+        return bytes([0x90 | count])
+    if count < 1 << 16:
+        return b"\xdc" + count.to_bytes(2, "big")
+    return b"\xdd" + count.to_bytes(4, "big")
 
 
 def lost_from(data: bytes, name: str) -> Lost:

@@ -172,7 +172,14 @@ class PartitionCache:
 
     def live_finished(self) -> Iterator[SegmentId]:
         """Yield the ids of all COPY_SEGMENT_FINISHED segments."""
-        return (i for i in self.segments if state_of(self.segments[i]) == _FINISHED)
+        return (i for i, tail in self.segments.items() if state_of(tail) == _FINISHED)
+
+    def live_finished_records(self) -> Iterator[tuple[SegmentId, bytes]]:
+        """Yield ids and records of all COPY_SEGMENT_FINISHED segments."""
+        head = self.segments.head
+        for segment_id, tail in self.segments.items():
+            if state_of(tail) == _FINISHED:
+                yield segment_id, b"".join((head, segment_id, tail))
 
     def held_records(self) -> list[bytes]:
         """Return the held segments' records as they were when they were finished, by id."""

@@ -44,14 +44,18 @@ class SegmentTable:
         return self.count
 
     def __iter__(self) -> Iterator[SegmentId]:
+        return (segment_id for segment_id, _ in self.items())
+
+    def items(self) -> Iterator[tuple[SegmentId, bytes]]:
+        """Yield ids and present tails, in no order. Nothing is looked up: a row has both."""
         changed, sealed = self.changes, self.sealed
         if sealed is not None:
             for row in range(sealed.rows):
                 if (segment_id := sealed.id(row)) not in changed:
-                    yield segment_id
+                    yield segment_id, sealed.tail(row)
         for segment_id, tail in changed.items():
             if tail is not None:
-                yield segment_id
+                yield segment_id, tail
 
     def __contains__(self, segment_id: SegmentId) -> bool:
         return self.get(segment_id) is not None

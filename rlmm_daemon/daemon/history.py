@@ -5,18 +5,20 @@ did not apply. Any missing one makes the partition `failed(history_lost)`; none,
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 import structlog
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Lost
+from rlmm_daemon.codec.tail import prefix_of
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Outcome
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import NotReady
-from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
+from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
 logger = structlog.get_logger(__name__)
@@ -24,7 +26,8 @@ logger = structlog.get_logger(__name__)
 #: Records that are written down before others get a turn.
 TURN_RECORDS: Final = 32
 
-_Key = tuple[TopicIdPartition, SegmentId]
+#: A record's partition and segment id as they stand in it: bytes, which no collector walks.
+_Key = bytes
 
 
 class History:
@@ -51,7 +54,8 @@ class History:
         if lost is None:
             self._missing, self.reasons = None, []
             return
-        self._missing, self.reasons = await _by_key(lost.records), lost.reasons
+        self._missing = await _gathered(_by_key(lost.records))
+        self.reasons = lost.reasons
 
     @property
     def comparing(self) -> bool:
@@ -70,8 +74,8 @@ class History:
             OSError: it could not be written; the fold must not be dropped.
         """
         earlier = await self._state.lost(self.partition)
-        known = await _by_key(earlier.records if earlier else [])
-        known |= await _by_key(finished(fold))
+        before = _by_key(earlier.records if earlier else [])
+        known = await _gathered(chain(before, finished(fold)))
         reasons = list(earlier.reasons if earlier else [])
         if reasons[-1:] != [reason]:
             reasons.append(reason)
@@ -91,7 +95,7 @@ class History:
             isinstance(event, SegmentUpdate) and event.state is SegmentState.COPY_SEGMENT_FINISHED
         )
         if finished_copy and isinstance(event, SegmentUpdate):
-            self._missing.pop((event.partition, event.segment_id), None)
+            self._missing.pop(prefix_of(event.partition) + event.segment_id, None)
 
     async def forget(self) -> None:
         """End the comparison: everything was found again, or its loss was accepted."""
@@ -99,7 +103,7 @@ class History:
         self._missing, self.reasons = None, []
 
 
-def finished(fold: Fold) -> Iterable[bytes]:
+def finished(fold: Fold) -> Iterator[tuple[_Key, bytes]]:
     """Yield the record of each live COPY_SEGMENT_FINISHED segment of a fold.
 
     What a damaged snapshot held of a user partition is not known any more, and said so.
@@ -110,23 +114,22 @@ def finished(fold: Fold) -> Iterable[bytes]:
         except NotReady as damage:
             logger.warning("not compared", partition=str(partition), error=damage.message)
             continue
-        for segment_id in cache.live_finished():
-            record = cache.get(segment_id)
-            assert record is not None, "a live segment has a record"
-            yield record
+        for segment_id, record in cache.live_finished_records():
+            yield cache.prefix + segment_id, record
 
 
-async def _by_key(records_: Iterable[bytes]) -> dict[_Key, bytes]:
+def _by_key(written: Iterable[bytes]) -> Iterator[tuple[_Key, bytes]]:
+    for record in written:
+        segment = records.decode(record)
+        assert isinstance(segment, SegmentMetadata), "only key 0 records are written down"
+        yield prefix_of(segment.partition) + segment.segment_id, record
+
+
+async def _gathered(found: Iterable[tuple[_Key, bytes]]) -> dict[_Key, bytes]:
     """Return records by what they are about, with turns for others in between."""
     known: dict[_Key, bytes] = {}
-    for index, record in enumerate(records_):
-        known[_key(record)] = record
+    for index, (key, record) in enumerate(found):
+        known[key] = record
         if index % TURN_RECORDS == TURN_RECORDS - 1:
             await asyncio.sleep(0)
     return known
-
-
-def _key(record: bytes) -> _Key:
-    segment = records.decode(record)
-    assert isinstance(segment, SegmentMetadata), "only key 0 records are written down"
-    return segment.partition, segment.segment_id

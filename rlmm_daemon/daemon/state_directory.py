@@ -11,8 +11,10 @@
 The log is the truth: deleting every file but `N.lost` costs a replay and loses nothing.
 """
 
+import asyncio
 from typing import Final
 
+from rlmm_daemon.codec.primitives import crc32c
 from rlmm_daemon.codec.state_files import (
     Announced,
     Identity,
@@ -20,8 +22,9 @@ from rlmm_daemon.codec.state_files import (
     Observed,
     Positions,
     from_json,
-    lost_bytes,
     lost_from,
+    lost_head,
+    lost_pieces,
     to_json,
 )
 from rlmm_daemon.domain.errors import ConfigError
@@ -123,8 +126,15 @@ class StateDirectory:
 
     async def write_lost(self, lost: Lost) -> None:
         """Replace the list; merging with an earlier one is the caller's duty."""
+        data, crc = bytearray(lost_head(0)), 0
+        for piece in lost_pieces(lost):
+            data += piece
+            crc = crc32c(crc, piece)
+            await asyncio.sleep(0)  # there can be a million
+        head = lost_head(crc)
+        data[: len(head)] = head
         name = self._lost(MetadataPartition(lost.metadata_partition))
-        await self.disk.write_atomically(f"{self.path}/{name}", lost_bytes(lost))
+        await self.disk.write_atomically(f"{self.path}/{name}", data)
 
     async def remove_all_lost(self) -> None:
         """Forget every list, durably."""

@@ -78,7 +78,7 @@ class Disk(Protocol):
         """
         ...
 
-    async def write_atomically(self, path: str, data: bytes) -> None:
+    async def write_atomically(self, path: str, data: bytes | bytearray) -> None:
         """Replace `path` durably: temporary name, fdatasync, rename, directory fsync.
 
         After an error or a crash either the old or the new file is there, whole.

@@ -1,0 +1,115 @@
+"""What a dropped fold knew is written down piece by piece, and others have turns in between."""
+
+import asyncio
+
+import msgspec
+
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.codec.primitives import crc32c
+from rlmm_daemon.codec.state_files import LOST_RECORDS_AT_ONCE, Lost, lost_from
+from rlmm_daemon.codec.tail import ENVELOPE, prefix_of
+from rlmm_daemon.core import sealing, unsealing
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.daemon.history import TURN_RECORDS, History
+from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from tests.unit.manager.events import COUNT, TP, of, segment_id, started, updated
+
+SEGMENTS = 2_000
+
+
+class Files(LocalDisk):
+    """A disk that answers at once: no turn of the loop is anybody's but the code's under test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, bytes] = {}
+
+    async def read(self, path: str) -> bytes:
+        if path not in self.kept:
+            raise FileNotFoundError(path)
+        return self.kept[path]
+
+    async def write_atomically(self, path: str, data: bytes | bytearray) -> None:
+        self.kept[path] = bytes(data)
+
+
+def filled() -> Fold:
+    fold = Fold(of(TP), COUNT)
+    for number in range(SEGMENTS):
+        fold.apply(fold.position, started(number, 10 * number, 10 * number + 9))
+        if number != 7:
+            fold.apply(fold.position, updated(number))
+    return fold
+
+
+def ids_of(history: History) -> set[bytes]:
+    """Return the segment ids of what is missing."""
+    behind = len(ENVELOPE + prefix_of(TP))
+    return {record[behind : behind + 16] for record in history.missing}
+
+
+def asleep(fold: Fold) -> Fold:
+    header = sealing.header_of(fold, cluster_id=None, topic_id=TopicId(bytes(16)), created_at_ms=1)
+    return unsealing.in_place(b"".join(sealing.write_chunks(fold, header)))[1]
+
+
+async def turns_during(work) -> int:
+    turns, done = 0, False
+
+    async def tick() -> None:
+        nonlocal turns
+        while not done:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(tick())
+        await asyncio.sleep(0)
+        before = turns
+        await work
+        done = True
+        return turns - before
+
+
+async def test_others_have_turns_while_a_fold_is_written_down():
+    for fold in (filled(), asleep(filled())):
+        files = Files()
+        history = History(of(TP), StateDirectory(files, "state"))
+        least = SEGMENTS // TURN_RECORDS + SEGMENTS // LOST_RECORDS_AT_ONCE
+        assert await turns_during(history.drop(fold, "a rebuild")) >= least
+        again = History(of(TP), StateDirectory(files, "state"))
+        assert await turns_during(again.load()) >= SEGMENTS // TURN_RECORDS
+        for known in (history, again):
+            assert ids_of(known) == {
+                segment_id(number) for number in range(SEGMENTS) if number != 7
+            }
+            assert known.reasons == ["a rebuild"]
+
+
+async def test_what_is_written_in_pieces_is_the_file_that_it_was_in_one():
+    for count in (0, 1, 15, 16, 1_000, 65_535, 65_536):
+        lost = Lost(
+            metadata_partition=3,
+            reasons=["one", "two"],
+            records=[b"r" * (n % 300) for n in range(count)],
+        )
+        files = Files()
+        await StateDirectory(files, "state").write_lost(lost)
+        (written,) = files.kept.values()
+        body = msgspec.msgpack.encode(lost)
+        assert written == b"RLML" + crc32c(0, body).to_bytes(4, "big") + body
+        assert lost_from(written, "3.lost") == lost
+
+
+async def test_a_second_drop_adds_to_what_the_first_wrote_down():
+    files = Files()
+    first, second = Fold(MetadataPartition(of(TP)), COUNT), Fold(MetadataPartition(of(TP)), COUNT)
+    for number, fold in enumerate((first, second)):
+        fold.apply(0, started(number, 10 * number, 10 * number + 9))
+        fold.apply(1, updated(number))
+    history = History(of(TP), StateDirectory(files, "state"))
+    await history.drop(first, "recreated")
+    await history.drop(second, "recreated again")
+    assert ids_of(history) == {segment_id(0), segment_id(1)}
+    assert history.reasons == ["recreated", "recreated again"]
