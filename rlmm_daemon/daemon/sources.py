@@ -12,10 +12,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rlmm_daemon.codec.api import SegmentFiles
-from rlmm_daemon.domain.errors import ChecksumMismatch, InvalidArgument, PathNotAllowed
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    InvalidArgument,
+    PathNotAllowed,
+    StorageUnavailable,
+)
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
-from rlmm_daemon.ports.storage import ObjectKind, Source
+from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, ObjectKind, Source
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 #: O_NONBLOCK: opening a FIFO must not wait for its writer.
@@ -40,11 +45,17 @@ class FileSource:
         return self._descriptor
 
     def pread(self, offset: int, length: int) -> bytes:
-        """Return exactly these bytes."""
+        """Return exactly these bytes.
+
+        Raises:
+            ChecksumMismatch: the file became shorter.
+            StorageUnavailable: its disk or mount fails.
+        """
         pieces: list[bytes] = []
         end = offset + length
         while offset < end:
-            piece = os.pread(self._descriptor, end - offset, offset)
+            with self._told():
+                piece = os.pread(self._descriptor, end - offset, offset)
             if not piece:
                 raise ChecksumMismatch(f"{self.name} became shorter while it was read")
             pieces.append(piece)
@@ -56,8 +67,11 @@ class FileSource:
 
         Raises:
             ChecksumMismatch: its length or its time of change is another one.
+            StorageUnavailable: its disk or mount fails.
         """
-        if _version(self._descriptor) != self._opened:
+        with self._told():
+            present = _version(self._descriptor)
+        if present != self._opened:
             raise ChecksumMismatch(f"{self.name} changed while it was copied", file=self.name)
 
     def close(self) -> None:
@@ -65,6 +79,19 @@ class FileSource:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Make the system's error one that ends this copy alone, and blame the right disk."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageUnavailable(
+                f"{self.name} can't be read: {error.strerror}",
+                reason=SOURCE_UNREADABLE,
+                file=self.name,
+                retry=False,
+            ) from error
 
 
 class BufferSource:

@@ -7,9 +7,12 @@ storage's root and use `/`; what key a segment has is decided by `core.layout`, 
 import enum
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from rlmm_daemon.domain.errors import RlmmError
+
+#: The `reason` of a StorageUnavailable that is the broker's disk's fault, not the storage's.
+SOURCE_UNREADABLE: Final = "source_unreadable"
 
 
 class ObjectKind(enum.Enum):
@@ -41,6 +44,7 @@ class Source(Protocol):
 
         Raises:
             ChecksumMismatch: the source became shorter than `size`.
+            StorageUnavailable: its own disk fails; the reason is `SOURCE_UNREADABLE`.
         """
         ...
 

@@ -1,5 +1,7 @@
 import asyncio
+import errno
 import json
+import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,14 +91,18 @@ class World:
         self.copier = self.new_copier()
 
     def new_copier(
-        self, options: CopyOptions = OPTIONS, new_check: Any = None, **more: Any
+        self,
+        options: CopyOptions = OPTIONS,
+        new_check: Any = None,
+        log_dirs: list[str] | None = None,
+        **more: Any,
     ) -> Copier:
         return Copier(
             self.bucket,
             self.log,
             self.group,
             options=options,
-            log_dirs=[str(self.home.parent)],
+            log_dirs=log_dirs or [str(self.home.parent)],
             broker_id=BrokerId(1),
             now_ms=lambda: 7,
             new_check=new_check,
@@ -370,6 +376,35 @@ async def test_a_check_that_finds_fault_fails_the_copy(world):
     assert world.state is None
     lax = world.new_copier(replace(OPTIONS, check_segments=False), Strict)
     await lax.copy_segment(RECORD, world.files)
+
+
+@pytest.mark.parametrize("suffix", ["log", "timeindex"])
+async def test_a_bad_sector_ends_the_copy_that_meets_it_and_no_other(world, monkeypatch, suffix):
+    bad = (world.home / f"11.{suffix}").stat().st_ino
+    real = os.pread
+
+    def pread(descriptor: int, *where: int) -> bytes:
+        if os.fstat(descriptor).st_ino == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, *where)
+
+    monkeypatch.setattr(os, "pread", pread)
+    world.storage.gate.clear()
+    copy = world.group.create_task(_outcome(world.copier.copy_segment(RECORD, world.files)))
+    healthy = world.home.parent / "healthy" / "orders-7"
+    healthy.mkdir(parents=True)
+    copier = world.new_copier(log_dirs=[str(healthy.parent)])
+    other = copier.copy_segment(
+        records.encode(metadata(segment_id=SegmentId(bytes([1]) * 16))), files_in(healthy)
+    )
+    both = world.group.create_task(_outcome(other))
+    await world.storage.begun.wait()
+    world.storage.gate.set()
+    error = await copy
+    assert isinstance(error, StorageUnavailable)
+    assert error.message == f"{world.home}/11.{suffix} can't be read: Input/output error"
+    assert error.fields["rolled_back"] is True
+    assert isinstance(await both, bytes)
 
 
 async def test_a_storage_that_holds_other_bytes_fails_the_copy(world):

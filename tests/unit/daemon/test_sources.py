@@ -1,10 +1,16 @@
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from rlmm_daemon.daemon.sources import open_source, open_sources
-from rlmm_daemon.domain.errors import ChecksumMismatch, InvalidArgument, PathNotAllowed
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    InvalidArgument,
+    PathNotAllowed,
+    StorageUnavailable,
+)
 from rlmm_daemon.ports.storage import ObjectKind
 from tests.unit.daemon.segments import PARTITION, files_in, metadata
 
@@ -105,6 +111,25 @@ def test_a_file_that_changes_is_noticed(home, log_dirs):
     os.truncate(home / "a.log", 2)
     with pytest.raises(ChecksumMismatch):
         source.pread(0, 4)
+    source.close()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_fails_is_told_with_the_files_name(home, log_dirs, monkeypatch, code):
+    (home / "a.log").write_bytes(b"mine")
+    source = open_source(PARTITION, str(home / "a.log"), log_dirs)
+
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    for call, use in (("pread", lambda: source.pread(0, 4)), ("fstat", source.check_unchanged)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, call, fail)
+            with pytest.raises(StorageUnavailable) as caught:
+                use()
+        assert str(home / "a.log") in caught.value.message
+        assert os.strerror(code) in caught.value.message
+        assert caught.value.fields["reason"] == "source_unreadable"
     source.close()
 
 

@@ -106,6 +106,20 @@ async def test_a_fault_of_the_disk_is_told_and_leaves_nothing(
     assert await uploads(storage) == []
 
 
+async def test_a_fault_of_the_sources_disk_is_not_told_as_ours(storage, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for call in ("copy_file_range", "pread"):
+        monkeypatch.setattr(os, call, fail)
+    with pytest.raises(StorageUnavailable, match=f"^{tmp_path}/source can't be read") as caught:
+        await put(storage, source(tmp_path, b"x" * 100))
+    assert caught.value.fields["reason"] == "source_unreadable"
+    monkeypatch.undo()
+    assert await keys(storage) == set()
+    assert await uploads(storage) == []
+
+
 async def test_a_failed_attempt_leaves_an_earlier_one_whole(storage, monkeypatch):
     await storage.put_segment(segment(), progress=Progress())
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=1))

@@ -1,7 +1,9 @@
 """The S3 adapter's pieces that need no server: checksums, rates, gates, errors, sizes."""
 
 import asyncio
+import errno
 import json
+import os
 import random
 from collections.abc import Coroutine
 from pathlib import Path
@@ -24,6 +26,7 @@ from rlmm_daemon.adapters.storage.s3.reading import (
     checksum_value,
     joined,
     joined_parts,
+    version_of,
 )
 from rlmm_daemon.adapters.storage.s3.retries import Gate, RetryBudget
 from rlmm_daemon.domain.errors import ObjectMissing, StorageFull, StorageUnavailable
@@ -69,6 +72,33 @@ def test_a_checksum_is_four_bytes_in_base64_and_one_of_parts_is_none():
     assert checksum_value("4waSgw==") == 0xE3069283
     for other in (None, "", "4waSgw==-3", "AAAA", "!"):
         assert checksum_value(other) is None
+
+
+def test_a_file_that_cannot_be_looked_at_is_an_error_of_ours(tmp_path, monkeypatch):
+    class Held:
+        size = 3
+
+        def __init__(self, descriptor: int) -> None:
+            self.descriptor = descriptor
+
+        def fileno(self) -> int:
+            return self.descriptor
+
+        def pread(self, offset: int, length: int) -> bytes:
+            return os.pread(self.descriptor, length, offset)
+
+    def stale(_: int) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    (tmp_path / "a").write_bytes(b"abc")
+    with (tmp_path / "a").open("rb") as file:
+        source = Held(file.fileno())
+        assert version_of(source) is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fstat", stale)
+            with pytest.raises(StorageUnavailable, match=os.strerror(errno.ESTALE)) as caught:
+                version_of(source)
+        assert caught.value.fields["reason"] == "source_unreadable"
 
 
 @given(st.integers(min_value=1, max_value=5 * 1024 * 1024 * MIB))

@@ -162,6 +162,8 @@ class _BlockCopier:
             copied = os.copy_file_range(self._descriptor, self._target, length, offset, offset)
         except OSError as error:
             if error.errno not in _NO_KERNEL_COPY:
+                # Either side's fault: if it is the source's, reading says so.
+                self._source.pread(offset, length)
                 raise
             self._descriptor = None
             return None

@@ -17,8 +17,8 @@ from typing import Final, NoReturn, TypeVar
 import google_crc32c
 
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
-from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError
-from rlmm_daemon.ports.storage import Source
+from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, StorageUnavailable
+from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, Source
 
 BLOCK_BYTES: Final = 256 * 1024
 #: One read for the socket. Alone in memory it is given back and taken again without a page fault;
@@ -180,11 +180,19 @@ def version_of(source: Source) -> tuple[int, int, int] | None:
 
     Raises:
         ChecksumMismatch: the file is not as long as when it was opened.
+        StorageUnavailable: its disk or mount fails.
     """
     descriptor = source.fileno()
     if descriptor is None:
         return None
-    status = os.fstat(descriptor)
+    try:
+        status = os.fstat(descriptor)
+    except OSError as error:
+        raise StorageUnavailable(
+            f"the source can't be looked at: {error.strerror}",
+            reason=SOURCE_UNREADABLE,
+            retry=False,
+        ) from error
     if status.st_size != source.size:
         raise ChecksumMismatch("the source is not as long as it was when it was opened")
     return status.st_size, status.st_mtime_ns, status.st_ino
