@@ -162,7 +162,7 @@ demo-cluster: install plugin ## What tiers where on three brokers, while a leade
 	$(BIN)/python -m deploy.dev.demo_cluster
 
 bench-cluster: install plugin ## The same broker with the plugin, then with Kafka's own managers
-	$(BIN)/python -m tests.benchmarks.cluster
+	$(BIN)/python -m tests.benchmarks.cluster $(BENCH_ARGS)
 
 # The nightly job: needs a JDK (17 or later).
 .PHONY: install-spark test-reconcile soak-reconcile bench-reconcile

@@ -41,8 +41,10 @@ _TOOL_SECONDS: Final = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    #: Of 1,000 bytes each, in each of the two loads.
+    #: Of 1,000 bytes each, produced while the topic tiers.
     records: int = 1_000_000
+    #: Of the same size, which lie there when tiering begins, and are read back.
+    past_records: int = 3_000_000
     paced_seconds: int = 15
     paced_per_second: int = 10_000
     segment_bytes: int = 64 * 1024 * 1024
@@ -107,7 +109,7 @@ class Round:
     def _tier_and_read(self) -> dict[str, float]:
         topic = f"past-{self.name}"
         self._create(topic, tiered=False)
-        produce(self.fleet, topic, self.scale.records)
+        produce(self.fleet, topic, self.scale.past_records)
         begun = time.perf_counter()
         self.fleet.configure(topic, remote_storage_enable="true")
         end = int(self.local_logs(topic)[-1].stem)  # the active segment is not copied
@@ -115,8 +117,8 @@ class Round:
         took = time.perf_counter() - begun
         size = sum(Path(each).stat().st_size for each in self.fleet.stored(topic, ".log"))
         self.fleet.configure(topic, local_retention_ms=1000)
-        self.fleet.until_tiered(topic, self.scale.records)
-        rate = consume(self.fleet, topic, self.scale.records)
+        self.fleet.until_tiered(topic, self.scale.past_records)
+        rate = consume(self.fleet, topic, self.scale.past_records)
         self.fleet.delete(topic)
         until(lambda: not self.fleet.stored(topic), f"{topic} is gone")
         return {"tier": size / took / 1e6, "tier_seconds": took, "read": rate, "tiered": size}
@@ -194,11 +196,13 @@ def managers(directory: Path, scale: Scale) -> list[Row]:
             numbers = map(str, (_USER_PARTITIONS, each, scale.lookups))
             done = subprocess.run(
                 [*options, "ManagerBench", name, *arguments, *numbers],
-                check=True,
+                check=False,
                 capture_output=True,
                 text=True,
                 timeout=_TOOL_SECONDS,
             )
+            if done.returncode:
+                raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
             return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
         theirs = manager(_TBRLMM)
@@ -243,6 +247,15 @@ def manager_rows(
         ready("the daemon's very first start", first, None),
         look_up("p50"),
         look_up("p99"),
+        Row(
+            group="managers",
+            what="look-ups that found nothing, though is_ready",
+            value=max(each["lookup_lost"] for each in (first, again, restarted)),
+            unit="",
+            peer="TBRLMM",
+            peer_value=theirs["lookup_lost"],
+            limit=0,
+        ),
     ]
 
 
@@ -250,11 +263,17 @@ def main() -> int:
     """Return the exit code."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--records", type=int, default=Scale().records)
+    options.add_argument("--past-records", type=int, default=Scale().past_records)
     options.add_argument("--rounds", type=int, default=Scale().rounds)
     options.add_argument("--events", type=int, default=Scale().events)
     options.add_argument("--only", choices=["segments", "managers"])
     chosen = options.parse_args()
-    scale = Scale(records=chosen.records, rounds=chosen.rounds, events=chosen.events)
+    scale = Scale(
+        records=chosen.records,
+        past_records=chosen.past_records,
+        rounds=chosen.rounds,
+        events=chosen.events,
+    )
     console = Console(width=None if sys.stdout.isatty() else 150)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="rlmm-bench-", ignore_cleanup_errors=True) as directory:

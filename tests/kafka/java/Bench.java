@@ -11,6 +11,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -22,6 +23,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.server.log.remote.metadata.storage.RemoteLogMetadataTopicPartitioner;
 import org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager;
 import org.apache.kafka.server.log.remote.metadata.storage.serialization.RemoteLogMetadataSerde;
+import org.apache.kafka.server.log.remote.storage.RemoteLogMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentId;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadataUpdate;
@@ -72,17 +74,26 @@ public final class Bench {
         var serde = new RemoteLogMetadataSerde();
         var partitioner = new RemoteLogMetadataTopicPartitioner(METADATA_PARTITIONS);
         int each = events / 2 / USER_PARTITIONS;
-        var settings = Map.<String, Object>of("bootstrap.servers", bootstrap, "acks", "1", "linger.ms", 20);
+        var settings = Map.<String, Object>of("bootstrap.servers", bootstrap, "acks", "all", "linger.ms", 20);
+        var failed = new AtomicReference<Exception>(); // one event too few is a look-up that rightly finds nothing
         try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
             for (int segment = 0; segment < each; segment++) {
                 for (int number = 0; number < USER_PARTITIONS; number++) {
                     TopicIdPartition partition = user(number);
                     int target = partitioner.metadataPartition(partition);
                     var metadata = started(partition, segment, number);
-                    producer.send(new ProducerRecord<>(TOPIC, target, null, serde.serialize(metadata)));
-                    producer.send(new ProducerRecord<>(TOPIC, target, null, serde.serialize(finished(metadata))));
+                    for (RemoteLogMetadata event : List.of(metadata, finished(metadata))) {
+                        producer.send(new ProducerRecord<>(TOPIC, target, null, serde.serialize(event)), (at, why) -> {
+                            if (why != null) {
+                                failed.compareAndSet(null, why);
+                            }
+                        });
+                    }
                 }
             }
+        }
+        if (failed.get() != null) {
+            throw failed.get();
         }
         System.out.println(each * 2L * USER_PARTITIONS);
     }

@@ -19,7 +19,18 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogMetadataManager;
  * wrote, waits until each is ready, looks offsets up, and prints one line of JSON.
  */
 public final class ManagerBench {
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        int code = 1;
+        try {
+            measure(args);
+            code = 0;
+        } catch (Exception failed) {
+            failed.printStackTrace();
+        }
+        System.exit(code); // a manager's own threads would keep the process alive
+    }
+
+    private static void measure(String[] args) throws Exception {
         var manager = (RemoteLogMetadataManager) Class.forName(args[0]).getConstructor().newInstance();
         Set<TopicIdPartition> all = new HashSet<>();
         for (int number = 0; number < Integer.parseInt(args[4]); number++) {
@@ -41,7 +52,6 @@ public final class ManagerBench {
         out.put("ready_seconds", (System.nanoTime() - begun) / 1e9);
         lookUp(manager, all.toArray(TopicIdPartition[]::new), Integer.parseInt(args[5]), Integer.parseInt(args[6]), out);
         System.out.println(out);
-        System.exit(0);
     }
 
     private static Map<String, Object> settings(String[] args) throws Exception {
@@ -66,11 +76,15 @@ public final class ManagerBench {
         }
     }
 
-    /** One after the other, each of another partition and offset; the first third warms the JVM up. */
+    /**
+     * One after the other, each of another partition and offset; the first third warms the JVM up.
+     * `lookup_lost` counts those that found nothing though their partition had said that it is ready.
+     */
     private static void lookUp(RemoteLogMetadataManager manager, TopicIdPartition[] all, int segments, int count, ObjectNode out)
             throws Exception {
         var luck = new Random(1);
         var micros = new double[count];
+        int lost = 0;
         for (int at = -count / 3; at < count; at++) {
             TopicIdPartition where = all[luck.nextInt(all.length)];
             long offset = luck.nextInt(segments) * 1000L + luck.nextInt(1000);
@@ -79,11 +93,14 @@ public final class ManagerBench {
             if (at >= 0) {
                 micros[at] = (System.nanoTime() - begun) / 1e3;
             }
-            if (found.isEmpty() || found.get().startOffset() > offset || found.get().endOffset() < offset) {
-                throw new IllegalStateException("not found: " + where + " " + offset);
+            if (found.isEmpty()) {
+                lost++;
+            } else if (found.get().startOffset() > offset || found.get().endOffset() < offset) {
+                throw new IllegalStateException("another segment than that of " + offset + ": " + found.get());
             }
         }
         Arrays.sort(micros);
         out.put("lookup_p50_us", micros[count / 2]).put("lookup_p99_us", micros[count * 99 / 100]);
+        out.put("lookup_lost", lost);
     }
 }
