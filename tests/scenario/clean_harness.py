@@ -91,6 +91,24 @@ class CleanHarness:
         await self.world.daemons[int(broker)].stop()
         return ""
 
+    async def do_snapshot(self) -> str:
+        """Write down what the daemon has folded; from then on the partition sleeps in it."""
+        manager = self.daemon.manager
+        await asyncio.sleep(1)
+        written = await manager.snapshotter.write(manager.fleet.followers[NUMBER])
+        assert written is not None, "its state does not allow one"
+        return ""
+
+    async def do_damage(self, number: str) -> str:
+        """Flip a bit of a segment in whatever snapshots are on the disk."""
+        kept = self.world.disk.platter.names
+        for name in [name for name in kept if name.endswith(".snapshot")]:
+            inode = kept[name]
+            at = bytes(inode.data).index(segment(int(number)))
+            inode.data[at] ^= 1
+            inode.base[at] ^= 1
+        return ""
+
     async def do_hello(self, broker: str = "1") -> str:
         """The broker was started now, and its metadata manager is ours."""
         await asyncio.sleep(1)

@@ -226,6 +226,14 @@ class Cleaner:
     # A pass.
 
     async def _pass(self, number: MetadataPartition) -> None:
+        """Go over it once; one partition's trouble ends nothing but this pass."""
+        try:
+            await self._go_over(number)
+        except RlmmError as error:
+            self.notes.failures += 1
+            logger.warning("pass ended early", metadata_partition=number, error=error.message)
+
+    async def _go_over(self, number: MetadataPartition) -> None:
         follower = self.tools.manager.fleet.followers.get(number)
         if follower is not None and follower.state is PartitionState.FAILED:
             await self._tell_of_failed(number, follower)

@@ -31,7 +31,7 @@ from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.segment_log import decode_segment, update_record
-from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
+from rlmm_daemon.domain.errors import NotReady, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentState
 
@@ -71,17 +71,23 @@ class Stuck:
         for index, partition in enumerate(follower.fold.partitions.restless()):
             if index % TURN == TURN - 1:
                 await asyncio.sleep(0)
-            cache = follower.fold.partitions.get(partition)
-            if cache is None or cache.delete_state is not None or not self._still_ours():
-                continue  # a marked partition's segments go with it
-            if _hangs(cache):
-                try:
-                    await self._look_at(partition, cache)
-                except RlmmError as error:
-                    self._tools.notes.failures += 1
-                    logger.warning("not ended", partition=str(partition), error=error.message)
-            elif partition in self._tools.notes.stuck:
-                self._tools.notes.found(partition, StuckNote())
+            if not self._still_ours():
+                return
+            try:
+                await self._look_into(partition, follower.fold.partitions.get(partition))
+            except NotReady:
+                return  # the fold is not to be judged by any more; the next pass sees
+            except RlmmError as error:
+                self._tools.notes.failures += 1
+                logger.warning("not ended", partition=str(partition), error=error.message)
+
+    async def _look_into(self, partition: TopicIdPartition, cache: PartitionCache | None) -> None:
+        if cache is None or cache.delete_state is not None:
+            return  # a marked partition's segments go with it
+        if _hangs(cache):
+            await self._look_at(partition, cache)
+        elif partition in self._tools.notes.stuck:
+            self._tools.notes.found(partition, StuckNote())
 
     async def _look_at(self, partition: TopicIdPartition, cache: PartitionCache) -> None:
         note = StuckNote()
