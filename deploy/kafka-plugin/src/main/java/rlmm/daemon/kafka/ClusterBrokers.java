@@ -6,6 +6,7 @@ import java.util.concurrent.TimeUnit;
 
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AdminClientConfig;
+import org.apache.kafka.clients.admin.DescribeClusterOptions;
 
 /** Asks the broker's own cluster, over the listener that the broker named for its metadata manager. */
 final class ClusterBrokers {
@@ -13,14 +14,15 @@ final class ClusterBrokers {
 
     private ClusterBrokers() { }
 
-    /** How many brokers are registered and alive. */
+    /** How many brokers are registered; one that is down will come back and need the same log. */
     static int count(PluginConfig config) throws Exception {
         Map<String, Object> settings = new HashMap<>(config.clientSettings());
         settings.put(AdminClientConfig.CLIENT_ID_CONFIG, "rlmm-daemon-plugin-" + config.brokerId());
         settings.put(AdminClientConfig.REQUEST_TIMEOUT_MS_CONFIG, TIMEOUT_MS);
         settings.put(AdminClientConfig.DEFAULT_API_TIMEOUT_MS_CONFIG, TIMEOUT_MS);
         try (Admin admin = Admin.create(settings)) {
-            return admin.describeCluster().nodes().get(TIMEOUT_MS, TimeUnit.MILLISECONDS).size();
+            return admin.describeCluster(new DescribeClusterOptions().includeFencedBrokers(true))
+                .nodes().get(TIMEOUT_MS, TimeUnit.MILLISECONDS).size();
         }
     }
 }

@@ -62,15 +62,20 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             return;
         }
         PluginConfig config = new PluginConfig(configs, true);
-        running = start(config, () -> ClusterBrokers.count(config));
+        running = start(config, () -> ClusterBrokers.count(config), SingleBrokerCheck.REPEAT_MS);
     }
 
     /** As {@link #configure}, with somebody else to ask about the cluster. */
-    final synchronized void configure(Map<String, ?> configs, SingleBrokerCheck.BrokerCount count) {
-        running = start(new PluginConfig(configs, true), count);
+    final void configure(Map<String, ?> configs, SingleBrokerCheck.BrokerCount count) {
+        configure(configs, count, SingleBrokerCheck.REPEAT_MS);
     }
 
-    private Running start(PluginConfig config, SingleBrokerCheck.BrokerCount count) {
+    /** And asked as often. */
+    final synchronized void configure(Map<String, ?> configs, SingleBrokerCheck.BrokerCount count, long repeatMs) {
+        running = start(new PluginConfig(configs, true), count, repeatMs);
+    }
+
+    private Running start(PluginConfig config, SingleBrokerCheck.BrokerCount count, long repeatMs) {
         PluginMetrics metrics = new PluginMetrics(Greeting.METADATA, config.brokerId());
         Connection connection = new Connection(config, Greeting.METADATA, new Owner(), metrics);
         Caller caller = new Caller(connection, metrics, config.integer(PluginConfig.HOLD_MS));
@@ -79,7 +84,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
                 + " remote.log.metadata.manager.listener.name in server.properties, or vouch for it with"
                 + " rlmm.config." + PluginConfig.SINGLE_BROKER_CHECK + "=false";
         Running made = new Running(metrics, connection, caller,
-            new SingleBrokerCheck(caller, count, cannotAsk, config.singleBrokerCheck()),
+            new SingleBrokerCheck(caller, count, cannotAsk, config.singleBrokerCheck(), repeatMs),
             new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS), System::nanoTime),
             Executors.newSingleThreadExecutor(task -> {
                 Thread completer = new Thread(task, "rlmm-daemon-completer-" + config.brokerId());

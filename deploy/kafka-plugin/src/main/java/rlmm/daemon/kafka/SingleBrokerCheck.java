@@ -23,7 +23,7 @@ import org.slf4j.LoggerFactory;
 final class SingleBrokerCheck implements AutoCloseable {
     static final String EMBEDDED = "embedded";
     private static final long RETRY_MS = 250;
-    private static final long REPEAT_MS = 60_000;
+    static final long REPEAT_MS = 60_000;
     private static final long STATUS_TIMEOUT_MS = 5_000;
     private static final Logger LOG = LoggerFactory.getLogger(SingleBrokerCheck.class);
 
@@ -37,16 +37,18 @@ final class SingleBrokerCheck implements AutoCloseable {
     private final BrokerCount count;
     private final String cannotAsk;
     private final boolean enabled;
+    private final long repeatMs;
     private final ScheduledExecutorService thread;
     private volatile String obstacle;
     private ScheduledFuture<?> due;
 
     /** {@code cannotAsk} is null, or why the cluster can't be asked and what to do about it. */
-    SingleBrokerCheck(Caller caller, BrokerCount count, String cannotAsk, boolean enabled) {
+    SingleBrokerCheck(Caller caller, BrokerCount count, String cannotAsk, boolean enabled, long repeatMs) {
         this.caller = caller;
         this.count = count;
         this.cannotAsk = cannotAsk;
         this.enabled = enabled;
+        this.repeatMs = repeatMs;
         this.obstacle = enabled ? "it is not known yet whether the daemon's log is fit for this cluster" : null;
         this.thread = Executors.newSingleThreadScheduledExecutor(task -> {
             Thread made = new Thread(task, "rlmm-daemon-check");
@@ -81,7 +83,7 @@ final class SingleBrokerCheck implements AutoCloseable {
                 return;
             }
             judge(count.ask());
-            schedule(REPEAT_MS);
+            schedule(repeatMs);
         } catch (InterruptedException closing) {
             Thread.currentThread().interrupt();
         } catch (DaemonException away) { // the next connection begins anew, unless it was but slow

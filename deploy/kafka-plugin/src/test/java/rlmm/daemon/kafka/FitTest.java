@@ -60,6 +60,21 @@ final class FitTest {
     }
 
     @Test
+    void aClusterThatGrowsIsNoticedAndRefused() throws Exception {
+        AtomicInteger brokers = new AtomicInteger(1);
+        try (DaemonProcess daemon = DaemonProcess.started();
+             RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {
+            manager.configure(daemon.configs(Map.of()), brokers::get, 50);
+            manager.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of());
+            Wait.until("ready", () -> manager.isReady(ORDERS));
+            brokers.set(3);
+            Wait.until("refused", () -> !manager.isReady(ORDERS));
+            brokers.set(1);
+            Wait.until("ready again", () -> manager.isReady(ORDERS));
+        }
+    }
+
+    @Test
     void theClusterIsAskedAgainUntilItAnswers() throws Exception {
         AtomicInteger asked = new AtomicInteger();
         try (DaemonProcess daemon = DaemonProcess.started();
