@@ -62,8 +62,9 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
     segment and object: for very large clusters there is the nightly reconcile. Exit code 1 if
     anything of high severity was found: data that consumers can't read.
 
-    --json: {objects, segments, trimmed, counts: {kind: rows}, findings: [{kind, severity,
-    partition, segment_id, key, facts, meaning, action}]}.
+    --json: {objects, segments, trimmed, uploads_unlisted, counts: {kind: rows}, findings: [{kind,
+    severity, partition, segment_id, key, facts, meaning, action}]}; uploads_unlisted is null, or
+    why nothing is said of incomplete uploads.
     """
     config = load(file, overrides)
     # Imported late: it brings the rooms of the daemon along.
@@ -78,6 +79,7 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
                 "objects": found.objects,
                 "segments": found.segments,
                 "trimmed": found.trimmed,
+                "uploads_unlisted": found.uploads_unlisted,
                 "counts": {kind.value: count for kind, count in counts.items()},
                 "findings": [verifying.told(row) for row in found.rows],
             }
@@ -88,6 +90,8 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
         click.echo(f"{objects} compared with {segments} of the log")
         if found.trimmed:
             click.echo("The log's beginning is gone in parts: an orphan there may be no orphan.")
+        if found.uploads_unlisted is not None:
+            click.echo(f"Incomplete uploads were not looked for: {found.uploads_unlisted}")
         columns = ("severity", "kind", "partition", "segment_id", "key", "facts")
         rows = [verifying.told(row) for row in found.rows]
         if rows:

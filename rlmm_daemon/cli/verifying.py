@@ -28,6 +28,7 @@ from rlmm_daemon.domain.errors import (
     NotReady,
     RlmmError,
     StorageNotConfigured,
+    StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
@@ -52,6 +53,8 @@ class Verified:
     #: Metadata partitions whose log no longer begins at its first event: an orphan there may be
     #: a segment whose events are gone.
     trimmed: list[int] = field(default_factory=list)
+    #: Why nothing is said of incomplete uploads; None where they were listed.
+    uploads_unlisted: str | None = None
 
 
 class _Reader(Protocol):
@@ -100,8 +103,8 @@ async def _run(config: Config, topic: str | None) -> Verified:
         raise StorageNotConfigured('storage.kind is "none": there is nothing to verify')
     storage = made.backend
     try:
-        inventory, ages = await _listed(storage, made.bucket, config)
-        found = Verified(objects=inventory.objects)
+        found = Verified()
+        inventory, ages = await _listed(storage, made.bucket, config, found)
         async with _reader(config) as log:
             _require_same_cluster(await made.bucket.peek(), log.identity)
             for number in range(log.identity.partition_count):
@@ -121,7 +124,9 @@ async def _run(config: Config, topic: str | None) -> Verified:
         await storage.close()
 
 
-async def _listed(storage: RemoteStorage, bucket: Bucket, config: Config) -> tuple[Inventory, Ages]:
+async def _listed(
+    storage: RemoteStorage, bucket: Bucket, config: Config, found: Verified
+) -> tuple[Inventory, Ages]:
     present = await bucket.peek()
     if present is None:
         raise InvalidArgument("the storage has no marker: no daemon has used it yet")
@@ -134,10 +139,9 @@ async def _listed(storage: RemoteStorage, bucket: Bucket, config: Config) -> tup
                 for row in page:
                     if not row.key.startswith(CONTROL):
                         inventory.listed(row.key, row.size, row.modified_ms)
-        async with contextlib.aclosing(storage.list_uploads(prefix)) as uploads:
-            async for several in uploads:
-                for upload in several:
-                    inventory.listed_upload(upload.key, upload.initiated_ms)
+        unlisted = await list_uploads(storage, prefix, inventory)
+        found.uploads_unlisted = found.uploads_unlisted or unlisted
+    found.objects = inventory.objects
     copy_ms = await _longest_copy_ms(storage, config)
     ages = Ages(
         listed_ms=listed_ms,
@@ -145,6 +149,21 @@ async def _listed(storage: RemoteStorage, bucket: Bucket, config: Config) -> tup
         stuck_copy_ms=copy_ms + _DELIVERY_MS,
     )
     return inventory, ages
+
+
+async def list_uploads(storage: RemoteStorage, prefix: str, inventory: Inventory) -> str | None:
+    """Take incomplete uploads into the inventory; return why not, where that is not possible.
+
+    Not every server lists them, not every policy allows it, and no consumer's data depends on it.
+    """
+    try:
+        async with contextlib.aclosing(storage.list_uploads(prefix)) as uploads:
+            async for several in uploads:
+                for upload in several:
+                    inventory.listed_upload(upload.key, upload.initiated_ms)
+    except StorageUnavailable as error:
+        return error.message
+    return None
 
 
 def roots(prefixes: Iterable[str]) -> Sequence[str]:

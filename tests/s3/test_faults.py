@@ -363,7 +363,8 @@ async def test_a_200_with_nobodys_body_is_no_empty_listing_and_no_delete(world, 
         with pytest.raises(StorageUnavailable) as failure:
             await call
         assert failure.value.fields["reason"] == "server_error"
-    assert planted.hits == 10, "each is tried again, the `.log` apart from its companions"
+    # Each is tried again, the `.log` apart from its companions; but no batch that is not known.
+    assert planted.hits == (10 if page else 8)
     world.proxy.lift()
     assert LOG in await keys(storage)
     assert await storage.delete([LOG]) == {LOG: None}
@@ -495,6 +496,23 @@ async def test_a_start_sweeps_what_is_older_than_any_copy_and_ours_and_nothing_e
         assert sorted(world.uploads_left()) == sorted([*kept, *theirs])
         await old.close()
     await young.close()
+
+
+@pytest.mark.parametrize("refused", ["ListMultipartUploads", "AbortMultipartUpload"])
+async def test_a_sweep_that_is_refused_keeps_nothing_else_from_working(world, monkeypatch, refused):
+    monkeypatch.setattr(leftovers, "SWEEP_AGAIN_SECONDS", 0.0)
+    world.admin.create_multipart_upload(Bucket=world.bucket, Key=LOG)
+    world.proxy.plant(planted := answer(403, "AccessDenied", refused))
+    storage = await world.open(copy_deadline=-3_600.0)
+    assert planted.hits
+    other = f"{SEGMENT}x"
+    await storage.put_segment(segment(Buffer(BODY), prefix=other), progress=Progress())
+    assert await read(storage, f"{other}.log") == BODY
+    assert world.uploads_left() == [LOG]
+    world.proxy.lift()
+    await storage.put_segment(segment(prefix=other), progress=Progress())
+    assert world.uploads_left() == []
+    await storage.close()
 
 
 def presence_of(broker_id: int, copy_deadline_seconds: float) -> Presence:

@@ -1,14 +1,16 @@
 import pytest
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
-from rlmm_daemon.cli.verifying import _Topic, roots
+from rlmm_daemon.cli.verifying import _Topic, list_uploads, roots
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.disposal.inventory import History, SegmentName
+from rlmm_daemon.core.disposal.inventory import History, Inventory, SegmentName
 from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId
 from rlmm_daemon.domain.segment import SegmentState
 from tests.unit.daemon.segments import PARTITION, metadata
+from tests.unit.storage.scripted_s3 import ScriptedS3, refuses, storage_on
 
 COUNT = 5
 NUMBER = MetadataPartition(metadata_partition(PARTITION.topic_id, PARTITION.partition, COUNT))
@@ -43,3 +45,13 @@ async def test_a_topic_is_read_to_its_end_and_later_from_there_on():
 )
 def test_nothing_is_listed_twice(prefixes, expected):
     assert roots(prefixes) == expected
+
+
+@pytest.mark.parametrize("refused", [(403, "AccessDenied"), (501, "NotImplemented")])
+async def test_a_storage_that_lists_no_uploads_is_compared_without_them(refused):
+    storage = storage_on(ScriptedS3(list_multipart_uploads=refuses(*refused)))
+    inventory = Inventory({1: Layout()})
+    told = await list_uploads(storage, "", inventory)
+    assert told is not None
+    assert told.endswith(f"({refused[0]} {refused[1]})")
+    await storage.close()

@@ -14,7 +14,7 @@ from typing import Final
 
 from rlmm_daemon.adapters.storage.s3 import control, listing, objects
 from rlmm_daemon.adapters.storage.s3.client import Client
-from rlmm_daemon.adapters.storage.s3.leftovers import Leftovers
+from rlmm_daemon.adapters.storage.s3.leftovers import REMOVE_SECONDS, SWEEP_SECONDS, Leftovers
 from rlmm_daemon.adapters.storage.s3.objects import RangeReader
 from rlmm_daemon.adapters.storage.s3.options import Rates, S3Options, StaticKeys
 from rlmm_daemon.adapters.storage.s3.probe import Probe, policy
@@ -51,7 +51,7 @@ class S3Storage:
         self._client = Client(options, rng)
         self._options, self._owner = options, owner
         self._reader = Reader(THREADS_MAX)
-        self._leftovers = Leftovers(self._client)
+        self._leftovers = Leftovers(self._client, sweeps=sweeps)
         self._copy_rate = TokenBucket(options.rates.copy_bytes_per_second)
         self._fetch_rate = TokenBucket(options.rates.fetch_bytes_per_second)
         self._ranges = RangeReader(self._client, self._fetch_rate)
@@ -62,7 +62,6 @@ class S3Storage:
             rate=self._copy_rate,
             slots=asyncio.Semaphore(options.parts_in_flight_max),
         )
-        self._swept = not sweeps
 
     @property
     def stats(self) -> Stats:
@@ -98,12 +97,10 @@ class S3Storage:
         return await self._client.credentials.reload()
 
     async def open(self) -> None:
-        """Check that the bucket answers; abort uploads that earlier runs left, once."""
+        """Check that the bucket answers; abort uploads that earlier runs left, if it lets us."""
         await listing.reachable(self._client, Layout(self._options.prefix).listed_prefix)
         await self._leftovers.retry()
-        if not self._swept:
-            await self._leftovers.sweep()
-            self._swept = True
+        await self._leftovers.sweep_once(SWEEP_SECONDS)
 
     async def put_segment(
         self, objects: Sequence[Row], *, progress: Progress
@@ -111,6 +108,7 @@ class S3Storage:
         """Store and verify; see `upload`."""
         assert objects, "a segment has objects"
         await self._leftovers.retry()
+        await self._leftovers.sweep_once(REMOVE_SECONDS)
         return await SegmentUpload(self._tools, objects, progress).run()
 
     def fetch(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:

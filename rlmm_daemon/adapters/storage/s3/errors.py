@@ -83,6 +83,7 @@ _NOT_THERE: Final = _Row("bare_404", Remedy.NONE, "404 without NoSuchKey: no suc
 _GONE_UPLOAD: Final = _Row("no_upload", Remedy.NONE, "the multipart upload is gone")
 _CONDITION: Final = _Row("precondition", Remedy.NONE, "the object is another one by now")
 _REFUSED: Final = _Row("refused", Remedy.NONE, "the storage refuses the call")
+_NOT_MADE: Final = _Row("not_implemented", Remedy.NONE, "the storage does not know this call")
 _SILENT: Final = _Row("timeout", Remedy.AGAIN, "no answer in time")
 _CONNECTION: Final = _Row("connection", Remedy.AGAIN, "the connection failed")
 _TLS: Final = _Row("tls", Remedy.NONE, "the server's certificate is not trusted")
@@ -99,6 +100,7 @@ _CODES: Final[Mapping[_Row, str]] = MappingProxyType(
             XAdminUserNotFound""",
         _SLOW: """SlowDown SlowDownRead SlowDownWrite ServiceUnavailable Throttling
             ThrottlingException RequestLimitExceeded TooManyRequests BandwidthLimitExceeded""",
+        _NOT_MADE: "NotImplemented",
         _FAULT: "InternalError InternalFailure ServerError",
         _SILENT: "RequestTimeout RequestTimeoutException",
         _TRANSIT: """BadDigest InvalidDigest IncompleteBody XAmzContentChecksumMismatch
@@ -124,6 +126,7 @@ _BY_STATUS: Final[Mapping[int, _Row]] = MappingProxyType(
         408: _SILENT,
         412: _CONDITION,
         429: _SLOW,
+        501: _NOT_MADE,
         503: _SLOW,
         507: _FULL,
     }

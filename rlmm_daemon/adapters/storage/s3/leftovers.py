@@ -32,6 +32,10 @@ ABORTS_MAX: Final = 3
 #: Beyond the longest copy: daemons' clocks and the storage's agree no better.
 MARGIN_SECONDS: Final = 600.0
 PRESENCE_FILES_MAX: Final = 1_000
+#: The sweep, at the start; what it did not come to is for the next one.
+SWEEP_SECONDS: Final = 30.0
+#: After a sweep that failed.
+SWEEP_AGAIN_SECONDS: Final = 600.0
 
 log = structlog.get_logger()
 
@@ -39,8 +43,11 @@ log = structlog.get_logger()
 class Leftovers:
     """Keys with uploads of ours to remove, and how."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, sweeps: bool) -> None:
+        """`sweeps`: whether uploads of earlier runs are ours to abort."""
         self._client = client
+        #: When uploads of earlier runs are looked for next, by the loop; None: not any more.
+        self._sweep_at: float | None = 0.0 if sweeps else None
         #: With the time of the loop from which on a look at the key can be the last one.
         self._suspects: dict[str, float] = {}
         #: Keys that are being written now: an upload under them may be alive.
@@ -107,12 +114,33 @@ class Leftovers:
             self._suspects.pop(key, None)
         return True
 
-    async def sweep(self) -> int:
+    async def sweep_once(self, seconds: float) -> None:
+        """Abort what earlier runs left, unless that was done or failed a while ago.
+
+        Never raises an error of ours: a storage that refuses housekeeping serves copies and reads.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._sweep_at is None or now < self._sweep_at:
+            return
+        self._sweep_at = now + SWEEP_AGAIN_SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                await self._sweep()
+        except (RlmmError, TimeoutError) as error:
+            reason = str(error) or f"no end within {seconds:g} s"
+            log.warning("multipart uploads of earlier runs are left", error=reason)
+        else:
+            self._sweep_at = None
+
+    async def _sweep(self) -> None:
         """Abort uploads of segments below our prefix that no daemon can still be at.
 
-        Ages are by the storage's own clock. Returns how many were aborted.
+        Ages are by the storage's own clock.
+
+        Raises:
+            RlmmError: they can't be listed, or the first that could not be aborted.
         """
-        layout, swept = Layout(self._client.options.prefix), 0
+        layout, swept, failure = Layout(self._client.options.prefix), 0, None
         until = await self._now_ms() - int(await self._longest_copy() * 1000)
         pages = listing.uploads(self._client, layout.listed_prefix)
         async with contextlib.aclosing(pages):
@@ -121,11 +149,15 @@ class Leftovers:
                     # In a bucket that is shared with others only what is named like ours.
                     ours = parse_key(layout, upload.key) is not None
                     if ours and upload.initiated_ms < until:
-                        await self.abort(upload.key, upload.upload_id)
-                        swept += 1
+                        try:
+                            await self.abort(upload.key, upload.upload_id)
+                            swept += 1
+                        except RlmmError as error:
+                            failure = failure or error
         if swept:
             log.info("aborted multipart uploads of earlier runs", uploads=swept)
-        return swept
+        if failure is not None:
+            raise failure
 
     async def abort(self, key: str, upload_id: str) -> None:
         """Abort one upload; absent is success."""
