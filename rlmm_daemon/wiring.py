@@ -329,7 +329,7 @@ class Daemon:
             copier=copier,
             proof=ClusterProof(view.cluster, manager.assignment)
             if shared
-            else AnnouncedProof(manager.assignment),
+            else AnnouncedProof(manager.assignment, self.disk, config.daemon.log_dirs),
             peers=PresentPeers(view.cluster, storage.backend, cluster_id=config.daemon.cluster_id)
             if shared
             else NoPeers(config.daemon.broker_id),

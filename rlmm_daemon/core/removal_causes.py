@@ -62,6 +62,13 @@ def _describe(f: Facts) -> str:
     return f"kafka-topics.sh --bootstrap-server HOST:PORT --describe --topic-id {topic_id}"
 
 
+_ALIVE: Final = (
+    "its topic still exists: a broker knows the id, announces it or has a directory of it"
+)
+_UNANSWERED: Final = (
+    "not every live broker has said whether its topic is gone or, beside an embedded log, the "
+    "broker has not announced its partitions, or its log_dirs cannot be read"
+)
 _PEERS: Final = (
     "a registered broker may run Kafka's own metadata manager, which the last mark would end. "
     "Every object is deleted; only DELETE_PARTITION_FINISHED waits until each broker's daemon "
@@ -74,8 +81,8 @@ _UNPROVEN: Final = (
 _HELD: Final = "is held: it was finished when it was deleted as a stuck copy"
 #: Why a removal waits, and what to type.
 _HOLDS: Final[Mapping[PartitionStep, tuple[str, _Command]]] = {
-    P.HOLD_ALIVE: ("its topic still exists: a broker knows the id, or announces it", _describe),
-    P.HOLD_UNPROVEN: ("not every live broker has said whether its topic is gone", _status),
+    P.HOLD_ALIVE: (_ALIVE, _describe),
+    P.HOLD_UNPROVEN: (_UNANSWERED, _status),
     P.HOLD_PEERS: (_PEERS, _cleanup),
 }
 #: The same where the answer is that its metadata partition failed.

@@ -298,7 +298,7 @@ async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool)
                 manager=manager,
                 bucket=chosen,
                 copier=copier,
-                proof=AnnouncedProof(manager.assignment),
+                proof=AnnouncedProof(manager.assignment, manager.state.disk, [home]),
                 peers=NoPeers(BROKER),
                 owned=lambda: frozenset(map(MetadataPartition, range(COUNT))),
                 options=CleanerOptions(parallelism=parallelism, jvm_peers=False),

@@ -20,6 +20,7 @@ from rlmm_daemon.core.facts import RemovalFacts
 from rlmm_daemon.core.verdict import Explanation
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.cleaner.observer import ObserverOptions
+from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof
 from rlmm_daemon.daemon.cleaner.purge import Purge
 from rlmm_daemon.daemon.facts import StorageView, collect
 from rlmm_daemon.domain.errors import RlmmError
@@ -81,6 +82,13 @@ class CleanHarness:
 
     # Daemons and brokers.
 
+    async def do_embedded(self) -> str:
+        """From now on daemons judge as beside an embedded log: nobody is asked about topics."""
+        await self.world.disk.make_directory(LOGS)
+        disk = self.world.disk
+        self.world.proof_of = lambda manager: AnnouncedProof(manager.assignment, disk, [LOGS])
+        return ""
+
     async def do_start(self, broker: str = "1", jvm_peers: str = "yes") -> str:
         options = replace(OPTIONS, jvm_peers=jvm_peers == "yes")
         self.world.daemon(int(broker), options, f"/kept/{broker}")
@@ -118,9 +126,14 @@ class CleanHarness:
         await asyncio.sleep(1)
         return ""
 
-    async def do_announce(self) -> str:
-        self.daemon.manager.replace_assignment([AT], [])
+    async def do_announce(self, what: str = "all") -> str:
+        self.daemon.manager.replace_assignment([AT] if what == "all" else [], [])
         return ""
+
+    async def do_restart_broker(self) -> str:
+        """It says hello, and tells of its partitions once Kafka has told it of them."""
+        self.daemon.manager.hello_from_broker(self.world.clock.now_ms())
+        return await self.do_announce("nothing")
 
     async def do_own(self, broker: str) -> str:
         """Who owns every metadata partition."""

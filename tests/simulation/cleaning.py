@@ -51,6 +51,7 @@ from tests.simulation.loop import SimLoop
 from tests.simulation.platter import Platter
 
 if TYPE_CHECKING:
+    from rlmm_daemon.daemon.cleaner.proof import TopicProof
     from rlmm_daemon.ports.cluster import Cluster
 
 COUNT = 2
@@ -208,7 +209,7 @@ class SimDaemon:
             manager=self.manager,
             bucket=self.bucket,
             copier=self.copies,
-            proof=SimProof(world.facts),
+            proof=world.proof_of(self.manager),
             peers=SimPeers(world.facts),
             owned=lambda: world.owned_by(self.broker_id),
             options=options,
@@ -270,6 +271,8 @@ class CleanWorld:
         self.daemons: dict[int, SimDaemon] = {}
         self._folds: dict[int, Fold] = {}
         self.lives = 0
+        #: What the next daemon asks whether a topic is gone.
+        self.proof_of: Callable[[Manager], TopicProof] = lambda _: SimProof(self.facts)
 
     # What a simulation may replace.
 

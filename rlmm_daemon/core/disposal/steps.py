@@ -28,7 +28,8 @@ _Rows = Sequence[tuple[Callable[[_Facts], bool], _Step]]
 class Proof(enum.Enum):
     """The second fact, beside the mark: is the topic id gone?"""
 
-    #: Every live broker answers UNKNOWN_TOPIC_ID or, without a cluster to ask, nobody announces it.
+    #: Every live broker answers UNKNOWN_TOPIC_ID or, without a cluster to ask, the broker does not
+    #: announce it and has no directory of it.
     GONE = "gone"
     ALIVE = "alive"
     #: Not every broker answered, or nobody could be asked.

@@ -1,14 +1,16 @@
 """The second fact beside a mark: that the topic id is gone."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from rlmm_daemon.core.disposal.steps import Proof
 from rlmm_daemon.daemon.assignment import Assignment
+from rlmm_daemon.daemon.cleaner.directories import topic_ids_on_disk
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.ports.cluster import Cluster
+from rlmm_daemon.ports.disk import Disk
 
 ASK_SECONDS: Final = 30.0
 
@@ -44,17 +46,38 @@ class ClusterProof:
 
 
 class AnnouncedProof:
-    """Without a cluster to ask: gone is what the one broker has announced without.
+    """Without a cluster to ask: gone is what the one broker announces not and has not on its disks.
 
-    Before its announcement nothing is proven, since "nobody announces it" would be true of all.
+    Before its announcement nothing is proven, since "nobody announces it" would be true of all. The
+    announcement alone proves nothing either: a broker that starts is greeted before it knows its
+    partitions, and announces none of them until it does. Their directories were there all along.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._assignment = assignment
+    def __init__(self, assignment: Assignment, disk: Disk, log_dirs: Sequence[str]) -> None:
+        """`log_dirs`: the broker's; without any nothing is proven."""
+        self._assignment, self._disk, self._log_dirs = assignment, disk, log_dirs
 
     async def prove(self, topic_ids: Collection[TopicId]) -> Mapping[TopicId, Proof]:
-        """Look at the present announcement."""
+        """Look at the disks, then at the present announcement."""
+        absent = await self._absent(frozenset(topic_ids) - self._announced())
         if not self._assignment.gate_open:
             return dict.fromkeys(topic_ids, Proof.UNKNOWN)
-        announced = {partition.topic_id for partition in self._assignment.announced}
-        return {each: Proof.ALIVE if each in announced else Proof.GONE for each in topic_ids}
+        announced = self._announced()
+        return {
+            each: Proof.ALIVE if each in announced else absent.get(each, Proof.UNKNOWN)
+            for each in topic_ids
+        }
+
+    async def _absent(self, topic_ids: frozenset[TopicId]) -> Mapping[TopicId, Proof]:
+        """Return what the disks prove of ids that nobody announces."""
+        if not topic_ids or not self._log_dirs:
+            return dict.fromkeys(topic_ids, Proof.UNKNOWN)
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                on_disk = await topic_ids_on_disk(self._disk, self._log_dirs)
+        except (RlmmError, TimeoutError):
+            return dict.fromkeys(topic_ids, Proof.UNKNOWN)
+        return {each: Proof.ALIVE if each in on_disk else Proof.GONE for each in topic_ids}
+
+    def _announced(self) -> frozenset[TopicId]:
+        return frozenset(partition.topic_id for partition in self._assignment.announced)

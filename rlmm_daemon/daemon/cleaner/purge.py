@@ -80,7 +80,7 @@ class Purge:
         elif proof is Proof.ALIVE:
             action = "delete segments"
         else:
-            action = "none: not every broker could be asked"
+            action = "none: it is not known whether the topic is gone"
         return {
             "partition": str(partition),
             "segments": 0 if cache is None else len(cache.segments),
@@ -124,7 +124,11 @@ class Purge:
 def _require_meant(topic_id: TopicId, proof: Proof, *, existing: bool) -> None:
     name = uuid_text(topic_id)
     if proof is Proof.UNKNOWN:
-        raise NotReady(f"not every live broker could be asked whether topic {name} is gone")
+        raise NotReady(
+            f"nobody can say now whether topic {name} is gone: every live broker has to answer or, "
+            "beside an embedded log, the broker to announce its partitions and its log_dirs to be "
+            "readable"
+        )
     if proof is Proof.ALIVE and not existing:
         raise InvalidArgument(
             f"topic {name} exists: its remote segments are deleted only with --existing", topic=name

@@ -1,16 +1,18 @@
 """The second fact beside a mark: what anybody knows, or was not asked about, is not gone."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.core.disposal.steps import Proof
 from rlmm_daemon.daemon.assignment import Assignment
 from rlmm_daemon.daemon.cleaner import proof
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof
 from rlmm_daemon.domain.errors import StorageUnavailable
-from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
+from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_text
 
 GONE, HERE, THERE = (TopicId(bytes([n]) * 16) for n in (1, 2, 3))
 EVERY = [GONE, HERE, THERE]
@@ -63,11 +65,39 @@ async def test_an_answer_that_is_not_whole_or_late_proves_nothing_of_any_id(
     assert set((await proof_of(cluster, assignment).prove(EVERY)).values()) == {Proof.UNKNOWN}
 
 
-async def test_without_a_cluster_gone_is_what_the_one_broker_announced_without(assignment):
-    found = AnnouncedProof(assignment)
+def disk_of(log_dir: Path, *topic_ids: TopicId) -> tuple[LocalDisk, list[str]]:
+    """A broker's disk with a directory for a partition of each topic."""
+    for number, topic_id in enumerate(topic_ids):
+        directory = log_dir / f"topic{number}-0"
+        directory.mkdir(parents=True)
+        text = f"version: 0\ntopic_id: {uuid_text(topic_id)}\n"
+        (directory / "partition.metadata").write_text(text)
+    return LocalDisk(), [str(log_dir)]
+
+
+async def test_without_a_cluster_gone_is_what_the_one_broker_announced_without(
+    assignment, tmp_path
+):
+    found = AnnouncedProof(assignment, *disk_of(tmp_path))
     assert set((await found.prove(EVERY)).values()) == {Proof.UNKNOWN}, "before it said anything"
     assignment.replace([TopicIdPartition(HERE, "here", 0)], [TopicIdPartition(THERE, "there", 0)])
     told = {GONE: Proof.GONE, HERE: Proof.ALIVE, THERE: Proof.ALIVE}
     assert await found.prove(EVERY) == told
     assignment.hello(8)
     assert set((await found.prove(EVERY)).values()) == {Proof.UNKNOWN}, "another broker process"
+
+
+async def test_what_the_brokers_disk_holds_is_not_gone_whatever_it_announces(assignment, tmp_path):
+    """One that starts announces nobody until Kafka has told it of its partitions."""
+    found = AnnouncedProof(assignment, *disk_of(tmp_path, HERE, THERE))
+    assignment.hello(8)
+    assignment.replace([], [])
+    told = {GONE: Proof.GONE, HERE: Proof.ALIVE, THERE: Proof.ALIVE}
+    assert await found.prove(EVERY) == told
+
+
+async def test_a_disk_that_cannot_be_read_proves_nothing(assignment, tmp_path):
+    assignment.replace([TopicIdPartition(HERE, "here", 0)], [])
+    told = {GONE: Proof.UNKNOWN, HERE: Proof.ALIVE, THERE: Proof.UNKNOWN}
+    for log_dirs in ([str(tmp_path / "not there")], []):
+        assert await AnnouncedProof(assignment, LocalDisk(), log_dirs).prove(EVERY) == told
