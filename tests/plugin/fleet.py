@@ -143,7 +143,8 @@ class Fleet:
         """Say what a broker is made of; it and its daemon have to be started anew for it."""
         self.daemons[broker_id].parts = parts
         socket = self.directory / "d%{broker.id}" / "var" / "rlmm.sock"
-        properties = _metadata(parts, self._jar, socket) | _storage(parts, self._jar, socket)
+        properties = _pasted("tiering", self._jar, socket)
+        properties |= _metadata(parts, self._jar, socket) | _storage(parts, self._jar, socket)
         if not parts.storage:
             properties |= {"rsm.config.dir": str(self.storage_root)}
         self.cluster.node_properties[broker_id] = properties
@@ -317,8 +318,6 @@ class Read:
 def _quick(count: int) -> dict[str, str]:
     """Return what makes a broker's cycles short."""
     return {
-        f"{_RLM}.storage.system.enable": "true",
-        f"{_RLM}.metadata.manager.listener.name": "PLAINTEXT",
         f"{_RLM}.manager.task.interval.ms": "500",
         "log.initial.task.delay.ms": "500",
         "replica.fetch.backoff.ms": "200",
@@ -332,22 +331,20 @@ def _quick(count: int) -> dict[str, str]:
 def _metadata(parts: Parts, jar: Path, socket: Path) -> dict[str, str]:
     if not parts.metadata:
         return {f"{_RLM}.metadata.manager.class.name": _TBRLMM}
-    return _pasted((f"{_RLM}.metadata.", "rlmm.config."), jar, socket)
+    return _pasted("metadata", jar, socket)
 
 
 def _storage(parts: Parts, jar: Path, socket: Path) -> dict[str, str]:
     if not parts.storage:
         return {f"{_RLM}.storage.manager.class.name": _LTS}
-    return _pasted((f"{_RLM}.storage.", "rsm.config."), jar, socket)
+    return _pasted("segments", jar, socket)
 
 
-def _pasted(prefixes: tuple[str, ...], jar: Path, socket: Path) -> dict[str, str]:
-    """Return the lines of deploy/kafka/rlmm.properties for one of the managers."""
-    lines = (libs.REPOSITORY / "deploy" / "kafka" / "rlmm.properties").read_text().splitlines()
-    pairs = (line.split("=", 1) for line in lines if line and not line.startswith("#"))
+def _pasted(block: str, jar: Path, socket: Path) -> dict[str, str]:
+    """Return the lines of one block of deploy/kafka/rlmm.properties, as somebody would paste it."""
+    text = (libs.REPOSITORY / "deploy" / "kafka" / "rlmm.properties").read_text()
+    chosen = text.split(f"\n# --- {block}.", 1)[1].partition("\n# ---")[0]
+    lines = [line for line in chosen.splitlines()[1:] if line and not line.startswith("#")]
     ours = {"class.path": str(jar), "socket.path": str(socket)}
-    return {
-        key: ours.get(".".join(key.split(".")[-2:]), value)
-        for key, value in pairs
-        if key.startswith(prefixes)
-    }
+    pairs = (line.split("=", 1) for line in lines)
+    return {key: ours.get(".".join(key.split(".")[-2:]), value) for key, value in pairs}
