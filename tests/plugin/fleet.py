@@ -107,6 +107,21 @@ listen = "127.0.0.1:0"
         )
 
 
+class EmbeddedDaemon(DaemonProcess):
+    """What a fleet's broker must not use: a daemon with a log of its own, on the same socket."""
+
+    def __init__(self, fleet: "Fleet", broker_id: int) -> None:
+        home = fleet.directory / f"e{broker_id}"
+        home.mkdir()
+        settings = {
+            "daemon.broker_id": broker_id,
+            "daemon.cluster_id": fleet.cluster.cluster_id,
+            "daemon.log_dirs": f'["{fleet.cluster.data(broker_id)}"]',
+            "socket.path": fleet.daemons[broker_id].socket_path,
+        }
+        super().__init__(home, settings)
+
+
 class Fleet:
     """Brokers, their daemons, and one JVM of Kafka's clients; `end` it whatever happens."""
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rlmm_daemon.adapters.clock import SystemClock
-from tests.plugin.fleet import Fleet, until
+from tests.plugin.fleet import EmbeddedDaemon, Fleet, until
 from tests.plugin.storm import storm
 
 COUNT = 4_000
@@ -32,6 +32,22 @@ def not_aborted(first: int, count: int, each: int) -> list[list[int]]:
 def newest_epochs(fleet: Fleet, topic: str) -> str:
     """Return the leader epochs that the newest segment of the tier was stored with."""
     return fleet.tier.text(fleet.stored(topic, ".leader_epoch_checkpoint")[-1])
+
+
+def refuses_an_embedded_log(fleet: Fleet, broker_id: int) -> None:
+    """A broker that is down needs the same log when it returns, so it counts."""
+    ours = fleet.daemons[broker_id]
+    ours.kill()
+    embedded = EmbeddedDaemon(fleet, broker_id)
+    try:
+        embedded.start()
+        until(
+            lambda: f"this cluster has {len(fleet.daemons)} brokers" in fleet.log(broker_id),
+            "the plugin counts the broker that is down",
+        )
+    finally:
+        embedded.kill()
+    ours.start()
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -89,6 +105,7 @@ def test_a_killed_leaders_successor_serves_and_tiers_on(fleet: Fleet) -> None:
     end = fleet.write("killed", 2500, first=end) + 1
     fleet.until_tiered("killed", end, brokers=[1])
     assert fleet.read("killed").ranges == [[0, end - 1]]
+    refuses_an_embedded_log(fleet, 1)
     fleet.cluster.start_nodes([3])
     fleet.place("killed", [3, 1])
     assert fleet.read("killed").ranges == [[0, end - 1]]
