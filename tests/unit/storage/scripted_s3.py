@@ -4,9 +4,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import google_crc32c
 from botocore.exceptions import ClientError
 
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage
+from rlmm_daemon.adapters.storage.s3.reading import checksum_text
 
 Answer = Callable[..., Any]
 
@@ -48,10 +50,55 @@ def refuses(status: int, code: str) -> Answer:
     return answer
 
 
-def storage_on(s3: ScriptedS3, **options: Any) -> S3Storage:
+def storage_on(s3: ScriptedS3, *, sweeps: bool = False, **options: Any) -> S3Storage:
     """Return a storage over this S3; its back-offs are the real ones, so keep failures few."""
     storage = S3Storage(
-        S3Options(bucket="b", **options), owner="1", rng=random.Random(7), sweeps=True
+        S3Options(bucket="b", **options), owner="1", rng=random.Random(7), sweeps=sweeps
     )
     storage._client._s3 = s3
     return storage
+
+
+class StoringS3(ScriptedS3):
+    """Takes uploads and describes them as S3 does; `on_part` is waited for before each part."""
+
+    def __init__(self) -> None:
+        #: Key -> checksum and size of what was sent.
+        self.objects: dict[str, tuple[int, int]] = {}
+        self.parts: dict[str, dict[int, bytes]] = {}
+        self.on_part: Callable[[str, int], Any] = _nothing
+        super().__init__(
+            create_multipart_upload=lambda Key, **_: ok(UploadId=Key),  # noqa: N803 - S3's name
+            upload_part=self._upload_part,
+            complete_multipart_upload=self._complete,
+            abort_multipart_upload=lambda **_: ok(),
+            list_parts=refuses(404, "NoSuchUpload"),
+            put_object=self._put,
+            head_object=self._head,
+            delete_object=lambda **_: ok(),
+        )
+
+    async def _upload_part(self, *, Key: str, PartNumber: int, Body: Any, **_: Any) -> Any:  # noqa: N803
+        await self.on_part(Key, PartNumber)
+        body = b"".join([piece async for piece in Body])
+        self.parts.setdefault(Key, {})[PartNumber] = body
+        return ok(ETag=f"{PartNumber}")
+
+    def _complete(self, *, Key: str, **_: Any) -> Any:  # noqa: N803
+        self._keep(Key, b"".join(body for _, body in sorted(self.parts.pop(Key).items())))
+        return ok()
+
+    async def _put(self, *, Key: str, Body: Any, **_: Any) -> Any:  # noqa: N803
+        self._keep(Key, Body and b"".join([piece async for piece in Body]))
+        return ok()
+
+    def _keep(self, key: str, body: bytes) -> None:
+        self.objects[key] = (google_crc32c.value(body), len(body))
+
+    def _head(self, *, Key: str, **_: Any) -> Any:  # noqa: N803
+        crc32c, size = self.objects[Key]
+        return ok(ContentLength=size, ChecksumCRC32C=checksum_text(crc32c))
+
+
+async def _nothing(key: str, number: int) -> None:
+    del key, number

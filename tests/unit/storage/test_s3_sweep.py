@@ -47,7 +47,7 @@ async def test_a_storage_that_lists_no_uploads_is_opened_all_the_same(monkeypatc
     s3 = Uploads(OURS[0])
     listed = s3.answers["list_multipart_uploads"]
     s3.answers["list_multipart_uploads"] = refuses(*refused)
-    storage = storage_on(s3)
+    storage = storage_on(s3, sweeps=True)
     await storage.open()
     assert s3.calls.count("list_multipart_uploads") == 1, "not retried blindly"
     s3.answers["list_multipart_uploads"] = listed
@@ -62,7 +62,7 @@ async def test_a_storage_that_lists_no_uploads_is_opened_all_the_same(monkeypatc
 async def test_an_upload_that_cannot_be_aborted_is_no_reason_to_leave_the_others():
     s3 = Uploads(*OURS)
     s3.stuck = {OURS[0]}
-    storage = storage_on(s3)
+    storage = storage_on(s3, sweeps=True)
     await storage.open()
     assert s3.left == [OURS[0]]
     before = len(s3.calls)
@@ -74,7 +74,7 @@ async def test_an_upload_that_cannot_be_aborted_is_no_reason_to_leave_the_others
 async def test_a_bucket_that_cannot_be_listed_is_not_open():
     s3 = Uploads()
     s3.answers["list_objects_v2"] = refuses(403, "AccessDenied")
-    storage = storage_on(s3)
+    storage = storage_on(s3, sweeps=True)
     with pytest.raises(StorageUnavailable):
         await storage.open()
     await storage.close()

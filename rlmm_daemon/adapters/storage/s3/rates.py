@@ -18,6 +18,8 @@ class TokenBucket:
         self._rate = bytes_per_second
         self._tokens = float(bytes_per_second) * BURST_SECONDS
         self._at: float | None = None
+        #: First come, first served: naps alone would let whoever took last take again.
+        self._turn = asyncio.Lock()
 
     @property
     def bytes_per_second(self) -> int:
@@ -32,9 +34,12 @@ class TokenBucket:
 
     async def take(self, size: int) -> None:
         """Return when `size` bytes may move: at once while there is a token left."""
-        while self._rate and not self._try(size):
-            nap = (1 - self._tokens) / self._rate
-            await asyncio.sleep(min(max(nap, NAP_SECONDS_MIN), NAP_SECONDS_MAX))
+        if not self._rate:
+            return
+        async with self._turn:
+            while self._rate and not self._try(size):
+                nap = (1 - self._tokens) / self._rate
+                await asyncio.sleep(min(max(nap, NAP_SECONDS_MIN), NAP_SECONDS_MAX))
 
     def _try(self, size: int) -> bool:
         now = asyncio.get_running_loop().time()

@@ -67,6 +67,8 @@ class SegmentUpload:
         self._rows, self._progress = rows, progress
         #: True from the moment at which the `.log` may become visible.
         self._log_sent = False
+        #: Held by the one part, or object, of this copy that waits for a place.
+        self._turn = asyncio.Lock()
 
     async def run(self) -> list[StoredObject]:
         """Store and verify all objects; leaves no multipart upload, whatever happens."""
@@ -124,7 +126,7 @@ class SegmentUpload:
                 ),
             )
 
-        async with self._tools.slots:
+        async with self._slot():
             await self._client.call(
                 "PutObject", put, gate=self._client.writes, key=key, size=source.size
             )
@@ -201,11 +203,21 @@ class SegmentUpload:
                 raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
             await self._send_part(upload, kind, number, body)
 
-        async with self._tools.slots:
+        async with self._slot():
             await self._client.call(
                 "UploadPart", send, gate=self._client.writes, key=key, size=size
             )
         self._progress.parts_done += 1
+
+    @contextlib.asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """Wait for a place in memory. One of a copy waits at a time, so that copies take turns."""
+        async with self._turn:
+            await self._tools.slots.acquire()
+        try:
+            yield
+        finally:
+            self._tools.slots.release()
 
     async def _send_part(
         self, upload: _Multipart, kind: ObjectKind, number: int, body: Body

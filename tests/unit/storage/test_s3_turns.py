@@ -1,0 +1,86 @@
+"""How copies share what there is: places for parts, the rate, the wait for both."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.adapters.storage.s3.options import MIB
+from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.adapters.storage.s3.reading import Reader
+from rlmm_daemon.ports.storage import ObjectKind, Progress
+from tests.contract.storage import Buffer
+from tests.simulation.loop import SimLoop, ended
+from tests.unit.storage.scripted_s3 import StoringS3, storage_on
+
+COPIES, SLOTS = 4, 4
+
+
+@pytest.fixture
+def no_threads(monkeypatch):
+    """Sources are read at once, so that a run has one order."""
+
+    async def run(_: Reader, work: Callable[[], Any]) -> Any:
+        return work()
+
+    monkeypatch.setattr(Reader, "_run", run)
+
+
+def in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
+    with ended(SimLoop(rng=random.Random(0))) as loop:
+        loop.run_until_complete(main)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_copies_take_turns_at_the_places_for_parts():
+    """A copy that got none while others filled all of them would be taken for a slow storage."""
+
+    async def main() -> None:
+        s3 = StoringS3()
+
+        async def on_part(key: str, _: int) -> None:
+            begun.append(key)
+            await asyncio.sleep(1)
+
+        s3.on_part = on_part
+        storage = storage_on(
+            s3, part_size_bytes=MIB, multipart_threshold_bytes=1, parts_in_flight_max=SLOTS
+        )
+        body = Buffer(bytes(8 * MIB))
+        async with asyncio.TaskGroup() as group:
+            for number in range(COPIES):
+                rows = [(ObjectKind.LOG, f"{number}.log", body)]
+                group.create_task(storage.put_segment(rows, progress=Progress()))
+        await storage.close()
+
+    begun: list[str] = []
+    in_virtual_time(main())
+    for key in set(begun):
+        at = [n for n, other in enumerate(begun) if other == key]
+        assert at[0] <= SLOTS + COPIES, "the first of all copies may fill the places once"
+        waits = [after - before for before, after in itertools.pairwise(at)]
+        assert max(waits) <= SLOTS + COPIES, begun
+
+
+def test_those_who_wait_for_the_rate_go_in_the_order_in_which_they_came():
+    taken: list[int] = []
+
+    async def taker(number: int, bucket: TokenBucket) -> None:
+        for _ in range(20):
+            await bucket.take(100)
+            taken.append(number)
+
+    async def main() -> None:
+        bucket = TokenBucket(100)
+        async with asyncio.TaskGroup() as group:
+            for number in range(4):
+                group.create_task(taker(number, bucket))
+
+    in_virtual_time(main())
+    # Until the first of them has had all of its turns.
+    for first in range(2, 60, 4):
+        assert Counter(taken[first : first + 4]) == Counter(range(4)), taken
