@@ -90,6 +90,21 @@ class EpochIndex:
         return not len(self.cover if self.referenced is None else self.referenced)
 
     @property
+    def listed(self) -> int:
+        """How many segments Kafka's two sets hold."""
+        return len(self.cover if self.referenced is None else self.referenced) + len(
+            self.unreferenced
+        )
+
+    def frozen(self) -> "EpochIndex":
+        """Return a copy that lists what is listed now; what is sealed is shared."""
+        other = EpochIndex()
+        other.cover = self.cover.frozen()
+        other.referenced = None if self.referenced is None else self.referenced.frozen()
+        other.unreferenced = self.unreferenced.copy()
+        return other
+
+    @property
     def is_plain(self) -> bool:
         """Whether the cover is known to be exactly Kafka's referenced set."""
         return self.referenced is None

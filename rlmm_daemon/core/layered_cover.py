@@ -7,7 +7,8 @@ as ever, and nothing is converted: a change costs what it touches, however large
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rlmm_daemon.core.cover import Cover, Facts, Piece
@@ -176,16 +177,25 @@ class LayeredCover:
         if at < len(own):
             yield False, at, len(own)
 
-    def refs(self) -> list[SegmentId | int]:
-        """Return who owns the pieces, ascending: ids, or rows of sealed pieces."""
-        found: list[SegmentId | int] = []
+    def owners(self) -> Iterator[Sequence[SegmentId | int]]:
+        """Yield who owns the pieces, ascending, in runs: ids, or rows of sealed pieces."""
         for is_sealed, low, high in self.runs():
             if is_sealed:
                 assert self.sealed is not None, "a sealed run"
-                found += self.sealed.rows[low:high]
+                yield self.sealed.rows[low:high]
             else:
-                found += self.own.ids[low:high]
-        return found
+                yield self.own.ids[low:high]
+
+    def refs(self) -> list[SegmentId | int]:
+        """Return who owns the pieces, ascending: ids, or rows of sealed pieces."""
+        return list(chain.from_iterable(self.owners()))
+
+    def frozen(self) -> "LayeredCover":
+        """Return a copy that knows who owns the pieces; what is sealed is shared."""
+        other = LayeredCover(self.sealed)
+        other.own.starts, other.own.ids = self.own.starts[:], self.own.ids[:]
+        other.taken = self.taken.copy()
+        return other
 
     def ids(self) -> list[SegmentId]:
         """Return who owns the pieces, ascending; not to be changed."""
@@ -199,6 +209,16 @@ class LayeredCover:
             else:
                 found += self.own.ids[low:high]
         return found
+
+    def items(self) -> Iterator[tuple[int, SegmentId]]:
+        """Yield where each piece starts and who owns it, ascending."""
+        for is_sealed, low, high in self.runs():
+            sealed = self.sealed if is_sealed else None
+            if sealed is not None:
+                rows = map(sealed.table.id, sealed.rows[low:high])
+                yield from zip(sealed.starts[low:high], rows, strict=True)
+            else:
+                yield from zip(self.own.starts[low:high], self.own.ids[low:high], strict=True)
 
     def starts(self) -> "array[int]":
         """Return where the pieces start, ascending; not to be changed."""

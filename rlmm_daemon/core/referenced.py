@@ -53,6 +53,14 @@ class Referenced:
         found._keys, found._owners = keys, owners
         return found
 
+    def frozen(self) -> "Referenced":
+        """Return a copy; what is sealed is shared."""
+        found = Referenced()
+        found._keys, found._owners = self._keys[:], self._owners[:]
+        found._sealed, found._taken = self._sealed, self._taken.copy()
+        found._sealed_keys, found._sealed_rows = self._sealed_keys, self._sealed_rows
+        return found
+
     def _seal(self, table: "SealedTable", keys: memoryview, rows: memoryview) -> None:
         self._sealed, self._sealed_keys, self._sealed_rows = table, keys, rows
         self._taken = Taken(len(keys))

@@ -102,6 +102,21 @@ class SegmentTable:
         tail = self.changes.get(segment_id)
         return segment_id, sealed.tail(ref) if tail is None else tail
 
+    def tail(self, ref: SegmentId | int) -> bytes:
+        """Return the present tail of a segment, given by id or by its sealed row."""
+        if not isinstance(ref, int):
+            return self[ref]
+        if self.sealed is not None and not self.changes:
+            return self.sealed.tail(ref)
+        return self.pair(ref)[1]
+
+    def frozen(self) -> "SegmentTable":
+        """Return a copy; sealed rows are shared, and so are the tails."""
+        other = SegmentTable(b"", self.sealed)
+        other.head, other.changes = self.head, self.changes.copy()
+        other.count, other.gone = self.count, self.gone
+        return other
+
     def record(self, ref: SegmentId | int) -> bytes:
         """Return the segment's whole record: key 0, version 0, its present state."""
         if not isinstance(ref, int) and (tail := self.changes.get(ref)) is not None:

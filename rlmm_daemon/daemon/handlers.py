@@ -1,6 +1,7 @@
 """What each method does, as tables by the shape of its answer.
 
-    LOOKUPS         plain calls, answered inside the read callback; `NotReady` may be held
+    LOOKUPS         plain calls, answered inside the read callback; `NotReady` may be held. A long
+                    `Walk` is drawn in a task
     ANNOUNCEMENTS   plain calls too, so that they take effect in the order in which they were sent
     WRITES          events of the log, from a task, with a deadline of their own
     REQUESTS        one answer from a task
@@ -10,12 +11,14 @@
 Every row of `codec.api.METHODS` is in exactly one of them.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rlmm_daemon.codec import api
 from rlmm_daemon.codec.frames import PAGE_BYTES
+from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.services import (
@@ -39,6 +42,7 @@ BegunWrite = Callable[[MetadataManager, Any, float, Tell], Append | None]
 Request = Callable[[Services, Any, Caller], Awaitable[Any]]
 Stream = Callable[[Services, Any, Caller], AsyncGenerator[Any, None]]
 Bulk = Callable[[Services, Any], Awaitable[BulkAnswer]]
+T = TypeVar("T")
 
 LOOKUPS: Final[dict[str, Lookup]] = {
     "remote_log_segment_metadata": lambda manager, tp, params, caller: (
@@ -47,10 +51,10 @@ LOOKUPS: Final[dict[str, Lookup]] = {
     "highest_offset_for_epoch": lambda manager, tp, params, caller: (
         manager.highest_offset_for_epoch(tp, _one_epoch(params), caller)
     ),
-    "list_remote_log_segments": lambda manager, tp, params, caller: (
-        manager.list_remote_log_segments(tp, params.epoch, caller)
+    "list_remote_log_segments": lambda manager, tp, params, caller: manager.listing(
+        tp, params.epoch, caller
     ),
-    "remote_log_size": lambda manager, tp, params, caller: manager.remote_log_size(
+    "remote_log_size": lambda manager, tp, params, caller: manager.sizing(
         tp, _one_epoch(params), caller
     ),
     "next_segment_with_txn_index": lambda manager, tp, params, caller: (
@@ -58,6 +62,10 @@ LOOKUPS: Final[dict[str, Lookup]] = {
     ),
     "is_ready": lambda manager, tp, _params, caller: manager.is_ready(tp, caller),
 }
+
+SIZING: Final = "remote_log_size"
+#: Look-ups whose result is a `Walk`.
+WALKS: Final = frozenset({"list_remote_log_segments", SIZING})
 
 ANNOUNCEMENTS: Final[dict[str, Announcement]] = {
     "on_partition_leadership_changes": lambda manager, params: (
@@ -201,6 +209,25 @@ def pages_of(records: list[bytes]) -> list[api.RecordPage]:
         page.append(record)
         size += len(record)
     return [*pages, api.RecordPage(page, more=False)]
+
+
+async def drawn(walk: Walk[T], one: asyncio.Lock) -> AsyncGenerator[T, None]:
+    """Yield the pieces of a long answer, of all that share the lock one in a turn of the loop."""
+    while True:
+        async with one:
+            piece = next(walk.pieces, None)
+            await asyncio.sleep(0)
+        if piece is None:
+            return
+        yield piece
+
+
+async def records_of(walk: Walk[list[bytes]], one: asyncio.Lock) -> AsyncGenerator[bytes, None]:
+    """Yield the records of a long listing."""
+    async with aclosing(drawn(walk, one)) as pieces:
+        async for piece in pieces:
+            for record in piece:
+                yield record
 
 
 async def record_pages(

@@ -15,6 +15,7 @@ import structlog
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Identity, Positions
+from rlmm_daemon.core import walks
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Outcome
@@ -26,6 +27,7 @@ from rlmm_daemon.core.readiness import (
     not_sure,
     permit,
 )
+from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.assignment import Assignment, from_file
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.caller import Caller
@@ -307,6 +309,18 @@ class Manager:
         """Return the bytes of an epoch's listed segments, all states counted as Kafka does."""
         cache = self._cache(partition, Question.WHOLE, caller)
         return 0 if cache is None else cache.size(LeaderEpoch(epoch))
+
+    def listing(
+        self, partition: TopicIdPartition, epoch: int | None, caller: Caller
+    ) -> Walk[list[bytes]]:
+        """Return what `list_remote_log_segments` does, as of now, to be drawn in steps."""
+        cache = self._cache(partition, Question.WHOLE, caller)
+        return Walk([]) if cache is None else walks.listing(cache, epoch)
+
+    def sizing(self, partition: TopicIdPartition, epoch: int, caller: Caller) -> Walk[int]:
+        """Return what `remote_log_size` does, as of now, to be summed in steps."""
+        cache = self._cache(partition, Question.WHOLE, caller)
+        return Walk([]) if cache is None else walks.size(cache, epoch)
 
     def next_segment_with_txn_index(
         self, partition: TopicIdPartition, epoch: int, offset: int, caller: Caller

@@ -230,16 +230,22 @@ class Operator:
     async def segments(self, selector: str, epoch: int | None) -> AsyncGenerator[bytes, None]:
         """Yield the records of a selector's partitions, in Kafka's order within each."""
         for partition in await self.resolve(selector):
-            for record in await self._listed(partition, epoch):
+            async for record in self._listed(partition, epoch):
                 yield record
 
-    async def _listed(self, partition: TopicIdPartition, epoch: int | None) -> list[bytes]:
+    async def _listed(
+        self, partition: TopicIdPartition, epoch: int | None
+    ) -> AsyncGenerator[bytes, None]:
         manager = self._manager
         try:
-            return manager.list_remote_log_segments(partition, epoch, Caller.OPERATOR)
+            walk = manager.listing(partition, epoch, Caller.OPERATOR)
         except NotReady:
             await manager.until_readable(partition, Caller.OPERATOR, ON_DEMAND_SECONDS)
-        return manager.list_remote_log_segments(partition, epoch, Caller.OPERATOR)
+            walk = manager.listing(partition, epoch, Caller.OPERATOR)
+        for piece in walk.pieces:
+            for record in piece:
+                yield record
+            await asyncio.sleep(0)
 
     async def explain(
         self, selector: str, epoch: int | None = None, offset: int | None = None
@@ -303,7 +309,7 @@ class Operator:
             _require_ready(follower)
         for follower in followers:
             for partition in sorted(follower.fold.partitions):
-                for record in await self._listed(partition, None):
+                async for record in self._listed(partition, None):
                     yield record
 
     # What they order.

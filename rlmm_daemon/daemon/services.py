@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlmm_daemon.codec import api
+from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
@@ -21,10 +22,10 @@ class MetadataManager(Protocol):
     def highest_offset_for_epoch(
         self, tp: TopicIdPartition, epoch: int, caller: Caller
     ) -> int | None: ...
-    def list_remote_log_segments(
+    def listing(
         self, tp: TopicIdPartition, epoch: int | None, caller: Caller
-    ) -> list[bytes]: ...
-    def remote_log_size(self, tp: TopicIdPartition, epoch: int, caller: Caller) -> int: ...
+    ) -> Walk[list[bytes]]: ...
+    def sizing(self, tp: TopicIdPartition, epoch: int, caller: Caller) -> Walk[int]: ...
     def next_segment_with_txn_index(
         self, tp: TopicIdPartition, epoch: int, offset: int, caller: Caller
     ) -> bytes | None: ...

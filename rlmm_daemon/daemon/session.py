@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Final, cast
 
 import msgspec
@@ -19,6 +20,7 @@ import structlog
 
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.core.outcome import Outcome
+from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon import handlers, quick_lookups
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.greeting import Identity, Introduction, Role
@@ -68,6 +70,8 @@ class Shared:
     draining: bool = False
     #: Set while no request is in flight.
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Held while a piece of a long answer is drawn, and for a turn of the loop.
+    walking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -157,8 +161,7 @@ _PARAMS: Final[dict[str, Callable[[Any], Any]]] = {
     row.name: msgspec.msgpack.Decoder(row.params).decode for row in api.METHODS.values()
 }
 _FAST: Final = {
-    name: (_PARAMS[name], call, api.METHODS[name].shape is api.Shape.STREAM)
-    for name, call in handlers.LOOKUPS.items()
+    name: (_PARAMS[name], call, name in handlers.WALKS) for name, call in handlers.LOOKUPS.items()
 }
 
 
@@ -414,11 +417,11 @@ class Session(asyncio.Protocol):
         try:
             if fast is None:
                 return self._begin(request_id, method, raw)
-            decode, call, listed = fast
+            decode, call, walked = fast
             params = decode(raw)
             result = call(self._manager, params.partition.to_domain(), params, self._caller)
-            if listed:
-                return self._listed(request_id, method, result)
+            if walked:
+                return self._walked(request_id, method, result)
             self._expect_common = method in quick_lookups.METHODS
             return _result_frame(request_id, result)
         except NotReady as error:
@@ -551,12 +554,19 @@ class Session(asyncio.Protocol):
             raise InvalidArgument(f"request {request_id} is in flight already")
         self._shared.begin_request(len(self._in_flight) + len(self._writes))
 
-    def _listed(self, request_id: int, method: str, records: list[bytes]) -> bytes | None:
-        pages = handlers.pages_of(records)
-        if len(pages) == 1:
-            return _result_frame(request_id, pages[0])
+    def _walked(self, request_id: int, method: str, walk: Walk[Any]) -> bytes | None:
+        """Answer a listing or a size at once if it is short, else from a task."""
+        if not walk.is_long:
+            if method == handlers.SIZING:
+                return _result_frame(request_id, sum(walk.pieces))
+            pages = handlers.pages_of(list(chain.from_iterable(walk.pieces)))
+            if len(pages) == 1:
+                return _result_frame(request_id, pages[0])
+            walk = Walk([page.records for page in pages])
         seconds = self._shared.options.request_seconds
-        self._start(request_id, method, lambda: self._send_listed(request_id, pages), seconds)
+        self._start(
+            request_id, method, lambda: self._send_walked(request_id, method, walk), seconds
+        )
         return None
 
     # --- tasks
@@ -634,7 +644,10 @@ class Session(asyncio.Protocol):
 
     async def _send_pages(self, request_id: int, stream: handlers.Stream, params: Any) -> bytes:
         await self._shared.services.opened()
-        pages: AsyncGenerator[Any, None] = stream(self._shared.services, params, self._caller)
+        return await self._send_all(request_id, stream(self._shared.services, params, self._caller))
+
+    async def _send_all(self, request_id: int, pages: AsyncGenerator[Any, None]) -> bytes:
+        """Send all pages but the last, which is returned."""
         async with aclosing(pages):
             async for page in pages:
                 frame = _result_frame(request_id, page)
@@ -643,10 +656,12 @@ class Session(asyncio.Protocol):
                 await self._send(frame)
         raise AssertionError("a stream ends with a page that says so")
 
-    async def _send_listed(self, request_id: int, pages: list[api.RecordPage]) -> bytes:
-        for page in pages[:-1]:
-            await self._send(_result_frame(request_id, page))
-        return _result_frame(request_id, pages[-1])
+    async def _send_walked(self, request_id: int, method: str, walk: Walk[Any]) -> bytes:
+        if method == handlers.SIZING:
+            pieces = handlers.drawn(walk, self._shared.walking)
+            return _result_frame(request_id, sum([piece async for piece in pieces]))
+        records = handlers.records_of(walk, self._shared.walking)
+        return await self._send_all(request_id, handlers.record_pages(records))
 
     # --- reads that wait to become ready
 
@@ -708,6 +723,6 @@ class Session(asyncio.Protocol):
         finally:
             self._stats.held_reads_now -= 1
         self._stats.held_reads_answered += 1
-        if api.METHODS[method].shape is api.Shape.STREAM:
-            return await self._send_listed(request_id, handlers.pages_of(result))
+        if method in handlers.WALKS:
+            return await self._send_walked(request_id, method, result)
         return _result_frame(request_id, result)

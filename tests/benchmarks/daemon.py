@@ -122,6 +122,20 @@ def ask(peer: socket.socket, method: str, params: Any) -> frames.Response:
     return response
 
 
+def read_pages(peer: socket.socket) -> int:
+    """Read the pages of a listing to the last, and return how many records they hold."""
+    splitter, count = frames.Splitter(1 << 20), 0
+    while True:
+        while (body := splitter.next()) is None:
+            splitter.feed(peer.recv(65_536))
+        response = frames.decode_message(body)
+        assert isinstance(response, frames.Response)
+        page = frames.decode_result(response.result, api.RecordPage)
+        count += len(page.records)
+        if not page.more:
+            return count
+
+
 def until_ready(path: str, partitions: list[Partition]) -> None:
     """Return when a broker's look-ups of these are answered."""
     with closing(broker(path)) as peer:

@@ -76,6 +76,16 @@ def mutating(path: str, _log_dir: Path, stop: Event) -> None:
             peer.recv(65_536)
 
 
+def listing(path: str, _log_dir: Path, stop: Event) -> None:
+    """List the partition that is asked about and ask for its size, as retention does."""
+    params = api.EpochParams(api.Partition.of(daemon.LARGE), daemon.EPOCH)
+    with closing(daemon.broker(path)) as peer:
+        while not stop.is_set():
+            peer.sendall(frames.request_frame(1, "list_remote_log_segments", params))
+            assert daemon.read_pages(peer), "all that is there"
+            daemon.ask(peer, "remote_log_size", params)
+
+
 def copying(path: str, log_dir: Path, stop: Event) -> None:
     placed = kafka_segments.place(log_dir)
     partition = next(iter(placed))
@@ -94,6 +104,7 @@ PHASES: Final[dict[str, Busy | None]] = {
     "replaying": replaying,
     "snapshotting": snapshotting,
     "mutating": mutating,
+    "listing": listing,
     "copying": copying,
 }
 

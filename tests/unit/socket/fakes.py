@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlmm_daemon.codec import api, records
+from rlmm_daemon.core.walks import SEGMENTS_AT_ONCE, Walk
 from rlmm_daemon.daemon.limits import ServerOptions
 from rlmm_daemon.daemon.pending import Append
 from rlmm_daemon.daemon.server import Server
@@ -62,6 +63,8 @@ class FakeManager:
     entered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     cancelled: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     bug: bool = False
+    #: Whether sizes are summed in a task.
+    long: bool = False
     #: Whether a broker's writes are begun without a task; whoever tells `begun` ends them.
     begins: bool = False
     begun: list[Append] = field(default_factory=list)
@@ -86,13 +89,15 @@ class FakeManager:
         self._look(caller)
         return 199 if (tp, epoch) == (ORDERS, 5) else None
 
-    def list_remote_log_segments(self, tp, epoch, caller):
+    def listing(self, tp, epoch, caller):
         self._look(caller)
-        return list(self.records)
+        cut = range(0, len(self.records), SEGMENTS_AT_ONCE)
+        pieces = [self.records[at : at + SEGMENTS_AT_ONCE] for at in cut]
+        return Walk(pieces, is_long=len(pieces) > 1)
 
-    def remote_log_size(self, tp, epoch, caller):
+    def sizing(self, tp, epoch, caller):
         self._look(caller)
-        return 12345
+        return Walk([12000, 345], is_long=self.long)
 
     def next_segment_with_txn_index(self, tp, epoch, offset, caller):
         self._look(caller)
