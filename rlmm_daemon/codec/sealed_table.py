@@ -126,9 +126,12 @@ class SealedTable:
     def kept(self, row: int) -> bytes | None:
         """Return the custom metadata that a row's record has lost."""
         at = bisect_left(self._kept_rows, row)
-        if at == len(self._kept_rows) or self._kept_rows[at] != row:
-            return None
-        begin, end = self._kept_offs[at], self._kept_offs[at + 1]
+        there = at < len(self._kept_rows) and self._kept_rows[at] == row
+        return self.kept_at(at) if there else None
+
+    def kept_at(self, index: int) -> bytes:
+        """Return the custom metadata that the record of `kept_rows[index]` has lost."""
+        begin, end = self._kept_offs[index], self._kept_offs[index + 1]
         return self._buffer[self._kept_at + begin : self._kept_at + end]
 
     @property

@@ -23,6 +23,7 @@ from rlmm_daemon.codec.snapshot_table import (
     decode_table,
     encode_table,
     padded,
+    size_of,
 )
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, UnsupportedProtocol
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
@@ -106,14 +107,14 @@ class TableImage:
     """A table's bytes and its entry, whose place and checksum are filled in when it is written."""
 
     entry: Entry
-    pieces: Sequence[bytes | memoryview]
+    #: Drawn once; a part that was made is followed by a chance to pause.
+    pieces: Iterable[bytes | memoryview]
     #: Known where the bytes are another file's.
     crc: int | None = None
 
 
 def image_of(table: PartitionTable) -> TableImage:
     """Return a fresh table's image."""
-    sections = encode_table(table)
     partition = table.partition
     segments = tuple(table.states.count(state) for state in range(_STATES))
     entry = Entry(
@@ -121,7 +122,7 @@ def image_of(table: PartitionTable) -> TableImage:
         partition.topic,
         partition.partition,
         0,
-        sum(map(len, sections)),
+        size_of(table),
         0,
         (segments[0], segments[1], segments[2]),
         table.segment_bytes,
@@ -129,7 +130,7 @@ def image_of(table: PartitionTable) -> TableImage:
         len(table.held),
         sum(len(epoch.third) for epoch in table.epochs),
     )
-    return TableImage(entry, sections)
+    return TableImage(entry, encode_table(table))
 
 
 def image_of_entry(buffer: "bytes | mmap", entry: Entry) -> TableImage:
@@ -159,10 +160,8 @@ def encode_file(
             if isinstance(section, memoryview):
                 yield from pieces.add_view(section)
                 continue
-            for begin in range(0, len(section), PIECE_BYTES_MAX):
-                part = section[begin : begin + PIECE_BYTES_MAX]
-                crc = crc32c(crc, part)
-                yield from pieces.add(part)
+            crc = crc32c(crc, section)
+            yield from pieces.add(section)
         entries.append(msgspec.structs.replace(table.entry, at=at, crc=crc))
         at += table.entry.size
     directory = msgspec.msgpack.encode(entries)

@@ -23,7 +23,7 @@ with a transaction index.
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -34,6 +34,8 @@ from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.domain.ids import UUID_BYTES, TopicIdPartition
 
 ALIGNMENT: Final = 8
+#: What is copied in one go; a caller may pause between two parts.
+PART_BYTES_MAX: Final = 128 * 1024
 TABLE: Final = struct.Struct("<IIIIiBb2x")
 EPOCH: Final = struct.Struct("<iB3xqQ8I")
 HAS_WRITER: Final = 1
@@ -90,9 +92,9 @@ class PartitionTable:
     delete_state: int | None
     #: Who began the latest copy.
     writer: int | None
-    ids: bytes
+    ids: bytes | bytearray
     offs: "array[int]"
-    states: bytes
+    states: bytes | bytearray
     id_order: "array[int]"
     #: Joined they are the heap; no piece of it needs to be a whole tail.
     heap: Sequence[bytes]
@@ -109,43 +111,94 @@ class PartitionTable:
     segment_bytes: tuple[int, int, int] = (0, 0, 0)
 
 
-def encode_table(table: PartitionTable) -> list[bytes]:
-    """Return one table's bytes, in sections. The caller's columns are trusted."""
-    epochs = [_encode_epoch(epoch) for epoch in table.epochs]
+def encode_table(table: PartitionTable) -> Iterator[bytes]:
+    """Yield one table's bytes in parts of at most `PART_BYTES_MAX`, which no work but a copy takes.
+
+    Nothing of the table may change meanwhile. The caller's columns are trusted.
+    """
+    kept_rows, kept_offs = _kept_columns(table)
+    rare = _encode_rare(table)
     heap_size = sum(map(len, table.heap))
-    kept_rows = array("I", [row for row, _ in table.kept])
-    kept_offs = array("I", _running([len(custom) for _, custom in table.kept]))
-    columns = [
-        table.ids,
-        _le(table.offs),
-        table.states,
-        _le(table.id_order),
-        _le(kept_rows),
-        _le(kept_offs),
-        b"".join(custom for _, custom in table.kept),
-    ]
-    fixed = [
-        *map(padded, columns),
-        *table.heap,
-        bytes(-heap_size % ALIGNMENT),
-        *map(padded, _encode_rare(table)),
-    ]
-    index_size = len(padded(bytes(4 * len(epochs)))) + 8 * len(epochs)
-    first = len(padded(bytes(TABLE.size))) + index_size + sum(map(len, fixed))
-    places = _running([sum(map(len, epoch)) for epoch in epochs], first)[:-1]
-    head = TABLE.pack(
-        len(table.states),
-        len(epochs),
-        len(table.kept),
-        heap_size,
-        table.writer or 0,
-        (0 if table.writer is None else HAS_WRITER)
-        | (HAS_RARE if table.held or table.strays else 0),
-        NO_DELETE if table.delete_state is None else table.delete_state,
-    )
     numbers = array("i", [epoch.epoch for epoch in table.epochs])
-    index = padded(_le(numbers)) + _le(array("Q", places))
-    return [padded(head), index, *fixed, *(column for epoch in epochs for column in epoch)]
+    places = _running([_epoch_size(epoch) for epoch in table.epochs], _epochs_at(table))
+    yield padded(
+        TABLE.pack(
+            len(table.states),
+            len(table.epochs),
+            len(table.kept),
+            heap_size,
+            table.writer or 0,
+            (0 if table.writer is None else HAS_WRITER) | (HAS_RARE if rare else 0),
+            NO_DELETE if table.delete_state is None else table.delete_state,
+        )
+    )
+    yield padded(_le(numbers)) + _le(array("Q", places[:-1]))
+    for column in (table.ids, table.offs, table.states, table.id_order, kept_rows, kept_offs):
+        yield from _parts(column)
+    yield from _parts(b"".join(custom for _, custom in table.kept))
+    for piece in table.heap:
+        for at in range(0, len(piece), PART_BYTES_MAX):
+            yield piece[at : at + PART_BYTES_MAX]
+    yield bytes(-heap_size % ALIGNMENT)
+    for section in rare:
+        yield from _parts(section)
+    for epoch in table.epochs:
+        yield padded(_epoch_head(epoch))
+        for column in _epoch_columns(epoch):
+            yield from _parts(column)
+
+
+def size_of(table: PartitionTable) -> int:
+    """Return how many bytes `encode_table` makes."""
+    return _epochs_at(table) + sum(map(_epoch_size, table.epochs))
+
+
+def _epochs_at(table: PartitionTable) -> int:
+    """Return where the first epoch begins."""
+    rows, epochs, kept = len(table.states), len(table.epochs), len(table.kept)
+    sizes = [
+        TABLE.size,
+        4 * epochs,
+        8 * epochs,
+        len(table.ids),
+        4 * (rows + 1),
+        rows,
+        4 * rows,
+        4 * kept,
+        4 * (kept + 1),
+        sum(len(custom) for _, custom in table.kept),
+        sum(map(len, table.heap)),
+        *map(len, _encode_rare(table)),
+    ]
+    return sum(map(_padded_size, sizes))
+
+
+def _epoch_size(epoch: EpochTable) -> int:
+    columns = _epoch_columns(epoch)
+    return _padded_size(EPOCH.size) + sum(
+        _padded_size(column.itemsize * len(column)) for column in columns
+    )
+
+
+def _padded_size(size: int) -> int:
+    return size + -size % ALIGNMENT
+
+
+def _parts(column: "bytes | bytearray | array[int]") -> Iterator[bytes]:
+    """Yield a column, little-endian and padded."""
+    if isinstance(column, array) and sys.byteorder == "big":
+        column = _le(column)
+    if not column:
+        return  # which no memoryview casts
+    with memoryview(column).cast("B") as view:
+        for at in range(0, len(view), PART_BYTES_MAX):
+            yield bytes(view[at : at + PART_BYTES_MAX])
+        yield bytes(-len(view) % ALIGNMENT)
+
+
+def _kept_columns(table: PartitionTable) -> "tuple[array[int], array[int]]":
+    rows = array("I", [row for row, _ in table.kept])
+    return rows, array("I", _running([len(custom) for _, custom in table.kept]))
 
 
 def _encode_rare(table: PartitionTable) -> list[bytes]:
@@ -167,14 +220,12 @@ def decode_rare(encoded: bytes) -> Rare:
         raise Malformed(f"a table's rare section does not decode: {error}") from error
 
 
-def _encode_epoch(table: EpochTable) -> list[bytes]:
+def _epoch_head(table: EpochTable) -> bytes:
     flags = (0 if table.highest is None else HAS_HIGHEST) | (PLAIN if table.plain else 0)
-    columns = _epoch_columns(table)
     assert len(table.starts) == len(table.ends) == len(table.rows)
     assert len(table.keys) == len(table.key_rows)
-    counts = [len(column) for column in columns[2:]]
-    head = EPOCH.pack(table.epoch, flags, table.highest or 0, table.reach, *counts)
-    return [padded(head), *(padded(_le(column)) for column in columns)]
+    counts = [len(column) for column in _epoch_columns(table)[2:]]
+    return EPOCH.pack(table.epoch, flags, table.highest or 0, table.reach, *counts)
 
 
 def _epoch_columns(table: EpochTable) -> list["array[int]"]:

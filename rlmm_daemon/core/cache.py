@@ -210,6 +210,11 @@ class PartitionCache:
         found = ((segment_id, self._kept_of(segment_id)) for segment_id in known)
         return {segment_id: custom for segment_id, custom in found if custom is not None}
 
+    @property
+    def kept_changes(self) -> dict[SegmentId, bytes | None]:
+        """What changed of that since the sealed table was made; not to be changed."""
+        return self._kept
+
     def _kept_of(self, segment_id: SegmentId) -> bytes | None:
         sealed = self.segments.sealed
         if segment_id in self._kept or sealed is None or not len(sealed.kept_rows):

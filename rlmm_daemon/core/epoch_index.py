@@ -127,15 +127,6 @@ class EpochIndex:
             return self.cover.refs()
         return [ref for _, ref in self.referenced.refs()]
 
-    def is_uniform(self) -> bool:
-        """Whether the cover is exactly Kafka's referenced set; may walk both."""
-        if self.referenced is None:
-            return True
-        if self.ranks or self.third or len(self.referenced) != len(self.cover):
-            return False
-        same = self.referenced_ids() == self.cover.ids()
-        return same and self.referenced_keys() == self.cover.starts()
-
     def finish(
         self, piece: Piece, highest: int | None, own: tuple[int, bool], facts: Facts
     ) -> bool:

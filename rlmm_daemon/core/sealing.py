@@ -92,7 +92,7 @@ def steps(cache: PartitionCache) -> Generator[None, None, PartitionTable]:
     rows = _Rows(cache)
     yield from rows.fill()
     id_order = yield from rows.by_id()
-    kept = cache.kept_custom_metadata
+    kept = yield from _kept(cache, rows)
     epochs = list[EpochTable]()
     for number in cache.epochs.numbers():
         epoch = yield from _seal_epoch(cache, number, rows)
@@ -102,17 +102,36 @@ def steps(cache: PartitionCache) -> Generator[None, None, PartitionTable]:
         partition=cache.partition,
         delete_state=cache.delete_state,
         writer=cache.writer,
-        ids=bytes(rows.ids),
+        ids=rows.ids,
         offs=rows.offs,
-        states=bytes(rows.states),
+        states=rows.states,
         id_order=id_order,
         heap=rows.heap,
-        kept=sorted((rows.of(segment_id), custom) for segment_id, custom in kept.items()),
+        kept=kept,
         held=sorted(cache.held.items()),
         strays=sorted((segment_id, sorted(of)) for segment_id, of in cache.strays.items()),
         epochs=epochs,
         segment_bytes=(cache.bytes_by_state[0], cache.bytes_by_state[1], cache.bytes_by_state[2]),
     )
+
+
+def _kept(cache: PartitionCache, rows: "_Rows") -> Generator[None, None, list[tuple[int, bytes]]]:
+    """Return the custom metadata that records have lost, by row."""
+    sealed, changed = cache.segments.sealed, cache.kept_changes
+    found = list[tuple[int, bytes]]()
+    for at, row in enumerate(() if sealed is None else sealed.kept_rows):
+        assert sealed is not None, "only a sealed table has rows"
+        if sealed.id(row) not in changed:
+            found.append((rows.of_sealed(row), sealed.kept_at(at)))
+        if at % LOOKS_AT_ONCE == 0:
+            yield
+    for at, (segment_id, custom) in enumerate(changed.items()):
+        if custom is not None:
+            found.append((rows.of(segment_id), custom))
+        if at % LOOKS_AT_ONCE == 0:
+            yield
+    found.sort()
+    return found
 
 
 class _Rows:
@@ -138,10 +157,14 @@ class _Rows:
             row = self._moved[self._sealed.row_of(segment_id)]
         return row
 
-    def moved(self, old: Iterable[int]) -> "array[int]":
-        """Return the new rows of old rows; for segments that did not change their row's id."""
-        moved = self._moved
-        return array("I", [moved[row] for row in old])
+    def of_all(self, ids: Iterable[SegmentId]) -> "Generator[None, None, array[int]]":
+        """Return the rows of segments that are looked for one by one."""
+        found = array("I")
+        for at, segment_id in enumerate(ids):
+            found.append(self.of(segment_id))
+            if at % LOOKS_AT_ONCE == 0:
+                yield
+        return found
 
     def of_sealed(self, row: int) -> int:
         """Return the new row of the segment that had this row."""
@@ -247,11 +270,10 @@ def _seal_epoch(
         return None if table.highest is None else table
     table.reach = index.cover.reach
     yield from _seal_cover(index, table, rows, cache)
-    table.unreferenced = array("I", map(rows.of, index.unreferenced))
-    table.third = array("I", map(rows.of, index.third))
-    table.ranked = array("I", map(rows.of, index.ranks))
-    yield
-    table.plain = index.is_uniform()
+    table.unreferenced = yield from rows.of_all(index.unreferenced)
+    table.third = yield from rows.of_all(index.third)
+    table.ranked = yield from rows.of_all(index.ranks)
+    table.plain = yield from _is_uniform(index)
     if not table.plain:
         assert index.referenced is not None, "apart from the cover"
         for at, (key, ref) in enumerate(index.referenced.refs()):
@@ -294,6 +316,21 @@ def _seal_cover(
                 table.breaks.extend(_places(own.breaks, own.starts, begin, last, first - low))
                 yield
     _rejoin(table, None, cache, rows)
+
+
+def _is_uniform(index: EpochIndex) -> Generator[None, None, bool]:
+    """Return whether the cover is exactly Kafka's referenced set."""
+    referenced, cover = index.referenced, index.cover
+    if referenced is None:
+        return True
+    if index.ranks or index.third or len(referenced) != len(cover):
+        return False
+    for at, (mine, theirs) in enumerate(zip(referenced.items(), cover.items(), strict=True)):
+        if mine != theirs:
+            return False
+        if at % ROWS_AT_ONCE == 0:
+            yield
+    return True
 
 
 def _places(

@@ -88,7 +88,8 @@ def unseal(table: PartitionTable) -> PartitionCache:
     """
     cache = PartitionCache(table.partition)
     ids = [
-        SegmentId(table.ids[at : at + UUID_BYTES]) for at in range(0, len(table.ids), UUID_BYTES)
+        SegmentId(bytes(table.ids[at : at + UUID_BYTES]))
+        for at in range(0, len(table.ids), UUID_BYTES)
     ]
     heap = b"".join(table.heap)
     for row, segment_id in enumerate(ids):

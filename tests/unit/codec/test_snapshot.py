@@ -8,7 +8,7 @@ import pytest
 
 from rlmm_daemon.codec import snapshot
 from rlmm_daemon.codec.sealed_table import SealedTable
-from rlmm_daemon.codec.snapshot_table import decode_table, encode_table
+from rlmm_daemon.codec.snapshot_table import PART_BYTES_MAX, decode_table, encode_table, size_of
 from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, NotReady, UnsupportedProtocol
@@ -161,10 +161,11 @@ def test_a_user_partition_that_is_there_twice_is_refused(read):
     header = sealing.header_of(
         world.fold, cluster_id=None, topic_id=TopicId(bytes(16)), created_at_ms=0
     )
-    table = snapshot.image_of(sealing.seal(world.cache))
-    assert read(b"".join(snapshot.encode_file(header, [table])))
+    table = sealing.seal(world.cache)
+    assert read(b"".join(snapshot.encode_file(header, [snapshot.image_of(table)])))
+    twice = b"".join(snapshot.encode_file(header, [snapshot.image_of(table) for _ in range(2)]))
     with pytest.raises(Malformed, match="twice"):
-        read(b"".join(snapshot.encode_file(header, [table, table])))
+        read(twice)
 
 
 @pytest.mark.parametrize("column", ["third", "unreferenced", "states", "ids", "id_order", "heap"])
@@ -221,7 +222,7 @@ def test_no_step_looks_for_more_than_a_few_rows_however_many_changed(monkeypatch
         world.put(update(n << 99, DELETE_STARTED))
     for n in range(1000, 1300):
         world.upload(n << 99, 10 * n, 10 * n + 9)
-    looks, most = 0, 0
+    looks = most = 0
     original = SealedTable.id
 
     def counted(table, row):
@@ -229,11 +230,36 @@ def test_no_step_looks_for_more_than_a_few_rows_however_many_changed(monkeypatch
         looks += 1
         return original(table, row)
 
-    monkeypatch.setattr(SealedTable, "id", counted)
-    work = sealing.steps(world.cache)
-    for _ in work:
-        looks, most = 0, max(most, looks)
-    assert most <= 64 * 13  # steps of a bisect
+    def most_looks() -> int:
+        nonlocal looks, most
+        looks = most = 0
+        with monkeypatch.context() as patched:
+            patched.setattr(SealedTable, "id", counted)
+            for _ in sealing.steps(world.cache):
+                looks, most = 0, max(most, looks)
+        return most
+
+    assert most_looks() <= 64 * 13  # steps of a bisect
+    _, world.fold = unsealing.in_place(file_of(world))  # what is under way is in the table, too
+    world.fold.eager = True
+    world.put(update(700 << 99, DELETE_STARTED))
+    assert 300 < most_looks() <= 64 * 13
+    _, world.fold = unsealing.in_place(file_of(world))
+    world.put(add(2000, 9000, 9019), update(2000, FINISHED))  # over two others: the sets part
+    assert not world.cache.epochs[0].is_plain
+    assert most_looks() <= 64 * 13 + sealing.ROWS_AT_ONCE
+
+
+def test_a_table_is_copied_in_parts_and_its_size_known_before():
+    world = sample_world()
+    for n in range(10, 9_000):
+        world.upload(n, 1000 * n, 1000 * n + 9, {5: 1000 * n})
+    for cache in world.fold.partitions.values():
+        table = sealing.seal(cache)
+        parts = list(encode_table(table))
+        assert max(map(len, parts)) <= PART_BYTES_MAX
+        assert sum(map(len, parts)) == size_of(table)
+    assert size_of(sealing.seal(world.cache)) > 5 * PART_BYTES_MAX
 
 
 def test_pieces_are_bounded_and_a_common_segment_costs_at_most_110_bytes():
