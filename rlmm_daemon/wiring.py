@@ -247,6 +247,7 @@ class Daemon:
             cluster_id=config.daemon.cluster_id,
             version=__version__,
         )
+        manager.assignment.is_connected = server.has_metadata_manager
         gauges = Gauges(
             self._metrics,
             manager,
@@ -475,11 +476,12 @@ async def _last_words(presence: PresenceFile) -> None:
 
 
 async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
-    """Have the presence file rewritten soon after a state or the broker's incarnation changed."""
+    """Have the presence file rewritten soon after a state or the broker's manager changed."""
     before: object = None
     while True:
         now = (
             manager.assignment.incarnation_ms,
+            manager.assignment.has_manager,
             {follower.partition: follower.state for follower in manager.followed()},
         )
         if now != before:
@@ -735,8 +737,8 @@ def presence_of(manager: Manager) -> PresenceFacts:
     return PresenceFacts(
         incarnation=manager.assignment.incarnation_ms,
         lease_end_ms=manager.clock.now_ms() + round(LEASE_SECONDS * 1000),
-        # Another manager never says hello, and neither does the plugin before the broker runs.
-        metadata_manager="foreign" if manager.assignment.incarnation_ms is None else "rlmm",
+        # Another manager never connects, and neither does ours before the broker runs.
+        metadata_manager="rlmm" if manager.assignment.has_manager else "foreign",
         partitions={
             partition: PresencePartition(
                 state=states.get(partition, PartitionState.UNASSIGNED).value,

@@ -77,7 +77,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     copy_deadline_seconds: float
     #: Not rewritten until then, the daemon is gone; None: an older daemon's, which says nothing.
     lease_end_ms: int | None
-    #: Whose metadata manager the broker runs.
+    #: Whose metadata manager the broker runs: "rlmm" only while ours is connected.
     metadata_manager: Literal["rlmm", "foreign"]
     #: Metadata partition -> its state.
     partitions: dict[int, PresencePartition]

@@ -72,11 +72,15 @@ _UNANSWERED: Final = (
 _PEERS: Final = (
     "a registered broker may run Kafka's own metadata manager, which the last mark would end. "
     "Every object is deleted; only DELETE_PARTITION_FINISHED waits until each broker's daemon "
-    "says otherwise, or cleaner.jvm_peers = false"
+    "has its broker's plugin connected, or cleaner.jvm_peers = false"
 )
 _UNPROVEN: Final = (
     "is old, but nothing proves yet that its broker gave it up: a restart of the broker, a "
     "later copy of its partition, or its being unregistered would"
+)
+_REPORTED: Final = (
+    "is old; the broker's metadata manager is not connected. Once it is, this daemon judges; if it "
+    "is another one, only retention deletes it"
 )
 _HELD: Final = "is held: it was finished when it was deleted as a stuck copy"
 #: Why a removal waits, and what to type.
@@ -192,7 +196,7 @@ _COPIES: Final[Mapping[CopyStep, tuple[str, bool, _Command]]] = {
     CopyStep.LIVE: ("may be running still", False, _segments),
     CopyStep.NOT_OURS: ("is another broker's, whose own daemon judges it", False, _cleanup),
     CopyStep.REPORT: (
-        "is old; the broker's metadata manager is another one, so only retention deletes it",
+        _REPORTED,
         True,
         _segments,
     ),

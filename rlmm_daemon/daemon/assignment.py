@@ -21,6 +21,8 @@ class Assignment:
         self._leads: dict[TopicIdPartition, bool] = {}
         self.gate_open = False
         self.incarnation_ms: int | None = None
+        #: Whether the metadata manager of an incarnation is connected; whoever serves it knows.
+        self.is_connected: Callable[[int], bool] = lambda _: True
         #: Counts changes, so that whoever persists them knows whether anything is new.
         self.version = 0
 
@@ -28,6 +30,14 @@ class Assignment:
     def announced(self) -> Mapping[TopicIdPartition, bool]:
         """User partition -> whether the broker's last word made it the leader."""
         return self._leads
+
+    @property
+    def has_manager(self) -> bool:
+        """Whether the broker's metadata manager is ours, as far as can be told: it is connected.
+
+        One that is not may be away for a moment, or its broker may run another one by now.
+        """
+        return self.incarnation_ms is not None and self.is_connected(self.incarnation_ms)
 
     def hello(self, incarnation_ms: int) -> None:
         """A broker's metadata manager connected; another incarnation closes the gate."""

@@ -116,6 +116,15 @@ class Server:
             else:
                 session.refresh()
 
+    def has_metadata_manager(self, incarnation_ms: int) -> bool:
+        """Return whether the metadata manager of that incarnation of the broker is connected."""
+        return any(
+            each.introduction.role is Role.BROKER
+            and each.introduction.part is Part.METADATA
+            and each.introduction.incarnation_ms == incarnation_ms
+            for each in self._sessions
+        )
+
     def drain(self) -> None:
         """Take no new connections and no new work; look-ups and what is in flight go on."""
         if self._shared is not None:

@@ -1,5 +1,6 @@
 """A topic's remote data goes: a real daemon, its socket, its command line, real segments."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,19 @@ def test_a_mark_of_a_topic_that_exists_is_held_and_told_of(it):
     assert len(objects(it)) == 6
     deleted(it)
     eventually(lambda: len(objects(it)), lambda count: count == 3)
+
+
+def test_the_brokers_manager_is_ours_while_it_is_connected(it):
+    """It may come back with Kafka's own, which DELETE_PARTITION_FINISHED could end."""
+    file = it.daemon.directory / "var" / "remote" / "_rlmm" / "daemons" / "1.json"
+
+    def written() -> str:
+        return str(json.loads(file.read_text())["metadata_manager"])
+
+    eventually(written, lambda found: found == "foreign")
+    with it.broker(incarnation=77):
+        eventually(written, lambda found: found == "rlmm")
+    eventually(written, lambda found: found == "foreign")
 
 
 def mark(client, it) -> None:

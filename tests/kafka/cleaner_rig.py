@@ -42,13 +42,14 @@ class OneDaemon(DaemonProcess):
         self.file.write_text(config)
         self.segments = [s for each in kafka_segments.place(self.log_dir).values() for s in each]
         self.incarnation = 0
+        self._broker: Client | None = None
 
     def _launch(self, notify: str) -> Launch:
         arguments = ["run", "--config", str(self.file)]
         return replace(super()._launch(notify), arguments=arguments)
 
     def hello(self, cluster_id: str) -> bool:
-        """Its broker was started and says what it leads: nothing, here."""
+        """Its broker was started, says what it leads (nothing, here) and stays connected."""
         self.incarnation = int(time.time() * 1000)  # noqa: TID251 - a broker's clock
         options = ClientOptions(
             role="broker",
@@ -57,9 +58,20 @@ class OneDaemon(DaemonProcess):
             broker_id=self.broker_id,
             broker_incarnation=self.incarnation,
         )
-        with Client(self.socket_path, options) as client:
-            client.replace_assignment([], [])
+        self._say_goodbye()
+        self._broker = Client(self.socket_path, options)
+        self._broker.replace_assignment([], [])
         return True
+
+    def kill(self) -> None:
+        """Its broker's connection ends with it."""
+        self._say_goodbye()
+        super().kill()
+
+    def _say_goodbye(self) -> None:
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None
 
     def at(self, partition: TopicIdPartition, luck: random.Random) -> KafkaSegment:
         """A segment of a partition, its files where the broker would have them."""

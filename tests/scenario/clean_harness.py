@@ -121,9 +121,15 @@ class CleanHarness:
         """The broker was started now, and its metadata manager is ours."""
         await asyncio.sleep(1)
         manager = self.world.daemons[int(broker)].manager
+        manager.assignment.is_connected = lambda _: True
         manager.hello_from_broker(self.world.clock.now_ms())
         manager.replace_assignment([AT], [])
         await asyncio.sleep(1)
+        return ""
+
+    async def do_goodbye(self) -> str:
+        """The broker's metadata manager is not connected any more."""
+        self.daemon.manager.assignment.is_connected = lambda _: False
         return ""
 
     async def do_announce(self, what: str = "all") -> str:

@@ -114,7 +114,7 @@ class CopyStep(enum.Enum):
     LIVE = "live"
     #: Old, and another daemon's to judge.
     NOT_OURS = "not_ours"
-    #: Old, but its broker's metadata manager is not ours: only reported.
+    #: Old, but its broker's metadata manager is not ours, or away: only reported.
     REPORT = "foreign_metadata_manager"
     #: Old, but nothing proves that its broker gave it up.
     UNPROVEN = "unproven"
@@ -137,7 +137,7 @@ class CopyFacts:
     patience_ms: int
     #: The broker that this daemon stands beside wrote it.
     own: bool
-    #: That broker's metadata manager is ours: it said hello.
+    #: That broker's metadata manager is ours: it is connected.
     manager_ours: bool
     #: The broker's incarnation is newer than the event.
     reborn: bool

@@ -116,7 +116,8 @@ class Stuck:
         event_ms = tails.event_ms_of(tail)
         broker_id = BrokerId(tails.broker_of(tail))
         own = broker_id == self._tools.broker_id
-        incarnation = self._tools.manager.assignment.incarnation_ms
+        assignment = self._tools.manager.assignment
+        incarnation = assignment.incarnation_ms
         age_ms = self._now_ms - event_ms
         patience_ms = self._patience_ms(own=own)
         old = age_ms > patience_ms
@@ -127,7 +128,7 @@ class Stuck:
                 age_ms=age_ms,
                 patience_ms=patience_ms,
                 own=own,
-                manager_ours=incarnation is not None,
+                manager_ours=assignment.has_manager,
                 reborn=incarnation is not None and incarnation > event_ms,
                 superseded=own and old and _superseded(cache, segment_id),
                 owner=self._owner(),

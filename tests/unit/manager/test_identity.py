@@ -253,10 +253,15 @@ async def test_a_recorded_position_that_the_log_lacks_is_history_lost_even_with_
             ask(manager)
 
 
-async def test_the_brokers_manager_is_called_foreign_until_it_said_hello(rig):
+async def test_the_brokers_manager_is_called_foreign_unless_it_is_connected(rig):
+    """A broker that was ours may come back with Kafka's own."""
+    connected = {7}
     async with rig.manager() as manager:
         await ready(manager)
+        manager.assignment.is_connected = connected.__contains__
         assert wiring.presence_of(manager).metadata_manager == "foreign"
         manager.hello_from_broker(7)
         found = wiring.presence_of(manager)
         assert (found.metadata_manager, found.incarnation) == ("rlmm", 7)
+        connected.clear()
+        assert wiring.presence_of(manager).metadata_manager == "foreign"
