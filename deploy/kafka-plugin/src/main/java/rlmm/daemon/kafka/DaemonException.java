@@ -84,6 +84,11 @@ final class DaemonException extends Exception {
         return code / 100 == 2 || code == INTERNAL;
     }
 
+    /** Nobody answered in time. */
+    boolean isSilence() {
+        return origin == Origin.LOCAL && code == TIMED_OUT;
+    }
+
     /** A read that met this is worth holding for a moment. */
     boolean mayPassSoon() {
         return code == NOT_READY || code == OVERLOADED || code == DRAINING || code == INTERNAL;

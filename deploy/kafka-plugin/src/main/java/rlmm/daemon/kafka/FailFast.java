@@ -8,7 +8,7 @@ import java.util.function.LongSupplier;
 import org.apache.kafka.common.Uuid;
 
 /**
- * Topics whose deletes are refused at once because one has just failed.
+ * Topics whose deletes are refused at once, or whose listings are not held, because one has just failed.
  *
  * <p>The broker deletes a topic's segments one after the other on its metadata-publishing thread, under a lock. One
  * deadline may be spent there, not one per segment and partition.
@@ -33,7 +33,8 @@ final class FailFast {
         }
     }
 
-    synchronized boolean refuses(Uuid topicId) {
+    /** Whether something of this topic failed a moment ago. */
+    synchronized boolean remembers(Uuid topicId) {
         Long end = until.get(topicId);
         if (end == null) {
             return false;

@@ -35,7 +35,13 @@ import org.slf4j.LoggerFactory;
  * <p>Not final because {@link RlmmDaemonMetadataManagerWithCallback} adds an interface that 4.1 lacks.
  */
 public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
+    /** A topic's partitions are listed one right after the other. */
+    private static final long LISTING_MS = 10_000;
+    /** What the daemon is told where it must not hold a read either. */
+    private static final long AT_ONCE_MS = 1;
     private static final Logger LOG = LoggerFactory.getLogger(RlmmDaemonMetadataManager.class);
+
+    private static final String LIST = "list_remote_log_segments";
 
     private final Records records = new Records();
     private final Assignment assignment = new Assignment();
@@ -45,7 +51,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     /** Everything that exists from {@code configure} to {@code close}. */
     private record Running(
         PluginMetrics metrics, Connection connection, Caller caller, SingleBrokerCheck check, FailFast failFast,
-        ExecutorService completer, long timeoutMs, long readyTimeoutMs, long holdMs) { }
+        FailFast listings, ExecutorService completer, long timeoutMs, long readyTimeoutMs, long holdMs) { }
 
     /** Called by the class loader that the broker made for {@code remote.log.metadata.manager.class.path}. */
     public RlmmDaemonMetadataManager() { }
@@ -86,6 +92,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
         Running made = new Running(metrics, connection, caller,
             new SingleBrokerCheck(caller, count, cannotAsk, config.singleBrokerCheck(), repeatMs),
             new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS), System::nanoTime),
+            new FailFast(LISTING_MS, System::nanoTime),
             Executors.newSingleThreadExecutor(task -> {
                 Thread completer = new Thread(task, "rlmm-daemon-completer-" + config.brokerId());
                 completer.setDaemon(true);
@@ -154,7 +161,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
         Running now = running();
         try {
             now.check.require();
-            if (deletingTopic != null && now.failFast.refuses(deletingTopic)) {
+            if (deletingTopic != null && now.failFast.remembers(deletingTopic)) {
                 now.metrics.deletesRefused.incrementAndGet();
                 throw DaemonException.overloaded("a delete of this topic has just failed; they are refused for a while");
             }
@@ -224,16 +231,37 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             offset.isNilValue() ? Optional.empty() : Optional.of(offset.asIntegerValue().asLong()));
     }
 
+    /**
+     * All segments: what a topic's deletion asks for, partition after partition, on the broker's metadata-publishing
+     * thread and under its lock; and expiration, which comes back. So after one that failed, the topic's others are
+     * neither held nor, where nobody answered in time, sent.
+     */
     @Override
     public final Iterator<RemoteLogSegmentMetadata> listRemoteLogSegments(TopicIdPartition partition)
             throws RemoteStorageException {
-        return records.all(read("list_remote_log_segments", partition, MessagePacker::packNil, 1));
+        Objects.requireNonNull(partition, "partition");
+        Running now = running();
+        Uuid topicId = partition.topicId();
+        try {
+            if (now.failFast.remembers(topicId)) {
+                throw DaemonException.overloaded(
+                    "a listing or delete of this topic has just failed; they are refused for a while");
+            }
+            return records.all(ask(now, LIST, partition, MessagePacker::packNil, 1, !now.listings.remembers(topicId)));
+        } catch (DaemonException error) {
+            if (error.isSilence()) {
+                now.failFast.failed(topicId);
+            } else if (error.isRetriable() && error.origin() != DaemonException.Origin.INTERRUPTED) {
+                now.listings.failed(topicId);
+            }
+            throw Errors.rethrow(Errors.ofMetadata(error));
+        }
     }
 
     @Override
     public final Iterator<RemoteLogSegmentMetadata> listRemoteLogSegments(TopicIdPartition partition, int leaderEpoch)
             throws RemoteStorageException {
-        return records.all(read("list_remote_log_segments", partition, packer -> packer.packInt(leaderEpoch), 1));
+        return records.all(read(LIST, partition, packer -> packer.packInt(leaderEpoch), 1));
     }
 
     @Override
@@ -246,18 +274,27 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             throws RemoteStorageException {
         Objects.requireNonNull(partition, "partition");
         Running now = running();
-        boolean listing = method.equals("list_remote_log_segments");
         try {
-            requireForRead(now, method);
-            return now.caller.read(method, listing, packer -> {
-                packer.packArrayHeader(moreFields + 2);
-                Wire.pack(packer, partition);
-                more.pack(packer);
-                packer.packLong(Caller.tellMs(now.timeoutMs));
-            }, now.timeoutMs);
+            return ask(now, method, partition, more, moreFields, true);
         } catch (DaemonException error) {
             throw Errors.rethrow(Errors.ofMetadata(error));
         }
+    }
+
+    private static List<Value> ask(Running now, String method, TopicIdPartition partition, Wire.Params more,
+                                   int moreFields, boolean held) throws DaemonException {
+        Wire.Params params = packer -> {
+            packer.packArrayHeader(moreFields + 2);
+            Wire.pack(packer, partition);
+            more.pack(packer);
+            packer.packLong(held ? Caller.tellMs(now.timeoutMs) : AT_ONCE_MS);
+        };
+        if (!held) {
+            now.check.require();
+            return now.caller.call(method, method.equals(LIST), params, now.timeoutMs);
+        }
+        requireForRead(now, method);
+        return now.caller.read(method, method.equals(LIST), params, now.timeoutMs);
     }
 
     /** A check that is still running is one more way of being not ready, so it is held as well. */

@@ -140,7 +140,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
         Objects.requireNonNull(metadata, "metadata");
         Running now = running();
         Uuid topicId = metadata.remoteLogSegmentId().topicIdPartition().topicId();
-        if (now.failFast.refuses(topicId)) {
+        if (now.failFast.remembers(topicId)) {
             now.metrics.deletesRefused.incrementAndGet();
             throw new RemoteStorageException("a delete of this topic has just failed; they are refused for a while");
         }

@@ -18,12 +18,12 @@ final class FailFastTest {
     void onlyTheTopicThatFailedIsRefusedAndOnlyForAWhile() {
         Uuid failed = new Uuid(1, 1);
         failFast.failed(failed);
-        assertTrue(failFast.refuses(failed));
-        assertFalse(failFast.refuses(new Uuid(1, 2)));
+        assertTrue(failFast.remembers(failed));
+        assertFalse(failFast.remembers(new Uuid(1, 2)));
         now.addAndGet(TimeUnit.SECONDS.toNanos(60) - 1);
-        assertTrue(failFast.refuses(failed));
+        assertTrue(failFast.remembers(failed));
         now.addAndGet(1);
-        assertFalse(failFast.refuses(failed));
+        assertFalse(failFast.remembers(failed));
     }
 
     @Test

@@ -14,6 +14,7 @@ import java.net.UnixDomainSocketAddress;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -24,6 +25,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 
+import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.errors.ReplicaNotAvailableException;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata.CustomMetadata;
@@ -159,6 +161,63 @@ final class PatienceTest {
             RemoteLogSegmentMetadata other = Segments.started(Segments.partition("other", 0), 0, 9, 1);
             metadata.updateRemoteLogSegmentMetadata(Segments.update(
                 other, Optional.empty(), RemoteLogSegmentState.DELETE_SEGMENT_STARTED)).get(30, TimeUnit.SECONDS);
+        }
+    }
+
+    /** As when a topic of many partitions is deleted while the daemon is away; the thread has other things to do. */
+    @Test
+    void ofATopicsListingsOnlyTheFirstIsHeldWhileTheDaemonIsAway() throws Exception {
+        try (RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+            metadata.configure(Map.of(PluginConfig.BROKER_ID, 9, PluginConfig.CLUSTER_ID, "c",
+                PluginConfig.SOCKET_PATH, "/nowhere/s", PluginConfig.SINGLE_BROKER_CHECK, "false", "hold.ms", "3000"));
+            long begun = System.nanoTime();
+            for (int i = 0; i < 30; i++) {
+                TopicIdPartition partition = new TopicIdPartition(ORDERS.topicId(), i, ORDERS.topic());
+                assertThrows(ReplicaNotAvailableException.class, () -> metadata.listRemoteLogSegments(partition));
+            }
+            long tookSeconds = TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - begun);
+            assertTrue(tookSeconds < 45, tookSeconds + " s, of 90 if each were held"); // and of 3 s
+        }
+    }
+
+    @Test
+    void aDaemonThatIsNotReadyIsToldNotToHoldATopicsFurtherListings() throws Exception {
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+            metadata.configure(daemon.configs(Map.of()));
+            lead(metadata);
+            daemon.answer("list_remote_log_segments", id -> RudeDaemon.error(id, DaemonException.NOT_READY));
+            List<Integer> toldMs = new ArrayList<>();
+            for (int i = 0; i < 3; i++) {
+                assertThrows(ReplicaNotAvailableException.class, () -> metadata.listRemoteLogSegments(ORDERS));
+                toldMs.add(daemon.params.get(2).asIntegerValue().asInt());
+            }
+            assertEquals(List.of(4_500, 1, 1), toldMs);
+            TopicIdPartition other = Segments.partition("other", 0);
+            assertThrows(ReplicaNotAvailableException.class, () -> metadata.listRemoteLogSegments(other));
+            assertEquals(4_500, daemon.params.get(2).asIntegerValue().asInt());
+        }
+    }
+
+    @Test
+    void afterAListingThatNobodyAnsweredTheTopicsOthersAreRefusedAtOnce() throws Exception {
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+            metadata.configure(daemon.configs(Map.of("metadata.timeout.ms", 300)));
+            lead(metadata);
+            AtomicInteger asked = new AtomicInteger();
+            daemon.answer("list_remote_log_segments", id -> {
+                asked.incrementAndGet();
+                return new byte[0];
+            });
+            assertThrows(ReplicaNotAvailableException.class, () -> metadata.listRemoteLogSegments(ORDERS));
+            for (int i = 0; i < 20; i++) {
+                String why = assertThrows(ReplicaNotAvailableException.class,
+                    () -> metadata.listRemoteLogSegments(ORDERS)).getMessage();
+                assertTrue(why.contains("just failed"), why);
+            }
+            assertEquals(1, asked.get());
+            TopicIdPartition other = Segments.partition("other", 0);
+            assertThrows(ReplicaNotAvailableException.class, () -> metadata.listRemoteLogSegments(other));
+            assertEquals(2, asked.get(), "another topic's are asked for");
         }
     }
 

@@ -30,6 +30,8 @@ final class RudeDaemon implements AutoCloseable {
     private final ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
     private volatile Answering rudely;
     private volatile String method;
+    /** The parameters of what was last answered rudely. */
+    volatile ArrayValue params;
 
     RudeDaemon() throws IOException {
         server.bind(UnixDomainSocketAddress.of(socket()));
@@ -96,6 +98,7 @@ final class RudeDaemon implements AutoCloseable {
         }
         Answering answering = rudely;
         if (answering != null && asked.equals(method)) {
+            params = request.get(3).asArrayValue();
             return answering.to(id);
         }
         return answer(id, asked.equals("is_ready") ? packer -> packer.packBoolean(true) : packer -> packer.packNil());
