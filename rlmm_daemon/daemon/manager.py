@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -60,7 +61,7 @@ from rlmm_daemon.domain.ids import (
     SegmentId,
     TopicIdPartition,
 )
-from rlmm_daemon.domain.partition_delete import PartitionDelete
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.observability.metrics import LogMetrics
 from rlmm_daemon.ports.clock import Clock
@@ -129,6 +130,8 @@ class Manager:
         #: Emptied whenever the announcement or the gate changes.
         self._serving: dict[TopicIdPartition, Follower] = {}
         self.draining = False
+        #: A cleaner runs here: it alone says that a partition's removal began or ended.
+        self.has_cleaner = False
         self._group: asyncio.TaskGroup | None = None
         #: Rung when the gate, the announcement or the set of followers changed.
         self._changed = Bell()
@@ -525,19 +528,40 @@ class Manager:
         return event, normal
 
     async def put_partition_delete(
-        self, record: bytes, caller: Caller, timeout_seconds: float = WRITE_SECONDS_DEFAULT
+        self,
+        record: bytes,
+        caller: Caller,
+        timeout_seconds: float = WRITE_SECONDS_DEFAULT,
+        *,
+        by_cleaner: bool = False,
     ) -> None:
         """Publish a mark on a user partition's way to removal.
 
         Raises:
             InvalidArgument, Malformed: not such a record.
-            IllegalTransition: the marks go MARKED, STARTED, FINISHED.
+            IllegalTransition: the marks go MARKED, STARTED, FINISHED; where a cleaner runs, only it
+                says that a removal began or ended, since it alone knows that the topic is gone and
+                that nothing is left.
             OutcomeUnknown: it may be in the log, now or later.
         """
         event, normal = records.decode_normal(record)
         if not isinstance(event, PartitionDelete):
             raise InvalidArgument("put_remote_partition_delete_metadata takes a delete record")
-        await self._write(event, normal, caller, timeout_seconds, on_demand=True)
+        marks = event.state is PartitionDeleteState.DELETE_PARTITION_MARKED
+        allowed = marks or by_cleaner or not self.has_cleaner
+        judge = None if allowed else partial(self._judge_repeat, event)
+        await self._write(event, normal, caller, timeout_seconds, on_demand=True, judge=judge)
+
+    def _judge_repeat(self, mark: PartitionDelete) -> Fold:
+        fold = self._judge(mark.partition).fold
+        cache = fold.partitions.get(mark.partition)
+        if cache is None or cache.delete_state is not mark.state:
+            raise IllegalTransition(
+                f"{mark.state.name} is the cleaner's to write; what may be said is "
+                "DELETE_PARTITION_MARKED",
+                after=mark.state.name,
+            )
+        return fold
 
     async def update_if(
         self,

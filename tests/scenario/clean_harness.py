@@ -270,6 +270,17 @@ class CleanHarness:
         self.world.mark(AT, PartitionDeleteState[f"DELETE_PARTITION_{state}"])
         return ""
 
+    async def do_put(self, state: str) -> str:
+        """A client of the socket says how far the partition's removal is."""
+        mark = PartitionDelete(
+            partition=AT,
+            broker_id=BrokerId(1),
+            event_timestamp_ms=self.world.clock.now_ms(),
+            state=PartitionDeleteState[f"DELETE_PARTITION_{state}"],
+        )
+        await self.daemon.manager.put_partition_delete(records.encode(mark), Caller.BROKER)
+        return ""
+
     async def do_repair(self) -> str:
         """Put held segments back, as `rlmm log repair` does."""
         world = self.world

@@ -106,6 +106,7 @@ class Cleaner:
         self._orders: dict[str, asyncio.Task[None]] = {}
         #: Marks what nobody asked for; None: that is off, as it is unless configured.
         self.observer: Observer | None = None
+        manager.has_cleaner = True
         manager.hooks.applied.append(self._applied)
 
     # The tasks.

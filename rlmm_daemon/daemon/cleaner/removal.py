@@ -171,7 +171,10 @@ class PartitionRemoval:
         )
         try:
             await tools.manager.put_partition_delete(
-                records.encode(mark), Caller.OPERATOR, tools.options.write_seconds
+                records.encode(mark),
+                Caller.OPERATOR,
+                tools.options.write_seconds,
+                by_cleaner=True,
             )
         except IllegalTransition:
             # Another owner was faster, or a new life began: the next turn sees which.
