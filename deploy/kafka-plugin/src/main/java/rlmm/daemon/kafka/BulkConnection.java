@@ -43,12 +43,12 @@ final class BulkConnection implements AutoCloseable {
     }
 
     /**
-     * Connects and says hello.
+     * Connects and says hello, until the deadline of {@link #deadline}.
      *
      * @throws IOException nobody answers
      * @throws DaemonException the daemon's refusal
      */
-    static BulkConnection open(PluginConfig config, long timeoutMs) throws IOException, DaemonException {
+    static BulkConnection open(PluginConfig config, long deadline) throws IOException, DaemonException {
         SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX);
         BulkConnection opened;
         try {
@@ -61,8 +61,8 @@ final class BulkConnection implements AutoCloseable {
             channel.configureBlocking(false);
             channel.connect(UnixDomainSocketAddress.of(config.socketPath()));
             channel.register(opened.selector, SelectionKey.OP_READ);
-            opened.write(Greeting.hello(config, "bulk", Greeting.STORAGE), timeoutMs);
-            Greeting.welcome(opened.receive(timeoutMs));
+            opened.write(Greeting.hello(config, "bulk", Greeting.STORAGE), deadline);
+            Greeting.welcome(opened.receive(deadline));
             return opened;
         } catch (IOException | DaemonException | RuntimeException error) {
             opened.close();
@@ -70,12 +70,12 @@ final class BulkConnection implements AutoCloseable {
         }
     }
 
-    /** Sends a request and returns the header of its answer. */
-    Header request(String method, Wire.Params params, long timeoutMs) throws IOException, DaemonException {
+    /** Sends a request and returns the header of its answer, all of it until the deadline. */
+    Header request(String method, Wire.Params params, long deadline) throws IOException, DaemonException {
         int id = ++ids;
-        write(Wire.request(id, method, params), timeoutMs);
-        skip(timeoutMs);
-        Wire.Answer answer = receive(timeoutMs);
+        write(Wire.request(id, method, params), deadline);
+        skip(deadline);
+        Wire.Answer answer = receive(deadline);
         if (answer.error() != null) {
             throw answer.error();
         }
@@ -124,9 +124,8 @@ final class BulkConnection implements AutoCloseable {
         unwanted += count;
     }
 
-    private void skip(long timeoutMs) throws IOException {
+    private void skip(long deadline) throws IOException {
         ByteBuffer rest = reader.rest();
-        long deadline = deadline(timeoutMs);
         while (unwanted > 0) {
             if (!rest.hasRemaining() && !reader.fill(channel)) {
                 await(SelectionKey.OP_READ, deadline);
@@ -153,8 +152,7 @@ final class BulkConnection implements AutoCloseable {
         }
     }
 
-    private void write(ByteBuffer frame, long timeoutMs) throws IOException {
-        long deadline = deadline(timeoutMs);
+    private void write(ByteBuffer frame, long deadline) throws IOException {
         while (frame.hasRemaining()) {
             if (channel.write(frame) == 0) {
                 await(SelectionKey.OP_WRITE, deadline);
@@ -162,8 +160,7 @@ final class BulkConnection implements AutoCloseable {
         }
     }
 
-    private Wire.Answer receive(long timeoutMs) throws IOException, DaemonException {
-        long deadline = deadline(timeoutMs);
+    private Wire.Answer receive(long deadline) throws IOException, DaemonException {
         byte[] body;
         while ((body = reader.next()) == null) {
             if (!reader.fill(channel)) {
@@ -186,7 +183,8 @@ final class BulkConnection implements AutoCloseable {
         selector.selectedKeys().clear();
     }
 
-    private static long deadline(long timeoutMs) {
+    /** That many milliseconds from now. */
+    static long deadline(long timeoutMs) {
         return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
     }
 }

@@ -33,6 +33,7 @@ final class BulkCursor {
     private final Source source;
     private final Uuid segment;
     private final long last;
+    private final long timeoutMs;
     private final BulkTail tail;
     private int window = FIRST_WINDOW_BYTES;
     private long next;
@@ -42,26 +43,28 @@ final class BulkCursor {
     private CRC32C sum;
     private boolean resumed;
 
-    private BulkCursor(BulkPool pool, Source source, Uuid segment, long start, long last) {
+    private BulkCursor(BulkPool pool, Source source, Uuid segment, long start, long last,
+                       long timeoutMs) {
         this.pool = pool;
         this.source = source;
         this.segment = segment;
         this.next = start;
         this.last = last;
+        this.timeoutMs = timeoutMs;
         this.tail = new BulkTail(start);
     }
 
-    /** On a segment whose last byte is known. */
-    static BulkCursor ofSegment(BulkPool pool, Source source, Uuid segment, long start, long last)
+    /** On a segment whose last byte is known; the time is that of waiting for the next bytes. */
+    static BulkCursor ofSegment(BulkPool pool, Source source, Uuid segment, long start, long last, long timeoutMs)
             throws DaemonException {
-        BulkCursor cursor = new BulkCursor(pool, source, segment, start, last);
+        BulkCursor cursor = new BulkCursor(pool, source, segment, start, last, timeoutMs);
         cursor.ask();
         return cursor;
     }
 
     /** On an answer of whatever length, all of which is there. */
-    static BulkCursor ofAnswer(BulkPool pool, BulkPool.Begun begun) {
-        BulkCursor cursor = new BulkCursor(pool, null, null, 0, begun.header().length() - 1);
+    static BulkCursor ofAnswer(BulkPool pool, BulkPool.Begun begun, long timeoutMs) {
+        BulkCursor cursor = new BulkCursor(pool, null, null, 0, begun.header().length() - 1, timeoutMs);
         cursor.begin(begun);
         return cursor;
     }
@@ -107,7 +110,7 @@ final class BulkCursor {
 
     private int readSome(byte[] target, int at, int count) throws IOException {
         try {
-            return connection.read(target, at, count, pool.timeoutMs());
+            return connection.read(target, at, count, timeoutMs);
         } catch (EOFException cut) {
             end(false);
             if (!resumed) {

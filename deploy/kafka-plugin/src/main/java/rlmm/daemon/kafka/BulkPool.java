@@ -26,7 +26,6 @@ final class BulkPool implements AutoCloseable {
 
     private final PluginConfig config;
     private final PluginMetrics metrics;
-    private final long timeoutMs;
     private final Semaphore places;
     private final Deque<BulkConnection> idle = new ArrayDeque<>();
     /** The eldest first. */
@@ -36,7 +35,6 @@ final class BulkPool implements AutoCloseable {
     BulkPool(PluginConfig config, PluginMetrics metrics) {
         this.config = config;
         this.metrics = metrics;
-        this.timeoutMs = config.integer(PluginConfig.FETCH_TIMEOUT_MS);
         this.places = new Semaphore(config.integer(PluginConfig.FETCH_CONNECTIONS_MAX));
     }
 
@@ -45,20 +43,16 @@ final class BulkPool implements AutoCloseable {
     /** An answer that has begun, on a connection that has to be given back. */
     record Begun(BulkConnection connection, BulkConnection.Header header) { }
 
-    long timeoutMs() {
-        return timeoutMs;
-    }
-
     PluginMetrics metrics() {
         return metrics;
     }
 
     /**
-     * Sends a request, on a fresh connection where a kept one turns out to be dead.
+     * Sends a request, on a fresh connection where a kept one turns out to be dead; the deadline is for all of it.
      *
      * @throws DaemonException what the daemon answered, or that it did not
      */
-    Begun request(String method, Wire.Params params) throws DaemonException {
+    Begun request(String method, Wire.Params params, long timeoutMs) throws DaemonException {
         while (!places.tryAcquire()) {
             if (discardEldest()) {
                 continue;
@@ -68,9 +62,10 @@ final class BulkPool implements AutoCloseable {
         Begun begun = null;
         long started = System.nanoTime();
         try {
-            begun = requestKept(method, params);
+            long deadline = BulkConnection.deadline(timeoutMs);
+            begun = requestKept(method, params, deadline);
             if (begun == null) {
-                begun = requestFresh(method, params);
+                begun = begin(BulkConnection.open(config, deadline), method, params, deadline);
             }
             return begun;
         } catch (SocketTimeoutException late) {
@@ -88,11 +83,11 @@ final class BulkPool implements AutoCloseable {
     }
 
     /** Null when no kept connection works: the daemon was restarted since. */
-    private Begun requestKept(String method, Wire.Params params) throws IOException, DaemonException {
+    private Begun requestKept(String method, Wire.Params params, long deadline) throws IOException, DaemonException {
         BulkConnection kept;
         while ((kept = take()) != null) {
             try {
-                return begin(kept, method, params);
+                return begin(kept, method, params, deadline);
             } catch (InterruptedIOException notItsFault) {
                 throw notItsFault; // or nothing came in time, which is a subclass
             } catch (IOException stale) {
@@ -102,14 +97,10 @@ final class BulkPool implements AutoCloseable {
         return null;
     }
 
-    private Begun requestFresh(String method, Wire.Params params) throws IOException, DaemonException {
-        return begin(BulkConnection.open(config, timeoutMs), method, params);
-    }
-
-    private Begun begin(BulkConnection connection, String method, Wire.Params params)
+    private Begun begin(BulkConnection connection, String method, Wire.Params params, long deadline)
             throws IOException, DaemonException {
         try {
-            return new Begun(connection, connection.request(method, params, timeoutMs));
+            return new Begun(connection, connection.request(method, params, deadline));
         } catch (DaemonException answered) {
             if (answered.origin() == DaemonException.Origin.DAEMON) {
                 keep(connection);

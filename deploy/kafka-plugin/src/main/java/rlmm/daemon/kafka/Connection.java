@@ -144,13 +144,18 @@ final class Connection implements AutoCloseable {
         lock.lock();
         try {
             if (!open) {
-                throw DaemonException.disconnected("no daemon answers on " + config.socketPath());
+                throw away();
             }
             enqueue(call);
         } finally {
             lock.unlock();
         }
         selector.wakeup();
+    }
+
+    /** Why nothing is sent while the connection is not open. */
+    DaemonException away() {
+        return DaemonException.disconnected("no daemon answers on " + config.socketPath());
     }
 
     /** As {@link #submit}, for what has to be said before anybody else may speak. */

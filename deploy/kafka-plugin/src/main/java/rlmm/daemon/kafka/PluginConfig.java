@@ -25,6 +25,7 @@ final class PluginConfig {
     static final String HOLD_MS = "hold.ms";
     static final String COPY_TIMEOUT_MS = "copy.timeout.ms";
     static final String FETCH_TIMEOUT_MS = "fetch.timeout.ms";
+    static final String INDEX_TIMEOUT_MS = "index.timeout.ms";
     static final String DELETE_TIMEOUT_MS = "delete.timeout.ms";
     static final String DELETE_FAIL_FAST_MS = "delete.fail.fast.ms";
     static final String FETCH_CONNECTIONS_MAX = "fetch.connections.max";
@@ -55,6 +56,8 @@ final class PluginConfig {
             "Of copying one segment; a little more than the daemon's own copy.deadline_seconds.")
         .define(FETCH_TIMEOUT_MS, Type.INT, 30_000, Range.between(10, 3_600_000), Importance.MEDIUM,
             "How long a fetch waits for its next bytes.")
+        .define(INDEX_TIMEOUT_MS, Type.INT, 5_000, Range.between(10, 3_600_000), Importance.MEDIUM,
+            "Of fetching an index. A replica fetcher thread may wait: keep it well below replica.lag.time.max.ms.")
         .define(DELETE_TIMEOUT_MS, Type.INT, 5_000, Range.between(10, 600_000), Importance.MEDIUM,
             "Of deleting one segment. The broker may hold a lock meanwhile.")
         .define(DELETE_FAIL_FAST_MS, Type.INT, 60_000, Range.atLeast(0), Importance.LOW,

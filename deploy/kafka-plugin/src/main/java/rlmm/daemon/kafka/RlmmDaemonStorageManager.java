@@ -38,7 +38,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
     /** Everything that exists from {@code configure} to {@code close}. */
     private record Running(
         PluginMetrics metrics, Connection connection, Caller caller, BulkPool pool, FailFast failFast,
-        long holdMs, long copyTimeoutMs, long deleteTimeoutMs) { }
+        long holdMs, long copyTimeoutMs, long deleteTimeoutMs, long fetchTimeoutMs, long indexTimeoutMs) { }
 
     /** Called by the class loader that the broker made for {@code remote.log.storage.manager.class.path}. */
     public RlmmDaemonStorageManager() { }
@@ -58,7 +58,8 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
         running = new Running(metrics, connection, new Caller(connection, metrics, holdMs),
             new BulkPool(config, metrics),
             new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS), System::nanoTime),
-            holdMs, config.integer(PluginConfig.COPY_TIMEOUT_MS), config.integer(PluginConfig.DELETE_TIMEOUT_MS));
+            holdMs, config.integer(PluginConfig.COPY_TIMEOUT_MS), config.integer(PluginConfig.DELETE_TIMEOUT_MS),
+            config.integer(PluginConfig.FETCH_TIMEOUT_MS), config.integer(PluginConfig.INDEX_TIMEOUT_MS));
         connection.start();
     }
 
@@ -187,10 +188,10 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
         BulkCursor.Source source = (from, to) -> now.pool.request("fetch_log_segment", packer -> {
             packer.packArrayHeader(4);
             Wire.pack(packer, record);
-            packer.packLong(from).packLong(to).packLong(Caller.tellMs(now.pool.timeoutMs()));
-        });
-        return fetched(now, false, () -> new BulkStream(
-            BulkCursor.ofSegment(now.pool, source, segment, startPosition, last), startPosition));
+            packer.packLong(from).packLong(to).packLong(Caller.tellMs(now.fetchTimeoutMs));
+        }, now.fetchTimeoutMs);
+        return fetched(now, "fetch_log_segment", false, () -> new BulkStream(BulkCursor.ofSegment(
+            now.pool, source, segment, startPosition, last, now.fetchTimeoutMs), startPosition));
     }
 
     @Override
@@ -200,12 +201,12 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
         Objects.requireNonNull(indexType, "indexType");
         Running now = running();
         byte[] record = records.encode(metadata);
-        return fetched(now, indexType == IndexType.TRANSACTION, () ->
+        return fetched(now, "fetch_index", indexType == IndexType.TRANSACTION, () ->
             new BulkStream(BulkCursor.ofAnswer(now.pool, now.pool.request("fetch_index", packer -> {
                 packer.packArrayHeader(3);
                 Wire.pack(packer, record);
-                packer.packString(indexType.name()).packLong(Caller.tellMs(now.pool.timeoutMs()));
-            })), 0));
+                packer.packString(indexType.name()).packLong(Caller.tellMs(now.indexTimeoutMs));
+            }, now.indexTimeoutMs), now.indexTimeoutMs), 0));
     }
 
     @FunctionalInterface
@@ -214,23 +215,32 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
     }
 
     /** Held like a look-up: once more when the daemon was away or not ready. */
-    private static InputStream fetched(Running now, boolean transactionIndex, Opening opening)
+    private static InputStream fetched(Running now, String method, boolean transactionIndex, Opening opening)
             throws RemoteStorageException {
         long begun = System.nanoTime();
         try {
             try {
-                return opening.open();
+                return open(now, method, opening);
             } catch (DaemonException error) {
                 long leftMs = now.holdMs - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begun);
                 if (!error.mayPassSoon() || leftMs <= 0) {
                     throw error;
                 }
-                now.caller.hold("fetch", leftMs, !now.connection.isOpen());
-                return opening.open();
+                now.caller.hold(method, leftMs, !now.connection.isOpen());
+                return open(now, method, opening);
             }
         } catch (DaemonException error) {
             throw Errors.rethrow(Errors.ofFetch(error, transactionIndex));
         }
+    }
+
+    /** A daemon that was given up is not asked: where its process is stopped, each answer would cost a deadline. */
+    private static InputStream open(Running now, String method, Opening opening) throws DaemonException {
+        if (!now.connection.isOpen()) {
+            now.metrics.called(method, 0, false);
+            throw now.connection.away();
+        }
+        return opening.open();
     }
 
     // --- the rest

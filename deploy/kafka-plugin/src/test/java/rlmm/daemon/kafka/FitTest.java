@@ -35,7 +35,7 @@ final class FitTest {
                 }
                 PluginConfig config = new PluginConfig(configs, true);
                 DaemonException refusal = assertThrows(
-                    DaemonException.class, () -> BulkConnection.open(config, 5_000).close());
+                    DaemonException.class, () -> BulkConnection.open(config, BulkConnection.deadline(5_000)).close());
                 String advice = Greeting.advice(config, refusal);
                 assertTrue(advice.contains("daemon.broker_id") && advice.contains("socket.path"), advice);
             }

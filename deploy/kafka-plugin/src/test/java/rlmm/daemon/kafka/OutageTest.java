@@ -253,7 +253,17 @@ final class OutageTest {
         daemon.freeze();
         assertThrows(RemoteStorageException.class, () -> storage.deleteLogSegmentData(Segments.started(LED, 9, 9, 1)));
         Wait.until("it is given up, and the stream", () -> !connected("storage") && streams("Parked") == 0);
+        for (Use use : List.<Use>of(() -> storage.fetchLogSegment(stored, 1_000_000),
+                () -> storage.fetchIndex(stored, IndexType.LEADER_EPOCH))) {
+            String why = assertThrows(ReplicaNotAvailableException.class, use::please).getMessage();
+            assertTrue(why.contains("no daemon answers"), why + ": it was asked all the same");
+        }
         daemon.thaw();
+    }
+
+    @FunctionalInterface
+    private interface Use {
+        InputStream please() throws Exception;
     }
 
     private static long streams(String which) throws Exception {

@@ -15,6 +15,7 @@ import java.nio.channels.ServerSocketChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -30,6 +31,7 @@ import org.apache.kafka.common.errors.ReplicaNotAvailableException;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata.CustomMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageManager.IndexType;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -236,6 +238,48 @@ final class PatienceTest {
             ExecutionException error = assertThrows(ExecutionException.class, write::get);
             assertInstanceOf(ReplicaNotAvailableException.class, error.getCause());
             assertTrue(error.getMessage().contains("did not answer"), error.getMessage());
+        }
+    }
+
+    /** The broker's threads that ask: a replica fetcher, which nobody interrupts, readers, and copiers. */
+    @Test
+    void anIndexAFetchAndACopyEndAtDeadlinesOfTheirOwnOfWhichTheDaemonIsTold() throws Exception {
+        Path directory = Files.createTempDirectory("deadlines");
+        Segments.OnDisk of = Segments.write(directory, ORDERS, 0, 1);
+        try (RudeDaemon daemon = new RudeDaemon()) {
+            String why = silent(daemon, "index.timeout.ms", "fetch_index",
+                storage -> storage.fetchIndex(of.metadata(), IndexType.LEADER_EPOCH));
+            assertTrue(why.contains("did not answer fetch_index within 300 ms"), why);
+            assertEquals(150, daemon.params.get(2).asIntegerValue().asInt());
+            why = silent(daemon, "fetch.timeout.ms", "fetch_log_segment", storage -> storage.fetchLogSegment(of.metadata(), 0));
+            assertTrue(why.contains("did not answer fetch_log_segment within 300 ms"), why);
+            assertEquals(150, daemon.params.get(3).asIntegerValue().asInt());
+            why = silent(daemon, "copy.timeout.ms", "copy_log_segment_data",
+                storage -> storage.copyLogSegmentData(of.metadata(), of.data()));
+            assertTrue(why.contains("did not answer copy_log_segment_data within 300 ms"), why);
+            assertEquals(150, daemon.params.get(2).asIntegerValue().asInt());
+        } finally {
+            try (var files = Files.walk(directory)) {
+                for (Path file : files.sorted(java.util.Comparator.reverseOrder()).toList()) {
+                    Files.delete(file);
+                }
+            }
+        }
+    }
+
+    /** What is said of a call that is not answered, where this key is 300 ms and every other one of them 10 minutes. */
+    private static String silent(RudeDaemon daemon, String key, String method, Use<?> use) throws Exception {
+        Map<String, Object> configs = new HashMap<>(Map.of("index.timeout.ms", 600_000, "fetch.timeout.ms", 600_000,
+            "copy.timeout.ms", 600_000, "delete.timeout.ms", 600_000));
+        configs.put(key, 300);
+        daemon.answer(method, id -> new byte[0]);
+        try (RlmmDaemonStorageManager storage = new RlmmDaemonStorageManager()) {
+            storage.configure(daemon.configs(configs));
+            Wait.until("connected", () -> OutageTest.connected("storage", 9));
+            Exception error = assertThrows(Exception.class, () -> use.of(storage));
+            Class<?> expected = method.startsWith("copy") ? RemoteStorageException.class : ReplicaNotAvailableException.class;
+            assertEquals(expected, error.getClass());
+            return error.getMessage();
         }
     }
 
