@@ -213,7 +213,7 @@ class Fold:
         )
 
     def _defer(self, offset: int, value: bytes, sleeping: Sleeping) -> Deferred:
-        sleeping.put_aside(offset, value)
+        self.partitions.put_aside(sleeping, offset, value)
         self.deferred += 1
         return Deferred(value, sleeping.partition)
 

@@ -32,7 +32,7 @@ def rebase(fold: Fold, image: Image, stays: Callable[[TopicIdPartition], bool]) 
         if isinstance(present, Sleeping):
             sleeping = fold.partitions.sleep(image, number)
             for offset, value in since:
-                sleeping.put_aside(offset, value)
+                fold.partitions.put_aside(sleeping, offset, value)
         elif not (since or entry.held or stays(partition)):
             fold.partitions.sleep(image, number)
         elif len(since) <= SINCE_MAX:

@@ -115,13 +115,14 @@ class Sleeping:
         """What the events put aside take."""
         return 0 if self._aside is None else len(self._aside)
 
-    def put_aside(self, offset: int, value: bytes) -> None:
-        """Keep an event for later."""
+    def put_aside(self, offset: int, value: bytes) -> int:
+        """Keep an event for later; return how many bytes that takes."""
         if self._aside is None:
             self._aside = bytearray()
         self._aside += _EVENT.pack(offset, len(value))
         self._aside += value
         self.aside_events += 1
+        return _EVENT.size + len(value)
 
     def aside(self) -> Iterator[tuple[int, bytes]]:
         """Yield the events put aside, in order."""
@@ -142,6 +143,8 @@ class UserPartitions:
         self._all: dict[Partition, PartitionCache | Sleeping] = {}
         #: The same by `PartitionCache.prefix`, as records begin.
         self.by_prefix: dict[bytes, PartitionCache | Sleeping] = {}
+        #: What the events put aside take, of all that sleep.
+        self.aside_bytes = 0
         #: Called once when a table turns out to be damaged.
         self.on_damage: Callable[[str], None] = lambda _: None
 
@@ -223,6 +226,7 @@ class UserPartitions:
         if sleeping.late_writers:
             cache.late_writers = sleeping.late_writers
         self.add(cache)
+        self.aside_bytes -= sleeping.aside_bytes
         for offset, value in sleeping.aside():
             self._apply_aside(cache, offset, value)
         return cache
@@ -239,8 +243,14 @@ class UserPartitions:
         former = self._all.get(sleeping.partition)
         if former is not None and former.late_writers:
             sleeping.late_writers = former.late_writers
+        if isinstance(former, Sleeping):
+            self.aside_bytes -= former.aside_bytes
         self.lay(sleeping)
         return sleeping
+
+    def put_aside(self, sleeping: Sleeping, offset: int, value: bytes) -> None:
+        """Keep an event of one that sleeps for later."""
+        self.aside_bytes += sleeping.put_aside(offset, value)
 
     def damaged(self, image: Image, message: str) -> None:
         """A table of an image is damaged: tell the owner of the fold, once."""

@@ -301,6 +301,8 @@ class Layered:
         self.restarted = False
 
     def step(self):
+        asleep = [at for at in self.fold.partitions.at_rest() if isinstance(at, Sleeping)]
+        assert self.fold.partitions.aside_bytes == sum(at.aside_bytes for at in asleep)
         luck = self.rng.random()
         if self.drawn is not None:
             if luck < 0.3:
@@ -350,6 +352,7 @@ def test_a_snapshot_taken_while_events_arrive_forgets_and_repeats_nothing(seed):
         assert answers_of(there) == answers_of(cache)
         assert layered.restarted or there.late_writers == cache.late_writers
     assert layered.fold.holding == plain.holding
+    assert layered.fold.partitions.aside_bytes == 0, "all are awake now"
     if not layered.restarted:  # these count since the process began
         for name in ("applied", "repeated", "rejected", "unreadable"):
             assert getattr(layered.fold, name) == getattr(plain, name), name
@@ -466,6 +469,9 @@ def test_events_of_one_that_sleeps_are_put_aside_and_applied_when_somebody_asks(
     world.upload(1, 0, 9)
     _, world.fold = unsealing.in_place(snapshot_of(world.fold))
     assert isinstance(world.upload(2, 10, 19), Deferred)
+    sleeping = world.fold.partitions.peek(FOO)
+    assert isinstance(sleeping, Sleeping)
+    assert world.fold.partitions.aside_bytes == sleeping.aside_bytes > 2 * len(FOO.topic)
     assert world.fold.partitions.by_prefix[world.cache.prefix] is world.cache
     assert world.listed(0) == [1, 2]
     assert isinstance(world.put(update(2, FINISHED)), Repeated)

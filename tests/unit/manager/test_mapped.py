@@ -99,6 +99,29 @@ async def test_once_a_snapshot_is_written_the_overlay_is_gone_and_nothing_is_for
         assert segments_of(manager) == 60
 
 
+async def test_too_much_put_aside_makes_a_snapshot_due(rig, monkeypatch):
+    monkeypatch.setattr(snapshotter, "POLL_SECONDS", 0.01)
+    await filled(rig)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        follower = manager.fleet.followers[of(TP)]
+        partitions, image = follower.fold.partitions, follower.fold.image
+        monkeypatch.setattr(snapshotter, "ASIDE_BYTES", 1_000)
+        monkeypatch.setattr(snapshotter, "ASIDE_SHARE", 10**9)
+        number = 2_000
+        while partitions.aside_bytes <= 800:
+            assert follower.fold.image is image, "nothing was due yet"
+            await manager.log.append(of(TP), started(number, number, number, NEIGHBOUR))
+            await until(lambda: follower.fold.position == rig.store.partition(of(TP)).end)
+            number += 1
+        monkeypatch.setattr(snapshotter, "ASIDE_BYTES", 700)
+        await until(lambda: follower.fold.image is not image)
+        assert partitions.aside_bytes == 0
+        assert isinstance(partitions.peek(NEIGHBOUR), Sleeping)
+        assert sum(partitions.peek(NEIGHBOUR).segments_by_state) == 20 + number - 2_000
+
+
 async def test_a_damaged_table_is_found_in_the_background_and_the_log_replayed(rig):
     await filled(rig)
     (path,) = snapshot_files(rig)
