@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from rlmm_daemon.codec.api import SegmentFiles
+from rlmm_daemon.core.progress_floor import ProgressFloor
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.removal import Removal
@@ -50,7 +51,8 @@ class CopyOptions:
     #: Beyond these, a request is `overloaded`.
     waiting_max: int = 64
     deadline_seconds: float = 600.0
-    #: A copy that moved less within a window is ended as `storage_unavailable`.
+    #: A copy that moved less within a window of the storage's time is ended as
+    #: `storage_unavailable`.
     progress_floor_bytes_per_second: int = 16 * 1024
     progress_window_seconds: float = 60.0
     #: How long a step of the SPI waits for the apply of the event that must precede it.
@@ -148,7 +150,7 @@ class CopyJob:
             bytes_done=self.progress.bytes_done,
             bytes_total=self.progress.bytes_total,
             parts_done=self.progress.parts_done,
-            call=self.progress.call,
+            call=self.progress.call_in_flight,
             age_seconds=self._loop.time() - self._begun_at,
             waiters=self.waiters,
         )
@@ -210,7 +212,11 @@ class CopyJob:
         """Everything before COPY_SEGMENT_FINISHED is handed on; rolled back if it fails."""
         options = self._tools.options
         timers = [self._loop.call_later(options.deadline_seconds, self._deadline)]
-        self._watch(timers, bytes_before=-1)
+        floor = ProgressFloor(
+            bytes_per_second=options.progress_floor_bytes_per_second,
+            window_seconds=options.progress_window_seconds,
+        )
+        self._watch(timers, floor)
         try:
             if (reason := self._reason) is not None:  # stopped before it ran
                 raise reason
@@ -383,24 +389,21 @@ class CopyJob:
         seconds = self._tools.options.deadline_seconds
         self.stop(TimedOut(f"the copy took more than {seconds:g} s"))
 
-    def _watch(self, timers: list[asyncio.TimerHandle], *, bytes_before: int) -> None:
-        """Look once per window; `bytes_before` is -1 unless the last look was in the upload too."""
-        options, done = self._tools.options, self.progress.bytes_done
-        uploading = self.progress.phase == "upload"
-        floor = options.progress_floor_bytes_per_second * options.progress_window_seconds
-        if uploading and bytes_before >= 0 and done - bytes_before < floor:
+    def _watch(self, timers: list[asyncio.TimerHandle], floor: ProgressFloor) -> None:
+        """Look again and again whether the storage is too slow, while it is the storage's turn."""
+        progress = self.progress
+        waited = self._loop.time() if progress.calls is None else progress.calls.waited_seconds
+        if progress.phase != "upload":
+            floor.forget()
+        elif (slow := floor.look(progress.bytes_moved, waited)) is not None:
+            call = progress.call_in_flight
             self.stop(
                 StorageUnavailable(
-                    f"only {done - bytes_before} bytes in {options.progress_window_seconds:g} s",
-                    call=self.progress.call,
+                    f"only {slow.moved_bytes} bytes in {slow.seconds:.3g} s", call=call
                 )
             )
-        timers[1:] = [
-            self._loop.call_later(
-                options.progress_window_seconds,
-                lambda: self._watch(timers, bytes_before=done if uploading else -1),
-            )
-        ]
+        again = max(floor.left_seconds(waited), self._tools.options.progress_window_seconds / 60)
+        timers[1:] = [self._loop.call_later(again, lambda: self._watch(timers, floor))]
 
     def _enter(self, phase: str) -> None:
         now = self._loop.time()

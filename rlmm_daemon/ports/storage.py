@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
 
+from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.domain.errors import RlmmError
 
 #: The `reason` of a StorageUnavailable that is the broker's disk's fault, not the storage's.
@@ -71,14 +72,34 @@ class Progress:
     """
 
     phase: str = "queued"
-    #: Bytes known to be taken by the storage, over all objects.
+    #: Bytes known to be taken by the storage, over all objects; less by those of an attempt that
+    #: failed.
     bytes_done: int = 0
+    #: Those of attempts that failed.
+    bytes_taken_back: int = 0
     bytes_total: int = 0
     parts_done: int = 0
-    #: The call in flight in the storage's own words, for example "UploadPart 3 .log".
+    #: What a storage without `calls` does, in its own words, for example "copy .log".
     call: str = ""
+    #: The calls in flight, of a storage that has any; the event loop's thread alone.
+    calls: Calls | None = None
     #: Turns true before the first byte goes to the storage: from then on a retry is a new attempt.
     write_begun: bool = False
+
+    def moved(self, count: int) -> None:
+        """Count bytes that the storage took; below 0, those of an attempt that failed."""
+        self.bytes_done += count
+        self.bytes_taken_back -= min(count, 0)
+
+    @property
+    def bytes_moved(self) -> int:
+        """All bytes that the storage took, also those for nothing: it only grows."""
+        return self.bytes_done + self.bytes_taken_back
+
+    @property
+    def call_in_flight(self) -> str:
+        """The oldest call in flight in the storage's own words, "" for none."""
+        return self.call if self.calls is None else str(self.calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,9 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, records
+from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.progress_floor import ProgressFloor, TooSlow
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copier import Copier
@@ -39,6 +41,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.ports.storage import Progress
 from tests.unit.daemon.segments import (
     IDENTITY,
     LOG_BYTES,
@@ -51,6 +54,7 @@ from tests.unit.daemon.segments import (
 S = SegmentState
 REAL = Path(__file__).parents[2] / "data" / "segments"
 RECORD = records.encode(metadata())
+PATIENCE_SECONDS = 60
 OPTIONS = CopyOptions(apply_wait_seconds=0.5)
 
 
@@ -300,6 +304,82 @@ async def test_whatever_ends_a_copy_in_the_middle_rolls_it_back(world, why):
 
 
 # ---- the broker's own copies --------------------------------------------------------------------
+
+
+class Busy(SlowStorage):
+    """Keeps its calls, as S3 does; `step` is what it does with the copy in place of storing it."""
+
+    def __init__(self, step: Callable[[Progress, Calls], Any]) -> None:
+        super().__init__(MemoryBucket())
+        self.step = step
+
+    async def put_segment(self, objects, *, progress):
+        progress.calls = calls = Calls(asyncio.get_running_loop().time)
+        progress.phase, progress.write_begun = "upload", True
+        await self.step(progress, calls)
+        return await super().put_segment(objects, progress=progress)
+
+
+FLOOR = replace(
+    OPTIONS, progress_floor_bytes_per_second=1_000, progress_window_seconds=0.1, parallel_max=2
+)
+
+
+async def copied_while(world, options: CopyOptions, step: Any) -> Any:
+    busy = World(world.home, world.group, Busy(step))
+    await busy.bucket.open(IDENTITY)
+    return await _outcome(busy.new_copier(options).copy_segment(RECORD, busy.files))
+
+
+async def test_a_copy_that_waits_for_its_own_side_is_not_ended_by_the_floor(world):
+    async def step(_: Progress, calls: Calls) -> None:
+        await asyncio.sleep(0.5)
+        with calls.made("UploadPart 1 .log") as call:
+            call.ours()
+            await asyncio.sleep(0.5)
+
+    assert isinstance(await copied_while(world, FLOOR, step), bytes)
+
+
+async def test_a_copy_whose_storage_stands_still_is_ended_by_the_floor_with_the_call(world):
+    async def step(_: Progress, calls: Calls) -> None:
+        await asyncio.sleep(0.2)
+        with calls.made("UploadPart 2 .log"):
+            await asyncio.sleep(PATIENCE_SECONDS)
+
+    error = await copied_while(world, FLOOR, step)
+    assert isinstance(error, StorageUnavailable)
+    assert error.message.startswith("only 0 bytes in ")
+    assert error.fields["call"].startswith("UploadPart 2 .log (")
+
+
+async def test_bytes_that_were_sent_for_nothing_count_for_the_floor(world, monkeypatch):
+    """An attempt that failed is sent again: the storage took its bytes all the same."""
+    looked, real = asyncio.Event(), ProgressFloor.look
+
+    def look(floor: ProgressFloor, moved: int, waited: float) -> TooSlow | None:
+        looked.set()
+        return real(floor, moved, waited)
+
+    async def step(progress: Progress, calls: Calls) -> None:
+        with calls.made("PutObject .log"):
+            for _ in range(4):
+                progress.moved(1_000_000)
+                looked.clear()
+                await looked.wait()
+                progress.moved(-1_000_000)
+        assert (progress.bytes_done, progress.bytes_moved) == (0, 4_000_000)
+
+    monkeypatch.setattr(ProgressFloor, "look", look)
+    assert isinstance(await copied_while(world, FLOOR, step), bytes)
+
+
+async def test_a_copy_that_only_waits_for_its_own_side_has_its_deadline(world):
+    async def step(*_: object) -> None:
+        await asyncio.sleep(PATIENCE_SECONDS)
+
+    outcome = await copied_while(world, replace(FLOOR, deadline_seconds=0.5), step)
+    assert isinstance(outcome, TimedOut)
 
 
 async def test_a_broker_driven_copy_writes_no_metadata(world):

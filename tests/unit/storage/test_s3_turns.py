@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlmm_daemon.adapters.storage.s3 import Rates
 from rlmm_daemon.adapters.storage.s3.options import MIB
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import Reader
@@ -64,6 +65,80 @@ def test_copies_take_turns_at_the_places_for_parts():
         assert at[0] <= SLOTS + COPIES, "the first of all copies may fill the places once"
         waits = [after - before for before, after in itertools.pairwise(at)]
         assert max(waits) <= SLOTS + COPIES, begun
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_a_copy_that_waits_for_a_place_waits_for_no_storage():
+    async def main() -> None:
+        s3, stuck = StoringS3(), asyncio.Event()
+
+        async def on_part(key: str, number: int) -> None:
+            if (key, number) == ("first.log", 1):
+                await stuck.wait()
+
+        s3.on_part = on_part
+        storage = storage_on(
+            s3, part_size_bytes=MIB, multipart_threshold_bytes=1, parts_in_flight_max=1
+        )
+        first, second = Progress(), Progress()
+        async with asyncio.TaskGroup() as group:
+            for key, progress in (("first.log", first), ("second.log", second)):
+                rows = [(ObjectKind.LOG, key, Buffer(bytes(2 * MIB)))]
+                group.create_task(storage.put_segment(rows, progress=progress))
+            await asyncio.sleep(50)
+            assert first.call_in_flight == "UploadPart 1 .log (50 s)"
+            assert first.calls is not None
+            assert first.calls.waited_seconds == pytest.approx(50, abs=0.1)
+            assert second.call_in_flight == ""
+            assert second.calls is not None
+            assert second.calls.waited_seconds < 0.1
+            stuck.set()
+        assert (first.call_in_flight, second.call_in_flight) == ("", "")
+        await storage.close()
+
+    in_virtual_time(main())
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_the_call_that_is_stuck_is_named_while_others_go_through():
+    async def main() -> None:
+        s3, stuck = StoringS3(), asyncio.Event()
+
+        async def on_part(_: str, number: int) -> None:
+            if number == 2:
+                await stuck.wait()
+
+        s3.on_part = on_part
+        storage = storage_on(s3, part_size_bytes=MIB, multipart_threshold_bytes=1)
+        progress = Progress()
+        async with asyncio.TaskGroup() as group:
+            rows = [(ObjectKind.LOG, "a.log", Buffer(bytes(9 * MIB)))]
+            group.create_task(storage.put_segment(rows, progress=progress))
+            await asyncio.sleep(41)
+            assert progress.parts_done == 8
+            assert progress.call_in_flight == "UploadPart 2 .log (41 s)"
+            stuck.set()
+        await storage.close()
+
+    in_virtual_time(main())
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_a_copy_that_waits_for_the_rate_waits_for_no_storage():
+    async def main() -> None:
+        storage = storage_on(StoringS3(), rates=Rates(copy_bytes_per_second=MIB // 64))
+        progress = Progress()
+        async with asyncio.TaskGroup() as group:
+            rows = [(ObjectKind.LOG, "a.log", Buffer(bytes(MIB)))]
+            group.create_task(storage.put_segment(rows, progress=progress))
+            await asyncio.sleep(30)
+            assert 0 < progress.bytes_done < MIB
+            assert progress.call_in_flight == "PutObject .log (30 s)"
+            assert progress.calls is not None
+            assert progress.calls.waited_seconds < 0.1
+        await storage.close()
+
+    in_virtual_time(main())
 
 
 def test_those_who_wait_for_the_rate_go_in_the_order_in_which_they_came():

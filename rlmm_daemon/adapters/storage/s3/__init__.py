@@ -107,9 +107,10 @@ class S3Storage:
     ) -> Sequence[StoredObject]:
         """Store and verify; see `upload`."""
         assert objects, "a segment has objects"
+        upload = SegmentUpload(self._tools, objects, progress)
         await self._leftovers.retry()
         await self._leftovers.sweep_once(REMOVE_SECONDS)
-        return await SegmentUpload(self._tools, objects, progress).run()
+        return await upload.run()
 
     def fetch(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield the range as the network brings it."""

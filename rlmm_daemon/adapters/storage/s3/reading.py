@@ -17,6 +17,7 @@ from typing import Final, NoReturn, TypeVar
 import google_crc32c
 
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
+from rlmm_daemon.core.calls import Call
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, Source
 
@@ -99,6 +100,7 @@ class Body:
         self._size, self._blocks, self._rate, self._on_bytes = size, blocks, rate, on_bytes
         self._told = 0
         self._loop = asyncio.get_running_loop()
+        self._call: Call | None = None
         self._patience: asyncio.Timeout | None = None
         self._patience_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -110,8 +112,12 @@ class Body:
     def __len__(self) -> int:
         return self._size
 
-    def watch(self, patience: asyncio.Timeout, seconds: float) -> None:
-        """Let `patience` run out once the socket took nothing, or no answer came, for so long."""
+    def watch(self, call: Call, patience: asyncio.Timeout, seconds: float) -> None:
+        """Let `patience` run out once the socket took nothing, or no answer came, for so long.
+
+        `call` is told whose turn it is: the peer's, or ours to bring a block.
+        """
+        self._call = call
         self._patience, self._patience_seconds = patience, seconds
         self._timer = self._loop.call_later(seconds, self._look)
 
@@ -126,22 +132,33 @@ class Body:
         raise NotImplementedError("this body is streamed")
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._ours()
         try:
             async for block in self._blocks():
                 await self._rate.take(len(block))
                 if self._over:
                     raise ConnectionResetError("the call is over")
-                self._since = self._loop.time()
+                self._theirs()
                 yield block
                 # The next is asked for when the socket took this one.
-                self._since = None
+                self._ours()
                 self._told += len(block)
                 self._on_bytes(len(block))
         except RlmmError as error:
             self.failure = error
             raise
         # Everything was taken: now for the answer.
+        self._theirs()
+
+    def _ours(self) -> None:
+        self._since = None
+        if self._call is not None:
+            self._call.ours()
+
+    def _theirs(self) -> None:
         self._since = self._loop.time()
+        if self._call is not None:
+            self._call.theirs()
 
     def _look(self) -> None:
         """Look whether the peer is silent; rarely, as a timer for each block would cost more."""

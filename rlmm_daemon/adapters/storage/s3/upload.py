@@ -14,7 +14,7 @@ from typing import Any
 from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, told
 from rlmm_daemon.adapters.storage.s3.leftovers import Leftovers
-from rlmm_daemon.adapters.storage.s3.objects import head
+from rlmm_daemon.adapters.storage.s3.objects import Found, head
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import (
     Body,
@@ -25,6 +25,7 @@ from rlmm_daemon.adapters.storage.s3.reading import (
     joined_parts,
     version_of,
 )
+from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     RlmmError,
@@ -65,6 +66,7 @@ class SegmentUpload:
     def __init__(self, tools: Tools, rows: Sequence[Row], progress: Progress) -> None:
         self._tools, self._client = tools, tools.client
         self._rows, self._progress = rows, progress
+        self._calls = progress.calls = Calls(asyncio.get_running_loop().time)
         #: True from the moment at which the `.log` may become visible.
         self._log_sent = False
         #: Held by the one part, or object, of this copy that waits for a place.
@@ -114,9 +116,9 @@ class SegmentUpload:
             if crc32c != first[0] or version_of(source) != before:
                 raise ChecksumMismatch(f"the source of {key} changed while it was read", key=key)
             self._progress.write_begun = True
-            self._progress.call = f"PutObject {kind.value}"
             self._log_sent = self._log_sent or row is self._rows[-1]
             await self._send(
+                f"PutObject {kind.value}",
                 body,
                 lambda: self._client.s3.put_object(
                     **self._client.where(key),
@@ -138,7 +140,6 @@ class SegmentUpload:
     async def _begun(self, row: Row) -> AsyncIterator[_Multipart]:
         """Begin a multipart upload and abort it unless the block completed it."""
         kind, key, source = row
-        self._progress.call = f"CreateMultipartUpload {kind.value}"
         leftovers, uncertain = self._tools.leftovers, False
 
         def doubt() -> None:
@@ -146,12 +147,13 @@ class SegmentUpload:
             uncertain = True
 
         async def create() -> str:
-            answer = await self._client.s3.create_multipart_upload(
-                **self._client.where(key),
-                **self._client.as_written(),
-                ChecksumAlgorithm="CRC32C",
-                ChecksumType="FULL_OBJECT",
-            )
+            with self._calls.made(f"CreateMultipartUpload {kind.value}"):
+                answer = await self._client.s3.create_multipart_upload(
+                    **self._client.where(key),
+                    **self._client.as_written(),
+                    ChecksumAlgorithm="CRC32C",
+                    ChecksumType="FULL_OBJECT",
+                )
             return told(answer, "UploadId")
 
         upload_id = ""
@@ -222,9 +224,9 @@ class SegmentUpload:
     async def _send_part(
         self, upload: _Multipart, kind: ObjectKind, number: int, body: Body
     ) -> None:
-        self._progress.call = f"UploadPart {number} {kind.value}"
         checksum = checksum_text(upload.crc32c[number])
         answer = await self._send(
+            f"UploadPart {number} {kind.value}",
             body,
             lambda: self._client.s3.upload_part(
                 **self._client.where(upload.key),
@@ -242,19 +244,19 @@ class SegmentUpload:
 
     async def _complete(self, upload: _Multipart, row: Row, crc32c: int) -> StoredObject:
         kind, key, source = row
-        self._progress.call = f"CompleteMultipartUpload {kind.value}"
         self._log_sent = True
         parts = [upload.done[number] for number in sorted(upload.done)]
 
         async def complete() -> None:
             try:
-                await self._client.s3.complete_multipart_upload(
-                    **self._client.where(key),
-                    UploadId=upload.upload_id,
-                    MultipartUpload={"Parts": parts},
-                    ChecksumCRC32C=checksum_text(crc32c),
-                    ChecksumType="FULL_OBJECT",
-                )
+                with self._calls.made(f"CompleteMultipartUpload {kind.value}"):
+                    await self._client.s3.complete_multipart_upload(
+                        **self._client.where(key),
+                        UploadId=upload.upload_id,
+                        MultipartUpload={"Parts": parts},
+                        ChecksumCRC32C=checksum_text(crc32c),
+                        ChecksumType="FULL_OBJECT",
+                    )
             except VENDOR_ERRORS as error:
                 # An answer that was lost: the upload is gone because it became the object.
                 if code_of(error) != "NoSuchUpload":
@@ -270,8 +272,12 @@ class SegmentUpload:
 
     async def _verified(self, kind: ObjectKind, key: str, size: int, crc32c: int) -> StoredObject:
         """Return the object as the storage describes it; one that differs does not stay."""
-        self._progress.call = f"HeadObject {kind.value}"
-        found = await self._client.call("HeadObject", lambda: head(self._client, key), key=key)
+
+        async def look() -> Found | None:
+            with self._calls.made(f"HeadObject {kind.value}"):
+                return await head(self._client, key)
+
+        found = await self._client.call("HeadObject", look, key=key)
         if found is not None and (found.size, found.crc32c) == (size, crc32c):
             return StoredObject(key=key, size=size, crc32c=crc32c)
         if found is None:
@@ -306,17 +312,15 @@ class SegmentUpload:
         return crc32c, self._body(size, lambda: blocks_read(reader, source, offset, size))
 
     def _body(self, size: int, blocks: Callable[[], AsyncIterator[bytes]]) -> Body:
-        return Body(size, blocks, rate=self._tools.rate, on_bytes=self._moved)
+        return Body(size, blocks, rate=self._tools.rate, on_bytes=self._progress.moved)
 
-    def _moved(self, count: int) -> None:
-        self._progress.bytes_done += count
-
-    async def _send(self, body: Body, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _send(self, name: str, body: Body, call: Callable[[], Awaitable[Any]]) -> Any:
         try:
             # aiohttp bounds the wait for an answer, not the wait for the socket to take our bytes.
-            async with asyncio.timeout(None) as patience:
-                body.watch(patience, self._client.options.read_timeout)
-                return await call()
+            with self._calls.made(name) as made:
+                async with asyncio.timeout(None) as patience:
+                    body.watch(made, patience, self._client.options.read_timeout)
+                    return await call()
         except BaseException as error:
             body.take_back()
             if body.failure is not None and isinstance(error, Exception):
