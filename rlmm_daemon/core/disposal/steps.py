@@ -200,8 +200,8 @@ class DeleteFacts:
     never_finished: bool
     #: The copy that began it is known to have ended: it was this daemon's own.
     copy_ended: bool
-    #: No copy lives longer than this, counted from DELETE_SEGMENT_STARTED too.
-    copy_ms: int
+    #: No copy lives longer than this, counted from DELETE_SEGMENT_STARTED too; None: not known.
+    copy_ms: int | None
 
 
 _DELETE: Final[_Rows[DeleteFacts, DeleteStep]] = (
@@ -209,7 +209,12 @@ _DELETE: Final[_Rows[DeleteFacts, DeleteStep]] = (
     (lambda f: f.failed, DeleteStep.FAILED),
     (lambda f: not f.owner, DeleteStep.NOT_OURS),
     (lambda f: not f.topic_gone and f.age_ms <= f.stuck_ms, DeleteStep.WAIT),
-    (lambda f: f.never_finished and not f.copy_ended and f.age_ms <= f.copy_ms, DeleteStep.OBJECTS),
+    (
+        lambda f: (
+            f.never_finished and not f.copy_ended and (f.copy_ms is None or f.age_ms <= f.copy_ms)
+        ),
+        DeleteStep.OBJECTS,
+    ),
     (lambda _: True, DeleteStep.FINISH),
 )
 

@@ -242,9 +242,9 @@ class Cleaner:
             return
         peers = Peers()
         if self.owns(number):
-            await self._remove_marked(number, follower)
             peers = await self.tools.peers.look()
             self.segments.wait_for_copies_of(peers)
+            await self._remove_marked(number, follower)
         await Stuck(
             self.tools,
             self.segments,

@@ -74,7 +74,9 @@ class SegmentRemover:
         self._rate = RateLimit(options.segments_per_second_max, tools.clock.monotonic)
         self._busy: set[SegmentId] = set()
         #: No copy of any daemon lives longer, as far as presence files tell.
-        self.copy_ms = round(1000 * options.copy_deadline_seconds)
+        self._copy_ms = round(1000 * options.copy_deadline_seconds)
+        #: Whether they were ever all read.
+        self._looked = False
         #: Copies that ran in this process and have ended before their objects were deleted.
         self._ended: dict[SegmentId, None] = {}
         self.backoff = KeyBackoff(
@@ -87,7 +89,13 @@ class SegmentRemover:
     def wait_for_copies_of(self, peers: Peers) -> None:
         """Take in how long any daemon's copy may live; a look that failed never shortens it."""
         found = peers.copy_deadline_ms(self._tools.options.copy_deadline_seconds)
-        self.copy_ms = found if peers.complete else max(found, self.copy_ms)
+        self._copy_ms = found if peers.complete else max(found, self._copy_ms)
+        self._looked = self._looked or peers.complete
+
+    @property
+    def copy_ms(self) -> int | None:
+        """How long a copy of any daemon may live; None: not known yet."""
+        return self._copy_ms if self._looked else None
 
     async def remove(
         self,
@@ -291,6 +299,8 @@ class SegmentRemover:
             copy_ended=segment_id in self._ended,
             copy_ms=self.copy_ms,
         )
+        if self.copy_ms is None:
+            return delete_step(facts), tools.options.interval_seconds
         return delete_step(facts), max(0, self.copy_ms - age_ms) / 1000
 
     # Small things.

@@ -322,6 +322,22 @@ def test_a_delete_of_a_copy_that_never_finished_aborts_its_upload():
     run(scenario)
 
 
+def test_no_delete_of_a_copy_ends_before_it_is_known_how_long_copies_live():
+    """No presence file was read yet; another daemon may have a longer deadline than this one."""
+
+    async def scenario(world: CleanWorld) -> None:
+        world.facts.silent = True
+        await begun(world, broker_id=2)
+        world.put(world.updated(1, AT, S.DELETE_SEGMENT_STARTED, broker_id=2))
+        await asyncio.sleep(1.2 * HOUR)
+        assert world.state(1, AT) is S.DELETE_SEGMENT_STARTED
+        assert world.stored(AT) == []
+        world.facts.silent = False
+        await world.until(lambda: is_gone(world), 200)
+
+    run(scenario)
+
+
 def test_a_delete_of_a_topic_that_is_gone_is_ended_at_once():
     async def scenario(world: CleanWorld) -> None:
         await deleting(world)
