@@ -2,8 +2,8 @@
 
 `client` opens the connection and closes the traps of the stack, `retries` is the one rim where
 calls are bounded and repeated, `errors` says what each answer means, `upload` stores a segment,
-`objects` reads and deletes, `control` writes small objects conditionally, `leftovers` finds and
-aborts multipart uploads, `probe` tells what is allowed.
+`objects` reads, `deleting` deletes, `control` writes small objects conditionally, `leftovers` finds
+and aborts multipart uploads, `probe` tells what is allowed.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import random
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Final
 
-from rlmm_daemon.adapters.storage.s3 import control, listing, objects
+from rlmm_daemon.adapters.storage.s3 import control, deleting, listing, objects
 from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.leftovers import REMOVE_SECONDS, SWEEP_SECONDS, Leftovers
 from rlmm_daemon.adapters.storage.s3.objects import RangeReader
@@ -136,7 +136,7 @@ class S3Storage:
 
     async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
         """Delete in batches, with an outcome for each key."""
-        return await objects.delete(self._client, keys)
+        return await deleting.delete(self._client, keys)
 
     def list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
         """Yield pages of at most 1,000 keys, in the server's order."""

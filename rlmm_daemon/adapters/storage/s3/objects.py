@@ -1,8 +1,8 @@
-"""Single objects: what is there, ranges of it, and deletes with an outcome for each key."""
+"""Single objects: what is there, and ranges of it."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,19 +19,10 @@ from rlmm_daemon.adapters.storage.s3.errors import (
 )
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import checksum_value
-from rlmm_daemon.domain.errors import (
-    ChecksumMismatch,
-    ObjectMissing,
-    RlmmError,
-    StorageUnavailable,
-)
+from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.ports.storage import Version
 
-#: What one DeleteObjects takes.
-DELETE_KEYS_MAX: Final = 1_000
-NO_CONTENT: Final = 204
 NOT_FOUND: Final = 404
-NOT_IMPLEMENTED: Final = 501
 PARTIAL: Final = 206
 
 
@@ -227,61 +218,3 @@ def _first(answer: Any) -> int:
 def _total(answer: Any) -> int:
     text = str(answer.get("ContentRange", "")).rpartition("/")[2]
     return int(text) if text.isdigit() else length_told(answer)
-
-
-async def delete(client: Client, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
-    """Delete objects, the `.log` of each segment before its companions; an outcome for each key."""
-    outcome: dict[str, RlmmError | None] = {}
-    logs = [key for key in keys if key.endswith(".log")]
-    others = [key for key in keys if not key.endswith(".log")]
-    for group in (logs, others):
-        for first in range(0, len(group), DELETE_KEYS_MAX):
-            outcome |= await _delete_batch(client, group[first : first + DELETE_KEYS_MAX])
-    return {key: outcome[key] for key in keys}
-
-
-async def _delete_batch(client: Client, keys: Sequence[str]) -> dict[str, RlmmError | None]:
-    async def work() -> dict[str, RlmmError | None]:
-        answer = await client.s3.delete_objects(
-            **client.where(), Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        )
-        failed = {str(row.get("Key")): row for row in answer.get("Errors", [])}
-        return {key: _outcome(client, key, failed.get(key)) for key in keys}
-
-    try:
-        return await client.call("DeleteObjects", work, gate=client.writes)
-    except RlmmError as error:
-        if getattr(error.__cause__, "response", None) and (
-            status_of(error.__cause__ or error) == NOT_IMPLEMENTED
-        ):
-            return {key: await _delete_one(client, key) for key in keys}
-        return dict.fromkeys(keys, error)
-
-
-async def _delete_one(client: Client, key: str) -> RlmmError | None:
-    async def work() -> None:
-        try:
-            answer = await client.s3.delete_object(**client.where(key))
-        except VENDOR_ERRORS as error:
-            if code_of(error) != "NoSuchKey":
-                raise
-            return
-        if answer["ResponseMetadata"]["HTTPStatusCode"] != NO_CONTENT:
-            raise aiohttp.ClientPayloadError("not the answer to a delete")
-
-    try:
-        await client.call("DeleteObject", work, gate=client.writes, key=key)
-    except ObjectMissing:
-        return None
-    except RlmmError as error:
-        return error
-    return None
-
-
-def _outcome(client: Client, key: str, row: Any) -> RlmmError | None:
-    if row is None or row.get("Code") == "NoSuchKey":
-        return None
-    code, bucket = row.get("Code", ""), client.options.bucket
-    text = f"DeleteObject of {key} in bucket {bucket!r}: {row.get('Message', '')} ({code})"
-    reason = "denied" if code == "AccessDenied" else "refused"
-    return StorageUnavailable(text, reason=reason, call="DeleteObject")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import google_crc32c
 
-from rlmm_daemon.adapters.storage.s3 import control, listing, objects
+from rlmm_daemon.adapters.storage.s3 import control, deleting, listing, objects
 from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.errors import told
 from rlmm_daemon.adapters.storage.s3.leftovers import Leftovers
@@ -140,7 +140,7 @@ class Probe:
         await self._leftovers.abort(self._multipart_key, self._upload_id)
 
     async def _delete(self) -> None:
-        for error in (await objects.delete(self._client, [self._key])).values():
+        for error in (await deleting.delete(self._client, [self._key])).values():
             if error is not None:
                 raise error
 
