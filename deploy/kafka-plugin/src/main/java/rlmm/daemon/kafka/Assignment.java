@@ -21,7 +21,11 @@ import org.slf4j.LoggerFactory;
 final class Assignment {
     /** Below the daemon's limit of 4 MiB per frame, whatever the length of the names. */
     private static final int PARTITIONS_PER_FRAME = 12_000;
+    /** The first pause before the full set is said again; it doubles. */
     private static final long REPEAT_MS = 200;
+    /** Its bound where the daemon may take it at any moment, and where somebody has to change something first. */
+    private static final long REPEAT_SOON_MAX_MS = 800;
+    private static final long REPEAT_MAX_MS = 5_000;
     private static final long TIMEOUT_MS = 5_000;
     private static final Logger LOG = LoggerFactory.getLogger(Assignment.class);
 
@@ -29,6 +33,11 @@ final class Assignment {
     private final Map<TopicIdPartition, Boolean> leads = new HashMap<>();
     private boolean repeat;
     private long repeatAtNanos;
+    private long pauseMs = REPEAT_MS;
+    /** What the log said last of a refusal. */
+    private String complaint = "";
+    /** Said since the last full set, and not yet answered. */
+    private int unanswered;
     /** Answers to what was said on an older connection, or before the last full set, mean nothing. */
     private int generation;
 
@@ -60,6 +69,7 @@ final class Assignment {
 
     /** On a new connection, before anybody else may use it. */
     synchronized void greeted(Connection connection) {
+        pauseMs = REPEAT_MS;
         sayAll(connection);
         connection.open();
     }
@@ -74,6 +84,7 @@ final class Assignment {
     private void sayAll(Connection connection) {
         repeat = false;
         generation++;
+        unanswered = 0;
         List<TopicIdPartition> leaders = new ArrayList<>();
         List<TopicIdPartition> followers = new ArrayList<>();
         leads.forEach((partition, leader) -> (leader ? leaders : followers).add(partition));
@@ -106,9 +117,12 @@ final class Assignment {
 
     private void say(Connection connection, Call call) {
         int said = generation;
+        unanswered++;
         call.future.whenComplete((pages, error) -> {
-            if (error != null) {
-                refused(said, call.method, error);
+            if (error == null) {
+                taken(said);
+            } else {
+                refused(said, call.method, Caller.daemonException(error));
             }
         });
         try {
@@ -118,12 +132,26 @@ final class Assignment {
         }
     }
 
-    private synchronized void refused(int said, String method, Throwable error) {
-        if (said != generation) {
+    /** Once all is taken, the next refusal is a new one. */
+    private synchronized void taken(int said) {
+        if (said == generation && --unanswered == 0 && !repeat) {
+            pauseMs = REPEAT_MS;
+            complaint = "";
+        }
+    }
+
+    /** Logged once, however often the same is refused; said again after a pause, however much of it was refused. */
+    private synchronized void refused(int said, String method, DaemonException error) {
+        if (said != generation || repeat) {
             return;
         }
-        LOG.info("{} is said again as a whole: {}", method, error.getMessage());
+        if (!complaint.equals(error.getMessage())) {
+            complaint = error.getMessage();
+            LOG.info("{} is said again as a whole until it is taken: {}", method, complaint);
+        }
         repeat = true;
-        repeatAtNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(REPEAT_MS);
+        pauseMs = Math.min(pauseMs, error.isRetriable() ? REPEAT_SOON_MAX_MS : REPEAT_MAX_MS);
+        repeatAtNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(pauseMs);
+        pauseMs *= 2;
     }
 }

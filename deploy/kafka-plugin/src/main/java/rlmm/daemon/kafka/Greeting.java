@@ -15,6 +15,9 @@ final class Greeting {
     static final String METADATA = "metadata";
     static final String STORAGE = "storage";
 
+    private static final String ADD_USER = "Add the broker's user to [socket.rights.write] in the daemon's configuration,"
+        + " or its group (`rlmm`) to the broker's unit";
+
     private Greeting() { }
 
     /** The daemon's word on this connection. */
@@ -60,11 +63,10 @@ final class Greeting {
                 + ": point socket.path (now " + config.socketPath() + ") at this broker's own daemon, or set"
                 + " daemon.broker_id and daemon.cluster_id in that daemon's configuration to this broker's";
         }
-        return what;
+        return refusal.code() == DaemonException.UNAUTHORIZED ? what + ". " + ADD_USER : what;
     }
 
     static String adviceOnRights(Welcome welcome) {
-        return "The daemon gives this broker only " + welcome.rights() + ": add the broker's user to"
-            + " [socket.rights.write] in the daemon's configuration, or its group (`rlmm`) to the broker's unit";
+        return "The daemon gives this broker only " + welcome.rights() + ". " + ADD_USER;
     }
 }

@@ -43,6 +43,15 @@ final class FitTest {
     }
 
     @Test
+    void aUserWithoutAnyRightIsToldWhereToAddIt() {
+        PluginConfig config = new PluginConfig(Map.of("broker.id", 7, "cluster.id", "c"), true);
+        DaemonException refusal = DaemonException.answered(
+            DaemonException.UNAUTHORIZED, "unauthorized", "uid 7 has no right on this socket", Map.of());
+        String advice = Greeting.advice(config, refusal);
+        assertTrue(advice.startsWith("unauthorized: uid 7") && advice.contains("[socket.rights.write]"), advice);
+    }
+
+    @Test
     void anEmbeddedLogIsRefusedInAClusterOfSeveralBrokers() throws Exception {
         try (DaemonProcess daemon = DaemonProcess.started();
              RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {

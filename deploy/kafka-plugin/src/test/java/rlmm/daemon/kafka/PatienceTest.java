@@ -22,6 +22,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -294,6 +295,22 @@ final class PatienceTest {
             metadata.close();
             ExecutionException error = assertThrows(ExecutionException.class, () -> write.get(30, TimeUnit.SECONDS));
             assertInstanceOf(ReplicaNotAvailableException.class, error.getCause());
+        }
+    }
+
+    /** As for a user that may only read. Only lower bounds, as below. */
+    @Test
+    void announcementsThatAreRefusedAreSaidAgainMoreAndMoreSeldom() throws Exception {
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+            List<Long> said = new CopyOnWriteArrayList<>();
+            daemon.answer("replace_assignment", id -> {
+                said.add(System.nanoTime());
+                return RudeDaemon.error(id, DaemonException.UNAUTHORIZED);
+            });
+            metadata.configure(daemon.configs(Map.of()));
+            Wait.until("it is said six times", () -> said.size() >= 6);
+            long tookMs = TimeUnit.NANOSECONDS.toMillis(said.get(5) - said.get(0));
+            assertTrue(tookMs >= 200 + 400 + 800 + 1_600 + 3_200, tookMs + " ms");
         }
     }
 
