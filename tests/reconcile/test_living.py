@@ -1,5 +1,6 @@
 """Runs beside a real daemon that copies and deletes all the while, and a run that is killed."""
 
+import asyncio
 import json
 import os
 import signal
@@ -14,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlmm_daemon.client import Client
-from rlmm_daemon.config import load
+from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig
 from rlmm_daemon.config.reconcile import Spark as SparkConfig
-from rlmm_daemon.domain.ids import SegmentId
-from rlmm_daemon.reconcile import control, quarantine
+from rlmm_daemon.domain.ids import SegmentId, uuid_text
+from rlmm_daemon.reconcile import control, listing, quarantine
 from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest
 from tests.reconcile.world import DAY, World
@@ -41,6 +42,8 @@ class Traffic(threading.Thread):
         self._client, self._segment = client, segment
         self.stopped = threading.Event()
         self.copied = 0
+        #: Of which a delete was asked for, whether or not it is over.
+        self.doomed: set[str] = set()
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -51,6 +54,7 @@ class Traffic(threading.Thread):
                 self._client.copy_segment(metadata, self._segment.files)
                 self.copied += 1
                 if self.copied % 3:
+                    self.doomed.add(uuid_text(fresh))
                     self._client.delete_segment(metadata.partition, fresh)
         except BaseException as error:  # noqa: BLE001 - told by the test
             self.error = error
@@ -59,6 +63,10 @@ class Traffic(threading.Thread):
 def test_a_run_beside_a_busy_daemon_finds_nothing_wrong(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """From the second round on everything is two days old: only the order of the steps spares it.
+
+    A manifest of long ago names all that lives, so that whatever was condemned would be deleted.
+    """
     stocked = stocked_daemon.make(tmp_path)
     with stocked.daemon:
         stocked.stock()
@@ -69,17 +77,18 @@ def test_a_run_beside_a_busy_daemon_finds_nothing_wrong(
             spark=SparkConfig(shuffle_partitions=4),
             lineage=False,  # one segment's range is copied again and again
         )
+        asyncio.run(quarantine_everything(daemon))
         with stocked.daemon.client() as client:
             traffic = Traffic(client, stocked.next(0))
             traffic.start()
-            for _ in range(ROUNDS):
+            for number in range(ROUNDS):
                 before = traffic.copied
                 run = Run(
                     spark,
                     config,
                     daemon,
                     execute=True,
-                    now_ms=time.time_ns() // 1_000_000,
+                    now_ms=time.time_ns() // 1_000_000 + (2 * DAY if number else 0),
                     progress=lambda _stage: None,
                 )
                 night = run.whole()
@@ -88,11 +97,37 @@ def test_a_run_beside_a_busy_daemon_finds_nothing_wrong(
                 assert night.refused == []
                 found = pq.read_table(run.directory / "findings").to_pylist()
                 assert [row for row in found if row["severity"] == "high"] == []
-                assert night.condemned == night.quarantined == night.deleted == 0
+                # Two days on, the upload that goes on just now is one that nobody finishes.
+                condemned = [row for row in found if row["condemned"] and row["upload_id"] is None]
+                # Listed, then deleted before the log's end was asked for.
+                assert {row["kind"] for row in condemned} <= {"deleted_but_present"}
+                assert {row["segment_id"] for row in condemned} <= traffic.doomed
+                assert night.deleted == 0
+                assert number or night.condemned == 0, "nothing is a day old"
             traffic.stopped.set()
             traffic.join(WAIT_SECONDS)
         stocked.serves(0)
         stocked.serves(1)
+
+
+async def quarantine_everything(daemon: Config) -> None:
+    """Write a manifest of last week that names every object."""
+    found = [
+        Entry(
+            key=each.key,
+            size=each.size,
+            etag=each.etag,
+            modified_ms=each.modified_ms,
+            kind="orphan_object",
+        )
+        for part in listing.slices(daemon, [""])
+        for each in listing.objects(daemon, part)
+    ]
+    assert found
+    last_week = time.time_ns() // 1_000_000 - 8 * DAY
+    made = quarantine.manifests_of("earlier", 1, last_week, found)
+    async with control.opened(daemon) as storage:
+        await quarantine.write_manifests(storage, made)
 
 
 @pytest.mark.parametrize("after", range(1, KILLS + 1))

@@ -217,10 +217,32 @@ class World:
         behind = self.live(start=self.at + 500)
         self.store(behind)
         self.expect("offset_gap", behind)
+        self._lineages()
         self._forgotten()
         for key in ("stray.txt", f"{self.topic}-0/x.log", f"{self.topic}-0-<script>/[red]\x1b.log"):
             self.objects[key] = (5, self.now_ms - 9 * DAY)
             self.expect("unknown_key", key)
+
+    def _lineages(self) -> None:
+        """Add segments of several epochs, which follow each other within each, but for one gap."""
+        first = self.at + 10_000
+        for start, epochs, gap in (
+            (0, {6: 0, 7: 50}, False),
+            (50, {6: 50}, False),  # of the leader before, which had more of its epoch
+            (100, {7: 100, 8: 150}, False),
+            (300, {8: 300}, True),
+        ):
+            segment = dataclasses.replace(
+                self.segment(start=first + start),
+                segment_leader_epochs={
+                    LeaderEpoch(epoch): Offset(first + at) for epoch, at in epochs.items()
+                },
+            )
+            self.say(segment)
+            self.update(segment, S.COPY_SEGMENT_FINISHED)
+            self.store(segment)
+            if gap:
+                self.expect("offset_gap", segment)
 
     def _orphan(self, age_ms: int) -> SegmentMetadata:
         orphan = self.segment()
