@@ -1,4 +1,9 @@
-"""What `--execute` does: under a lease a plan, the deletions and the new manifests."""
+"""What `--execute` does: under a lease a plan, the deletions, the new manifests, and those that go.
+
+A run that is killed leaves each of these done or not done, one object or manifest at a time, and
+the next run sees which: what is deleted is in no listing, what is quarantined is in a manifest, and
+a manifest that goes names nothing that is there, so that with it or without it the same is planned.
+"""
 
 import asyncio
 import json
@@ -35,8 +40,10 @@ class Actor:
     #: Metadata partition -> where the run's log ended.
     ends: Mapping[int, int]
 
-    def act(self, found: Any, manifests: Mapping[str, Manifest]) -> None:
+    def act(self, found: Any, objects: Any, manifests: Mapping[str, Manifest]) -> None:
         """Delete what earlier manifests name and is condemned again, quarantine what is new.
+
+        Manifests that have nothing left to name are removed.
 
         `manifests` as they were when the run began: what is decided, is decided by those of then.
         A guard that speaks against it by now is noted as any other: `Night.refused`.
@@ -47,9 +54,11 @@ class Actor:
         known = quarantine.standing(manifests, self.safety, self.now_ms)
         condemned, beyond = oldest(found, known, 2 * self.safety.objects_max)
         plan = self._plan(condemned, manifests)
-        if plan.delete or plan.quarantine:
+        over = quarantine.over(manifests, self.safety, self.night.listed_at_ms)
+        settled = quarantine.settled(over, listed(objects, over)) if over else []
+        if plan.delete or plan.quarantine or settled:
             try:
-                plan = asyncio.run(self._carry_out(condemned))
+                plan = asyncio.run(self._carry_out(condemned, settled))
             except Refused as refused:
                 self.night.refused = refused.reasons
         self.night.left = plan.left + beyond
@@ -58,7 +67,7 @@ class Actor:
         totals = Totals(objects=self.night.objects, bytes=self.night.object_bytes)
         return quarantine.plan(condemned, manifests, totals, self.safety, self.now_ms)
 
-    async def _carry_out(self, condemned: Collection[Entry]) -> Plan:
+    async def _carry_out(self, condemned: Collection[Entry], settled: Collection[str] = ()) -> Plan:
         async with control.opened(self.daemon) as storage:
             lease = Holder(
                 storage,
@@ -79,9 +88,13 @@ class Actor:
             )
             try:
                 # Nobody else quarantines or deletes from here on: these manifests count.
-                plan = self._plan(condemned, (await look()).manifests)
+                manifests = (await look()).manifests
+                plan = self._plan(condemned, manifests)
                 await executor.delete(plan.delete)
                 await self._quarantine(storage, plan.quarantine, lease)
+                for name in settled:
+                    if name in manifests:
+                        await self._remove(storage, name, manifests[name], lease)
             finally:
                 self._note_done(executor.done)
                 await lease.release()
@@ -102,6 +115,19 @@ class Actor:
             {"quarantined": entry.key, "kind": entry.kind, "fence": lease.fence}
             for entry in entries
         )
+
+    async def _remove(
+        self, storage: RemoteStorage, name: str, manifest: Manifest, lease: Holder
+    ) -> None:
+        """Remove a manifest, unless what the listing missed is seen when it is asked for itself."""
+        await lease.renew()
+        if not await asyncio.to_thread(executing.none_left, self.daemon, manifest.entries):
+            return
+        said = {"entries": len(manifest.entries), "restored": manifest.restored}
+        self._note([{"removing_manifest": name, **said, "fence": lease.fence}])
+        key = quarantine.MANIFESTS + name
+        error = (await storage.delete([key]))[key]
+        self._note([{"removed_manifest": name, "error": None if error is None else error.message}])
 
     def _note(self, lines: Iterable[Mapping[str, object]]) -> None:
         """Append to the audit log; when this returns, the lines outlive a crash of the machine."""
@@ -136,6 +162,22 @@ def oldest(found: Any, known: Mapping[Identity, bool], limit: int) -> tuple[list
     taken = eligible.orderBy(functions.expr("due IS NULL"), "modified_ms", "key").take(limit)
     beyond = eligible.count() - limit if len(taken) == limit else 0
     return [quarantine.entry_of(row.asDict()) for row in taken], beyond
+
+
+def listed(objects: Any, manifests: Mapping[str, Manifest]) -> set[Identity]:
+    """Return which of the manifests' entries the listing shows as they were quarantined."""
+    every = {entry.identity for manifest in manifests.values() for entry in manifest.entries}
+    named = objects.sparkSession.createDataFrame(
+        sorted(every, key=str), "key string, etag string, second bigint, upload_id string"
+    )
+    same = (
+        "named.key = shown.key AND named.etag = coalesce(shown.etag, '')"
+        " AND named.second = shown.modified_ms DIV 1000 AND named.upload_id <=> shown.upload_id"
+    )
+    shown = objects.where("NOT noncurrent").alias("shown")
+    there = functions.broadcast(named).alias("named").join(shown, functions.expr(same))
+    rows = there.selectExpr("named.*").take(len(every))
+    return {(row["key"], row["etag"], row["second"], row["upload_id"]) for row in rows}
 
 
 def _now_ms() -> int:

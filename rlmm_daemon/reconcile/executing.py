@@ -117,14 +117,7 @@ class Executor:
             return "the log names its segment again"
         if entry.upload_id is not None:
             return ""
-        found = listing.look_up(self._config, entry.key)
-        if found is None:
-            return "gone already"
-        # No answer to HEAD has milliseconds.
-        whole = found.etag, found.modified_ms // 1_000
-        if whole != (entry.etag, entry.modified_ms // 1_000):
-            return "another object lies there now"
-        return ""
+        return what_changed(self._config, entry)
 
     def _note_all(self, reasons: Iterable[tuple[Entry, str]]) -> None:
         """Say in the audit log what is left alone, and what is about to be deleted."""
@@ -194,6 +187,24 @@ class Executor:
         except RlmmError as error:
             return error
         return None
+
+
+def what_changed(config: Config, entry: Entry) -> str:
+    """Return what has become of the object that an entry names; "": it is there as it was."""
+    found = listing.look_up(config, entry.key)
+    if found is None:
+        return "gone already"
+    # No answer to HEAD has milliseconds.
+    if (found.etag, found.modified_ms // 1_000) != (entry.etag, entry.modified_ms // 1_000):
+        return "another object lies there now"
+    return ""
+
+
+def none_left(config: Config, entries: Iterable[Entry]) -> bool:
+    """Return whether nothing of these is there as it was; uploads are not looked for."""
+    objects = [entry for entry in entries if entry.upload_id is None]
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as workers:
+        return all(workers.map(lambda entry: what_changed(config, entry), objects))
 
 
 def tail(

@@ -42,6 +42,7 @@ class LastLook:
     def __init__(self, daemon: Config, storage: RemoteStorage, *, started_ms: int) -> None:
         """`started_ms` is when the run began: of losses accepted before it, its plan knows."""
         self._daemon, self._storage, self._started_ms = daemon, storage, started_ms
+        self._manifests = quarantine.Manifests(storage)
 
     async def __call__(self) -> Seen:
         """Return what is true now.
@@ -53,7 +54,7 @@ class LastLook:
         """
         marker = await control.read_marker(self._storage)
         presences = await control.read_presences(self._storage)
-        manifests = await quarantine.read_manifests(self._storage)
+        manifests = await self._manifests.now()
         # Behind the presence files: no daemon can have told of more than is in the log by now.
         log = await asyncio.to_thread(log_reading.view, self._daemon)
         pairs = evidence.epochs_of(presences, log)

@@ -121,7 +121,7 @@ class Run:
         self.judged = True
         with self._stage("acting"):
             if self.night.execute and not self.night.refused:
-                self._actor(view).act(found, ours.manifests)
+                self._actor(view).act(found, objects, ours.manifests)
 
     # 1 to 3: what there is
 

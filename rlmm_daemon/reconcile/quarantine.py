@@ -3,7 +3,8 @@
 Quarantine is a list, not a place: objects stay where they are, named with size, ETag and
 LastModified. A later run deletes only what it condemns again by itself, what still matches all
 three, and what has been listed for the whole quarantine. `restore` takes a manifest out of force,
-and its objects are not quarantined again.
+and its objects are not quarantined again. A manifest whose quarantine is over and that names
+nothing that is still there goes: what became of its objects is in the audit logs.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -14,7 +15,7 @@ import msgspec
 
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
-from rlmm_daemon.ports.storage import RemoteStorage
+from rlmm_daemon.ports.storage import ObjectInfo, RemoteStorage
 from rlmm_daemon.reconcile import control
 
 MANIFESTS: Final = f"{control.HOME}manifests/"
@@ -22,6 +23,9 @@ MANIFESTS: Final = f"{control.HOME}manifests/"
 MANIFEST_BYTES_MAX: Final = 512 * 1024
 #: What an entry has more within a manifest than alone: two spaces in each of its lines.
 _INDENTED_BYTES: Final = 32
+#: Entries of all manifests together, so that a driver can hold them: ten nights of the most that
+#: one may quarantine. Beyond it nothing more is, until something was deleted or went by itself.
+ENTRIES_MAX: Final = 100_000
 #: Key, ETag, second of LastModified, upload id.
 Identity = tuple[str, str, int, str | None]
 
@@ -105,6 +109,26 @@ def restored(manifests: Mapping[str, Manifest]) -> frozenset[Identity]:
     )
 
 
+def over(
+    manifests: Mapping[str, Manifest], safety: Safety, listed_ms: int
+) -> Mapping[str, Manifest]:
+    """Return those whose quarantine was over when the listing was made, restored ones too."""
+    due_ms = listed_ms - safety.quarantine_hours * 3_600_000
+    return {name: each for name, each in manifests.items() if each.created_ms <= due_ms}
+
+
+def settled(over: Mapping[str, Manifest], there: Collection[Identity]) -> list[str]:
+    """Return those none of whose objects is there any more, by the name of the manifest.
+
+    One that was restored stays as long as anything that it spares.
+    """
+    return [
+        name
+        for name, manifest in over.items()
+        if not any(entry.identity in there for entry in manifest.entries)
+    ]
+
+
 def plan(
     condemned: Collection[Entry],
     manifests: Mapping[str, Manifest],
@@ -121,7 +145,8 @@ def plan(
     due = [entry for entry in oldest if known.get(entry.identity)]
     fresh = [entry for entry in oldest if entry.identity not in known]
     budget = _Budget(totals, safety)
-    deleted, quarantined = budget.taken_of(due), budget.taken_of(fresh)
+    room = max(ENTRIES_MAX - len(known), 0)
+    deleted, quarantined = budget.taken_of(due), budget.taken_of(fresh[:room])
     left = len(due) + len(fresh) - len(deleted) - len(quarantined)
     return Plan(delete=deleted, quarantine=quarantined, left=left)
 
@@ -162,20 +187,39 @@ def manifests_of(run: str, fence: int, now_ms: int, entries: Iterable[Entry]) ->
     ]
 
 
-async def read_manifests(storage: RemoteStorage) -> dict[str, Manifest]:
+async def read_manifests(storage: RemoteStorage) -> Mapping[str, Manifest]:
     """Return every manifest by its name.
 
     Raises:
         Malformed: one is damaged; nothing may be deleted beside it.
     """
-    found: dict[str, Manifest] = {}
-    async for page in storage.list(MANIFESTS):
-        for each in page:
-            control_object = await storage.get_control(each.key)
-            if control_object is not None:
-                name = each.key.removeprefix(MANIFESTS)
-                found[name] = control.decode(control_object.data, Manifest)
-    return found
+    return await Manifests(storage).now()
+
+
+class Manifests:
+    """What lies in the storage, asked for again and again: only what changed is read again."""
+
+    def __init__(self, storage: RemoteStorage) -> None:
+        self._storage = storage
+        #: By key, beside its row of the listing: another tag or time is another content.
+        self._read: dict[str, tuple[ObjectInfo, Manifest]] = {}
+
+    async def now(self) -> Mapping[str, Manifest]:
+        """Return every manifest by its name.
+
+        Raises:
+            Malformed: one is damaged; nothing may be deleted beside it.
+        """
+        found: dict[str, tuple[ObjectInfo, Manifest]] = {}
+        async for page in self._storage.list(MANIFESTS):
+            for row in page:
+                known = self._read.get(row.key)
+                if known is not None and known[0] == row:
+                    found[row.key] = known
+                elif (content := await self._storage.get_control(row.key)) is not None:
+                    found[row.key] = row, control.decode(content.data, Manifest)
+        self._read = found
+        return {key.removeprefix(MANIFESTS): manifest for key, (_, manifest) in found.items()}
 
 
 async def write_manifests(storage: RemoteStorage, manifests: Iterable[Manifest]) -> list[str]:

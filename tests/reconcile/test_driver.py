@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rlmm_daemon.reconcile import acting, evidence
-from rlmm_daemon.reconcile.quarantine import Entry
-from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, Kind, ddl
+from rlmm_daemon.reconcile.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, OBJECTS, Kind, ddl
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -47,3 +47,30 @@ def test_what_waits_or_was_restored_keeps_nothing_back_and_what_is_due_comes_fir
     assert acting.oldest(found, known, 3) == ([due, *fresh[:2]], 4)
     assert acting.oldest(found, known, 99) == ([due, *fresh, upload], 0)
     assert acting.oldest(found, {}, 1) == (waiting[:1], 56)
+
+
+def test_what_a_manifest_names_is_there_only_as_it_was(spark) -> None:
+    def entry(key: str, **more: Any) -> Entry:
+        told = {"size": 1, "etag": "e", "modified_ms": 7_001, "kind": "orphan_object", **more}
+        return Entry(key=key, **told)
+
+    there, upload = entry("there"), entry("there", etag="", upload_id="u")
+    others = [entry("gone"), entry("tag", etag="f"), entry("time", modified_ms=8_000),
+              entry("old"), entry("there", upload_id="v")]  # fmt: skip
+    rows = [
+        ("there", 1, 7_999, "e", None, False),
+        ("there", 0, 7_000, None, "u", False),
+        ("tag", 1, 7_001, "e", None, False),
+        ("time", 1, 7_001, "e", None, False),
+        ("old", 1, 7_001, "e", None, True),
+        ("stranger", 1, 7_001, "e", None, False),
+    ]
+    objects = spark.createDataFrame(rows, ddl(OBJECTS))
+    made = Manifest(run="r", fence=1, created_ms=0, entries=(there, *others))
+    second = Manifest(run="r", fence=1, created_ms=0, entries=(upload, there))
+    assert acting.listed(objects, {"a": made}) == {there.identity}
+    assert acting.listed(objects, {"a": made, "b": second}) == {there.identity, upload.identity}
+    assert (
+        acting.listed(objects, {"none": Manifest(run="r", fence=1, created_ms=0, entries=())})
+        == set()
+    )

@@ -4,12 +4,14 @@ import asyncio
 import json
 import shutil
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.codec import marker, records
 from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.config import load
@@ -61,7 +63,7 @@ class Site:
                 )  # fmt: skip
         return found
 
-    def act(self, condemned: list[Entry]) -> Night:
+    def act(self, condemned: list[Entry], settled: Collection[str] = ()) -> Night:
         """Carry out what a night condemned, as it does itself."""
         night = Night(run="r2", cluster=CLUSTER, listed_at_ms=NOW, execute=True)
         night.objects, night.object_bytes = 10_000, 10**12
@@ -73,14 +75,21 @@ class Site:
             now_ms=NOW,
             ends=self.ends,
         )
-        asyncio.run(actor._carry_out(condemned))
+        asyncio.run(actor._carry_out(condemned, settled))
         return night
 
-    def quarantined(self, entries: list[Entry]) -> str:
+    def quarantined(self, entries: list[Entry], run: str = "r1") -> str:
         """Leave a manifest that is old enough for its entries to be deleted."""
-        made = quarantine.manifests_of("r1", 1, NOW - 169 * HOUR, entries)
+        made = quarantine.manifests_of(run, 1, NOW - 169 * HOUR, entries)
         (name,) = asyncio.run(self._with(lambda storage: quarantine.write_manifests(storage, made)))
         return str(name)
+
+    def manifests(self) -> set[str]:
+        return {*asyncio.run(self._with(quarantine.read_manifests))}
+
+    def audit(self, word: str) -> list[dict[str, Any]]:
+        lines = map(json.loads, (self.world.home / "audit.jsonl").read_text().splitlines())
+        return [line for line in lines if word in line]
 
     def restore(self, name: str) -> None:
         asyncio.run(self._with(lambda storage: quarantine.restore(storage, name)))
@@ -273,6 +282,57 @@ def test_a_night_deletes_what_is_due_and_quarantines_what_is_new(site: Site) -> 
     assert [each["quarantined"] for each in lines if "quarantined" in each] == [
         each.key for each in others
     ]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_manifest_goes_only_when_none_of_its_objects_is_seen(
+    site: Site, *, restored: bool
+) -> None:
+    entries = site.entries(site.orphan)
+    name, other = site.quarantined(entries), site.quarantined(site.entries(site.live), run="r0")
+    if restored:
+        site.restore(name)
+    # The listing did not show them, for one an inventory of another prefix: that is a hint only.
+    site.act([], [name, "never.json"])
+    assert site.manifests() == {name, other}
+    for each in entries[:-1]:
+        (site.world.home / "remote" / each.key).unlink()
+    site.act([], [name])
+    assert site.manifests() == {name, other}
+    (site.world.home / "remote" / entries[-1].key).write_bytes(b"another object")
+    site.act([], [name])
+    assert site.manifests() == {other}
+    (line,) = site.audit("removing_manifest")
+    assert (line["removing_manifest"], line["restored"]) == (name, restored)
+    assert [line["error"] for line in site.audit("removed_manifest")] == [None]
+    site.act([], [name])
+    assert len(site.audit("removing_manifest")) == 1, "once more is harmless"
+
+
+def test_a_night_that_is_killed_while_manifests_go_is_ended_by_the_next(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = site.entries(site.orphan)
+    names = [site.quarantined([each], run=f"r{at}") for at, each in enumerate(entries)]
+    for each in entries:
+        (site.world.home / "remote" / each.key).unlink()
+    removals: list[str] = []
+    delete = LocalStorage.delete
+
+    async def dying(self: LocalStorage, keys: list[str]) -> Any:
+        done = await delete(self, keys)
+        removals.extend(keys)
+        if len(removals) == 2:
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(LocalStorage, "delete", dying)
+    with pytest.raises(KeyboardInterrupt):
+        site.act([], names)
+    assert site.manifests() == {*names[2:]}
+    assert len(site.audit("removing_manifest")) == 2, "said before it is done"
+    site.act([], names)
+    assert site.manifests() == set()
 
 
 def test_a_guard_that_speaks_against_it_by_now_stops_the_night(site: Site) -> None:

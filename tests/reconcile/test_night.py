@@ -25,7 +25,7 @@ from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
-from rlmm_daemon.reconcile import exports
+from rlmm_daemon.reconcile import exports, quarantine
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.summary import Night
@@ -125,18 +125,21 @@ def test_what_is_condemned_is_listed_first_and_deleted_a_quarantine_later(
     fresh.write_log()
     fresh.write_local()
 
-    run, night = reconcile(spark, fresh, execute=True)
+    _, night = reconcile(spark, fresh, execute=True)
     assert (night.quarantined, night.deleted) == (len(orphans), 0)
     assert all((fresh.home / "remote" / key).exists() for key in orphans)
-    again, night = reconcile(spark, fresh, execute=True, now_ms=NOW + DAY)
-    assert (night.quarantined, night.deleted) == (0, 0)
-    del run, again
+    (manifest,) = night.manifests
     last, night = reconcile(spark, fresh, execute=True, now_ms=NOW + 8 * DAY)
     assert night.deleted == len(orphans)
     assert not any((fresh.home / "remote" / key).exists() for key in orphans)
     audit = [json.loads(line) for line in (last.directory / "audit.jsonl").read_text().splitlines()]
     for word in ("deleting", "deleted"):
         assert sorted(line[word] for line in audit if word in line) == sorted(orphans)
+    kept = fresh.home / "remote" / quarantine.MANIFESTS / manifest
+    assert kept.exists()
+    _, night = reconcile(spark, fresh, execute=True, now_ms=NOW + 9 * DAY)
+    assert (night.quarantined, night.deleted) == (0, 0)
+    assert not kept.exists(), "there is nothing left that it names"
 
 
 def test_a_refused_run_still_reports(spark, world: World) -> None:

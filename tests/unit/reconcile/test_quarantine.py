@@ -8,6 +8,7 @@ from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec.marker import CONTROL_BYTES_MAX
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
+from rlmm_daemon.ports.storage import ControlObject
 from rlmm_daemon.reconcile import control, quarantine
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Holder, Lease, LeaseHeld
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest, Totals, plan
@@ -114,6 +115,58 @@ def test_a_listing_with_milliseconds_names_the_same_object_as_one_without() -> N
     other = msgspec.structs.replace(entry(), modified_ms=2_000)
     assert plan([whole], manifest(precise), MANY, SAFETY, NOW).delete == (whole,)
     assert plan([other], manifest(precise), MANY, SAFETY, NOW).quarantine == (other,)
+
+
+def test_there_is_room_for_so_many_entries_and_deletes_make_some() -> None:
+    waiting = [entry(n) for n in range(quarantine.ENTRIES_MAX - 3)]
+    fresh = [entry(-n) for n in range(1, 6)]
+    made = plan(fresh, manifest(*waiting, age_hours=1), MANY, SAFETY, NOW)
+    assert (made.quarantine, made.left) == (tuple(reversed(fresh))[:3], 2)
+    made = plan([*waiting, *fresh], manifest(*waiting, *fresh[:3]), MANY, SAFETY, NOW)
+    assert (len(made.delete), made.quarantine) == (SAFETY.objects_max, ())
+
+
+def test_a_manifest_goes_when_its_quarantine_is_over_and_nothing_of_it_is_left() -> None:
+    gone, left = entry(1), entry(2)
+    manifests = {
+        "gone": manifest(gone)["r-001.json"],
+        "part": manifest(gone, left)["r-001.json"],
+        "young": manifest(gone, age_hours=167)["r-001.json"],
+        "restored": manifest(gone, restored=True)["r-001.json"],
+        "spares": manifest(left, restored=True)["r-001.json"],
+    }
+    there = {left.identity, ("k1", "another", 0, None)}
+    over = quarantine.over(manifests, SAFETY, NOW)
+    assert over.keys() == {"gone", "part", "restored", "spares"}
+    assert quarantine.settled(over, there) == ["gone", "restored"]
+
+
+class Counting(MemoryStorage):
+    """A storage that knows what was read of it."""
+
+    read: list[str]
+
+    async def get_control(self, key: str) -> ControlObject | None:
+        self.read.append(key.rpartition("/")[2])
+        return await super().get_control(key)
+
+
+async def test_only_what_changed_is_read_again() -> None:
+    storage = Counting(clock=SystemClock())
+    await storage.open()
+    made = quarantine.manifests_of("run", 3, NOW, [entry(n) for n in range(5_001)])
+    first, second, *others = await quarantine.write_manifests(storage, made)
+    known, storage.read = quarantine.Manifests(storage), []
+    assert (await known.now()).keys() == {first, second, *others} == set(storage.read)
+    storage.read = []
+    assert len(await known.now()) == len(made)
+    assert storage.read == []
+    await quarantine.restore(storage, second)
+    storage.read = []
+    assert [name for name, each in (await known.now()).items() if each.restored] == [second]
+    assert storage.read == [second]
+    await storage.delete([quarantine.MANIFESTS + first])
+    assert (await known.now()).keys() == {second, *others}
 
 
 async def test_manifests_are_written_read_and_restored() -> None:
