@@ -1,15 +1,16 @@
 """Every interleaving of copies, deletes, leader changes, a crash, nights and a reconciling job.
 
 States are walked exhaustively, each judged by `core.disposal` and planned by `quarantine.plan`
-themselves; the job deletes one object at a time and may be killed before each. The claim: no object
-of a segment that is live, or that its copier counts on, is ever deleted. Then each guard is taken
-away in turn, from the fewest that are safe together, and the walk must find the loss: a guard that
-can go without harm guards nothing.
+themselves; the job reads the log's tail, looks at what it planned and deletes it, each in a step of
+its own, and may be killed before each. The claim: no object of a segment that is live, or that its
+copier counts on, is ever deleted. Then each guard is taken away in turn, from the fewest that are
+safe together, and the walk must find the loss: a guard that can go without harm guards nothing.
 
-Left out: the last look and the delete behind it are one step, so an id that is begun anew between
-the two (only `rlmm log repair` does that) is not walked; nor are a second job (the lease's tests),
-restored manifests, held segments, accepted losses, caps and the guards over the whole log, each of
-which only takes something out of a plan.
+One of them is no guard but what `executing` counts on: that no id is begun anew in the seconds
+between the tail's read and the delete (`quiet_window`). Without it the walk finds the loss too.
+
+Left out: a second job (the lease's tests), restored manifests, held segments, accepted losses, caps
+and the guards over the whole log, each of which only takes something out of a plan.
 """
 
 import functools
@@ -83,6 +84,8 @@ class Guards(NamedTuple):
     tail: bool = True
     #: A delete looks whether the object is still the one that was judged.
     same_object: bool = True
+    #: No copy of a segment that is about to be deleted begins, or puts, behind the tail's read.
+    quiet_window: bool = True
 
 
 class Bounds(NamedTuple):
@@ -93,6 +96,10 @@ class Bounds(NamedTuple):
     #: Objects put under one key.
     versions: int = 2
     crashes: bool = True
+
+
+#: Behind the tail's read, until the last delete.
+WINDOW = frozenset({"tail", "look", "delete"})
 
 
 class Loss(AssertionError):
@@ -123,8 +130,11 @@ def condemned(events: tuple[Event, ...], stored: Object, grace: bool) -> bool:  
 
 def steps(world: World, guards: Guards, bounds: Bounds) -> Iterator[World]:
     for at, segment in enumerate(world.segments):
+        planned = world.job.step in WINDOW and any(at == each for each, _ in world.job.plan)
         for after in segment_steps(segment, guards, bounds):
-            yield put(world, at, after)
+            copies = after.copier == "begun" != segment.copier or after.versions > segment.versions
+            if not (planned and copies and guards.quiet_window):
+                yield put(world, at, after)
     yield job_step(world, guards)
     # The job is killed, wherever it is: the next one begins with what was listed before.
     yield world._replace(job=Job(quarantined=world.job.quarantined))
@@ -197,7 +207,8 @@ def night(world: World) -> World:
 def job_step(world: World, guards: Guards) -> World:
     job = world.job
     first, second = ("list", "read") if guards.log_after_listing else ("read", "list")
-    todo = {"idle": first, first: second, second: "plan"}.get(job.step, "delete")
+    after = {"idle": first, first: second, second: "plan", "plan": "tail", "tail": "look"}
+    todo = after.get(job.step, "delete")
     match todo:
         case "list":
             listing = tuple(each.stored for each in world.segments)
@@ -208,8 +219,23 @@ def job_step(world: World, guards: Guards) -> World:
             return world._replace(job=job._replace(step=todo, read=read))
         case "plan":
             return world._replace(job=planned(world, guards))
+        case "tail":
+            known = (each for each in job.plan if not guards.tail or untouched(world, each[0]))
+            return world._replace(job=job._replace(step=todo, plan=tuple(known)))
+        case "look":
+            there = (each for each in job.plan if not guards.same_object or is_same(world, *each))
+            return world._replace(job=job._replace(step=todo, plan=tuple(there)))
         case _:
-            return executed(world, guards)
+            return executed(world)
+
+
+def untouched(world: World, at: int) -> bool:
+    return len(world.segments[at].events) <= world.job.read[at]
+
+
+def is_same(world: World, at: int, version: int) -> bool:
+    stored = world.segments[at].stored
+    return stored is not None and stored[0] == version
 
 
 @functools.cache
@@ -251,21 +277,19 @@ def planned(world: World, guards: Guards) -> Job:
     return job._replace(step="plan", plan=plan, fresh=fresh)
 
 
-def executed(world: World, guards: Guards) -> World:
-    """Delete the plan's next object, or list what is new behind the last one.
+def executed(world: World) -> World:
+    """Delete the plan's next object, whatever lies there now, or list what is new behind the last.
 
-    The last look and the delete are one step, as near as they can be.
+    A delete names a key: nothing of the object that was looked at goes with it.
     """
     job, after = world.job, world
     if not job.plan:
         listed = {*job.quarantined, *((at, version, 0) for at, version in job.fresh)}
         return world._replace(job=Job(quarantined=tuple(sorted(listed))))
-    (at, version), *rest = job.plan
+    (at, _), *rest = job.plan
     segment = world.segments[at]
-    after = world._replace(job=job._replace(plan=tuple(rest)))
-    if guards.tail and len(segment.events) > job.read[at]:
-        return after
-    if segment.stored is None or (guards.same_object and segment.stored[0] != version):
+    after = world._replace(job=job._replace(step="delete", plan=tuple(rest)))
+    if segment.stored is None:
         return after
     state = recorded(segment.events).state
     counted_on = segment.copier == "put" and state in {None, S.COPY_SEGMENT_STARTED}
@@ -303,6 +327,7 @@ ALONE = {
     "quarantine": ("started_first", "grace"),
     "tail": ("same_object",),
     "same_object": ("tail",),
+    "quiet_window": (),
 }
 assert ALONE.keys() == set(Guards._fields), "every guard is broken once"
 
