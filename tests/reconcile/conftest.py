@@ -6,6 +6,9 @@ import pytest
 
 from rlmm_daemon.config.reconcile import Spark
 
+#: Runs of seconds end before what C2 compiles pays.
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+
 if find_spec("pyspark") is None:
     collect_ignore_glob = ["test_*.py"]
 
@@ -14,8 +17,6 @@ if find_spec("pyspark") is None:
 def spark():
     from rlmm_daemon.reconcile.session import session  # noqa: PLC0415 - as above
 
-    # Runs of seconds end before what C2 compiles pays.
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    options = Spark(master="local[2]", driver_memory="1g", shuffle_partitions=4, settings=quick)
+    options = Spark(master="local[2]", driver_memory="1g", shuffle_partitions=4, settings=QUICK)
     with session(options) as found:
         yield found

@@ -1,16 +1,17 @@
 """Every form of `rlmm reconcile`: for people and machines, on a terminal, and every exit code."""
 
+import contextlib
 import fcntl
 import json
 import os
 import socket
 import struct
-import subprocess
-import sys
 import termios
+import threading
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -20,6 +21,7 @@ from rlmm_daemon.codec import marker
 from rlmm_daemon.reconcile import control, quarantine
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile.test_night import NOW
 from tests.reconcile.world import DAEMON_OF_KAFKA, DAY, PARTITIONS, World
 
@@ -49,49 +51,66 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.usefixtures("spark")
-def test_storage_and_log_that_agree_are_exit_code_0_in_both_forms(world: World) -> None:
+def test_storage_and_log_that_agree_are_exit_code_0(world: World) -> None:
     world.store(world.live())
-    file = configured(world)
-    run = told("run", "--config", file)
+    run = told("run", "--config", configured(world), "--json")
     assert run.exit_code == reconcile.CLEAN, run.output
-    assert "storage and log agree" in run.stdout
-    machines = told("run", "--config", file, "--json")
-    assert machines.exit_code == reconcile.CLEAN
-    summary = json.loads(machines.stdout)
+    summary = json.loads(run.stdout)
     assert (summary["findings"], summary["refused"], summary["execute"]) == ({}, [], False)
     assert "rlmm_reconcile_refused 0" in (world.home / "r.prom").read_text()
 
 
 @pytest.mark.usefixtures("spark")
-def test_findings_are_exit_code_1_and_a_refusal_is_4(world: World) -> None:
+def test_findings_are_exit_code_1_and_a_terminal_shows_how_far_the_run_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.everything()
     file = configured(world)
-    run = told("run", "--config", file)
-    assert run.exit_code == reconcile.FINDINGS, run.output
-    assert "missing_object" in run.stdout
-    assert "report.html" in run.stdout
-    assert "\x1b" not in run.stdout
-    world.write_control("daemons/1.json", marker.encode(world.presence(state="failed(x)")))
-    nasty = msgspec.structs.replace(world.presence(), cluster_id="[red]\x1b[31m\nrefused  forged")
-    world.write_control("daemons/2.json", marker.encode(nasty))
-    run = told("run", "--execute", "--config", file)
-    assert run.exit_code == reconcile.REFUSED
-    assert "is failed(x)" in run.stdout
-    assert "[red]" in run.stdout, "no markup to us"
-    assert "\x1b" not in run.stdout
-    assert "\nrefused  forged" not in run.stdout
-    machines = told("run", "--execute", "--config", file, "--json")
-    assert machines.exit_code == reconcile.REFUSED
-    assert json.loads(machines.stdout)["refused"]
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    code, shown = on_terminal("reconcile", "run", "--config", str(file))
+    assert code == reconcile.FINDINGS, shown[-2_000:]
+    for stage in ("listing", "judging", "confirming"):
+        assert stage in shown
+    assert "━" in shown, "a bar"
+    assert "missing_object" in shown
+    assert "report.html" in shown
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("as_json", [False, True])
-def test_what_can_not_be_read_whole_is_exit_code_5(world: World, *, as_json: bool) -> None:
+def test_a_refusal_is_exit_code_4_and_reports_all_the_same(world: World) -> None:
+    world.everything()
+    file = configured(world)
+    nasty = msgspec.structs.replace(world.presence(), cluster_id="[red]\x1b[31m\nrefused  forged")
+    for number, presence in (
+        (1, world.presence(state="failed(x)")),
+        (2, nasty),
+        (3, world.presence(ahead=1)),
+        (4, world.presence(epochs=1)),
+    ):
+        world.write_control(f"daemons/{number}.json", marker.encode(presence))
+    world.expect("foreign_cluster", "_rlmm/daemons/2.json")
+    run = told("run", "--execute", "--config", file)
+    assert run.exit_code == reconcile.REFUSED, run.output
+    assert "is failed(x)" in run.stdout
+    assert "the log ends at" in run.stdout
+    assert "which the log has otherwise" in run.stdout
+    assert "is of cluster '[red]" in run.stdout, "no markup to us"
+    assert "\x1b" not in run.stdout
+    assert "\nrefused  forged" not in run.stdout
+    assert "missing_object" in run.stdout
+    found = pq.read_table(world.home / "out" / "latest" / "findings").to_pylist()
+    assert {(row["kind"], row["segment_id"] or row["key"]) for row in found} == {*world.expected}
+    assert not any(row["condemned"] for row in found)
+    assert not (world.home / "remote" / quarantine.MANIFESTS).exists()
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_can_not_be_read_whole_is_exit_code_5(world: World) -> None:
     world.store(world.live())
     file = configured(world)
     (world.home / "log").rename(world.home / "elsewhere")
-    run = told("run", "--config", file, *(["--json"] if as_json else []))
+    run = told("run", "--config", file)
     assert run.exit_code == reconcile.INCOMPLETE, run.output
     assert "no event log" in run.output
 
@@ -210,35 +229,41 @@ def test_manifests_are_listed_and_restored_in_both_forms(world: World) -> None:
     assert "no manifest" in absent.output + str(absent.exception)
 
 
-def test_a_terminal_shows_how_far_the_run_is(world: World) -> None:
-    world.everything()
-    file = configured(world)
-    code, shown = on_terminal("reconcile", "run", "--config", str(file))
-    assert code == reconcile.FINDINGS, shown[-2_000:]
-    for stage in ("listing", "judging", "confirming"):
-        assert stage in shown
-    assert "━" in shown, "a bar"
-    assert "missing_object" in shown
+def test_people_are_told_that_all_agrees_and_machines_all_that_was_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    night = Night(run="r", cluster="c", listed_at_ms=1, execute=False)
+    reconcile._show(night, [], "/out")
+    assert "storage and log agree" in capsys.readouterr().out
+    night.refused = [f"reason {n}" for n in range(12)]
+    reconcile._show(night, [("high", "missing_object", 1, 2, "do")], "/out")
+    shown = capsys.readouterr().out
+    assert "storage and log agree" not in shown
+    assert "reason 9" in shown
+    assert "reason 10" not in shown
+    assert "and 2 reasons more" in shown
 
 
 def on_terminal(*words: str) -> tuple[int, str]:
     """Run `rlmm` on a terminal of its own; return the exit code and all that it was shown."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlmm_daemon", *words],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=os.environ | {"TERM": "xterm-256color"},
-    )
-    os.close(theirs)
     shown = bytearray()
-    try:
-        while piece := os.read(ours, 65_536):
-            shown += piece
-    except OSError:
-        pass  # how a terminal ends whose other side is closed
-    finally:
-        os.close(ours)
-    return process.wait(60), shown.decode(errors="replace")
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # how a terminal ends whose other side is closed
+            while piece := os.read(ours, 65_536):
+                shown.extend(piece)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with (
+        os.fdopen(theirs, "w", encoding="utf-8") as terminal,
+        contextlib.redirect_stdout(terminal),
+        contextlib.redirect_stderr(terminal),
+        pytest.raises(SystemExit) as ended,
+    ):
+        rlmm.main([*words])
+    reader.join(60)
+    os.close(ours)
+    return int(ended.value.code or 0), shown.decode(errors="replace")

@@ -37,6 +37,8 @@ pytestmark = [
     ),
 ]
 KEPT = "kept"
+#: As the tests' own Spark: see conftest.
+QUICK = "-XX:TieredStopAtLevel=1"
 MAIN = Path(rlmm_daemon.__file__).parent / "__main__.py"
 
 
@@ -170,8 +172,9 @@ def submitted(cluster: standalone.SparkCluster, world: World) -> dict[str, objec
     )
     command = [
         cluster.submit, "--master", cluster.master, "--driver-memory", "700m",
-        "--executor-memory", "1g", "--conf", "spark.driver.host=127.0.0.1", str(MAIN),
-        "reconcile", "run", "--config", str(config), "--json",
+        "--executor-memory", "1g", "--conf", "spark.driver.host=127.0.0.1",
+        "--driver-java-options", QUICK, "--conf", f"spark.executor.extraJavaOptions={QUICK}",
+        str(MAIN), "reconcile", "run", "--config", str(config), "--json",
     ]  # fmt: skip
     done = subprocess.run(
         command, env=cluster.environment, capture_output=True, text=True, timeout=800, check=False

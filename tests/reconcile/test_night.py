@@ -5,12 +5,11 @@ import shutil
 import time
 from pathlib import Path
 
-import msgspec
 import pyarrow.parquet as pq
 import pytest
 
 from rlmm_daemon.cli import export_parquet
-from rlmm_daemon.codec import marker, records
+from rlmm_daemon.codec import records
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import (
     ExportMetadata,
@@ -140,21 +139,6 @@ def test_what_is_condemned_is_listed_first_and_deleted_a_quarantine_later(
     _, night = reconcile(spark, fresh, execute=True, now_ms=NOW + 9 * DAY)
     assert (night.quarantined, night.deleted) == (0, 0)
     assert not kept.exists(), "there is nothing left that it names"
-
-
-def test_a_refused_run_still_reports(spark, world: World) -> None:
-    world.write_control("daemons/1.json", marker.encode(world.presence(ahead=1)))
-    world.write_control("daemons/2.json", marker.encode(world.presence(epochs=1)))
-    stranger = msgspec.structs.replace(world.presence(), cluster_id="another")
-    world.write_control("daemons/9.json", marker.encode(stranger))
-    world.expect("foreign_cluster", "_rlmm/daemons/9.json")
-    run, night = reconcile(spark, world, execute=True)
-    assert "the log ends at" in night.refused[0]
-    assert "which the log has otherwise" in night.refused[1]
-    assert "is of cluster 'another'" in night.refused[2]
-    assert found_by(run).keys() == world.expected.keys()
-    assert not any(found_by(run).values())
-    assert night.quarantined == 0
 
 
 def test_a_log_without_its_head_condemns_nothing_until_a_snapshot_covers_it(
