@@ -31,6 +31,8 @@ TREND_RUNS: Final = 30
 _RUN: Final = re.compile(r"\d{8}T\d{9}Z")
 _GB: Final = 10**9
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+#: What is not there costs nothing.
+_ABSENT: Final = frozenset({Finding.MISSING_OBJECT, Finding.PARTIAL_SEGMENT, Finding.OFFSET_GAP})
 _ORDER: Final = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
 
 
@@ -119,7 +121,7 @@ def page(night: Night, earlier: Sequence[Mapping[str, Any]], output: Output) -> 
         condemned_bytes=human(night.condemned_bytes),
         cost=_cost(night.condemned_bytes, output),
         kinds=_kinds(night, output),
-        offenders=_offenders(night),
+        offenders=_offenders(night, output),
         refused=_notes(night) + _refused(night),
         done=_done(night),
         trend=_trend([*earlier, asdict(night)]),
@@ -219,13 +221,17 @@ def _cost(size: int, output: Output) -> str:
     return f"about {size / _GB * output.price_per_gb_month:,.2f} {output.currency} a month"
 
 
+def _cost_of(kind: str, size: int, output: Output) -> str:
+    return "" if Finding(kind) in _ABSENT else _cost(size, output)
+
+
 def _kinds(night: Night, output: Output) -> str:
     body = []
     largest = max((size for _, size in night.findings.values()), default=0) or 1
     for severity, kind, number, size, action in rows(night):
         rule = RULES[Finding(kind)]
         fate = "may be quarantined" if Finding(kind) in CONDEMNABLE else "report only"
-        cost = _cost(size, output)
+        cost = _cost_of(kind, size, output)
         body.append(
             f'<tr><td><span class="tag {severity}">{severity}</span></td>'
             f"<td><b>{kind}</b><br><small>{_text(rule.meaning)}; {fate}</small></td>"
@@ -236,11 +242,12 @@ def _kinds(night: Night, output: Output) -> str:
     return "".join(body) or '<tr><td colspan="5">Nothing.</td></tr>'
 
 
-def _offenders(night: Night) -> str:
+def _offenders(night: Night, output: Output) -> str:
     return (
         "".join(
             f'<tr><td class="name">{_text(topic) or "-"}</td><td>{_text(kind)}</td>'
-            f'<td class="n">{number:,}</td><td class="n">{human(size)}</td>'
+            f'<td class="n">{number:,}</td><td class="n">{human(size)}'
+            f"<br><small>{_text(_cost_of(kind, size, output))}</small></td>"
             f'<td class="n">{_age(oldest)}</td></tr>'
             for kind, topic, number, size, oldest in night.offenders
         )

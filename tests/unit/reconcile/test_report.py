@@ -65,6 +65,25 @@ def test_a_price_becomes_a_cost() -> None:
     assert "a month" not in report.page(night(), [], Output())
 
 
+def test_each_topic_is_told_what_it_costs_and_what_is_not_there_costs_nothing() -> None:
+    worst = [(kind, "orders", 2, 3_000_000_000, 90_000_000) for kind in Finding]
+    found = {kind.value: (1, 5_000_000_000) for kind in Finding}
+    shown = night(offenders=worst, findings=found)
+    text = report.page(shown, [], Output(price_per_gb_month=0.02, currency="EUR"))
+    here = len(Finding) - len(("missing_object", "partial_segment", "offset_gap"))
+    assert text.count("about 0.06 EUR a month") == here, "by topic"
+    assert text.count("about 0.10 EUR a month") == here, "by kind"
+    assert "a month" not in report.page(shown, [], Output())
+
+
+def test_the_page_is_light_or_dark_as_its_reader_likes_it() -> None:
+    text = report.page(night(), [], Output())
+    light, dark = re.findall(r":root \{(.*?)\}", text, re.DOTALL)
+    assert "@media (prefers-color-scheme: dark)" in text
+    colours = [set(re.findall(r"--(\w+): #", each)) for each in (light, dark)]
+    assert colours[0] == colours[1] == {*re.findall(r"var\(--(\w+)\)", text)}
+
+
 def test_every_kind_has_a_metric_even_when_nothing_was_found() -> None:
     text = report.metrics(night(findings={}))
     for kind in Finding:
