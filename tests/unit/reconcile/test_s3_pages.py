@@ -1,12 +1,13 @@
 """Every key of a bucket is listed once, whatever its name, or the listing is an error."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from rlmm_daemon.reconcile import listing
+from rlmm_daemon.reconcile import listing, s3_client
 from rlmm_daemon.reconcile.errors import Incomplete
 from tests.unit.reconcile.bucket import SECRET, Bucket, serving
 
@@ -67,6 +68,33 @@ def test_a_listing_that_is_cut_anywhere_is_an_error(
         [*listing.objects(bucket.config, part)]
     bucket.fails = lambda _query: None
     assert len([*listing.objects(bucket.config, part)]) == len(bucket.keys)
+
+
+def test_a_server_that_asks_for_less_is_asked_again_later(bucket: Bucket) -> None:
+    bucket.page_keys = 10
+    bucket.keys = [f"p/{number:03}" for number in range(30)]
+    asked: dict[str, list[float]] = {}
+
+    def fails(query: dict[str, str]) -> tuple[int, str] | None:
+        page = query.get("continuation-token") or query.get("start-after", "")
+        asked.setdefault(page, []).append(time.monotonic())
+        return (503, "SlowDown") if len(asked) > 1 and len(asked[page]) <= 2 else None
+
+    bucket.fails = fails
+    found = [each.key for each in listing.objects(bucket.config, listing.Slice("p/"))]
+    assert sorted(found) == sorted(bucket.keys)
+    first, second, third = asked["p/009"]
+    assert min(second - first, third - second) > 0.05, "it was asked again at once"
+
+
+def test_a_server_that_asks_for_less_for_ever_is_an_error(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_client, "_ATTEMPTS", 2)
+    bucket.keys = ["p/1"]
+    bucket.fails = lambda _query: (503, "SlowDown")
+    with pytest.raises(Incomplete, match=r"cut short: .*503"):
+        [*listing.objects(bucket.config, listing.Slice("p/"))]
 
 
 def test_keys_that_come_in_no_order_are_not_cut_into_slices(bucket: Bucket) -> None:
