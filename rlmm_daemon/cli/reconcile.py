@@ -8,7 +8,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
@@ -135,7 +135,7 @@ def manifests(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """List what earlier runs have quarantined."""
     from rlmm_daemon.reconcile import control, quarantine
 
-    async def work() -> dict[str, quarantine.Manifest]:
+    async def work() -> Mapping[str, quarantine.Manifest]:
         async with control.opened(load(load_reconcile(file, overrides).daemon_config)) as storage:
             return await quarantine.read_manifests(storage)
 
@@ -157,7 +157,7 @@ def manifests(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @_config_options
 def restore(manifest: str, *, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Take a manifest out of force: its objects stay, and are not quarantined again."""
-    from rlmm_daemon.reconcile import control, quarantine, tagging
+    from rlmm_daemon.reconcile import control, executing, quarantine, tagging
 
     daemon = load(load_reconcile(file, overrides).daemon_config)
 
@@ -168,10 +168,11 @@ def restore(manifest: str, *, file: str, overrides: tuple[str, ...], as_json: bo
     restored = asyncio.run(work())
     keys = [entry.key for entry in restored.entries if entry.upload_id is None]
     tagging.tag_all(daemon, keys, None)
+    left = executing.left(daemon, restored.entries)
     if as_json:
-        show_json({"manifest": manifest, "objects": len(restored.entries)})
+        show_json({"manifest": manifest, "objects": len(keys), "left": left})
     else:
-        click.echo(f"restored {len(restored.entries):,} objects of {manifest}")
+        click.echo(f"restored {manifest}: {left:,} of its {len(keys):,} objects are still there")
 
 
 @contextmanager

@@ -98,6 +98,8 @@ class Actor:
             finally:
                 self._note_done(executor.done)
                 await lease.release()
+        # Without the lease, which is for deletes: a tag says what the manifest said when it was
+        # written, and harms nothing where another run has gone on since.
         keys = [entry.key for entry in plan.quarantine if entry.upload_id is None]
         self.night.tagged = await asyncio.to_thread(
             tagging.tag_all, self.daemon, keys, self.night.run
@@ -121,7 +123,7 @@ class Actor:
     ) -> None:
         """Remove a manifest, unless what the listing missed is seen when it is asked for itself."""
         await lease.renew()
-        if not await asyncio.to_thread(executing.none_left, self.daemon, manifest.entries):
+        if await asyncio.to_thread(executing.left, self.daemon, manifest.entries):
             return
         said = {"entries": len(manifest.entries), "restored": manifest.restored}
         self._note([{"removing_manifest": name, **said, "fence": lease.fence}])

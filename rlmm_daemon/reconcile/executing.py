@@ -200,11 +200,12 @@ def what_changed(config: Config, entry: Entry) -> str:
     return ""
 
 
-def none_left(config: Config, entries: Iterable[Entry]) -> bool:
-    """Return whether nothing of these is there as it was; uploads are not looked for."""
+def left(config: Config, entries: Iterable[Entry]) -> int:
+    """Return how many of these are there as they were; uploads are not looked for."""
     objects = [entry for entry in entries if entry.upload_id is None]
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as workers:
-        return all(workers.map(lambda entry: what_changed(config, entry), objects))
+        changes = workers.map(lambda entry: what_changed(config, entry), objects)
+        return sum(not change for change in changes)
 
 
 def tail(

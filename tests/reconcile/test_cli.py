@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 from rlmm_daemon.cli import reconcile
 from rlmm_daemon.cli.group import main as rlmm
 from rlmm_daemon.codec import marker
-from rlmm_daemon.reconcile import control, quarantine
+from rlmm_daemon.config import load
+from rlmm_daemon.reconcile import control, listing, quarantine
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest
 from rlmm_daemon.reconcile.summary import Night
@@ -209,9 +210,16 @@ def test_a_record_is_accepted_in_both_forms(world: World) -> None:
 
 
 def test_manifests_are_listed_and_restored_in_both_forms(world: World) -> None:
+    world.store(world.live())
     file = configured(world)
-    entry = Entry(key="k\x1b[31m", size=10, etag="e", modified_ms=1, kind="orphan_object")
-    made = Manifest(run="r", fence=1, created_ms=NOW, entries=(entry,))
+    gone = Entry(key="k\x1b[31m", size=10, etag="e", modified_ms=1, kind="orphan_object")
+    there = next(iter(world.objects))
+    found = listing.look_up(load(world.home / "rlmm.toml"), there)
+    assert found is not None
+    kept = Entry(
+        key=there, size=1, etag=found.etag, modified_ms=found.modified_ms, kind="orphan_object"
+    )
+    made = Manifest(run="r", fence=1, created_ms=NOW, entries=(gone, kept))
     place = f"{quarantine.MANIFESTS}r-001.json".removeprefix("_rlmm/")
     world.write_control(place, control.encode(made))
     shown = told("manifests", "--config", file)
@@ -219,9 +227,9 @@ def test_manifests_are_listed_and_restored_in_both_forms(world: World) -> None:
     assert "r-001.json" in shown.stdout
     assert json.loads(told("manifests", "--config", file, "--json").stdout)["r-001.json"]
     back = told("restore", "r-001.json", "--config", file)
-    assert back.stdout == "restored 1 objects of r-001.json\n"
+    assert back.stdout == "restored r-001.json: 1 of its 2 objects are still there\n"
     machines = json.loads(told("restore", "r-001.json", "--config", file, "--json").stdout)
-    assert machines == {"manifest": "r-001.json", "objects": 1}
+    assert machines == {"manifest": "r-001.json", "objects": 2, "left": 1}
     listed = json.loads(told("manifests", "--config", file, "--json").stdout)
     assert listed["r-001.json"]["restored"]
     absent = told("restore", "none.json", "--config", file)
