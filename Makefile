@@ -178,8 +178,9 @@ test-reconcile: install-spark ## The nightly job's tests, on a real Spark, S3 an
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/reconcile tests/unit/reconcile
 
 soak-reconcile: install-spark ## Many nights beside busy daemons, and many that are killed
-	RLMM_TEST_RECONCILE_ROUNDS=20 RLMM_TEST_RECONCILE_KILLS=6 \
-	  $(BIN)/pytest -q -s $(PYTEST_ARGS) --timeout 3600 tests/reconcile/test_living.py
+	RLMM_TEST_RECONCILE_ROUNDS=20 RLMM_TEST_RECONCILE_KILLS=6 RLMM_TEST_KAFKA=1 \
+	  $(BIN)/pytest -q -s $(PYTEST_ARGS) --timeout 3600 tests/reconcile/test_living.py \
+	  tests/reconcile/test_soak.py
 
 bench-reconcile: install-spark ## The job's joins beside plain ones and DuckDB, to ten million
 	$(BIN)/python -m tests.benchmarks.reconcile
