@@ -298,6 +298,8 @@ def main() -> None:
     options = parser.parse_args()
     home = options.rows or Path(tempfile.mkdtemp(prefix="rlmm-bench-reconcile-"))
     taken: dict[float, float] = {}
+    # Spark's own Pythons, with compiled modules, as installed ones have them.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         with session(Spark(master="local[2]", driver_memory="5g", shuffle_partitions=8)) as spark:
             for millions in options.millions:

@@ -1,5 +1,6 @@
 """One Spark for the whole run; without the extra [spark] nothing is here: `make test-reconcile`."""
 
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -17,6 +18,8 @@ if find_spec("pyspark") is None:
 def spark():
     from rlmm_daemon.reconcile.session import session  # noqa: PLC0415 - as above
 
+    # Spark starts a Python for each kind of work: with compiled modules, as installed ones have them.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     options = Spark(master="local[2]", driver_memory="1g", shuffle_partitions=4, settings=QUICK)
     with session(options) as found:
         yield found
