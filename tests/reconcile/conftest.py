@@ -18,7 +18,7 @@ if find_spec("pyspark") is None:
 def spark():
     from rlmm_daemon.reconcile.session import session  # noqa: PLC0415 - as above
 
-    # Spark starts a Python for each kind of work: with compiled modules, as installed ones have them.
+    # Spark starts Pythons of its own: with compiled modules, as installed ones have them.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     options = Spark(master="local[2]", driver_memory="1g", shuffle_partitions=4, settings=QUICK)
     with session(options) as found:

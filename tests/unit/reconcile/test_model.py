@@ -131,8 +131,7 @@ def condemned(events: tuple[Event, ...], stored: Object, grace: bool) -> bool:  
 def steps(world: World, guards: Guards, bounds: Bounds) -> Iterator[World]:
     for at, segment in enumerate(world.segments):
         planned = world.job.step in WINDOW and any(at == each for each, _ in world.job.plan)
-        for after in segment_steps(segment, guards, bounds):
-            copies = after.copier == "begun" != segment.copier or after.versions > segment.versions
+        for after, copies in steps_of(segment, guards, bounds):
             if not (planned and copies and guards.quiet_window):
                 yield put(world, at, after)
     yield job_step(world, guards)
@@ -147,6 +146,15 @@ def steps(world: World, guards: Guards, bounds: Bounds) -> Iterator[World]:
 def put(world: World, at: int, segment: Segment) -> World:
     segments = world.segments
     return world._replace(segments=(*segments[:at], segment, *segments[at + 1 :]))
+
+
+@functools.cache
+def steps_of(segment: Segment, guards: Guards, bounds: Bounds) -> tuple[tuple[Segment, bool], ...]:
+    """Return what a segment may become, and whether a copy began or put something by it."""
+    return tuple(
+        (after, after.copier == "begun" != segment.copier or after.versions > segment.versions)
+        for after in segment_steps(segment, guards, bounds)
+    )
 
 
 def segment_steps(segment: Segment, guards: Guards, bounds: Bounds) -> Iterator[Segment]:
@@ -181,23 +189,23 @@ def segment_steps(segment: Segment, guards: Guards, bounds: Bounds) -> Iterator[
         yield segment._replace(events=ended, deleting=False)
 
 
+def older(age: int) -> int:
+    return min(age + 1, OLD)
+
+
+@functools.cache
+def aged(segment: Segment) -> Segment:
+    stored = segment.stored
+    return segment._replace(
+        events=tuple((state, older(age)) for state, age in segment.events),
+        stored=None if stored is None else (stored[0], older(stored[1])),
+        copier="",
+    )
+
+
 def night(world: World) -> World:
     """Let a day pass: no copy lives into the next one, its deadline is shorter."""
-
-    def older(age: int) -> int:
-        return min(age + 1, OLD)
-
-    def aged(stored: Object | None) -> Object | None:
-        return None if stored is None else (stored[0], older(stored[1]))
-
-    segments = tuple(
-        each._replace(
-            events=tuple((state, older(age)) for state, age in each.events),
-            stored=aged(each.stored),
-            copier="",
-        )
-        for each in world.segments
-    )
+    segments = tuple(map(aged, world.segments))
     job = world.job
     quarantined = tuple((at, version, older(age)) for at, version, age in job.quarantined)
     # A run does not last a whole day: one that does begins anew.
@@ -271,10 +279,13 @@ def planned(world: World, guards: Guards) -> Job:
         if stored is not None
         and condemned(world.segments[at].events[: job.read[at]], stored, guards.grace)
     )
-    if not guards.quarantine:
-        return job._replace(step="plan", plan=tuple(sorted(found)))
-    plan, fresh = plan_of(found, frozenset(job.quarantined))
-    return job._replace(step="plan", plan=plan, fresh=fresh)
+    plan: tuple[tuple[int, int], ...] = tuple(sorted(found))
+    fresh: tuple[tuple[int, int], ...] = ()
+    if guards.quarantine:
+        plan, fresh = plan_of(found, frozenset(job.quarantined))
+    # What nothing asks for any more is forgotten, so that states which differ by it alone are one.
+    read = tuple(n * any(at == each for each, _ in plan) for at, n in enumerate(job.read))
+    return Job("plan", read=read, quarantined=job.quarantined, plan=plan, fresh=fresh)
 
 
 def executed(world: World) -> World:
