@@ -2,6 +2,7 @@ package rlmm.daemon.kafka;
 
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
@@ -22,7 +23,12 @@ import org.slf4j.LoggerFactory;
  */
 final class SingleBrokerCheck implements AutoCloseable {
     static final String EMBEDDED = "embedded";
+    private static final String UNKNOWN = "it is not known yet whether the daemon's log is fit for this cluster";
+    /** The first pause before asking again; it doubles. */
     private static final long RETRY_MS = 250;
+    private static final long RETRY_MAX_MS = 5_000;
+    /** In 8 s or more; before that it may be this very broker, which does not serve yet. */
+    private static final int FAILURES_TOLD = 6;
     static final long REPEAT_MS = 60_000;
     private static final long STATUS_TIMEOUT_MS = 5_000;
     private static final Logger LOG = LoggerFactory.getLogger(SingleBrokerCheck.class);
@@ -41,6 +47,8 @@ final class SingleBrokerCheck implements AutoCloseable {
     private final ScheduledExecutorService thread;
     private volatile String obstacle;
     private ScheduledFuture<?> due;
+    /** How often in a row the cluster could not be asked; the check thread's own. */
+    private int failures;
 
     /** {@code cannotAsk} is null, or why the cluster can't be asked and what to do about it. */
     SingleBrokerCheck(Caller caller, BrokerCount count, String cannotAsk, boolean enabled, long repeatMs) {
@@ -49,7 +57,7 @@ final class SingleBrokerCheck implements AutoCloseable {
         this.cannotAsk = cannotAsk;
         this.enabled = enabled;
         this.repeatMs = repeatMs;
-        this.obstacle = enabled ? "it is not known yet whether the daemon's log is fit for this cluster" : null;
+        this.obstacle = enabled ? UNKNOWN : null;
         this.thread = Executors.newSingleThreadScheduledExecutor(task -> {
             Thread made = new Thread(task, "rlmm-daemon-check");
             made.setDaemon(true);
@@ -83,19 +91,40 @@ final class SingleBrokerCheck implements AutoCloseable {
                 return;
             }
             judge(count.ask());
+            failures = 0;
             schedule(repeatMs);
         } catch (InterruptedException closing) {
             Thread.currentThread().interrupt();
         } catch (DaemonException away) { // the next connection begins anew, unless it was but slow
-            again(away);
-        } catch (Exception | LinkageError starting) { // this very broker may not serve yet
-            again(starting);
+            LOG.debug("asking again about the daemon's log", away);
+            schedule(RETRY_MS);
+        } catch (Exception | LinkageError refusal) {
+            again(refusal);
         }
     }
 
-    private void again(Throwable reason) {
-        LOG.debug("asking again about the daemon's log", reason);
-        schedule(RETRY_MS);
+    /** Where the cluster never answers, somebody has to be told; a verdict stays until there is another. */
+    private void again(Throwable refusal) {
+        LOG.debug("asking the cluster again", refusal);
+        failures++;
+        String known = obstacle;
+        if (failures >= FAILURES_TOLD && known != null && known.startsWith(UNKNOWN)) {
+            String reason = UNKNOWN + ": it is an embedded one, and how many brokers there are can't be asked ("
+                + plainly(refusal) + "). Where the listener of remote.log.metadata.manager.listener.name wants SASL or"
+                + " TLS, repeat its settings as rlmm.config." + PluginConfig.CLIENT_PREFIX + "*; or vouch for the cluster"
+                + " with rlmm.config." + PluginConfig.SINGLE_BROKER_CHECK + "=false";
+            if (known.equals(UNKNOWN)) {
+                LOG.warn("Remote log metadata is not used: {}", reason);
+            }
+            obstacle = reason;
+        }
+        schedule(Math.min(RETRY_MAX_MS, RETRY_MS << Math.min(failures - 1, 10)));
+    }
+
+    /** What a future's wrapper hides. */
+    private static String plainly(Throwable error) {
+        Throwable plain = error instanceof ExecutionException && error.getCause() != null ? error.getCause() : error;
+        return plain.getClass().getSimpleName() + (plain.getMessage() == null ? "" : ": " + plain.getMessage());
     }
 
     /** One check is due at a time, however often the daemon came back. */

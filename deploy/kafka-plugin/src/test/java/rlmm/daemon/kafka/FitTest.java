@@ -13,6 +13,9 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 
 import org.apache.kafka.common.errors.ReplicaNotAvailableException;
@@ -98,6 +101,27 @@ final class FitTest {
             manager.onBrokerReady();
             Wait.until("ready", () -> manager.isReady(ORDERS));
             assertTrue(asked.get() >= 3);
+        }
+    }
+
+    /** As where the listener wants SASL, and nobody told the plugin. */
+    @Test
+    void aClusterThatNeverAnswersIsNamedAsTheReasonAndAskedLessOften() throws Exception {
+        List<Long> asked = new CopyOnWriteArrayList<>();
+        try (DaemonProcess daemon = DaemonProcess.started();
+             RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {
+            manager.configure(daemon.configs(Map.of("hold.ms", 0)), () -> {
+                asked.add(System.nanoTime());
+                throw new ExecutionException(new IllegalStateException("wants SASL"));
+            });
+            Wait.until("the refusal says why, and what to set", () -> {
+                String why = assertThrows(
+                    ReplicaNotAvailableException.class, () -> manager.listRemoteLogSegments(ORDERS)).getMessage();
+                return why.contains("wants SASL") && why.contains("rlmm.config.remote.log.metadata.common.client.");
+            });
+            long tookMs = TimeUnit.NANOSECONDS.toMillis(asked.get(5) - asked.get(0));
+            assertTrue(tookMs >= 250 + 500 + 1_000 + 2_000 + 4_000, tookMs + " ms");
+            assertFalse(manager.isReady(ORDERS));
         }
     }
 
