@@ -100,7 +100,9 @@ class Stuck:
         if self._failed:
             return
         for segment_id in stuck[:COPIES_MAX]:
-            if self._still_ours() and not self._segments.backoff.waits(segment_id):
+            if self._segments.backoff.waits(segment_id):
+                continue
+            if await self._is_still_stuck(partition, segment_id):
                 await self._end_copy(partition, segment_id)
         if ending and self._owner():
             await self._end_deletes(partition, ending)
@@ -138,6 +140,18 @@ class Stuck:
         )
         add_stuck(note.copies, step, segment_id, event_ms)
         return step
+
+    async def _is_still_stuck(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
+        """Judge a copy again, just before it is ended: those before it may have taken minutes."""
+        cache = self._tools.cache(partition)
+        tail = None if cache is None else cache.segments.get(segment_id)
+        if cache is None or tail is None or not self._still_ours():
+            return False
+        if tails.broker_of(tail) != self._tools.broker_id:
+            self._peers = await self._tools.peers.look()
+        if cache.state(segment_id) is not S.COPY_SEGMENT_STARTED:
+            return False
+        return self._judge_copy(cache, segment_id, StuckNote()) is CopyStep.REMOVE
 
     def _patience_ms(self, *, own: bool) -> int:
         options = self._tools.options

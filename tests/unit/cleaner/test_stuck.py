@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -280,6 +281,54 @@ def test_the_largest_recorded_deadline_is_waited_for():
         await asyncio.sleep(HOUR - 30)
         assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
         await world.until(lambda: is_gone(world), 2 * PATIENCE)
+
+    run(scenario)
+
+
+def losing(world: CleanWorld, change: Callable[[], None]) -> None:
+    """Let something change while the first stuck copy is ended."""
+    manager = world.daemons[1].manager
+    update_if = manager.update_if
+
+    async def changed(*args: Any, **named: Any) -> Any:
+        change()
+        return await update_if(*args, **named)
+
+    manager.update_if = changed  # type: ignore[method-assign] # with a change before it
+
+
+async def two_orphaned(world: CleanWorld) -> None:
+    await orphaned(world)
+    world.put(world.started(2, AT, 100, broker_id=2))
+    world.place(2, AT, 100)
+    world.daemons[1].manager.replace_assignment([AT], [])  # it follows the partition in any case
+
+
+def left(world: CleanWorld) -> list[S]:
+    states = (world.state(number, AT) for number in (1, 2))
+    return [state for state in states if state is not None]
+
+
+def test_a_former_owner_ends_no_further_copy_of_another_broker():
+    async def scenario(world: CleanWorld) -> None:
+        await two_orphaned(world)
+        losing(world, world.facts.owners.clear)
+        await asyncio.sleep(4 * PATIENCE)
+        assert left(world) == [S.COPY_SEGMENT_STARTED]
+
+    run(scenario)
+
+
+def test_a_broker_that_is_registered_again_is_noticed_between_two_of_its_copies():
+    async def scenario(world: CleanWorld) -> None:
+        await two_orphaned(world)
+
+        def back() -> None:
+            world.facts.registered.add(BrokerId(2))
+
+        losing(world, back)
+        await asyncio.sleep(4 * PATIENCE)
+        assert left(world) == [S.COPY_SEGMENT_STARTED]
 
     run(scenario)
 
