@@ -423,11 +423,11 @@ class Daemon:
 
     async def _reloaded(self) -> None:
         fresh = self._reload()
-        logging.set_level(fresh.log.level)
         backend = self._storage.backend if self._storage else None
         if isinstance(backend, S3Storage) and isinstance(fresh.storage, S3StorageConfig):
+            await backend.reload_credentials()  # first: where it fails, the old settings stay
             backend.set_rates(_rates_of(fresh.storage))
-            await backend.reload_credentials()
+        logging.set_level(fresh.log.level)
         for key in differences(self._config, fresh):
             if key not in _RELOADED:
                 logger.warning("this key changes at the next start only", key=key)

@@ -145,10 +145,11 @@ def test_a_stop_in_the_middle_of_a_copy_leaves_nothing_behind(it, proxy, tier):
     assert tier.keys_there(big.metadata.segment_id) == []
 
 
-def reload(it: Stocked, times: int) -> None:
+def reload(it: Stocked, times: int, outcome: str = "ok") -> None:
     assert it.daemon.process is not None
     it.daemon.process.send_signal(signal.SIGHUP)
-    eventually(it.metrics, lambda found: found.get('rlmm_reloads_total{outcome="ok"}') == times)
+    name = f'rlmm_reloads_total{{outcome="{outcome}"}}'
+    eventually(it.metrics, lambda found: found.get(name) == times)
 
 
 def test_sighup_changes_keys_and_rates_without_a_restart(it, tmp_path):
@@ -175,3 +176,6 @@ def test_sighup_changes_keys_and_rates_without_a_restart(it, tmp_path):
         with pytest.raises(StorageUnavailable) as refusal:
             copied(it, large(it, number))
         assert refusal.value.fields["reason"] == "denied"
+    (tmp_path / "s3.key").unlink()
+    reload(it, 1, "failed")
+    copied(it, large(it, 5))

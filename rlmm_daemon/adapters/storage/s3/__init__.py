@@ -93,7 +93,11 @@ class S3Storage:
         self._fetch_rate.set_rate(rates.fetch_bytes_per_second)
 
     async def reload_credentials(self) -> bool:
-        """Read the credentials anew; return whether they are others now."""
+        """Read the credentials anew; return whether they are others now.
+
+        Raises:
+            StorageUnavailable: they can't be read; those in use stay.
+        """
         return await self._client.credentials.reload()
 
     async def open(self) -> None:

@@ -63,7 +63,7 @@ class Client:
     def __init__(self, options: S3Options, rng: random.Random) -> None:
         self.options = options
         self.credentials = ReloadableCredentials(options)
-        self.rim = Rim(bucket=options.bucket, rng=rng, reload=self.credentials.reload)
+        self.rim = Rim(bucket=options.bucket, rng=rng, credentials=self.credentials)
         #: Apart, so that reads never stand behind copies.
         self.writes = Gate(options.writes_max)
         self.reads = Gate(options.reads_max)

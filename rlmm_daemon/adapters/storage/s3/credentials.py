@@ -12,6 +12,7 @@ from aiobotocore.credentials import (
 )
 from aiobotocore.session import AioSession
 from botocore.credentials import ReadOnlyCredentials
+from botocore.exceptions import BotoCoreError
 from botocore.loaders import create_loader
 
 from rlmm_daemon.adapters.storage.s3.options import S3Options, StaticKeys
@@ -29,37 +30,61 @@ class ReloadableCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocor
         self._options = options
         self._keys: StaticKeys | None = None
         self._chain: Any = None
+        #: Of the first read; signing never waits for a reload.
         self._lock = asyncio.Lock()
+        self._reloading = asyncio.Lock()
+        self._handed_out: ReadOnlyCredentials | None = None
+        #: Raised whenever other keys are handed out than before, a refreshed role's too.
+        self.generation = 0
 
     async def get_frozen_credentials(self) -> ReadOnlyCredentials | None:
         """Return the keys to sign with; None if the chain has none."""
-        if self._options.static_keys is not None:
-            if self._keys is None:
-                self._keys = await _read(self._options.static_keys)
-            return _frozen(self._keys)
         async with self._lock:
-            if self._chain is None:
-                self._chain = await create_credential_resolver(AioSession()).load_credentials()
-            if self._chain is None:
-                return None
-        frozen: ReadOnlyCredentials = await self._chain.get_frozen_credentials()
-        return frozen
+            if self._options.static_keys is not None:
+                self._keys = self._keys or await _read(self._options.static_keys)
+            elif self._chain is None:
+                self._chain = await _load()
+        return await self._handed()
 
-    async def reload(self) -> bool:
-        """Read the source anew; return whether it has other keys than those in use.
+    async def reload(self, since: int | None = None) -> bool:
+        """Read the source anew; return whether the keys are others than those of `since`, or now.
 
-        A source that can't be read leaves the keys as they are.
+        Raises:
+            StorageUnavailable: the source can't be read; the keys stay as they are.
         """
-        if self._options.static_keys is None:
-            before, self._chain = self._chain, None
-            after = await self.get_frozen_credentials()
-            return before is None or after != await before.get_frozen_credentials()
-        try:
-            fresh = await _read(self._options.static_keys)
-        except StorageUnavailable:
-            return False
-        changed, self._keys = fresh != self._keys, fresh
-        return changed
+        async with self._reloading:
+            before = self.generation if since is None else since
+            # Of many calls that were refused together, one reads.
+            if self.generation == before:
+                try:
+                    await self._read_anew()
+                except BotoCoreError as error:
+                    text = f"the SDK's own chain of credentials: {error}"
+                    raise StorageUnavailable(text, reason="no_credentials") from error
+        return self.generation != before
+
+    async def _read_anew(self) -> None:
+        if self._options.static_keys is not None:
+            self._keys = await _read(self._options.static_keys)
+        elif (fresh := await _load()) is not None:
+            self._chain = fresh
+        else:
+            text = "the SDK's own chain finds no credentials"
+            raise StorageUnavailable(text, reason="no_credentials", retry=False)
+        await self._handed()
+
+    async def _handed(self) -> ReadOnlyCredentials | None:
+        """Return what is signed with now, and notice where that changed."""
+        if self._keys is not None:
+            fresh = _frozen(self._keys)
+        elif self._chain is not None:
+            fresh = await self._chain.get_frozen_credentials()
+        else:
+            return None
+        if fresh != self._handed_out:
+            self.generation += self._handed_out is not None
+            self._handed_out = fresh
+        return fresh
 
 
 class _Provider:
@@ -83,6 +108,11 @@ def session_with(credentials: ReloadableCredentials) -> AioSession:
     resolver = AioCredentialResolver([_Provider(credentials)])
     session.register_component("credential_provider", resolver)
     return session
+
+
+async def _load() -> Any:
+    """Return what the SDK's own chain finds, None for nothing."""
+    return await create_credential_resolver(AioSession()).load_credentials()
 
 
 async def _read(static_keys: Callable[[], StaticKeys]) -> StaticKeys:

@@ -10,7 +10,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import stamina
 
@@ -157,6 +157,19 @@ class Call:
     on_uncertain: Callable[[], None] = lambda: None
 
 
+class Credentials(Protocol):
+    """What calls are signed with."""
+
+    @property
+    def generation(self) -> int:
+        """A number that grows with each change of the keys."""
+        ...
+
+    async def reload(self, since: int) -> bool:
+        """Read them anew; return whether they are others than those of `since`."""
+        ...
+
+
 class Rim:
     """Runs calls: each attempt under a deadline and through the gate, repeats within the budget."""
 
@@ -165,10 +178,9 @@ class Rim:
         *,
         bucket: str,
         rng: random.Random,
-        reload: Callable[[], Awaitable[bool]],
+        credentials: Credentials,
     ) -> None:
-        """`reload` reads the credentials anew and returns whether they are others now."""
-        self._bucket, self._rng, self._reload = bucket, rng, reload
+        self._bucket, self._rng, self._credentials = bucket, rng, credentials
         self.budget = RetryBudget()
         self.stats = Stats()
 
@@ -181,10 +193,13 @@ class Rim:
         repeats = stamina.retry_context(on=_pause, attempts=call.attempts_max, timeout=None)
         async for attempt in repeats:
             with attempt:
+                generation = self._credentials.generation
                 verdict = await self._attempt(call, gate, work)
                 if not isinstance(verdict, Verdict):
                     return verdict[0]
-                if attempt.num >= call.attempts_max or not await self._worth_it(verdict):
+                if attempt.num >= call.attempts_max or not await self._worth_it(
+                    verdict, generation
+                ):
                     raise verdict.error
                 self.stats.retries += 1
                 pause = verdict.retry_after or self.back_off(attempt.num)
@@ -226,12 +241,18 @@ class Rim:
             self.stats.throttled += 1
             gate.slower()
 
-    async def _worth_it(self, verdict: Verdict) -> bool:
+    async def _worth_it(self, verdict: Verdict, generation: int) -> bool:
         if verdict.remedy is Remedy.NONE:
             return False
-        if verdict.remedy is Remedy.RELOAD and not await self._reload():
+        if verdict.remedy is Remedy.RELOAD and not await self._has_other_keys(generation):
             return False
         if self.budget.take():
             return True
         self.stats.retries_refused += 1
         return False
+
+    async def _has_other_keys(self, generation: int) -> bool:
+        try:
+            return await self._credentials.reload(generation)
+        except RlmmError:
+            return False  # the call's own error says what is wrong
