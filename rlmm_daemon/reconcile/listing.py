@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +21,7 @@ import pyarrow as pa
 from obstore.exceptions import BaseError
 
 from rlmm_daemon.config import Config, LocalStorage, S3Storage
-from rlmm_daemon.reconcile import cutting, s3_client, s3_pages
+from rlmm_daemon.reconcile import cutting, local_files, s3_client, s3_pages
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.s3_calls import S3Calls
 from rlmm_daemon.reconcile.schema import OBJECTS, batch
@@ -152,7 +151,8 @@ def look_up(config: Config, key: str) -> Listed | None:
         Incomplete: the storage did not say.
     """
     if isinstance(config.storage, LocalStorage):
-        return _stat(Path(config.storage.directory), key)
+        status = local_files.look_up(config.storage, key)
+        return None if status is None else _file(key, status)
     try:
         return _row(s3_client.opened(config).head(key))
     except FileNotFoundError:
@@ -185,7 +185,7 @@ def _outermost(roots: Iterable[str]) -> list[str]:
 def _slices_below(config: Config, root: str) -> list[Slice]:
     """Return what lies directly below a root, and a slice for each thing that lies deeper."""
     if isinstance(config.storage, LocalStorage):
-        below = [f"{root}{name}/" for name in _directories(config.storage, root)]
+        below = [f"{root}{name}/" for name in local_files.directories(config.storage, root)]
     else:
         try:
             below = sorted(s3_pages.directly_below(config, root)[1])
@@ -195,47 +195,12 @@ def _slices_below(config: Config, root: str) -> list[Slice]:
     return [Slice(root, shallow=True), *deeper]
 
 
-def _directories(storage: LocalStorage, root: str) -> list[str]:
-    home = Path(storage.directory)
-    try:
-        if not home.is_dir():  # nothing is mounted there
-            raise Incomplete(f"there is no directory {str(home)!r}")
-        return sorted(each.name for each in os.scandir(home / root) if each.is_dir())
-    except FileNotFoundError:
-        return []  # no daemon has put anything below this prefix yet
-    except OSError as error:
-        raise _unreadable(error) from error
-
-
 def _local(storage: LocalStorage, part: Slice) -> Iterator[Listed]:
-    root = Path(storage.directory)
-    start = root / part.prefix.rpartition("/")[0]
-    for directory, names, file_names in os.walk(start, onerror=_told):
-        if part.shallow:
-            names.clear()
-        for name in file_names:
-            found = _stat(root, str((Path(directory) / name).relative_to(root)))
-            if found is not None:  # not deleted meanwhile
-                yield found
+    for key, status in local_files.below(storage, part.prefix, shallow=part.shallow):
+        yield _file(key, status)
 
 
-def _told(error: OSError) -> None:
-    """Keep a walk from passing over what it can't read, as it would."""
-    if not isinstance(error, FileNotFoundError):  # deleted meanwhile
-        raise _unreadable(error) from error
-
-
-def _unreadable(error: OSError) -> Incomplete:
-    return Incomplete(f"listing {error.filename!r} was cut short: {error.strerror}")
-
-
-def _stat(root: Path, key: str) -> Listed | None:
-    try:
-        status = (root / key).stat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _unreadable(error) from error
+def _file(key: str, status: os.stat_result) -> Listed:
     etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}"
     return Listed(key, status.st_size, status.st_mtime_ns // 1_000_000, etag)
 
