@@ -84,10 +84,11 @@ def slices(
     """
     if isinstance(config.storage, S3Storage) and config.storage.bucket.endswith(_UNORDERED):
         raise Incomplete("a directory bucket tells its keys in no order: slices would miss some")
+    layouts = [*layouts]
     roots = _outermost(f"{prefix}/" if prefix else "" for prefix in layouts)
     found: list[Slice] = []
     for root in roots:
-        found += _slices_below(config, root)
+        found += _slices_below(config, root, layouts, note)
     if isinstance(config.storage, LocalStorage):
         return found
     # Side by side: one request each, and there may be a hundred thousand.
@@ -182,10 +183,13 @@ def _outermost(roots: Iterable[str]) -> list[str]:
     return kept
 
 
-def _slices_below(config: Config, root: str) -> list[Slice]:
+def _slices_below(
+    config: Config, root: str, layouts: Sequence[str], note: Callable[[str], object]
+) -> list[Slice]:
     """Return what lies directly below a root, and a slice for each thing that lies deeper."""
     if isinstance(config.storage, LocalStorage):
-        below = [f"{root}{name}/" for name in local_files.directories(config.storage, root)]
+        names = local_files.directories(config.storage, root, layouts, note)
+        below = [f"{root}{name}/" for name in names]
     else:
         try:
             below = sorted(s3_pages.directly_below(config, root)[1])

@@ -1,15 +1,27 @@
 """What lies below the root of a local storage; what can't be read is never taken for absent."""
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Final
 
+from rlmm_daemon.adapters.storage.local.root import PRIVATE
 from rlmm_daemon.config import LocalStorage
 from rlmm_daemon.reconcile.errors import Incomplete
 
+#: What `core.layout` makes: a partition's directory, or the hash bits in front of one.
+_PARTITION_OR_HASH: Final = re.compile(
+    r"[a-zA-Z0-9._-]{1,249}-[0-9]{1,10}-[A-Za-z0-9_-]{22}|[0-9a-f]{1,8}"
+)
 
-def directories(storage: LocalStorage, root: str) -> list[str]:
-    """Return the names of the directories directly below a prefix.
+
+def directories(
+    storage: LocalStorage, root: str, layouts: Collection[str], note: Callable[[str], object]
+) -> list[str]:
+    """Return the names of the directories directly below a prefix, the storage's own left out.
+
+    `note` is told of those that no object of a layout can lie in and that can't be looked into.
 
     Raises:
         Incomplete: the storage did not say.
@@ -18,11 +30,40 @@ def directories(storage: LocalStorage, root: str) -> list[str]:
     try:
         if not home.is_dir():  # nothing is mounted there
             raise Incomplete(f"there is no directory {str(home)!r}")
-        return sorted(each.name for each in os.scandir(home / root) if each.is_dir())
+        found = sorted(each.name for each in os.scandir(home / root) if each.is_dir())
     except FileNotFoundError:
         return []  # no daemon has put anything below this prefix yet
     except OSError as error:
         raise _unreadable(error) from error
+    kept = []
+    for name in found:
+        if root + name == PRIVATE:
+            continue
+        reason = "" if _may_hold(root + name, layouts) else _shut(home / root / name)
+        if reason:
+            note(f"what lies below {str(home / root / name)!r} was not looked at: {reason}")
+        else:
+            kept.append(name)
+    return kept
+
+
+def _may_hold(path: str, layouts: Collection[str]) -> bool:
+    """Return whether a directory may be a partition's, or a part of a layout's prefix."""
+    named = _PARTITION_OR_HASH.fullmatch(path.rpartition("/")[2])
+    return named is not None or any(f"{layout}/".startswith(f"{path}/") for layout in layouts)
+
+
+def _shut(directory: Path) -> str:
+    """Return why nobody can look into a stranger's directory, `lost+found` for one; "": one can."""
+    if _is_no_text(str(directory)):
+        return "its name is no UTF-8"
+    try:
+        os.scandir(directory).close()
+    except PermissionError as error:
+        return error.strerror or "it is shut"
+    except OSError:
+        pass  # the walk will tell
+    return ""
 
 
 def below(
@@ -42,7 +83,7 @@ def below(
             key = str((Path(directory) / name).relative_to(root))
             status = look_up(storage, key)
             if status is not None:  # not deleted meanwhile
-                yield key, status
+                yield _as_text(key), status
 
 
 def look_up(storage: LocalStorage, key: str) -> os.stat_result | None:
@@ -57,6 +98,15 @@ def look_up(storage: LocalStorage, key: str) -> os.stat_result | None:
         return None
     except OSError as error:
         raise _unreadable(error) from error
+
+
+def _is_no_text(name: str) -> bool:
+    return _as_text(name) != name
+
+
+def _as_text(name: str) -> str:
+    """Return a name for people where it is no UTF-8; then it is no key that a daemon made."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _told(error: OSError) -> None:

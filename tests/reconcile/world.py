@@ -394,6 +394,9 @@ class World:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(bytes(size))
             os.utime(path, (modified_ms / 1000, modified_ms / 1000))
+        lock = root / ".rlmm" / "locks" / "left by whoever wrote a control object"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
         self.write_control("marker.json", marker.encode(self.marker()))
         self.write_control("daemons/1.json", marker.encode(self.presence()))
         config = self.home / "rlmm.toml"
