@@ -81,6 +81,7 @@ class Copier:
             )
         )
         log.on_delete_started.append(self._delete_started)
+        log.on_delete_put_aside.append(self._delete_started)
 
     async def copy_log_segment_data(self, record: bytes, files: SegmentFiles) -> bytes | None:
         """Store a segment whose COPY_SEGMENT_STARTED the broker appended; return custom metadata.

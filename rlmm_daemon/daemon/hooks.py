@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from rlmm_daemon.core.outcome import Applied, Outcome
+from rlmm_daemon.core.outcome import Applied, Deferred, Outcome
 from rlmm_daemon.daemon.segment_log import DeleteStarted
 from rlmm_daemon.daemon.snapshots import WrittenSnapshot
+from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
 
@@ -31,13 +32,16 @@ class ManagerHooks:
     every: list[OnApplied] = field(default_factory=list)
     #: Which segments' DELETE_SEGMENT_STARTED were applied.
     delete_started: list[DeleteStarted] = field(default_factory=list)
+    #: Which segments' DELETE_SEGMENT_STARTED was put aside, since their user partition sleeps.
+    delete_put_aside: list[DeleteStarted] = field(default_factory=list)
     snapshot_written: list[Callable[[WrittenSnapshot], None]] = field(default_factory=list)
 
     def tell(self, partition: MetadataPartition, outcome: Outcome) -> None:
         """A record was applied."""
-        if self.delete_started and (deleted := _delete_started(outcome)) is not None:
-            for delete_started in self.delete_started:
-                delete_started(*deleted)
+        deleting = self.delete_put_aside if isinstance(outcome, Deferred) else self.delete_started
+        if deleting and (deleted := _delete_started(outcome)) is not None:
+            for told in deleting:
+                told(*deleted)
         for applied in self.applied:
             applied(partition, outcome)
         for applied in self.every:
@@ -55,10 +59,16 @@ class ManagerHooks:
 
 
 def _delete_started(outcome: Outcome) -> tuple[TopicIdPartition, SegmentId] | None:
-    """Return the segment whose DELETE_SEGMENT_STARTED was applied, decoding only such a record."""
-    if not isinstance(outcome, Applied) or outcome.value[-2] != _DELETE_STARTED:
+    """Return the segment whose DELETE_SEGMENT_STARTED this is, decoding only such a record.
+
+    It was applied, or put aside; what was rejected deletes nothing.
+    """
+    if not isinstance(outcome, Applied | Deferred) or outcome.value[-2] != _DELETE_STARTED:
         return None  # in normal form an update's state stands before its empty tags
-    event = outcome.event
+    try:
+        event = outcome.event
+    except RlmmError:
+        return None  # put aside unread, and no event after all
     if not isinstance(event, SegmentUpdate) or event.state != _DELETE_STARTED:
         return None
     return outcome.partition, event.segment_id

@@ -105,6 +105,7 @@ class Manager:
         self.clock = clock
         self.hooks = ManagerHooks()
         self.on_delete_started = self.hooks.delete_started
+        self.on_delete_put_aside = self.hooks.delete_put_aside
         self.state = StateDirectory(disk, options.state_dir)
         self.snapshots = SnapshotStore(
             disk, self.state.snapshots, clock, keep=options.snapshots_kept

@@ -22,7 +22,10 @@ DeleteStarted = Callable[[TopicIdPartition, SegmentId], None]
 class SegmentLog(Protocol):
     """The manager's face towards storage. Waits are bounded by the caller's deadline."""
 
+    #: Told of each DELETE_SEGMENT_STARTED that was applied.
     on_delete_started: list[DeleteStarted]
+    #: Told of one whose user partition sleeps: it is applied once somebody asks for the partition.
+    on_delete_put_aside: list[DeleteStarted]
 
     async def add(self, record: bytes, caller: Caller) -> None:
         """Append COPY_SEGMENT_STARTED and return after its apply; a repeat succeeds."""

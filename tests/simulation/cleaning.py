@@ -156,6 +156,7 @@ class SimCopies:
     def __init__(self, manager: Manager) -> None:
         self.tasks: dict[SegmentId, tuple[TopicIdPartition, asyncio.Task[None]]] = {}
         manager.on_delete_started.append(self._delete_started)
+        manager.on_delete_put_aside.append(self._delete_started)
 
     def begin(self, partition: TopicIdPartition, of: SegmentId, task: asyncio.Task[None]) -> None:
         self.tasks[of] = partition, task

@@ -65,6 +65,7 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.on_delete_started: list[DeleteStarted] = []
+        self.on_delete_put_aside: list[DeleteStarted] = []
         self.fold: dict[SegmentId, SegmentMetadata] = {}
         self.kept: dict[SegmentId, bytes] = {}
         self.held: set[SegmentId] = set()

@@ -425,6 +425,19 @@ async def test_a_failed_broker_driven_copy_removes_nothing_and_says_that_it_bega
     assert world.state is S.COPY_SEGMENT_STARTED
 
 
+async def test_a_copy_is_ended_by_a_delete_that_waits_to_be_applied(world):
+    """Its partition was given to another broker, and sleeps."""
+    await world.log.put(metadata())
+    world.storage.gate.clear()
+    task = world.group.create_task(
+        _outcome(world.copier.copy_log_segment_data(RECORD, world.files))
+    )
+    await world.storage.begun.wait()
+    for told in world.log.on_delete_put_aside:
+        told(metadata().partition, metadata().segment_id)
+    assert isinstance(await task, IllegalTransition)
+
+
 async def test_a_deleted_segments_broker_driven_copy_is_ended(world):
     await world.log.put(metadata())
     world.storage.gate.clear()

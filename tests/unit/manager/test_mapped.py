@@ -17,9 +17,11 @@ from rlmm_daemon.daemon.snapshots import SnapshotStore
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.domain.errors import HistoryLost, NotReady
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.domain.segment import SegmentState
 from tests.unit.manager.events import NEIGHBOUR, TP, of, segment_id, started, until, updated
 
 BROKER = Caller.BROKER
+DELETE_STARTED = SegmentState.DELETE_SEGMENT_STARTED
 NEVER = SnapshotOptions(after_events=10**9, after_seconds=10**9)
 
 
@@ -75,6 +77,22 @@ async def test_a_restart_wakes_only_what_is_asked_for(rig):
         await until(lambda: manager.is_ready(NEIGHBOUR))
         assert segments_of(manager, NEIGHBOUR) == 21
         assert segments_of(manager) == 21
+
+
+async def test_a_delete_of_a_partition_that_sleeps_is_told_of_before_it_is_applied(rig):
+    """A copy may run on when its partition was given to another broker; it has to hear of it."""
+    await filled(rig)
+    async with rig.manager(snapshots=NEVER) as manager:
+        told, aside = list[object](), list[object]()
+        manager.on_delete_started.append(lambda *at: told.append(at))
+        manager.on_delete_put_aside.append(lambda *at: aside.append(at))
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await manager.log.append(of(TP), updated(1003, DELETE_STARTED, tp=NEIGHBOUR))
+        await manager.log.append(of(TP), updated(1004, tp=NEIGHBOUR)[:-9] + b"\x02\x00")
+        await copied(manager, 20, 200, 209)
+        assert isinstance(manager.fleet.followers[of(TP)].fold.partitions.peek(NEIGHBOUR), Sleeping)
+        assert (told, aside) == ([], [(NEIGHBOUR, segment_id(1003))])
 
 
 async def test_once_a_snapshot_is_written_the_overlay_is_gone_and_nothing_is_forgotten(rig):
