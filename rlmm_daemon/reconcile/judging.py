@@ -25,7 +25,7 @@ from rlmm_daemon.core.disposal.findings import (
     judge_upload,
 )
 from rlmm_daemon.core.disposal.history import Segment, Told, last_word
-from rlmm_daemon.core.layout import Layout, object_key, parse_key
+from rlmm_daemon.core.layout import Layout, ParsedKey, object_key, parse_key
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import Offset, SegmentId, TopicId, TopicIdPartition, uuid_bytes
 from rlmm_daemon.domain.segment import SegmentState
@@ -78,7 +78,7 @@ class Judge:
         for row in stored:
             place = self._place(row, segment)
             if place is None or place[1] in present:
-                yield self._unknown(row)
+                yield self._unknown(row, "the log puts this segment's objects elsewhere")
             else:
                 lies, suffix = place
                 # Where the log does not say it: with whatever else is there of the segment.
@@ -92,6 +92,9 @@ class Judge:
             row = present[judged.suffix][0] if judged.suffix in present else {**rows[0], **_ABSENT}
             yield self._finding(judged, row, segment, self._key(judged, row, segment, layout))
         for row in uploads:
+            if not any(self._parsed(row)):
+                yield self._unknown(row, "an upload under a key that no layout could have made")
+                continue
             upload = judge_upload(recorded, row["modified_ms"], ages)
             if upload is not None:
                 yield self._finding(upload, row, segment, row["key"])
@@ -110,10 +113,7 @@ class Judge:
 
     def _place(self, row: Row, segment: Segment) -> tuple[LayoutRow, str] | None:
         """Return which of the segment's objects a key is; None if it is not where that lies."""
-        for layout in self.layouts:
-            parsed = parse_key(Layout(layout.prefix, layout.kind), row["key"])
-            if parsed is None:
-                continue
+        for layout, parsed in self._parsed(row):
             if segment.state is SegmentState.COPY_SEGMENT_FINISHED:
                 there = (parsed.start_offset, parsed.partition.topic)
                 if there != (segment.start_offset, segment.topic):
@@ -122,6 +122,13 @@ class Judge:
                     return None
             return layout, parsed.suffix
         return None
+
+    def _parsed(self, row: Row) -> Iterator[tuple[LayoutRow, ParsedKey]]:
+        """Yield what a key names under each layout that could have made it."""
+        for layout in self.layouts:
+            parsed = parse_key(Layout(layout.prefix, layout.kind), row["key"])
+            if parsed is not None:
+                yield layout, parsed
 
     def _key(
         self, judged: Judged, row: Row, segment: Segment, layout: LayoutRow | None
@@ -143,13 +150,9 @@ class Judge:
             judged.suffix,
         )
 
-    def _unknown(self, row: Row) -> dict[str, Any]:
-        return self._finding(
-            Judged(kind=Finding.UNKNOWN_KEY, facts="the log puts this segment's objects elsewhere"),
-            row,
-            Segment(),
-            row["key"],
-        )
+    def _unknown(self, row: Row, facts: str) -> dict[str, Any]:
+        judged = Judged(kind=Finding.UNKNOWN_KEY, facts=facts)
+        return self._finding(judged, row, Segment(), row["key"])
 
     def _finding(
         self, judged: Judged, row: Row, segment: Segment, key: str | None

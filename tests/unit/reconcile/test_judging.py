@@ -166,3 +166,14 @@ def test_what_was_recorded_without_a_place_is_asked_for_all_the_same() -> None:
 def test_a_report_of_another_day_is_looked_at_again_before_it_counts() -> None:
     (found,) = findings([stored()], listing_is_old=True)
     assert found["confirm"]
+
+
+@pytest.mark.parametrize("key", [f"backup/{KEY}.log", f"tier/{KEY}.bak", f"{KEY}.log"])
+def test_an_upload_under_a_key_of_no_layout_is_a_strangers(key: str) -> None:
+    tier = (LayoutRow(number=1, kind=LOCAL_TIERED_STORAGE, prefix="tier"),)
+    uploads = [stored(upload_id="u") | {"key": key}, stored() | {"key": key}]
+    found = findings(uploads, layouts=tier)
+    assert [(each["kind"], each["condemned"]) for each in found] == [("unknown_key", False)] * 2
+    ours = stored(upload_id="u") | {"key": f"tier/{KEY}.log"}
+    (one,) = findings([ours], layouts=tier)
+    assert (one["kind"], one["condemned"]) == ("incomplete_upload", True)
