@@ -242,8 +242,8 @@ def manager_rows(
         )  # fmt: skip
 
     return [
-        ready("the broker restarted", again, 20),
-        ready("broker and daemon restarted", restarted, None),
+        ready("the broker restarted", again, 50),
+        ready("broker and daemon restarted", restarted, 50),
         ready("the daemon's very first start", first, None),
         look_up("p50"),
         look_up("p99"),

@@ -60,12 +60,14 @@ def finished(started: SegmentMetadata) -> SegmentUpdate:
     )
 
 
-def fill(directory: Path, counts: dict[Partition, int]) -> None:
+def fill(
+    directory: Path, counts: dict[Partition, int], partition_count: int = PARTITION_COUNT
+) -> None:
     """Write the log of these many finished segments; no daemon may run there."""
-    asyncio.run(_fill(directory, counts))
+    asyncio.run(_fill(directory, counts, partition_count))
 
 
-async def _fill(directory: Path, counts: dict[Partition, int]) -> None:
+async def _fill(directory: Path, counts: dict[Partition, int], partition_count: int) -> None:
     disk = LocalDisk()
     await disk.make_directory(str(directory))
     async with asyncio.TaskGroup() as tasks:
@@ -79,13 +81,13 @@ async def _fill(directory: Path, counts: dict[Partition, int]) -> None:
             spawn=spawn,
             luck=random.Random(1),
             directory=str(directory),
-            partition_count=PARTITION_COUNT,
+            partition_count=partition_count,
             cluster_id=CLUSTER,
             options=EmbeddedOptions(),
         )
         await log.open(create=True)
         for partition, count in counts.items():
-            where = metadata_partition(partition.topic_id, partition.partition, PARTITION_COUNT)
+            where = metadata_partition(partition.topic_id, partition.partition, partition_count)
             for first in range(0, count, _AT_ONCE):
                 async with asyncio.TaskGroup() as appends:
                     for value in _events(partition, first, min(first + _AT_ONCE, count)):

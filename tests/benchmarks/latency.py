@@ -11,7 +11,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from multiprocessing.synchronize import Event
@@ -107,6 +107,8 @@ PHASES: Final[dict[str, Busy | None]] = {
     "listing": listing,
     "copying": copying,
 }
+#: The last phase: all of them at once.
+ALL: Final = "all of it"
 
 
 def ask(path: str, segments: int, seconds: float) -> list[float]:
@@ -128,20 +130,23 @@ def ask(path: str, segments: int, seconds: float) -> list[float]:
     return sorted(taken)
 
 
-def phase(process: DaemonProcess, busy: Busy | None, segments: int, seconds: float) -> list[float]:
+def phase(process: DaemonProcess, name: str, segments: int, seconds: float) -> list[float]:
     spawning = multiprocessing.get_context("spawn")
     stop = spawning.Event()
     path = process.socket_path
-    worker = None
-    if busy is not None:
-        worker = spawning.Process(target=busy, args=(path, process.log_dir, stop))
+    loads = list(PHASES.values()) if name == ALL else [PHASES[name]]
+    workers = [
+        spawning.Process(target=busy, args=(path, process.log_dir, stop)) for busy in loads if busy
+    ]
+    for worker in workers:
         worker.start()
+    if workers:
         time.sleep(1.0)
     try:
         return ask(path, segments, seconds)
     finally:
         stop.set()
-        if worker is not None:
+        for worker in workers:
             worker.join(60)
             worker.terminate()
 
@@ -169,7 +174,7 @@ def rows_of(name: str, taken: list[float], idle: list[float]) -> list[Row]:
     ]
 
 
-def measure(directory: Path, segments: int, seconds: float) -> list[Row]:
+def measure(directory: Path, segments: int, seconds: float, phases: Sequence[str]) -> list[Row]:
     process = DaemonProcess(directory, {"event_log.partition_count": daemon.PARTITION_COUNT})
     counts = {daemon.LARGE: segments, REPLAYED: segments}
     daemon.fill(directory / "var" / "state" / "log", counts)
@@ -179,8 +184,8 @@ def measure(directory: Path, segments: int, seconds: float) -> list[Row]:
             client.snapshot_now()
         idle: list[float] = []
         rows: list[Row] = []
-        for name, busy in PHASES.items():
-            taken = phase(process, busy, segments, seconds)
+        for name in phases:
+            taken = phase(process, name, segments, seconds)
             idle = idle or taken
             rows += rows_of(name, taken, idle)
     return rows
@@ -192,13 +197,18 @@ def main() -> int:
     )
     options.add_argument("--segments", type=int, default=100_000)
     options.add_argument("--seconds", type=float, default=12.0, help="for each phase")
+    options.add_argument(
+        "--phases", nargs="+", choices=[*PHASES, ALL], help="idle and these; else all there are"
+    )
     chosen = options.parse_args()
     logging.configure(level="warning", style="console")
     work = RESULTS / "latency"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        rows = measure(work, chosen.segments, chosen.seconds)
+        names = chosen.phases or [*PHASES, ALL]
+        phases = ["idle", *(name for name in names if name != "idle")]
+        rows = measure(work, chosen.segments, chosen.seconds, phases)
     finally:
         shutil.rmtree(work)
     console = Console(width=None if sys.stdout.isatty() else 150)

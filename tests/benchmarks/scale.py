@@ -6,39 +6,43 @@ same records under the same keys. Figures are kept as JSON and drawn as curves b
 
 import argparse
 import json
-import os
-import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-import lmdb
 from rich.console import Console
 
 from rlmm_daemon.adapters.disk import _map
-from rlmm_daemon.adapters.event_log.embedded import scan
-from rlmm_daemon.adapters.event_log.embedded.records import records_of
-from rlmm_daemon.core import sealing, unsealing
+from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.user_partitions import ASIDE_MAX
 from rlmm_daemon.daemon.memory import _resident
-from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, Offset, TopicId
+from rlmm_daemon.daemon.snapshotter import too_much_aside
+from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, Offset
+from tests.benchmarks import daemon_restart
 from tests.benchmarks.curves import draw
 from tests.benchmarks.rows import Row, table
 from tests.benchmarks.run import RESULTS, keep
-from tests.benchmarks.scale_events import EPOCH, OFFSETS_PER_SEGMENT, log_batches, partition_of
+from tests.benchmarks.scale_events import (
+    EPOCH,
+    OFFSETS_PER_SEGMENT,
+    fold_events,
+    log_batches,
+    partition_of,
+    write_snapshot,
+)
+from tests.benchmarks.scale_peers import REDIS, Facts, lmdb_, numbers_of, redis, sqlite
 from tests.support.daemon_process import REPOSITORY
 
-Facts = dict[str, float]
-LOOKUPS: Final = 20_000
 #: One in so many segments has changed since the snapshot.
 CHANGED: Final = 20
 #: Brokers of a cluster whose partitions are spread evenly: each uses so small a part of them.
 BROKERS: Final = 30
+#: Budgets of memory are for a million segments; below this the interpreter's own pages count most.
+JUDGED: Final = 500_000
 SNAPSHOT: Final = "0.snapshot"
 
 
@@ -46,21 +50,6 @@ def resident() -> tuple[int, int]:
     private, mapped = _resident()
     assert private is not None, "the kernel counts resident memory"
     return private, mapped or 0
-
-
-def fold_events(fold: Fold, encoded: Iterator[bytes]) -> tuple[int, float]:
-    """Return how many events, and the seconds that splitting and applying them took."""
-    events, seconds = 0, 0.0
-    for one in encoded:
-        begun = time.perf_counter()
-        for found in scan.walk(one, fold.position).found:
-            rows, at = records_of(one, found, position=0), 0
-            while (at := fold.apply_run(rows, at, len(rows))) < len(rows):
-                fold.apply(*rows[at])  # as a follower does
-                at += 1
-            events += len(rows)
-        seconds += time.perf_counter() - begun
-    return events, seconds
 
 
 def replay(directory: Path, segments: int, per_partition: int) -> Facts:
@@ -76,20 +65,8 @@ def replay(directory: Path, segments: int, per_partition: int) -> Facts:
     }
 
 
-def write_snapshot(fold: Fold, path: Path) -> tuple[float, int]:
-    header = sealing.header_of(
-        fold, cluster_id="bench", topic_id=TopicId(bytes(16)), created_at_ms=1
-    )
-    begun = time.perf_counter()
-    with path.open("wb", buffering=0) as file:
-        for piece in sealing.write_chunks(fold, header):
-            file.write(piece)
-        os.fdatasync(file.fileno())
-    return time.perf_counter() - begun, path.stat().st_size
-
-
 def restart(directory: Path, segments: int, per_partition: int) -> Facts:
-    numbers = _numbers(segments, per_partition)
+    numbers = numbers_of(segments, per_partition)
     before = resident()[0]
     begun = time.perf_counter()
     _, fold = unsealing.in_place(_map(str(directory / SNAPSHOT)))
@@ -133,77 +110,19 @@ def restart(directory: Path, segments: int, per_partition: int) -> Facts:
     }
 
 
-def sqlite(directory: Path, segments: int, per_partition: int) -> Facts:
-    path = directory / "peer.sqlite"
-    base = sqlite3.connect(path)
-    base.execute("PRAGMA journal_mode=WAL")
-    base.execute("PRAGMA synchronous=FULL")
-    base.execute("CREATE TABLE s (k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID")
-    begun = time.perf_counter()
-    base.executemany("INSERT INTO s VALUES (?, ?)", _rows(segments, per_partition))
-    base.commit()
-    written = time.perf_counter() - begun
-    base.close()
-    begun = time.perf_counter()
-    base = sqlite3.connect(path)
-    ask = "SELECT v FROM s WHERE k <= ? ORDER BY k DESC LIMIT 1"
-
-    def look(key: bytes) -> object:
-        return base.execute(ask, (key,)).fetchone()
-
-    return _peer(look, begun, segments, per_partition) | {
-        "snapshot_seconds": written,
-        "snapshot_bytes": path.stat().st_size / segments,
-    }
-
-
-def lmdb_(directory: Path, segments: int, per_partition: int) -> Facts:
-    path = directory / "peer.lmdb"
-    size = 1024 * segments + (1 << 26)
-    begun = time.perf_counter()
-    with lmdb.open(str(path), map_size=size) as base, base.begin(write=True) as change:
-        for key, value in _rows(segments, per_partition):
-            change.put(key, value)
-    written = time.perf_counter() - begun
-    begun = time.perf_counter()
-    base = lmdb.open(str(path), map_size=size, readonly=True)
-    reading = base.begin(buffers=False)
-    cursor = reading.cursor()
-
-    def look(key: bytes) -> object:
-        return cursor.value() if cursor.set_range(key) else None
-
-    return _peer(look, begun, segments, per_partition) | {
-        "snapshot_seconds": written,
-        "snapshot_bytes": (path / "data.mdb").stat().st_blocks * 512 / segments,
-    }
-
-
-def _peer(look: Callable[[bytes], object], begun: float, segments: int, each: int) -> Facts:
-    numbers = _numbers(segments, each)
-    assert look(_key(*numbers[0])), "the first answer is a hit"
-    answered = time.perf_counter() - begun
-    begun = time.perf_counter()
-    for at, number in numbers:
-        look(_key(at, number))
-    looked = time.perf_counter() - begun
-    return {"restart_ms": answered * 1000, "lookup_us": looked / len(numbers) * 1e6}
-
-
-def _rows(segments: int, per_partition: int) -> Iterator[tuple[bytes, bytes]]:
+def aside(directory: Path, segments: int, per_partition: int) -> Facts:
+    """Let copies arrive that nobody asks for, until a partition wakes or a snapshot is due."""
+    before = resident()[0]
+    _, fold = unsealing.in_place(_map(str(directory / SNAPSHOT)))
     partitions = max(1, segments // per_partition)
-    for number in range(segments):
-        yield _key(number % partitions, number // partitions), os.urandom(16) + bytes(100)
-
-
-def _key(partition: int, number: int) -> bytes:
-    return partition.to_bytes(4, "big") + number.to_bytes(8, "big")
-
-
-def _numbers(segments: int, per_partition: int) -> list[tuple[int, int]]:
-    luck, partitions = random.Random(1), max(1, segments // per_partition)
-    each = segments // partitions
-    return [(luck.randrange(partitions), luck.randrange(each)) for _ in range(LOOKUPS)]
+    rounds = 0
+    while rounds < ASIDE_MAX // 2 and not too_much_aside(fold):
+        tail = log_batches(partitions, 1, first=per_partition + rounds, base_offset=fold.position)
+        fold_events(fold, tail)
+        rounds += 1
+    assert fold.partitions.aside_bytes, "nobody asked"
+    private = resident()[0] - before
+    return {"most_aside_bytes": private / segments, "aside_share": rounds * partitions / segments}
 
 
 def _find(fold: Fold, partition: int, number: int) -> bytes | None:
@@ -212,7 +131,9 @@ def _find(fold: Fold, partition: int, number: int) -> bytes | None:
     return cache.lookup(LeaderEpoch(EPOCH), Offset(number * OFFSETS_PER_SEGMENT + 17))
 
 
-CHILDREN: Final = {"replay": replay, "restart": restart, "SQLite": sqlite, "LMDB": lmdb_}
+OURS: Final = {"replay": replay, "aside": aside, "restart": restart}
+PEERS: Final = {"SQLite": sqlite, "LMDB": lmdb_, REDIS: redis}
+CHILDREN: Final = OURS | PEERS
 
 
 def point(work: Path, segments: int, per_partition: int, kinds: list[str]) -> dict[str, Facts]:
@@ -232,7 +153,8 @@ def point(work: Path, segments: int, per_partition: int, kinds: list[str]) -> di
 def rows_of(segments: int, per_partition: int, found: dict[str, Facts]) -> list[Row]:
     ours, restarted = found["replay"], found["restart"]
     sized = f"{segments:,} segments, {per_partition:,} a partition"
-    peer = found.get("LMDB", {})
+    peer, served = found.get("LMDB", {}), found.get(REDIS, {})
+    arrived = found["aside"]
 
     def row(what: str, value: float, unit: str, **more: float | str | None) -> Row:
         return Row(group=sized, what=f"{what}, {sized}", value=value, unit=unit, **more)  # type: ignore[arg-type]
@@ -247,22 +169,51 @@ def rows_of(segments: int, per_partition: int, found: dict[str, Facts]) -> list[
             peer_value=peer.get("snapshot_bytes")),
         row("restart to first answer", restarted["restart_ms"], "ms", peer="LMDB",
             peer_value=peer.get("restart_ms"), limit=60),
+        row("restart to first answer, beside Redis", restarted["restart_ms"], "ms",
+            peer="Redis, its process too", peer_value=served.get("restart_ms")),
         row("look-up in process", restarted["lookup_us"], "us", peer="LMDB",
             peer_value=peer.get("lookup_us")),
-        row("memory replayed, no snapshot yet", ours["plain_bytes"], "B"),
+        row("memory replayed, no snapshot yet", ours["plain_bytes"], "B", peer="Redis",
+            peer_value=served.get("memory_bytes")),
         row("memory untouched, private and file", restarted["untouched_bytes"], "B", limit=130),
         row("memory 5 % changed, private and file", restarted["changed_bytes"], "B", limit=200),
         row("private memory unannounced", restarted["asleep_bytes"], "B", limit=10),
-        row(f"private memory, one in {BROKERS} partitions in use", restarted["shared_bytes"], "B"),
+        row("private memory unannounced, most put aside", arrived["most_aside_bytes"], "B",
+            limit=10 if segments >= JUDGED else None,
+            note=f"{arrived['aside_share']:.1%} new since the snapshot"),
+        row(f"private memory, one in {BROKERS} partitions in use", restarted["shared_bytes"], "B",
+            limit=10 if segments >= JUDGED else None),
+    ]  # fmt: skip
+
+
+def flat(points: dict[tuple[int, int], dict[str, Facts]]) -> list[Row]:
+    """Return how restarts of as many segments compare, in few and in many partitions."""
+    found: dict[int, dict[int, float]] = {}
+    for (segments, each), kinds in points.items():
+        found.setdefault(segments, {})[each] = kinds["restart"]["restart_ms"]
+    return [
+        Row(
+            group="restart", what=f"first look-up in process, {segments:,} segments, "
+            f"{max(shapes):,} a partition", value=shapes[max(shapes)], unit="ms",
+            peer=f"{min(shapes):,} a partition", peer_value=shapes[min(shapes)],
+            ratio=shapes[max(shapes)] / shapes[min(shapes)],
+            note="a table is read through once",
+        )
+        for segments, shapes in sorted(found.items()) if len(shapes) > 1
     ]  # fmt: skip
 
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.benchmarks.scale", description=__doc__)
     options.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    options.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    options.add_argument(
+        "--sizes", type=int, nargs="+", default=[10_000, 100_000, 500_000, 1_000_000]
+    )
     options.add_argument("--shapes", type=int, nargs="+", default=[1_000, 100_000])
     options.add_argument("--without-peers", action="store_true")
+    options.add_argument(
+        "--restart-segments", type=int, default=500_000, help="of a whole daemon; 0: not measured"
+    )
     chosen = options.parse_args()
     if chosen.child:
         kind, directory, segments, each = chosen.child
@@ -271,7 +222,9 @@ def main() -> int:
     work = RESULTS / "scale"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    kinds = ["replay", "restart"] + ([] if chosen.without_peers else ["SQLite", "LMDB"])
+    kinds = [*OURS, *([] if chosen.without_peers else PEERS)]
+    if shutil.which("redis-server") is None and REDIS in kinds:
+        kinds.remove(REDIS)
     rows: list[Row] = []
     points: dict[tuple[int, int], dict[str, Facts]] = {}
     for each in chosen.shapes:
@@ -279,6 +232,9 @@ def main() -> int:
             if segments >= each:
                 points[segments, each] = point(work, segments, each, kinds)
                 rows += rows_of(segments, each, points[segments, each])
+    rows += flat(points)
+    if chosen.restart_segments:
+        rows += daemon_restart.measure(work, chosen.restart_segments, chosen.shapes)
     shutil.rmtree(work)
     console = Console(width=None if sys.stdout.isatty() else 150)
     console.print(table(rows))

@@ -5,11 +5,17 @@ One epoch, no custom metadata: the common shape. Custom metadata adds its own le
 
 import os
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from rlmm_daemon.adapters.event_log.embedded import scan
+from rlmm_daemon.adapters.event_log.embedded.records import records_of
 from rlmm_daemon.codec import batches, records
 from rlmm_daemon.codec import tail as tails
+from rlmm_daemon.core import sealing
+from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from tests.benchmarks.daemon import EPOCH, OFFSETS_PER_SEGMENT, finished, segment
@@ -17,6 +23,7 @@ from tests.benchmarks.daemon import EPOCH, OFFSETS_PER_SEGMENT, finished, segmen
 _SPAN = struct.Struct(">qq")
 _FIRST = struct.Struct(">q")
 BATCH_EVENTS = 500
+NOBODYS = TopicId(bytes(16))
 
 
 def partition_of(number: int) -> Partition:
@@ -61,4 +68,39 @@ def log_batches(
             values = []
 
 
-__all__ = ["EPOCH", "OFFSETS_PER_SEGMENT", "log_batches", "partition_of"]
+def fold_events(fold: Fold, encoded: Iterator[bytes]) -> tuple[int, float]:
+    """Return how many events, and the seconds that splitting and applying them took."""
+    events, seconds = 0, 0.0
+    for one in encoded:
+        begun = time.perf_counter()
+        for found in scan.walk(one, fold.position).found:
+            rows, at = records_of(one, found, position=0), 0
+            while (at := fold.apply_run(rows, at, len(rows))) < len(rows):
+                fold.apply(*rows[at])  # as a follower does
+                at += 1
+            events += len(rows)
+        seconds += time.perf_counter() - begun
+    return events, seconds
+
+
+def write_snapshot(
+    fold: Fold, path: Path, *, cluster_id: str = "bench", topic_id: TopicId = NOBODYS
+) -> tuple[float, int]:
+    """Return the seconds that it took, synced, and its bytes."""
+    header = sealing.header_of(fold, cluster_id=cluster_id, topic_id=topic_id, created_at_ms=1)
+    begun = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for piece in sealing.write_chunks(fold, header):
+            file.write(piece)
+        os.fdatasync(file.fileno())
+    return time.perf_counter() - begun, path.stat().st_size
+
+
+__all__ = [
+    "EPOCH",
+    "OFFSETS_PER_SEGMENT",
+    "fold_events",
+    "log_batches",
+    "partition_of",
+    "write_snapshot",
+]

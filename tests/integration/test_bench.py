@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.benchmarks import scale
+from tests.benchmarks import daemon_restart, scale
 from tests.benchmarks.curves import draw
 from tests.benchmarks.rows import Row, Scale, table
 from tests.benchmarks.run import GROUPS, keep, measure
@@ -45,9 +45,32 @@ def test_a_budget_is_met_missed_or_not_judged(
 
 
 def test_the_curves_are_measured_and_drawn(tmp_path: Path):
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed")
     found = scale.point(tmp_path, 2_000, 500, list(scale.CHILDREN))
     rows = scale.rows_of(2_000, 500, found)
     assert all(row.value for row in rows)
-    assert {row.peer for row in rows} == {"", "LMDB", "LMDB, one transaction"}
+    (flat,) = scale.flat({(2_000, 500): found, (2_000, 1_000): found})
+    assert flat.ratio == 1.0
+    peers = {"", "LMDB", "LMDB, one transaction", "Redis", "Redis, its process too"}
+    assert {row.peer for row in rows} == peers
     drawn = draw({(2_000, 500): found})
     assert drawn.count("<polyline") >= len(scale.CHILDREN)
+
+
+def test_a_daemon_that_was_restarted_on_a_snapshot_answers(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(daemon_restart, "ROUNDS", 1)
+    assert daemon_restart.first_answer(tmp_path / "work", 400, 20) > 0
+
+
+def test_restarts_are_held_against_their_limit_and_each_other(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(daemon_restart, "_imports", lambda: 500.0)
+    monkeypatch.setattr(daemon_restart, "first_answer", lambda _, __, each: 540.0 + each)
+    rows = daemon_restart.measure(tmp_path, 400, [30, 10])
+    found = [(row.value, row.limit, row.ratio, row.met) for row in rows]
+    assert found == [
+        (500.0, None, None, None),
+        (50.0, 60, None, True),
+        (70.0, 60, None, False),
+        (70.0, None, 1.4, True),
+    ]

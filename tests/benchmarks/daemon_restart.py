@@ -1,0 +1,107 @@
+"""A whole daemon restarted on a large snapshot: from its start to the first answer to a broker.
+
+What a process that only imports takes has a row of its own, and is taken off the others.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from rlmm_daemon.codec import api, frames
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes
+from tests.benchmarks import daemon, wire
+from tests.benchmarks.rows import Row, median
+from tests.benchmarks.scale_events import fold_events, log_batches, partition_of, write_snapshot
+from tests.support.daemon_process import REPOSITORY, DaemonProcess, environment
+
+ROUNDS: Final = 5
+#: Segments in the log, whose end is where the snapshot stands.
+FEW: Final = 5
+LIMIT_MS: Final = 60.0
+IMPORTS: Final = "import rlmm_daemon.cli.run, rlmm_daemon.wiring"
+
+
+def measure(work: Path, segments: int, shapes: Sequence[int]) -> list[Row]:
+    """Return rows for a snapshot of so many segments, with so many in each user partition."""
+    imports = median([_imports() for _ in range(ROUNDS)])
+    taken = {each: first_answer(work / str(each), segments, each) for each in sorted(shapes)}
+    rows = [Row(group="restart", what="interpreter and imports", value=imports, unit="ms")]
+    few = min(taken.values(), default=0.0) - imports
+    for each, total in taken.items():
+        ours = total - imports
+        rows.append(
+            Row(
+                group="restart",
+                what=f"daemon to first answer, {segments:,} segments, {each:,} a partition",
+                value=ours, unit="ms", limit=LIMIT_MS, note=f"{total:,.0f} ms with imports",
+            )
+        )  # fmt: skip
+    if len(taken) > 1:
+        most = max(taken.values()) - imports
+        rows.append(
+            Row(
+                group="restart", what=f"the same, {segments:,} segments, slowest shape", value=most,
+                unit="ms", peer="fastest shape", peer_value=few, ratio=most / few, at_most=1.5,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def first_answer(directory: Path, segments: int, each: int) -> float:
+    """Return the median of the milliseconds from a process's start to a look-up that is a hit."""
+    process = DaemonProcess(directory, {"event_log.partition_count": 1})
+    state = directory / "var" / "state"
+    daemon.fill(state / "log", {partition_of(0): FEW}, 1)
+    stock(state, segments, each)
+    taken = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        process.start()
+        _find(process.socket_path)
+        taken.append((time.perf_counter() - begun) * 1000)
+        process.stop()
+    shutil.rmtree(directory)
+    return median(taken)
+
+
+def stock(state: Path, segments: int, each: int) -> None:
+    """Leave a snapshot of so many segments that ends where the log does."""
+    fold = Fold(MetadataPartition(0), 1)
+    fold_events(fold, log_batches(segments, each))
+    fold.position, fold.leader_epoch = 2 * FEW, 0
+    identity = json.loads((state / "log" / "identity.json").read_text())
+    (state / "snapshots").mkdir(parents=True)
+    write_snapshot(
+        fold,
+        state / "snapshots" / "0-0000000001.snapshot",
+        cluster_id=daemon.CLUSTER,
+        topic_id=TopicId(uuid_bytes(identity["topic_id"])),
+    )
+
+
+def _find(path: str) -> None:
+    partition = api.Partition.of(partition_of(0))
+    with closing(wire.connect(path)) as peer:
+        hello = api.HelloParams(1, "bench", "broker", "metadata", daemon.CLUSTER, 1, 1)
+        daemon.ask(peer, "hello", hello)
+        daemon.ask(peer, "replace_assignment", api.AssignmentParams([partition], []))
+        offset = (FEW + 1) * daemon.OFFSETS_PER_SEGMENT  # which only the snapshot has
+        question = api.EpochOffsetParams(partition, daemon.EPOCH, offset)
+        while True:
+            answer = daemon.ask(peer, "remote_log_segment_metadata", question)
+            if answer.error is None:
+                assert frames.decode_result(answer.result, bytes | None), "a hit"
+                return
+
+
+def _imports() -> float:
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-c", IMPORTS], cwd=REPOSITORY, env=environment(), check=True)
+    return (time.perf_counter() - begun) * 1000
