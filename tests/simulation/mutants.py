@@ -202,6 +202,14 @@ MUTANTS: Final[Sequence[Mutant]] = (
         scenario="manager",
     ),
     Mutant(
+        name="damaged_table_believed",
+        module="rlmm_daemon.codec.snapshot",
+        old="    if crc != entry.crc:\n",
+        new="    if False:\n",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
         name="what_was_put_aside_is_lost",
         module="rlmm_daemon.core.user_partitions",
         old="            self._apply_aside(cache, offset, value)\n",
