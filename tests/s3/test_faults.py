@@ -570,6 +570,38 @@ async def test_a_reader_may_not_write_and_the_probe_says_so(world):
     await storage.close()
 
 
+@pytest.mark.parametrize(
+    ("planted", "step", "reason"),
+    [
+        (fault(Kind.WRONG_CHECKSUM, "HeadObject", key=r"\.whole$"), "complete", "no_checksums"),
+        (
+            answer(404, "NoSuchUpload", "CompleteMultipartUpload"),
+            "complete",
+            "no_upload",
+        ),
+        # The first writes the canary, the second asks for its absence, the third for its version.
+        (
+            answer(200, "", "PutObject", skip=2, times=1, body=b"", headers={"ETag": '"1"'}),
+            "conditional put",
+            "no_conditional_writes",
+        ),
+    ],
+    ids=["checksum", "complete", "if-match"],
+)
+async def test_a_server_that_cannot_do_all_that_a_copy_needs_is_told_by_the_probe(
+    world, planted, step, reason
+):
+    storage = await world.open()
+    world.proxy.plant(each := replace(planted))
+    results = (await storage.probe()).results
+    assert each.hits
+    failed = {name: error.fields.get("reason") for name, error in results.items() if error}
+    assert failed == {step: reason}
+    assert world.keys_there() == set()
+    await settled(world, storage)
+    await storage.close()
+
+
 async def test_rates_bound_a_copy_and_a_change_is_felt_by_one_in_flight(world):
     storage = await world.open()
     # At this rate the copy would outlive the test.

@@ -242,6 +242,13 @@ def test_a_policy_names_the_bucket_for_lists_and_its_objects_for_the_rest():
     ]
 
 
+def test_a_policy_for_tagged_objects_allows_tagging_where_objects_are_written():
+    (statement,) = policy("b", ["multipart"], tags=True)["Statement"]
+    assert statement["Action"] == ["s3:PutObject", "s3:PutObjectTagging"]
+    (statement,) = policy("b", ["head"], tags=True)["Statement"]
+    assert statement["Action"] == ["s3:GetObject"]
+
+
 def test_the_policy_on_paper_is_the_one_for_everything_that_the_probe_tries():
     page = (Path(__file__).parents[3] / "docs" / "s3.md").read_text()
     on_paper = json.loads(page.partition("### Policy")[2].partition("```json")[2].split("```")[0])

@@ -16,6 +16,9 @@ from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict, ProbeResult
 
 CANARY: Final = b"canary of rlmm-daemon\n"
+CHECKSUM: Final = checksum_text(google_crc32c.value(CANARY))
+#: Of no object's version.
+NOBODYS_ETAG: Final = f'"{"0" * 32}"'
 
 #: Step -> the IAM actions it needs; on the bucket itself where it begins with `s3:List`... or is
 #: about uploads of the whole bucket.
@@ -27,6 +30,7 @@ ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "range get": ("s3:GetObject",),
         "conditional put": ("s3:PutObject", "s3:GetObject"),
         "multipart": ("s3:PutObject",),
+        "complete": ("s3:PutObject", "s3:GetObject"),
         "list uploads": ("s3:ListBucketMultipartUploads",),
         "abort": ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
         "delete": ("s3:DeleteObject",),
@@ -44,7 +48,7 @@ class Probe:
         """`name` tells daemons apart, so that their canaries never meet."""
         self._client, self._leftovers, self._reader = client, leftovers, reader
         self._key = f"_rlmm/probe/{name}"
-        self._multipart_key = f"{self._key}.multipart"
+        self._multipart_key, self._whole_key = f"{self._key}.multipart", f"{self._key}.whole"
         self._upload_id = ""
 
     async def run(self) -> ProbeResult:
@@ -56,6 +60,7 @@ class Probe:
             "range get": self._range,
             "conditional put": self._conditional,
             "multipart": self._multipart,
+            "complete": self._complete,
             "list uploads": self._list_uploads,
             "abort": self._abort,
             "delete": self._delete,
@@ -71,15 +76,17 @@ class Probe:
         return ProbeResult(results=results)
 
     async def _head(self) -> None:
+        await self._described(self._key)
+
+    async def _described(self, key: str) -> None:
+        """Make sure that the storage tells of the canary what was written."""
         client = self._client
-        found = await client.call(
-            "HeadObject", lambda: objects.head(client, self._key), key=self._key
-        )
+        found = await client.call("HeadObject", lambda: objects.head(client, key), key=key)
         if found is None or found.size != len(CANARY):
             raise StorageUnavailable("the canary that was written is not there")
         if found.crc32c != google_crc32c.value(CANARY):
             raise StorageUnavailable(
-                "the storage does not report CRC-32C, so no copy could be verified",
+                f"the storage does not report the CRC-32C of {key}, so no copy could be verified",
                 reason="no_checksums",
             )
 
@@ -89,18 +96,51 @@ class Probe:
             raise StorageUnavailable("a range of the canary is not what was written")
 
     async def _conditional(self) -> None:
+        """Make sure of both conditions: a marker is made under one and changed under the other."""
+        await self._refused("If-None-Match", None)
+        await self._refused("If-Match", NOBODYS_ETAG)
+
+    async def _refused(self, header: str, etag: str | None) -> None:
         try:
-            await control.put(self._client, self._key, b"x", if_etag=None, tag="second")
+            await control.put(self._client, self._key, b"x", if_etag=etag, tag=header)
         except Conflict:
             return
         raise StorageUnavailable(
-            "the storage ignores If-None-Match: daemons could overwrite each other's marker",
+            f"the storage ignores {header}: daemons could overwrite each other's marker",
             reason="no_conditional_writes",
         )
 
     async def _multipart(self) -> None:
-        client, key = self._client, self._multipart_key
-        checksum = checksum_text(google_crc32c.value(CANARY))
+        """Leave an upload behind, to be listed and aborted."""
+        self._upload_id = await self._created(self._multipart_key)
+        await self._part(self._multipart_key, self._upload_id)
+
+    async def _complete(self) -> None:
+        """Store an object in parts and see what is told of it: large segments come that way."""
+        client, key = self._client, self._whole_key
+        upload_id = await self._created(key)
+        try:
+            etag = await self._part(key, upload_id)
+            part = {"PartNumber": 1, "ETag": etag, "ChecksumCRC32C": CHECKSUM}
+            await client.call(
+                "CompleteMultipartUpload",
+                lambda: client.s3.complete_multipart_upload(
+                    **client.where(key),
+                    UploadId=upload_id,
+                    MultipartUpload={"Parts": [part]},
+                    ChecksumCRC32C=CHECKSUM,
+                    ChecksumType="FULL_OBJECT",
+                ),
+                gate=client.writes,
+                key=key,
+            )
+        except RlmmError:
+            await self._leftovers.remove(key, upload_id)
+            raise
+        await self._described(key)
+
+    async def _created(self, key: str) -> str:
+        client = self._client
 
         async def create() -> str:
             answer = await client.s3.create_multipart_upload(
@@ -111,19 +151,22 @@ class Probe:
             )
             return told(answer, "UploadId")
 
-        async def part() -> Any:
-            return await client.s3.upload_part(
+        return await client.call("CreateMultipartUpload", create, gate=client.writes, key=key)
+
+    async def _part(self, key: str, upload_id: str) -> str:
+        client = self._client
+
+        async def part() -> str:
+            answer = await client.s3.upload_part(
                 **client.where(key),
-                UploadId=self._upload_id,
+                UploadId=upload_id,
                 PartNumber=1,
                 Body=CANARY,
-                ChecksumCRC32C=checksum,
+                ChecksumCRC32C=CHECKSUM,
             )
+            return told(answer, "ETag")
 
-        self._upload_id = await client.call(
-            "CreateMultipartUpload", create, gate=client.writes, key=key
-        )
-        await client.call("UploadPart", part, gate=client.writes, key=key)
+        return await client.call("UploadPart", part, gate=client.writes, key=key)
 
     async def _list_uploads(self) -> None:
         async for page in listing.uploads(self._client, self._key):
@@ -140,14 +183,20 @@ class Probe:
         await self._leftovers.abort(self._multipart_key, self._upload_id)
 
     async def _delete(self) -> None:
-        for error in (await deleting.delete(self._client, [self._key])).values():
+        written = [self._key, self._whole_key]
+        for error in (await deleting.delete(self._client, written)).values():
             if error is not None:
                 raise error
 
 
-def policy(bucket: str, steps: Iterable[str], *, kms_key_id: str | None = None) -> dict[str, Any]:
-    """Return the smallest IAM policy that allows these steps of a probe."""
-    actions = sorted({action for step in steps for action in ACTIONS.get(step, ())})
+def policy(
+    bucket: str, steps: Iterable[str], *, kms_key_id: str | None = None, tags: bool = False
+) -> dict[str, Any]:
+    """Return the smallest IAM policy that allows these steps of a probe, on objects with `tags`."""
+    wanted = {action for step in steps for action in ACTIONS.get(step, ())}
+    if tags and "s3:PutObject" in wanted:
+        wanted.add("s3:PutObjectTagging")
+    actions = sorted(wanted)
     statements = []
     for actions_of, resource in (
         ([a for a in actions if a in _ON_BUCKET], f"arn:aws:s3:::{bucket}"),
