@@ -1,6 +1,7 @@
 """Ranges of remote segments over the real socket: a slow storage once, then the cache's files."""
 
 import asyncio
+import os
 import random
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -127,6 +128,25 @@ async def test_a_range_is_fetched_once_and_then_sent_from_the_cache(path, tmp_pa
         text = remote.metrics.text().decode()
         assert 'rlmm_fetches_total{kind="log",outcome="ok"} 4.0' in text
         assert 'rlmm_read_first_byte_duration_seconds_count{source="cache"} 3.0' in text
+
+
+async def test_what_lies_in_the_cache_goes_out_in_the_kernel(path, tmp_path, monkeypatch):
+    """Read into Python and written again it would take the loop's time, and nothing would show."""
+    sent, real = [0], os.sendfile
+
+    def sendfile(*where: int) -> int:
+        count = real(*where)
+        sent[0] += count
+        return count
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    async with serving(path, tmp_path / "cache") as remote, AsyncClient(path) as client:
+        for cached, start, end in ((False, 0, SIZE - 1), (True, 0, SIZE - 1), (True, 9, 5_000_000)):
+            before = sent[0]
+            async with await client.fetch_log_segment(remote.segment, start, end) as reader:
+                assert await reader.read() == BODY[start : end + 1]
+            await until(lambda: remote.caches.reads.in_flight == 0)
+            assert not cached or sent[0] - before == end + 1 - start
 
 
 async def test_a_stalled_client_holds_no_connection_to_the_storage_and_no_memory(path, tmp_path):

@@ -50,8 +50,11 @@ def refuses(status: int, code: str) -> Answer:
     return answer
 
 
-def storage_on(s3: ScriptedS3, *, sweeps: bool = False, **options: Any) -> S3Storage:
-    """Return a storage over this S3; its back-offs are the real ones, so keep failures few."""
+def storage_on(s3: ScriptedS3 | None, *, sweeps: bool = False, **options: Any) -> S3Storage:
+    """Return a storage over this S3, None: the real one.
+
+    Its back-offs are the real ones, so keep failures few.
+    """
     storage = S3Storage(
         S3Options(bucket="b", **options), owner="1", rng=random.Random(7), sweeps=sweeps
     )

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import random
+import re
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutErro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmm_daemon.adapters.storage.s3 import S3Options, policy, reading
+from rlmm_daemon.adapters.storage.s3 import S3Options, errors, policy, reading
 from rlmm_daemon.adapters.storage.s3.errors import Remedy, judge
 from rlmm_daemon.adapters.storage.s3.options import MIB, PARTS_MAX
 from rlmm_daemon.adapters.storage.s3.probe import ACTIONS
@@ -29,8 +30,11 @@ from rlmm_daemon.adapters.storage.s3.reading import (
     version_of,
 )
 from rlmm_daemon.adapters.storage.s3.retries import Gate, RetryBudget
+from rlmm_daemon.daemon.bucket import FOREIGN_MARKER
 from rlmm_daemon.domain.errors import ObjectMissing, StorageFull, StorageUnavailable
+from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
 from tests.simulation.loop import SimLoop, ended
+from tests.unit.storage.scripted_s3 import storage_on
 
 
 @given(st.binary(max_size=300), st.binary(max_size=3000))
@@ -228,6 +232,48 @@ def test_a_budget_lets_everybody_stop_and_recovers_slowly():
         budget.succeeded()
     assert budget.take()
     assert not budget.take()
+
+
+@pytest.mark.parametrize(
+    ("environment", "proxy", "expected"),
+    [
+        ({}, None, None),
+        ({"HTTP_PROXY": "http://p:1"}, None, "http://p:1"),
+        ({"HTTP_PROXY": "http://p:1", "NO_PROXY": "s3.example"}, None, None),
+        ({"HTTP_PROXY": "http://p:1", "NO_PROXY": "s3.example"}, "http://q:2", "http://q:2"),
+    ],
+)
+async def test_without_a_proxy_of_its_own_the_environments_is_used(
+    monkeypatch, environment, proxy, expected
+):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        for each in (name, name.lower()):
+            monkeypatch.delenv(each, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    endpoint = "http://s3.example:9"
+    storage = storage_on(None, endpoint=endpoint, proxy=proxy)
+    await storage._client._connected()
+    session = storage._client.s3._endpoint.http_session
+    assert session._proxy_config.proxy_url_for(endpoint) == expected
+    await storage.close()
+
+
+def test_every_reason_that_an_operator_meets_is_on_paper():
+    root = Path(__file__).parents[3]
+    rooms = (root / "rlmm_daemon" / "adapters" / "storage" / "s3", root / "rlmm_daemon" / "daemon")
+    code = "".join(file.read_text() for room in rooms for file in sorted(room.glob("*.py")))
+    reasons = {row.reason for row in vars(errors).values() if isinstance(row, errors._Row)}
+    assert len(reasons) > 20
+    reasons |= {SOURCE_UNREADABLE, FOREIGN_MARKER, *re.findall(r'reason="(\w+)"', code)}
+    page = (root / "docs" / "s3.md").read_text().partition("## When it does not work")[2]
+    on_paper = {
+        word
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for word in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert on_paper - {"reason"} == reasons
 
 
 def test_a_policy_names_the_bucket_for_lists_and_its_objects_for_the_rest():
