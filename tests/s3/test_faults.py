@@ -323,6 +323,7 @@ async def test_a_read_that_trickles_ends_though_it_is_never_silent(world):
         await read(impatient, LOG)
     assert failure.value.fields["reason"] == "slow"
     assert planted.hits == 1, "who asks again is whoever still wants it"
+    assert impatient.stats.calls["GetObject", "slow"] == 1
     await until(lambda: world.quiet(impatient))
     world.proxy.lift()
     assert await read(impatient, LOG) == BODY

@@ -54,6 +54,11 @@ class Verdict:
     #: The call may have taken effect all the same.
     uncertain: bool = False
 
+    @property
+    def reason(self) -> str:
+        """One word for programs."""
+        return str(self.error.fields.get("reason", self.error.wire_name()))
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:

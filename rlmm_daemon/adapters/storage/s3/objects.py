@@ -175,6 +175,7 @@ class RangeReader:
         Only the waits for the network count, not a reader that sleeps nor our own limits.
         """
         if waited > self._client.options.call_seconds(place.at - began):
+            self._client.rim.stats.calls["GetObject", "slow"] += 1
             raise StorageUnavailable(
                 f"GetObject of {place.key}: {place.at - began} bytes in {waited:.0f} s",
                 reason="slow",
@@ -184,6 +185,8 @@ class RangeReader:
     async def _pause(self, error: BaseException, key: str, failed: int) -> None:
         rim = self._client.rim
         verdict = judge(error, "GetObject", bucket=self._client.options.bucket, key=key)
+        # The call was counted as well when its answer began.
+        rim.stats.calls["GetObject", verdict.reason] += 1
         if failed >= self._client.options.attempts_max or not rim.budget.take():
             raise verdict.error from error
         rim.stats.retries += 1

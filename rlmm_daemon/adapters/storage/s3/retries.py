@@ -233,8 +233,7 @@ class Rim:
         return (result,)
 
     def _count(self, call: Call, gate: Gate, verdict: Verdict) -> None:
-        reason = str(verdict.error.fields.get("reason", verdict.error.wire_name()))
-        self.stats.calls[call.name, reason] += 1
+        self.stats.calls[call.name, verdict.reason] += 1
         if verdict.uncertain:
             call.on_uncertain()
         if verdict.remedy is Remedy.SLOWER:

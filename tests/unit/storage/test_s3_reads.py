@@ -1,0 +1,54 @@
+"""Reads whose answer begins well and ends badly: what the counters say of them."""
+
+import asyncio
+import random
+from typing import Any
+
+import aiohttp
+import pytest
+
+from rlmm_daemon.domain.errors import StorageUnavailable
+from tests.simulation.loop import SimLoop, ended
+from tests.unit.storage.scripted_s3 import ScriptedS3, ok, storage_on
+
+
+class Body:
+    """Brings a byte every `seconds`; after `cut` of them the connection ends."""
+
+    def __init__(self, seconds: float, cut: int) -> None:
+        self._seconds, self._left = seconds, cut
+        self.raw_stream = self.content = self
+
+    async def readany(self) -> bytes:
+        await asyncio.sleep(self._seconds)
+        self._left -= 1
+        if self._left < 0:
+            raise aiohttp.ClientPayloadError("cut")
+        return b"x"
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_body_that_ends_badly_is_counted_under_its_reason_too():
+    def answer(*, Range: str, **_: Any) -> Any:  # noqa: N803 - S3's name
+        start = int(Range.removeprefix("bytes=").partition("-")[0])
+        found = ok(
+            ETag="e", ContentLength=9 - start, ContentRange=f"bytes {start}-8/9", Body=bodies.pop(0)
+        )
+        found["ResponseMetadata"]["HTTPStatusCode"] = 206
+        return found
+
+    async def main() -> None:
+        storage = storage_on(ScriptedS3(get_object=answer), call_timeout=10.0)
+        assert b"".join([piece async for piece in storage.fetch("a.log", 0, 9)]) == b"x" * 9
+        assert storage.stats.calls == {("GetObject", "ok"): 2, ("GetObject", "connection"): 1}
+        with pytest.raises(StorageUnavailable) as failure:
+            _ = [piece async for piece in storage.fetch("a.log", 0, 9)]
+        assert failure.value.fields["reason"] == "slow"
+        assert storage.stats.calls["GetObject", "slow"] == 1
+        await storage.close()
+
+    bodies = [Body(0.1, 4), Body(0.1, 9), Body(6.0, 9)]
+    with ended(SimLoop(rng=random.Random(0))) as loop:
+        loop.run_until_complete(main())
