@@ -22,8 +22,9 @@ def command(*, target: Target) -> None:
     \b
     --json: owned[], removals[{partition, step, held, segments_left, bytes_left,
     segments_deleted, error, since_ms}], stuck[{partition, kind, step, segments, oldest}],
-    orders[], deleted{why: segments}, failures, waiting, observation{watches, last_look_ms, trouble,
-    seen_alive, marked, topics[{topic_id, clock, since_ms, due_ms}]} or null.
+    errors[{partition, error}], orders[], deleted{why: segments}, failures, waiting,
+    observation{watches, last_look_ms, trouble, seen_alive, marked, topics[{topic_id, clock,
+    since_ms, due_ms}]} or null.
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         answer = client.cleanup()
@@ -31,7 +32,7 @@ def command(*, target: Target) -> None:
         show_json(answer)
     else:
         _show(answer)
-    if any(row["held"] or row["error"] for row in answer["removals"]):
+    if answer["errors"] or any(row["held"] or row["error"] for row in answer["removals"]):
         raise click.exceptions.Exit(Exit.TROUBLE)
 
 
@@ -55,6 +56,8 @@ def _show(answer: dict[str, Any]) -> None:
             for row in answer["stuck"]
         ]
         show_table(("partition", "stuck", "step", "segments"), stuck)
+    for row in answer["errors"]:
+        click.echo(f"{row['partition']}: {row['error']}; tried again and again")
     if answer["observation"] is not None:
         _show_observation(answer["observation"])
     for order in answer["orders"]:

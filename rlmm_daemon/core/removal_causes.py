@@ -316,4 +316,13 @@ REMOVAL_NOTICES: Final = (
     *(_observed(clock) for clock in Clock),
     *(_copy(step) for step in CopyStep),
     *(_delete(step) for step in DeleteStep),
+    NoticeRow(
+        name="cleaning_fails",
+        applies=lambda f: f.removal.trouble is not None,
+        sentence=lambda f: (
+            f"What this daemon deletes of the partition met an error: {f.removal.trouble}. It is "
+            "tried again and again."
+        ),
+        command=_cleanup,
+    ),
 )

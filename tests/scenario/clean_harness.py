@@ -398,7 +398,8 @@ class CleanHarness:
             for row in rows["removals"]
         ]
         stuck = [f"{row['kind']}: {row['step']}, {row['segments']}" for row in rows["stuck"]]
-        return "\n".join([*removals, *stuck]) or "nothing"
+        errors = [f"error: {row['error']}" for row in rows["errors"]]
+        return "\n".join([*removals, *stuck, *errors]) or "nothing"
 
 
 def _number_in(key: str) -> int:

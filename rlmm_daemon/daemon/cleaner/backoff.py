@@ -45,9 +45,9 @@ class KeyBackoff:
         return 0.0 if failed is None else max(0.0, failed.until - self._monotonic())
 
     def message(self, key: Hashable) -> str | None:
-        """Return what a key last failed of."""
+        """Return what a key last failed of; None too for one that merely waits."""
         failed = self._failed.get(key)
-        return None if failed is None else failed.message
+        return None if failed is None or not failed.times else failed.message
 
     def failed(self, key: Hashable, message: str) -> None:
         """Note a failure, and let the key wait."""

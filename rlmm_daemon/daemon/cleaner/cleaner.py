@@ -318,6 +318,7 @@ class Cleaner:
         facts = RemovalFacts(
             copies=dict(stuck.copies) if stuck else {},
             deletes=dict(stuck.deletes) if stuck else {},
+            trouble=stuck.error if stuck else None,
             observed=None if self.observer is None else self.observer.told(partition.topic_id),
         )
         if note is None:
@@ -342,6 +343,11 @@ class Cleaner:
                 for kind, table in (("copy", note.copies), ("delete", note.deletes))
                 for step, facts in table.items()
                 if step not in _USUAL
+            ],
+            "errors": [
+                {"partition": str(partition), "error": note.error}
+                for partition, note in sorted(self.notes.stuck.items())
+                if note.error is not None
             ],
             "orders": sorted(self._orders),
             "deleted": dict(self.notes.deleted),

@@ -5,9 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+import structlog
+
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.facts import StuckFacts
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition, uuid_text
+
+logger = structlog.get_logger(__name__)
 
 #: User partitions that are remembered; the rest is found again by the next pass.
 NOTED_MAX: Final = 10_000
@@ -33,6 +37,8 @@ class StuckNote:
 
     copies: dict[CopyStep, StuckFacts] = field(default_factory=dict)
     deletes: dict[DeleteStep, StuckFacts] = field(default_factory=dict)
+    #: What ending one of them, or an unlisted segment, last failed of.
+    error: str | None = None
 
 
 class Notes:
@@ -45,6 +51,8 @@ class Notes:
         #: Segments whose deletion this daemon ended, by why.
         self.deleted: Counter[str] = Counter()
         self.failures = 0
+        #: What was logged of a partition last, so that each trouble is logged once.
+        self._logged: dict[TopicIdPartition, str] = {}
 
     def step(self, partition: TopicIdPartition, step: PartitionStep) -> bool:
         """Note where a removal stands; True if that is new."""
@@ -66,6 +74,11 @@ class Notes:
         note = self.removals.get(partition)
         if note is not None:
             note.error, note.error_at_ms = message, self._now_ms()
+        if self._logged.pop(partition, None) != message:
+            logger.warning("not deleted", partition=str(partition), error=message)
+        self._logged[partition] = message
+        if len(self._logged) > NOTED_MAX:
+            del self._logged[next(iter(self._logged))]
 
     def went_well(self, partition: TopicIdPartition) -> None:
         """Forget an earlier failure."""
@@ -76,6 +89,7 @@ class Notes:
     def finished(self, partition: TopicIdPartition, why: str, count: int = 1) -> None:
         """Count segments whose deletion ended."""
         self.deleted[why] += count
+        self._logged.pop(partition, None)
         note = self.removals.get(partition)
         if note is not None:
             note.deleted += count
@@ -83,7 +97,7 @@ class Notes:
     def found(self, partition: TopicIdPartition, note: StuckNote) -> None:
         """Note what a pass found in a partition, nothing included."""
         self.stuck.pop(partition, None)
-        if note.copies or note.deletes:
+        if note.copies or note.deletes or note.error:
             self.stuck[partition] = note
             _bound(self.stuck)
 

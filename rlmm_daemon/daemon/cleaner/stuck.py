@@ -5,7 +5,7 @@ copies of the broker that it stands beside, which nobody else can judge.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import structlog
@@ -96,6 +96,7 @@ class Stuck:
         deletes = list(_unlisted_states(cache, S.DELETE_SEGMENT_STARTED))
         gone = await self._topic_gone(partition.topic_id, cache, deletes)
         ending = [i for i in deletes if self._judge_delete(cache, i, note, gone=gone)]
+        note.error = self._error_of([*copies, *deletes])
         self._tools.notes.found(partition, note)
         if self._failed:
             return
@@ -107,7 +108,12 @@ class Stuck:
         if ending and self._owner():
             await self._end_deletes(partition, ending)
         if self._owner():
-            await self._end_unlisted(partition)
+            await self._end_unlisted(partition, note)
+
+    def _error_of(self, segment_ids: Iterable[SegmentId]) -> str | None:
+        """Return what one of these failed of when it was last tried."""
+        errors = map(self._segments.backoff.message, segment_ids)
+        return next((error for error in errors if error is not None), None)
 
     # Copies.
 
@@ -173,7 +179,7 @@ class Stuck:
                 await self._finish_delete(partition, segment_id)
         except RlmmError as error:
             self._segments.backoff.failed(key, error.message)
-            logger.warning("stuck copy not ended", partition=str(partition), error=error.message)
+            tools.notes.failed(partition, error.message)
             return
         self._segments.backoff.succeeded(key)
         tools.notes.finished(partition, STUCK_COPY)
@@ -290,7 +296,7 @@ class Stuck:
 
     # What no listing shows.
 
-    async def _end_unlisted(self, partition: TopicIdPartition) -> None:
+    async def _end_unlisted(self, partition: TopicIdPartition, note: StuckNote) -> None:
         cache = self._tools.cache(partition)
         segment_id = None if cache is None or cache.held else removable(cache)
         if segment_id is not None:
@@ -302,6 +308,8 @@ class Stuck:
                 holds=lambda cache, i: cache.delete_state is None and may_go(cache, i),
                 still_ours=self._owner,
             )
+            note.error = note.error or self._error_of([chosen])
+            self._tools.notes.found(partition, note)
 
 
 def _hangs(cache: PartitionCache) -> bool:
