@@ -8,9 +8,10 @@ cache is read by a thread first, so that the disk never stalls the event loop.
 import asyncio
 import os
 import socket
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import structlog
@@ -19,6 +20,7 @@ from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon import handlers
 from rlmm_daemon.daemon.greeting import Introduction, verify
 from rlmm_daemon.daemon.page_cache import is_cached
+from rlmm_daemon.daemon.peer_watch import while_wanted
 from rlmm_daemon.daemon.services import BulkAnswer, FileSlice
 from rlmm_daemon.daemon.session import Shared, decode_params, internal_frame
 from rlmm_daemon.domain.errors import CorruptError, InvalidArgument, Malformed, RlmmError, TimedOut
@@ -31,6 +33,8 @@ SEND_BUFFER_BYTES: Final = 1024 * 1024
 #: How long a peer may take nothing once the daemon drains: it may be one that reads on later, if
 #: at all, and a stop must not wait for it.
 DRAINING_PATIENCE_SECONDS: Final = 1.0
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -103,7 +107,9 @@ class BulkSession:
 
     async def _answer(self, request_id: int, method: str, raw: msgspec.Raw) -> bool:
         try:
-            answer = await self._open(method, raw)
+            answer = await self._while_wanted(self._open(method, raw))
+        except ConnectionError:
+            raise
         except RlmmError as error:
             await self._send(frames.error_frame(request_id, error))
             return True
@@ -135,6 +141,9 @@ class BulkSession:
             self._shared.stats.requests_timed_out += 1
             raise TimedOut from error
 
+    async def _while_wanted(self, work: Awaitable[T]) -> T:
+        return await while_wanted(work, self._socket, self._splitter)
+
     async def _send_answer(self, method: str, answer: BulkAnswer) -> bool:
         """Send the announced bytes; False when they ended early, which only closing can tell."""
         self._shared.stats.bulk_answers += 1
@@ -156,8 +165,8 @@ class BulkSession:
         return True
 
     async def _send_chunks(self, answer: BulkAnswer) -> int:
-        sent = 0
-        async for chunk in answer.chunks():
+        sent, chunks = 0, answer.chunks()
+        while (chunk := await self._while_wanted(anext(chunks, None))) is not None:
             length = chunk.length if isinstance(chunk, FileSlice) else len(chunk)
             if sent + length > answer.length:
                 raise CorruptError("the storage gave more bytes than were announced")

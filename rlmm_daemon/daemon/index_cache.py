@@ -21,6 +21,9 @@ from rlmm_daemon.ports.storage import ObjectKind
 LOADS_MAX: Final = 16
 #: Loads waiting or running.
 FLIGHTS_MAX: Final = 1024
+#: How long a load goes on for a caller that has given up: a broker's threads ask again, and an
+#: index that takes longer than their patience would never be there.
+GOES_ON_SECONDS: Final = 30.0
 #: What an entry costs beside its bytes.
 ENTRY_BYTES: Final = 256
 
@@ -99,12 +102,18 @@ class IndexCache:
             return found
         shared = self._flights.find(key) is not None
         self._metrics.lookups.count("index", "joined" if shared else "miss")
-        with self._flights.join(
+        hold = self._flights.join(
             key, lambda: _Load(load, lambda data: self._put(key, data), self._turn)
-        ) as hold:
-            work = hold.work
+        )
+        work = hold.work
+        try:
             while not work.over:
                 await work.bell.wait()
+        finally:
+            if work.over:
+                hold.release()
+            else:  # the caller gave up, and will ask again
+                asyncio.get_running_loop().call_later(GOES_ON_SECONDS, hold.release)
         if work.error is not None:
             raise work.error
         self._deleted.check(key.segment_id)

@@ -58,8 +58,14 @@ class SlowStorage(MemoryStorage):
 
 
 class Remote:
-    def __init__(self, storage, log, metrics, caches) -> None:
-        self.storage, self.log, self.metrics, self.caches = storage, log, metrics, caches
+    def __init__(self, server, storage, log, metrics, caches) -> None:
+        self.server, self.storage, self.log, self.metrics, self.caches = (
+            server,
+            storage,
+            log,
+            metrics,
+            caches,
+        )
         self.segment = metadata(segment_size_bytes=SIZE, state=SegmentState.COPY_SEGMENT_FINISHED)
 
 
@@ -87,7 +93,7 @@ async def serving(path, directory):
         fetcher = Fetcher(bucket, log, rng=rng, caches=caches, metrics=metrics)
         it.fetcher.fetch_log_segment = fetcher.fetch_log_segment  # type: ignore[method-assign] # the real one
         it.fetcher.fetch_index = fetcher.fetch_index  # type: ignore[method-assign] # likewise
-        remote = Remote(storage, log, metrics, caches)
+        remote = Remote(it.server, storage, log, metrics, caches)
         await log.put(remote.segment)
         keys = (await bucket.places(remote.segment))[0].keys
         storage.bucket.objects[keys[ObjectKind.LOG]] = _Stored(BODY, 1)
@@ -166,6 +172,8 @@ async def test_a_client_that_leaves_frees_everything(path, tmp_path):
         await until(lambda: remote.storage.open_now == 1)
         asking.cancel()
         await asyncio.wait([asking])
+        # While nothing comes: the download alone goes on, for who asks next.
+        await until(lambda: remote.server.stats.requests_now == 0)
         remote.storage.flows.set()
         await until(lambda: remote.caches.reads.in_flight == 0)
         assert remote.storage.open_now == 0

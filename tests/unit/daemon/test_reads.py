@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlmm_daemon.daemon import index_cache
 from rlmm_daemon.daemon.index_cache import IndexKey
 from rlmm_daemon.daemon.services import FileSlice
 from rlmm_daemon.domain.errors import (
@@ -494,6 +495,45 @@ async def test_an_index_is_loaded_once_by_all_who_wait_and_then_kept(tmp_path):
         assert [r.result() for r in readers[1:]] == [b"index"] * 2
         assert await world.caches.indexes.get(index_key(), load) == b"index"
         assert len(loads) == 1
+
+
+async def test_a_load_goes_on_for_who_gave_up_and_asks_again(tmp_path):
+    """A broker's reader waits for half a second, whatever an index takes."""
+    async with reading(tmp_path) as world:
+        loads, go = [], asyncio.Event()
+
+        async def load():
+            loads.append(1)
+            await go.wait()
+            return b"index"
+
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await world.caches.indexes.get(index_key(), load)
+        go.set()
+        assert await world.caches.indexes.get(index_key(), load) == b"index"
+        assert len(loads) == 1
+
+
+async def test_a_load_that_nobody_asks_for_again_is_cancelled(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_cache, "GOES_ON_SECONDS", 0.05)
+    async with reading(tmp_path) as world:
+        begun, cancelled = asyncio.Event(), asyncio.Event()
+
+        async def load():
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+            return b""
+
+        reader = asyncio.get_running_loop().create_task(world.caches.indexes.get(index_key(), load))
+        await begun.wait()
+        reader.cancel()
+        await until(cancelled.is_set)
 
 
 async def test_a_failed_load_reaches_its_waiters_and_poisons_nothing(tmp_path):

@@ -1,0 +1,124 @@
+"""Peers that leave while the storage is waited for: nothing of theirs keeps anybody else out."""
+
+import asyncio
+
+import pytest
+
+from rlmm_daemon.codec import api, frames
+from rlmm_daemon.daemon import peer_watch
+from rlmm_daemon.domain.errors import StorageUnavailable
+from tests.unit.socket.fakes import ORDERS, FakeBulk, Raw, daemon, until
+
+READY = frames.request_frame(7, "is_ready", api.PartitionParams(api.Partition.of(ORDERS)))
+FETCH = api.FetchParams(b"r", 0)
+
+
+class Stuck(FakeBulk):
+    """Its storage gives nothing until it is released."""
+
+    def __init__(self, released: asyncio.Event) -> None:
+        super().__init__(length=3)
+        self.released = released
+
+    async def chunks(self):
+        await self.released.wait()
+        yield b"abc"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "rlmm.sock")
+
+
+def hang(it, where: str) -> asyncio.Event:
+    """Let the storage hang before the header or behind it, until the event is set."""
+    released = asyncio.Event()
+    if where == "behind the header":
+        it.fetcher.make = lambda _start, _end: Stuck(released)
+        return released
+
+    async def fetch(_record, _start, _end):
+        await released.wait()
+        return FakeBulk(length=3, chunks=(b"abc",))
+
+    it.fetcher.fetch_log_segment = fetch
+    return released
+
+
+@pytest.mark.parametrize("said", ["nothing more", "its next request"])
+@pytest.mark.parametrize("where", ["before the header", "behind the header"])
+async def test_who_leaves_keeps_no_connection_and_no_request(path, monkeypatch, where, said):
+    monkeypatch.setattr(peer_watch, "LEFT_SECONDS", 0.05)
+    async with daemon(path, connections_max=12, request_seconds=600) as it:
+        hang(it, where)
+        peers = [await Raw.connect(path, role="bulk") for _ in range(12)]
+        for peer in peers:
+            peer.writer.write(frames.request_frame(2, "fetch_log_segment", FETCH))
+        await until(lambda: it.server.stats.requests_now == 12)
+        for peer in peers:
+            if said == "its next request":
+                peer.writer.write(frames.request_frame(3, "fetch_log_segment", FETCH))
+            peer.close()
+        await until(lambda: it.server.stats.connections_now == 0)
+        assert it.server.stats.requests_now == 0
+        if it.fetcher.last is not None:
+            assert it.fetcher.last.closed
+        operator = await Raw.connect(path)
+        operator.writer.write(READY)
+        assert await operator.answer() == (7, None, True)
+        operator.close()
+
+
+@pytest.mark.parametrize("where", ["before the header", "behind the header"])
+async def test_a_request_that_comes_while_the_storage_is_waited_for_is_answered(
+    path, monkeypatch, where
+):
+    monkeypatch.setattr(peer_watch, "WATCHED_AFTER_SECONDS", 0.0)
+    async with daemon(path) as it:
+        released = hang(it, where)
+        peer = await Raw.connect(path, role="bulk")
+        peer.writer.write(frames.request_frame(2, "fetch_log_segment", FETCH))
+        await until(lambda: it.server.stats.requests_now == 1)
+        for request_id in range(3, 1_000):
+            peer.writer.write(frames.request_frame(request_id, "fetch_log_segment", FETCH))
+        await peer.writer.drain()
+        await asyncio.sleep(0.05)  # mostly enough for the daemon to have looked at them
+        released.set()
+        for request_id in range(2, 1_000):
+            assert (await peer.answer())[:2] == (request_id, None)
+            assert await peer.reader.readexactly(3) == b"abc"
+        peer.close()
+
+
+async def test_the_storage_is_waited_for_a_little_longer_than_the_peer_does(path):
+    """Its next try then finds the same download on its way."""
+    async with daemon(path, request_seconds=600) as it:
+        released = hang(it, "behind the header")
+        peer = await Raw.connect(path, role="bulk")
+        peer.writer.write(frames.request_frame(2, "fetch_log_segment", FETCH))
+        await until(lambda: it.server.stats.requests_now == 1)
+        begun = asyncio.get_running_loop().time()
+        peer.close()
+        await until(lambda: it.server.stats.connections_now == 0)
+        assert asyncio.get_running_loop().time() - begun >= peer_watch.LEFT_SECONDS
+        assert not released.is_set()
+
+
+async def test_an_error_of_the_storage_is_told_to_who_stayed(path, monkeypatch):
+    monkeypatch.setattr(peer_watch, "WATCHED_AFTER_SECONDS", 0.0)
+    async with daemon(path) as it:
+        entered, released = asyncio.Event(), asyncio.Event()
+
+        async def fetch(_record, _start, _end):
+            entered.set()
+            await released.wait()
+            raise StorageUnavailable("away")
+
+        it.fetcher.fetch_log_segment = fetch  # type: ignore[method-assign] # a fake
+        peer = await Raw.connect(path, role="bulk")
+        peer.writer.write(frames.request_frame(2, "fetch_log_segment", FETCH))
+        await entered.wait()
+        await asyncio.sleep(0.05)  # the watch has begun
+        released.set()
+        assert (await peer.answer())[1][1] == "storage_unavailable"
+        peer.close()
