@@ -95,10 +95,13 @@ class Sleeping:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it holds nothing but finished segments that are listed, and nothing is aside."""
+        """Whether it held nothing but finished segments that are listed, as of the snapshot.
+
+        What is put aside began since: nothing of it hangs yet, and the next snapshot shows it.
+        """
         entry = self.entry
         started, _, deleting = entry.segments
-        return not (started or deleting or entry.third or entry.held or self.aside_events)
+        return not (started or deleting or entry.third or entry.held)
 
     @property
     def segments_by_state(self) -> list[int]:

@@ -395,24 +395,41 @@ class Fleet:
         for writer in self._writers.values():
             writer.end()
 
-    async def run(self, group: asyncio.TaskGroup) -> None:
-        """Keep the followers equal to what is wanted, for ever."""
+    def _wanted(self) -> frozenset[MetadataPartition]:
+        """Return what is to be followed now."""
         assert self.follow_set is not None, "opened before"
+        # Folds of a log with another partition count would mean nothing.
+        return frozenset() if self.whole_failure else frozenset(self.follow_set.wanted())
+
+    async def run(self, group: asyncio.TaskGroup) -> None:
+        """Start a follower for whatever is wanted, for ever."""
         while True:
             async with self._turning:
-                # Folds of a log with another partition count would mean nothing.
-                wanted = set() if self.whole_failure else self.follow_set.wanted()
-                busy = {p for p, writer in self._writers.items() if writer.in_flight}
-                for partition in sorted(self.followers.keys() - wanted - busy):
-                    await self._stop(partition)
-                for partition in sorted(wanted - self.followers.keys()):
+                for partition in sorted(self._wanted() - self.followers.keys()):
                     self._start(partition, group)
-            if self.whole_failure or self.follow_set.wanted() <= self.followers.keys():
-                try:
-                    async with asyncio.timeout(1.0):  # reasons that end by time ring no bell
-                        await self.follow_set.changed.wait()
-                except TimeoutError:
-                    pass
+            if self._wanted() <= self.followers.keys():
+                await self._changed_or_late()
+
+    async def keep_stopped(self) -> None:
+        """Stop whatever is wanted no more, for ever.
+
+        Beside `run`: the snapshot that a follower ends with waits for its disk, and no partition
+        that was announced meanwhile waits with it.
+        """
+        while True:
+            for partition in sorted(self.followers.keys() - self._wanted()):
+                follower = self.followers.get(partition)
+                if follower is not None and not follower.writer.in_flight:
+                    await self._stop(follower)
+            await self._changed_or_late()
+
+    async def _changed_or_late(self) -> None:
+        assert self.follow_set is not None, "opened before"
+        try:
+            async with asyncio.timeout(1.0):  # reasons that end by time ring no bell
+                await self.follow_set.changed.wait()
+        except TimeoutError:
+            pass
 
     def _start(self, partition: MetadataPartition, group: asyncio.TaskGroup) -> None:
         assert self.identity is not None, "opened before"
@@ -456,17 +473,18 @@ class Fleet:
             return Failure(FailureReason.CRASH_LOOP, evidence, self._clock.now_ms())
         return None
 
-    async def _stop(self, partition: MetadataPartition) -> None:
+    async def _stop(self, follower: Follower) -> None:
         """Snapshot what advanced, then end the follower: nothing stays connected or served."""
-        follower = self.followers[partition]
+        partition = follower.partition
         if follower.applied_since_snapshot and allowed(follower):
-            with blame(follower.partition):
+            with blame(partition):
                 await self._snapshotter.try_write(follower)
-            assert self.follow_set is not None, "opened before"
-            if partition in self.follow_set.wanted() or follower.writer.in_flight:
+        async with self._turning:
+            wanted = partition in self._wanted() or follower.writer.in_flight
+            if wanted or self.followers.get(partition) is not follower:
                 return  # wanted again meanwhile: a write may be on its way already
-        self._note_position(follower)
-        await self._end(partition)
+            self._note_position(follower)
+            await self._end(partition)
 
     async def _end(self, partition: MetadataPartition) -> None:
         follower, task = self.followers.pop(partition), self._tasks.pop(partition)
@@ -499,7 +517,8 @@ class Fleet:
             for partition, known in ranges.items():
                 follower = asking[partition]
                 if self.followers.get(partition) is follower and follower.wants_target:
-                    follower.target_known(known.end, asked[partition])
+                    with blame(partition):
+                        follower.target_known(known.end, asked[partition])
             if len(ranges) < len(asking):
                 await asyncio.sleep(_RETRY_SECONDS_MIN * 2)
 

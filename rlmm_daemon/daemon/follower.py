@@ -128,6 +128,8 @@ class Follower:
         #: Set for good when nobody follows this partition here any more.
         self.retired = False
         self.snapshot_at_ms: int | None = None
+        #: When the disk did not take a snapshot; None since one was written.
+        self.snapshot_failed_ms: int | None = None
         self.followed_since_ms = context.clock.now_ms()
         self._context = context
         #: Positions of earlier lives, until the log has confirmed them.

@@ -32,6 +32,7 @@ from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.assignment import Assignment, from_file
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.fleet import BucketRecord, Fleet, FleetOptions
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
@@ -111,7 +112,11 @@ class Manager:
             disk, self.state.snapshots, clock, keep=options.snapshots_kept
         )
         self.snapshotter = Snapshotter(
-            self.snapshots, clock, options.snapshots, self.hooks.tell_snapshot_written
+            self.snapshots,
+            clock,
+            options.snapshots,
+            self.hooks.tell_snapshot_written,
+            announced=lambda partition: self._follow_set().announced_in(partition),
         )
         self.fleet = Fleet(
             log=log,
@@ -150,6 +155,7 @@ class Manager:
                 await self.fleet.open(known, positions)
                 self._warm(warm)
                 group.create_task(self.fleet.run(group), name="fleet")
+                group.create_task(self.fleet.keep_stopped(), name="fleet.stopped")
                 group.create_task(self.fleet.check_marker(), name="fleet.marker")
                 group.create_task(self.fleet.keep_targets(), name="fleet.targets")
                 group.create_task(self.fleet.keep_positions(), name="fleet.positions")
@@ -206,7 +212,8 @@ class Manager:
         self.draining = True
         for follower in list(self.fleet.followers.values()):
             if follower.applied_since_snapshot:
-                await self.snapshotter.try_write(follower)
+                with blame(follower.partition):
+                    await self.snapshotter.try_write(follower)
         if self.fleet.identity is not None:
             try:
                 await self.fleet.write_positions()

@@ -183,10 +183,7 @@ class Operator:
 
     def _row(self, follower: Follower) -> dict[str, Any]:
         fold, history, fleet = follower.fold, follower.history, self._manager.fleet
-        follow_set = self._follow_set()
-        announced = [
-            p for p in self._manager.assignment.announced if follow_set.of(p) == follower.partition
-        ]
+        announced = self._follow_set().announced_in(follower.partition)
         failure = fleet.whole_failure or follower.failure
         caches = fold.partitions.at_rest()
         return {

@@ -5,6 +5,7 @@ one is set aside as `.rejected`. Whether a readable one may be used is the follo
 """
 
 import asyncio
+import errno
 import re
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -138,7 +139,7 @@ class SnapshotStore:
         """Check tables that nobody looked at yet, from the disk and without stopping the loop.
 
         Raises:
-            ChecksumMismatch, Malformed: one is damaged.
+            ChecksumMismatch, Malformed: one is damaged, or lies where the disk can't be read.
             OSError: the disk failed.
         """
         assert image.path is not None, "only files are checked later"
@@ -262,7 +263,13 @@ async def _checksum(file: DiskFile, entry: Entry) -> int:
     """Return the checksum of a table as the file has it; of what is there, if that is less."""
     crc, at, end = 0, entry.at, entry.at + entry.size
     while at < end:
-        piece = await file.pread(at, min(PIECE_BYTES_MAX, end - at))
+        try:
+            piece = await file.pread(at, min(PIECE_BYTES_MAX, end - at))
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            # To look at it through the map would end the process; the log has everything.
+            raise Malformed(f"the disk cannot read it at byte {at}: {error.strerror}") from error
         if not piece:
             break
         crc = crc32c(crc, piece)

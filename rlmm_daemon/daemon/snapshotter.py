@@ -12,13 +12,16 @@ import structlog
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.core.rebasing import rebase
+from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.snapshots import SnapshotStore, WrittenSnapshot
 from rlmm_daemon.domain.errors import CorruptError, Malformed, NotReady
-from rlmm_daemon.domain.ids import TopicIdPartition
+from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
 
 POLL_SECONDS: Final = 1.0
+#: After a failed snapshot the next one waits as long as after a written one, and at least this.
+AGAIN_SECONDS_MIN: Final = 30.0
 #: Put aside by one metadata partition, this much is always fine.
 ASIDE_BYTES: Final = 1024 * 1024
 ASIDE_SHARE: Final = 16
@@ -32,7 +35,7 @@ logger = structlog.get_logger(__name__)
 class SnapshotOptions:
     """Either is enough, if the partition advanced at all."""
 
-    after_events: int = 50_000
+    after_events: int = 100_000
     after_seconds: float = 300.0
 
 
@@ -45,11 +48,14 @@ class Snapshotter:
         clock: Clock,
         options: SnapshotOptions,
         on_written: Callable[[WrittenSnapshot], None],
+        *,
+        announced: Callable[[MetadataPartition], Collection[TopicIdPartition]],
     ) -> None:
         self._store = store
         self._clock = clock
         self._options = options
         self._on_written = on_written
+        self._announced = announced
         #: One snapshot at a time: they share the disk and the temporary memory.
         self._one = asyncio.Lock()
         self.failures = 0
@@ -59,13 +65,14 @@ class Snapshotter:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             for follower in list(followers()):
-                await self.check(follower)
-                if self._due(follower):
-                    await self.try_write(follower)
+                with blame(follower.partition):
+                    await self.check(follower)
+                    if self._due(follower):
+                        await self.try_write(follower)
 
     def _due(self, follower: Follower) -> bool:
         advanced = follower.applied_since_snapshot
-        if advanced == 0 or not allowed(follower):
+        if advanced == 0 or not allowed(follower) or self._failed_lately(follower):
             return False
         age_ms = self._clock.now_ms() - (follower.snapshot_at_ms or follower.followed_since_ms)
         return (
@@ -73,6 +80,12 @@ class Snapshotter:
             or age_ms >= self._options.after_seconds * 1000
             or too_much_aside(follower.fold)
         )
+
+    def _failed_lately(self, follower: Follower) -> bool:
+        """A full disk is not filled to its last byte anew at each turn."""
+        failed_ms = follower.snapshot_failed_ms
+        pause_ms = max(AGAIN_SECONDS_MIN, self._options.after_seconds) * 1000
+        return failed_ms is not None and self._clock.now_ms() - failed_ms < pause_ms
 
     async def try_write(self, follower: Follower) -> WrittenSnapshot | None:
         """Write a snapshot; None if the disk did not take it (logged, counted, tried later)."""
@@ -82,7 +95,7 @@ class Snapshotter:
             return None  # a damaged snapshot was met: the follower starts over
         except OSError as error:
             self.failures += 1
-            follower.snapshot_at_ms = self._clock.now_ms()
+            follower.snapshot_failed_ms = self._clock.now_ms()
             logger.warning(
                 "snapshot failed", metadata_partition=follower.partition, error=str(error)
             )
@@ -122,7 +135,7 @@ class Snapshotter:
                 raise
             finally:
                 fold.journal = None
-        follower.snapshot_at_ms = self._clock.now_ms()
+        follower.snapshot_at_ms, follower.snapshot_failed_ms = self._clock.now_ms(), None
         self._on_written(written)
         return written
 
@@ -134,7 +147,11 @@ class Snapshotter:
                 follower.partition,
                 next_offset,
                 pieces,
-                still_true=lambda: follower.fold is fold and not follower.history.comparing,
+                still_true=lambda: (
+                    follower.fold is fold
+                    and not follower.retired
+                    and not follower.history.comparing
+                ),
             )
         finally:
             pieces.clear()  # they may be an older file's pages
@@ -147,8 +164,11 @@ class Snapshotter:
             logger.warning("snapshot not taken up", path=written.path, error=str(error))
             return
 
+        # Not whoever was asked about once: an export asks about all.
+        announced = self._announced(follower.partition)
+
         def stays(partition: TopicIdPartition) -> bool:
-            return partition in follower.confirmation or follower.writer.writes_to(partition)
+            return partition in announced or follower.writer.writes_to(partition)
 
         for index, _ in enumerate(rebase(fold, image, stays)):
             if index % REBASED_AT_ONCE == REBASED_AT_ONCE - 1:
@@ -202,4 +222,5 @@ def allowed(follower: Follower) -> bool:
     """Whether a snapshot may be written: a fold that is whole, and no history in doubt."""
     steady = follower.state in (PartitionState.READY, PartitionState.STALE)
     image = follower.fold.image
-    return steady and not follower.history.comparing and (image is None or image.damage is None)
+    in_doubt = follower.retired or follower.history.comparing
+    return steady and not in_doubt and (image is None or image.damage is None)

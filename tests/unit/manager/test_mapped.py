@@ -73,6 +73,7 @@ async def test_a_restart_wakes_only_what_is_asked_for(rig):
         await manager.log.append(of(TP), started(2000, 900, 909, NEIGHBOUR))
         await copied(manager, 20, 200, 209)
         assert partitions.peek(NEIGHBOUR).aside_events == 1
+        assert NEIGHBOUR not in partitions.restless(), "what looks for stuck copies wakes it"
         manager.replace_assignment([TP, NEIGHBOUR], [])
         await until(lambda: manager.is_ready(NEIGHBOUR))
         assert segments_of(manager, NEIGHBOUR) == 21
