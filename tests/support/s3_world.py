@@ -120,7 +120,8 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def until(condition: Any) -> None:
-    """Wait for a condition; pytest's own timeout bounds it."""
-    while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-        await asyncio.sleep(0.01)
+async def until(condition: Any, *, seconds: float | None = None) -> None:
+    """Wait for a condition; pytest's own timeout bounds it, if nothing else does."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.01)
