@@ -318,7 +318,7 @@ class Cleaner:
         facts = RemovalFacts(
             copies=dict(stuck.copies) if stuck else {},
             deletes=dict(stuck.deletes) if stuck else {},
-            trouble=stuck.error if stuck else None,
+            trouble=self._errors().get(partition),
             observed=None if self.observer is None else self.observer.told(partition.topic_id),
         )
         if note is None:
@@ -329,6 +329,10 @@ class Cleaner:
         return replace(
             facts, step=note.step, since_ms=note.since_ms, deleted=note.deleted, error=error
         )
+
+    def _errors(self) -> dict[TopicIdPartition, str]:
+        stuck = {partition: note.error for partition, note in self.notes.stuck.items()}
+        return {p: e for p, e in stuck.items() if e is not None} | self.notes.orders
 
     def rows(self) -> dict[str, Any]:
         """Return what `rlmm cleanup` shows."""
@@ -345,9 +349,8 @@ class Cleaner:
                 if step not in _USUAL
             ],
             "errors": [
-                {"partition": str(partition), "error": note.error}
-                for partition, note in sorted(self.notes.stuck.items())
-                if note.error is not None
+                {"partition": str(partition), "error": error}
+                for partition, error in sorted(self._errors().items())
             ],
             "orders": sorted(self._orders),
             "deleted": dict(self.notes.deleted),

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -51,6 +51,8 @@ class Notes:
         #: Segments whose deletion this daemon ended, by why.
         self.deleted: Counter[str] = Counter()
         self.failures = 0
+        #: What keeps a purge of an existing topic's partition from being done.
+        self.orders: dict[TopicIdPartition, str] = {}
         #: What was logged of a partition last, so that each trouble is logged once.
         self._logged: dict[TopicIdPartition, str] = {}
 
@@ -77,8 +79,7 @@ class Notes:
         if self._logged.pop(partition, None) != message:
             logger.warning("not deleted", partition=str(partition), error=message)
         self._logged[partition] = message
-        if len(self._logged) > NOTED_MAX:
-            del self._logged[next(iter(self._logged))]
+        _bound(self._logged)
 
     def went_well(self, partition: TopicIdPartition) -> None:
         """Forget an earlier failure."""
@@ -100,6 +101,13 @@ class Notes:
         if note.copies or note.deletes or note.error:
             self.stuck[partition] = note
             _bound(self.stuck)
+
+    def order(self, partition: TopicIdPartition, error: str | None) -> None:
+        """Note what keeps an order from being done; None: nothing does."""
+        self.orders.pop(partition, None)
+        if error is not None:
+            self.orders[partition] = error
+            _bound(self.orders)
 
     def hanging(self) -> Counter[tuple[str, str]]:
         """Return how many segments hang, by kind and step, without what every copy goes through."""
@@ -140,6 +148,6 @@ def add_stuck(
     )
 
 
-def _bound(rows: "dict[TopicIdPartition, RemovalNote] | dict[TopicIdPartition, StuckNote]") -> None:
+def _bound(rows: dict[TopicIdPartition, Any]) -> None:
     if len(rows) > NOTED_MAX:
         rows.pop(next(iter(rows)))

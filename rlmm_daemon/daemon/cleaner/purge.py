@@ -4,22 +4,30 @@ A partition mark of an existing topic could end the consumers of Kafka's own met
 an existing topic's segments are deleted one by one, and it must be said that this is meant.
 """
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, Final
 
+import structlog
+
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import Proof
 from rlmm_daemon.core.readiness import PartitionState, not_ready
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
-from rlmm_daemon.domain.errors import InvalidArgument, NotReady, SegmentNotFound
+from rlmm_daemon.domain.errors import InvalidArgument, NotReady, RlmmError, SegmentNotFound
 from rlmm_daemon.domain.ids import SegmentId, TopicId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 
+logger = structlog.get_logger(__name__)
+
 #: How long metadata partitions that nobody followed yet are waited for.
 FOLLOW_SECONDS: Final = 30.0
+#: An order that is not done by then is given up: the operator asks again.
+PURGE_SECONDS_MAX: Final = 24 * 3600.0
 PURGED: Final = "purged"
 
 D, S = PartitionDeleteState, SegmentState
@@ -107,18 +115,55 @@ class Purge:
         )
 
     async def _delete_segments(self, partition: TopicIdPartition) -> None:
-        """Delete what is finished; what is being copied is its broker's."""
-        async with self._tools.manager.keep_followed(partition):
-            try:
-                await self._cleaner.segments.remove(
-                    partition,
-                    _finished,
-                    why=PURGED,
-                    holds=_may_be_purged,
-                    still_ours=lambda: True,
-                )
-            except NotReady as error:
-                self._tools.notes.failed(partition, error.message)
+        """Delete what is finished by now; what is being copied is its broker's."""
+        tools, error = self._tools, None
+        ordered_ms = tools.clock.now_ms()
+        until = tools.clock.monotonic() + PURGE_SECONDS_MAX
+        try:
+            async with tools.manager.keep_followed(partition):
+                while tools.clock.monotonic() < until:
+                    error = await self._try(partition, ordered_ms)
+                    if error is None:
+                        break
+                    tools.notes.order(partition, error)
+                    await asyncio.sleep(tools.options.interval_seconds)
+        except RlmmError as failure:
+            error = failure.message
+        tools.notes.order(partition, error and f"the purge was given up: {error}")
+        if error is not None:
+            logger.warning("purge given up", partition=str(partition), error=error)
+
+    async def _try(self, partition: TopicIdPartition, ordered_ms: int) -> str | None:
+        """Return what keeps something from being deleted; None: nothing is left."""
+
+        def ordered(cache: PartitionCache) -> Iterator[SegmentId]:
+            return (i for i in cache.segments if self._is_ordered(cache, i, ordered_ms))
+
+        segments = self._cleaner.segments
+        try:
+            await segments.remove(
+                partition, ordered, why=PURGED, holds=_may_be_purged, still_ours=lambda: True
+            )
+            cache = self._tools.cache(partition)
+        except RlmmError as error:
+            return error.message
+        if cache is None or cache.delete_state is not None:
+            return None  # its removal takes what is left
+        counts = cache.segments_by_state
+        if not counts[S.COPY_SEGMENT_FINISHED] and not counts[S.DELETE_SEGMENT_STARTED]:
+            return None
+        left = next(ordered(cache), None)
+        return None if left is None else segments.backoff.message(left) or "not deleted yet"
+
+    def _is_ordered(self, cache: PartitionCache, segment_id: SegmentId, ordered_ms: int) -> bool:
+        """Whether a segment was finished when it was ordered to go, or began to go and failed."""
+        tail = cache.segments.get(segment_id)
+        if tail is None:
+            return False
+        if tails.state_of(tail) == S.DELETE_SEGMENT_STARTED:
+            return self._cleaner.segments.backoff.message(segment_id) is not None
+        finished = tails.state_of(tail) == S.COPY_SEGMENT_FINISHED
+        return finished and tails.event_ms_of(tail) <= ordered_ms
 
 
 def _require_meant(topic_id: TopicId, proof: Proof, *, existing: bool) -> None:
@@ -133,10 +178,6 @@ def _require_meant(topic_id: TopicId, proof: Proof, *, existing: bool) -> None:
         raise InvalidArgument(
             f"topic {name} exists: its remote segments are deleted only with --existing", topic=name
         )
-
-
-def _finished(cache: PartitionCache) -> Iterator[SegmentId]:
-    return (i for i in cache.segments if cache.state(i) is S.COPY_SEGMENT_FINISHED)
 
 
 def _may_be_purged(cache: PartitionCache, segment_id: SegmentId) -> bool:

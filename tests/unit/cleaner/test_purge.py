@@ -1,0 +1,104 @@
+"""A person's order about a topic that exists: all of it goes, whatever fails on the way."""
+
+import asyncio
+from typing import Any
+
+from rlmm_daemon.daemon.cleaner import purge
+from rlmm_daemon.daemon.cleaner.purge import Purge
+from rlmm_daemon.domain.errors import NotReady, RlmmError, TimedOut
+from rlmm_daemon.domain.segment import SegmentState as S
+from tests.simulation.cleaning import OPTIONS, CleanWorld, SimDaemon, partition_of, run, segment
+
+AT = partition_of(2)
+FAILS_FOR = 3
+
+
+async def stocked(world: CleanWorld) -> SimDaemon:
+    daemon = world.daemon()
+    await asyncio.sleep(3)
+    for number in (1, 2, 3):
+        world.finished(number, AT, 100 * number)
+    await asyncio.sleep(2)
+    return daemon
+
+
+async def order(daemon: SimDaemon) -> None:
+    answer = await Purge(daemon.cleaner).purge(AT.topic_id, execute=True, existing=True)
+    assert answer["executed"]
+
+
+def failing(daemon: SimDaemon, error: RlmmError, times: int) -> None:
+    """Let the next appends about the second segment fail."""
+    manager, failed = daemon.manager, list[int]()
+    update_if = manager.update_if
+
+    async def flaky(record: bytes, *args: Any, **named: Any) -> Any:
+        if bytes(segment(2)) in record and len(failed) < times:
+            failed.append(1)
+            raise error
+        return await update_if(record, *args, **named)
+
+    manager.update_if = flaky  # type: ignore[method-assign] # with errors before it
+
+
+def test_a_segment_whose_delete_failed_is_tried_again_until_it_is_gone():
+    async def scenario(world: CleanWorld) -> None:
+        daemon = await stocked(world)
+        failing(daemon, TimedOut("once"), FAILS_FOR)
+        await order(daemon)
+        await world.until(lambda: daemon.cleaner.told(AT).trouble == "once")
+        await world.until(lambda: not world.stored(AT))
+        assert {world.state(number, AT) for number in (1, 2, 3)} == {None}
+        await world.until(lambda: not daemon.cleaner.rows()["orders"])
+        assert daemon.cleaner.told(AT).trouble is None
+
+    run(scenario)
+
+
+def test_a_moment_in_which_nothing_can_be_judged_does_not_end_the_order(monkeypatch):
+    async def scenario(world: CleanWorld) -> None:
+        daemon = await stocked(world)
+        tools, unready = daemon.cleaner.tools, list[int]()
+        cache = type(tools).cache
+
+        def flaky(self: Any, partition: Any) -> Any:
+            if daemon.cleaner.rows()["orders"] and len(unready) < FAILS_FOR:
+                unready.append(1)
+                raise NotReady("stale")
+            return cache(self, partition)
+
+        monkeypatch.setattr(type(tools), "cache", flaky)
+        await order(daemon)
+        await world.until(lambda: not world.stored(AT))
+
+    run(scenario)
+
+
+def test_what_finishes_after_the_order_stays():
+    async def scenario(world: CleanWorld) -> None:
+        daemon = await stocked(world)
+        failing(daemon, TimedOut("once"), FAILS_FOR)
+        await order(daemon)
+        await asyncio.sleep(1)
+        world.finished(4, AT, 400)
+        await world.until(lambda: world.state(2, AT) is None)
+        await world.until(lambda: not daemon.cleaner.rows()["orders"])
+        assert world.state(4, AT) is S.COPY_SEGMENT_FINISHED
+        assert sorted(world.stored(AT)) == sorted(world.keys(4, AT, 400))
+
+    run(scenario)
+
+
+def test_what_never_succeeds_is_given_up_in_the_end_and_stays_told_of(monkeypatch):
+    monkeypatch.setattr(purge, "PURGE_SECONDS_MAX", 600.0)
+
+    async def scenario(world: CleanWorld) -> None:
+        daemon = await stocked(world)
+        failing(daemon, TimedOut("for ever"), 10**9)
+        await order(daemon)
+        await asyncio.sleep(600 + 2 * OPTIONS.backoff_seconds_max)
+        assert daemon.cleaner.rows()["orders"] == []
+        assert "given up" in str(daemon.cleaner.told(AT).trouble)
+        assert world.state(2, AT) is S.COPY_SEGMENT_FINISHED
+
+    run(scenario)
