@@ -14,7 +14,7 @@ from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
-from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
+from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.ports.event_log import LogMissing, LogMoved
 
@@ -41,6 +41,9 @@ class Restored:
 def known_to(directories: Iterable[str]) -> Known:
     """Return the live finished segments that the newest readable snapshots know.
 
+    Of each directory, metadata partition and log it is the newest alone: an older one still knows
+    what was deleted since, and whose objects are gone.
+
     Raises:
         InvalidArgument: a directory holds no snapshot that can be read, or they are of logs with
             different numbers of partitions.
@@ -48,14 +51,16 @@ def known_to(directories: Iterable[str]) -> Known:
     known: dict[tuple[TopicIdPartition, SegmentId], SegmentMetadata] = {}
     counts: set[int] = set()
     for name in directories:
-        files = sorted(Path(name).glob("*.snapshot"))
-        readable = 0
-        for file in files:
+        newest: set[tuple[int, TopicId]] = set()
+        for file in sorted(Path(name).glob("*.snapshot"), reverse=True):  # 3-0000000012.snapshot
             try:
                 header, fold = unsealing.load(file.read_bytes())
             except (OSError, RlmmError):
                 continue
-            readable += 1
+            of = header.metadata_partition, header.topic_id
+            if of in newest:
+                continue
+            newest.add(of)
             counts.add(header.partition_count)
             for partition, segment_id in fold.live_finished():
                 cache = fold.cache(partition)
@@ -64,7 +69,7 @@ def known_to(directories: Iterable[str]) -> Known:
                 segment = records.decode(record)
                 assert isinstance(segment, SegmentMetadata), "the cache holds nothing else"
                 known[partition, segment_id] = segment
-        if not readable:
+        if not newest:
             raise InvalidArgument(f"{name} holds no snapshot that can be read", path=name)
     if len(counts) != 1:
         raise InvalidArgument(f"the snapshots are of logs with {sorted(counts)} partitions")

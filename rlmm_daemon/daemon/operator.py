@@ -4,6 +4,7 @@ Nothing here is bound by the broker's announcements: what is asked about is foll
 """
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, replace
@@ -35,6 +36,7 @@ from rlmm_daemon.domain.errors import (
     InvalidArgument,
     NotReady,
     SegmentNotFound,
+    StorageFull,
     StorageNotConfigured,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, TopicIdPartition, uuid_text
@@ -318,7 +320,9 @@ class Operator:
             try:
                 written = await self._manager.snapshotter.write(follower)
             except OSError as error:
-                raise InvalidArgument(f"the snapshot could not be written: {error}") from error
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+                kind = StorageFull if full else InvalidArgument
+                raise kind(f"the snapshot could not be written: {error}") from error
             rows.append(
                 {
                     "metadata_partition": follower.partition,

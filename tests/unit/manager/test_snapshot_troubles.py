@@ -11,8 +11,9 @@ from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.daemon import snapshots, snapshotter
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blamed
+from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
-from rlmm_daemon.domain.errors import NotReady
+from rlmm_daemon.domain.errors import NotReady, StorageFull
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import NEIGHBOUR, TP, of, segment_id, until
 from tests.unit.manager.test_mapped import NEVER, copied, filled, found, segments_of
@@ -148,3 +149,15 @@ async def test_a_follower_that_ended_leaves_no_snapshot_behind(rig, monkeypatch)
             going.set()
         assert writing.result() is None
         assert await manager.snapshots._generations(of(TP)) == []
+
+
+async def test_a_snapshot_that_is_asked_for_on_a_full_disk_says_that(rig, monkeypatch):
+    async def full(_file: object, _offset: int, _data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(snapshots, "write_fully", full)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        with pytest.raises(StorageFull, match="No space left"):
+            await Operator(manager).snapshot_now(of(TP))

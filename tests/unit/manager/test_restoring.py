@@ -1,0 +1,36 @@
+"""What `rlmm log restore` takes from a daemon's snapshots."""
+
+from pathlib import Path
+
+from rlmm_daemon.cli.log_restoring import known_to
+from rlmm_daemon.domain.segment import SegmentState
+from tests.unit.manager.events import TP, of, segment_id, until, updated
+from tests.unit.manager.test_mapped import BROKER, NEVER, copied
+
+
+async def two_generations(rig) -> Path:
+    """Leave a snapshot of two segments, and a newer one in which the first was deleted."""
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        follower = manager.fleet.followers[of(TP)]
+        await copied(manager, 1, 0, 9)
+        await copied(manager, 2, 10, 19)
+        assert await manager.snapshotter.write(follower) is not None
+        await manager.update(updated(1, SegmentState.DELETE_SEGMENT_STARTED), BROKER)
+        await manager.update(updated(1, SegmentState.DELETE_SEGMENT_FINISHED), BROKER)
+        assert await manager.snapshotter.write(follower) is not None
+    return Path(rig.directory, "a", "snapshots")
+
+
+async def test_what_was_deleted_between_two_generations_is_not_brought_back(rig):
+    directory = await two_generations(rig)
+    assert len(list(directory.glob("*.snapshot"))) == 2
+    assert set(known_to([str(directory)]).segments) == {(TP, segment_id(2))}
+
+
+async def test_where_the_newest_is_damaged_the_one_before_it_counts(rig):
+    directory = await two_generations(rig)
+    newest = max(directory.glob("*.snapshot"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert set(known_to([str(directory)]).segments) == {(TP, segment_id(1)), (TP, segment_id(2))}
