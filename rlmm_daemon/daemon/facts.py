@@ -169,7 +169,7 @@ def _of_follower(facts: Facts, follower: Follower, partition: TopicIdPartition) 
         silent_seconds=follower.silent_seconds,
         confirmed=partition in follower.confirmation.confirmed,
         snapshot_at_ms=follower.snapshot_at_ms,
-        missing=len(history.missing),
+        missing=history.missing_count,
         missing_reasons=tuple(history.reasons),
     )
 

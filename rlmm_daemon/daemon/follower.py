@@ -538,7 +538,7 @@ class Follower:
             self._held = self.failure
 
     async def _compare(self) -> None:
-        missing = self.history.missing
+        missing = self.history.missing_count
         if not missing:
             await self._context.snapshots.remove(self.partition)
             await self.history.forget()
@@ -546,10 +546,10 @@ class Follower:
             if not self._recorded:
                 self.failure = None
             return
-        one = len(missing) == 1
+        one = missing == 1
         self._fail(
             FailureReason.HISTORY_LOST,
-            f"{len(missing)} finished {'segment' if one else 'segments'} that this daemon knew "
+            f"{missing} finished {'segment' if one else 'segments'} that this daemon knew "
             f"{'is' if one else 'are'} not in the log: {self.history.reasons[-1]}",
         )
 

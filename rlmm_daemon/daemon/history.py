@@ -18,13 +18,16 @@ from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Outcome
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import NotReady
-from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 
 logger = structlog.get_logger(__name__)
 
 #: Records that are written down before others get a turn.
 TURN_RECORDS: Final = 32
+#: How a record of key 1 begins, and where it has its state: before its tags, of which it has none.
+_UPDATE: Final = b"\x01\x01\x00"
+_STATE_AT: Final = -2
 
 #: A record's partition and segment id as they stand in it: bytes, which no collector walks.
 _Key = bytes
@@ -67,6 +70,11 @@ class History:
         """The records (COPY_SEGMENT_FINISHED) that the replay has not shown yet."""
         return list((self._missing or {}).values())
 
+    @property
+    def missing_count(self) -> int:
+        """How many records those are."""
+        return len(self._missing or ())
+
     async def drop(self, fold: Fold, reason: str) -> None:
         """Write down what `fold` knew, merged with what was written before, and start over.
 
@@ -90,12 +98,11 @@ class History:
         """The replay applied a record: a finished copy is not missing any more."""
         if not self._missing or not isinstance(outcome, Applied):
             return
-        event = outcome.event
-        finished_copy = (
-            isinstance(event, SegmentUpdate) and event.state is SegmentState.COPY_SEGMENT_FINISHED
-        )
-        if finished_copy and isinstance(event, SegmentUpdate):
-            self._missing.pop(prefix_of(event.partition) + event.segment_id, None)
+        value = outcome.value  # in normal form, which begins with whom it is about
+        if value.startswith(_UPDATE) and value[_STATE_AT] == SegmentState.COPY_SEGMENT_FINISHED:
+            begin = len(_UPDATE)
+            end = begin + len(prefix_of(outcome.partition)) + UUID_BYTES
+            self._missing.pop(value[begin:end], None)
 
     async def forget(self) -> None:
         """End the comparison: everything was found again, or its loss was accepted."""

@@ -51,13 +51,13 @@ class Mending:
 
     async def accept_everything(self) -> dict[str, Any]:
         """Go on without whatever is missing, of the whole log."""
-        missing = sum(len(f.history.missing) for f in self._manager.followed())
+        missing = sum(f.history.missing_count for f in self._manager.followed())
         await self._manager.fleet.accept_all()
         return {"accepted": "all", "missing": missing}
 
     async def accept(self, follower: Follower) -> dict[str, Any]:
         """Go on without what is missing of one metadata partition."""
-        missing = len(follower.history.missing)
+        missing = follower.history.missing_count
         await self._manager.fleet.accept(follower)
         return {"accepted": [follower.partition], "missing": missing}
 

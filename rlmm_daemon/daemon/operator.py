@@ -206,7 +206,7 @@ class Operator:
             "writes_in_flight": follower.writer.in_flight,
             "snapshot_at_ms": follower.snapshot_at_ms,
             "events_since_snapshot": follower.applied_since_snapshot,
-            "missing": len(history.missing),
+            "missing": history.missing_count,
             "unreadable": dict(fold.unreadable),
             "rejected": dict(fold.rejected),
             "recent": [

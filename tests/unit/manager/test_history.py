@@ -3,6 +3,7 @@
 import asyncio
 
 import msgspec
+import pytest
 
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.codec.primitives import crc32c
@@ -12,7 +13,8 @@ from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.daemon.history import TURN_RECORDS, History
 from rlmm_daemon.daemon.state_directory import StateDirectory
-from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId, TopicIdPartition
+from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
 from tests.unit.manager.events import COUNT, TP, of, segment_id, started, updated
 
 SEGMENTS = 2_000
@@ -100,6 +102,32 @@ async def test_what_is_written_in_pieces_is_the_file_that_it_was_in_one():
         body = msgspec.msgpack.encode(lost)
         assert written == b"RLML" + crc32c(0, body).to_bytes(4, "big") + body
         assert lost_from(written, "3.lost") == lost
+
+
+@pytest.mark.parametrize("topic", ["orders", "o" * 249])
+async def test_what_the_replay_finishes_again_is_not_missing(topic):
+    tp = TopicIdPartition(TopicId(bytes(range(1, 17))), topic, 0)
+    custom = CustomMetadata(b"\x02\x01")
+    events = [
+        value
+        for number in range(6)
+        for value in (
+            started(number, 10 * number, 10 * number + 9, tp),
+            updated(number, tp=tp, custom=custom if number % 2 else None),
+        )
+    ]
+    known = Fold(MetadataPartition(0), 1)
+    for value in events:
+        known.apply(known.position, value)
+    history = History(MetadataPartition(0), StateDirectory(Files(), "state"))
+    await history.drop(known, "a rebuild")
+    assert history.missing_count == len(history.missing) == 6
+    again = Fold(MetadataPartition(0), 1)
+    ended = [updated(1, SegmentState.DELETE_SEGMENT_STARTED, tp)]
+    for value in [*events[:5], *ended, *events[6:]]:  # the end of the third copy is gone
+        history.applied(again.apply(again.position, value))
+    assert history.missing_count == 1
+    assert history.missing == [known.partitions[tp].get(segment_id(2))]
 
 
 async def test_a_second_drop_adds_to_what_the_first_wrote_down():
