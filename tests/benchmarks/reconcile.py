@@ -273,6 +273,7 @@ def of_size(spark: Any, at: Path, millions: float, runs: int) -> dict[str, Any]:
     rows = int(millions * 1_000_000)
     if not at.exists():
         generate(spark, at, rows)
+    if not (at / "report").exists():
         report(spark, at)
     row = {"millions": millions, **measured(spark, at, runs)}
     seconds = row["seconds"]
