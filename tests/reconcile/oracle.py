@@ -1,17 +1,13 @@
 """The same question put to DuckDB: another engine, plain joins over the text keys, no hashes.
 
-It knows only what the world holds: the events as they were said and the objects as they were put.
+It reads the very rows that the run has written down of the listing and of the log.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 
-from rlmm_daemon.codec import custom_metadata, records
-from rlmm_daemon.domain.ids import uuid_text
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
-from tests.reconcile.world import World
+from rlmm_daemon.codec.custom_metadata import SIZED
 
 DAY = 86_400_000
 
@@ -48,47 +44,36 @@ WHERE state = 0 AND at_ms < $now - $copy OR state = 2 AND at_ms < $now - $delete
 """
 
 
-def findings(world: World, *, now_ms: int) -> dict[tuple[str, str], tuple[int, bool]]:
-    """Return (kind, segment id) -> (number of objects, whether any is condemned)."""
+#: What the listing and the log's reading wrote down, as `_FINDINGS` wants it.
+_INPUTS = """
+CREATE VIEW read AS SELECT * FROM read_parquet('{home}/events/*.parquet') WHERE kind = 0;
+CREATE VIEW events AS SELECT "offset" AS n, segment_id AS segment, state, event_ms AS at_ms,
+    log_size, only_if_started AS held FROM read;
+CREATE VIEW sizes AS SELECT * FROM (
+    SELECT "offset" AS n, unnest({suffixes}) AS suffix, unnest(sizes) AS size FROM read
+    WHERE sizes IS NOT NULL
+) WHERE size >= 0;
+CREATE VIEW listed AS SELECT *, split_part(key, '/', -1) AS base
+    FROM read_parquet('{home}/objects/*.parquet') WHERE upload_id IS NULL AND NOT noncurrent;
+CREATE VIEW objects AS SELECT base[22:43] AS segment, base[44:] AS suffix, size,
+    modified_ms AS at_ms FROM listed;
+"""
+
+
+def findings(
+    home: Path, *, now_ms: int
+) -> tuple[dict[tuple[str, str], tuple[int, bool]], int, int]:
+    """Return (kind, segment id) -> (number of objects, whether any is condemned); events; objects.
+
+    `home` holds the events and the objects that a run has read: they are the same to both.
+    """
     database = duckdb.connect()
-    events, sizes = _events(value for _, value in world.events)
-    database.register(
-        "events", _table(("n", "segment", "state", "at_ms", "log_size", "held"), events)
-    )
-    database.register("sizes", _table(("n", "suffix", "size"), sizes))
-    database.register(
-        "objects", _table(("segment", "suffix", "size", "at_ms"), _objects(world.objects))
-    )
+    database.execute(_INPUTS.format(home=home, suffixes=list(SIZED)))
     rows = database.execute(
         _FINDINGS,
         {"now": now_ms, "day": DAY, "copy": 1_200_000 + 120_000, "delete": 3_600_000},
     ).fetchall()
-    return {(kind, segment): (number, condemned) for kind, segment, number, condemned in rows}
-
-
-def _events(values: Iterable[bytes]) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-    events: list[tuple[object, ...]] = []
-    sizes: list[tuple[object, ...]] = []
-    for n, value in enumerate(values):
-        record = records.decode(value)
-        assert isinstance(record, SegmentMetadata | SegmentUpdate)
-        size = record.segment_size_bytes if isinstance(record, SegmentMetadata) else None
-        facts = custom_metadata.decode(record.custom_metadata)
-        held = record.custom_metadata == custom_metadata.ONLY_IF_STARTED
-        segment = uuid_text(record.segment_id)
-        events.append((n, segment, int(record.state), record.event_timestamp_ms, size, held))
-        if facts is not None:
-            sizes.extend((n, suffix, number) for suffix, number in facts.sizes.items())
-    return events, sizes
-
-
-def _objects(objects: Mapping[str, tuple[int, int]]) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for key, (size, modified_ms) in objects.items():
-        name = key.rpartition("/")[2]
-        rows.append((name[21:43], name[43:], size, modified_ms))
-    return rows
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> pa.Table:
-    return pa.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
+    found = {(kind, segment): (number, condemned) for kind, segment, number, condemned in rows}
+    (told,) = database.execute("SELECT count(*) FROM events").fetchall()
+    (listed,) = database.execute("SELECT count(*) FROM objects").fetchall()
+    return found, told[0], listed[0]

@@ -27,9 +27,9 @@ from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
-from rlmm_daemon.reconcile import exports, quarantine
+from rlmm_daemon.reconcile import exports, quarantine, workspace
 from rlmm_daemon.reconcile.errors import Incomplete
-from rlmm_daemon.reconcile.night import Run
+from rlmm_daemon.reconcile.night import Progress, Run
 from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile import oracle
 from tests.reconcile.world import CLUSTER, DAY, PARTITIONS, World
@@ -48,6 +48,7 @@ def reconcile(
     lineage: bool = True,
     snapshots: tuple[str, ...] = (),
     metadata: Metadata = THE_LOG,
+    progress: Progress = lambda _stage: None,
 ) -> tuple[Run, Night]:
     config = ReconcileConfig(
         snapshots=snapshots,
@@ -63,7 +64,7 @@ def reconcile(
         load(config.daemon_config),
         execute=execute,
         now_ms=now_ms,
-        progress=lambda _stage: None,
+        progress=progress,
     )
     return run, run.whole()
 
@@ -112,14 +113,23 @@ def test_another_engine_says_the_same_of_random_histories(spark, tmp_path: Path)
     world.random(1_500)
     world.write_log()
     world.write_local()
-    run, night = reconcile(spark, world, lineage=False)
+    rows = tmp_path / "rows"
+
+    def keep(stage: str) -> None:
+        if stage == "judging":  # and gone when the run ends
+            (work,) = (tmp_path / "out").glob(f"*/{workspace.WORK}")
+            shutil.copytree(work, rows)
+
+    run, night = reconcile(spark, world, lineage=False, progress=keep)
     assert night.refused == []
     found: dict[tuple[str, str], tuple[int, bool]] = {}
     for row in pq.read_table(run.directory / "findings").to_pylist():
         at = row["kind"], row["segment_id"]
         number, condemned = found.get(at, (0, False))
         found[at] = number + 1, condemned or row["condemned"]
-    assert found == oracle.findings(world, now_ms=NOW), f"seed {world.seed}"
+    expected, events, objects = oracle.findings(rows, now_ms=NOW)
+    assert (events, objects) == (len(world.events), len(world.objects))
+    assert found == expected, f"seed {world.seed}"
     assert len({kind for kind, _ in found}) == 7
 
 
