@@ -66,7 +66,7 @@ class Judge:
         yield _batch(found)
 
     def _stranger(self, row: Row) -> dict[str, Any]:
-        return self._finding(Judged(kind=Finding.UNKNOWN_KEY), row, Segment(), row["key"])
+        return self._unknown(row, f"stored={row['size']}")
 
     def segment(self, rows: list[Row]) -> Iterator[dict[str, Any]]:
         """Yield the findings of one segment, given all its rows."""

@@ -130,10 +130,10 @@ def test_strangers_are_told_one_by_one_and_never_condemned() -> None:
         "segment_id": None,
         "topic": None,
     }
-    rows = [stored(**nobody) | {"key": f"stray{n}"} for n in range(3)]
+    rows = [stored(**nobody) | {"key": f"stray{n}", "size": n} for n in range(3)]
     found = findings(rows)
-    assert [(each["kind"], each["key"]) for each in found] == [
-        ("unknown_key", f"stray{n}") for n in range(3)
+    assert [(each["kind"], each["key"], each["facts"]) for each in found] == [
+        ("unknown_key", f"stray{n}", f"stored={n}") for n in range(3)
     ]
     assert not any(each["condemned"] for each in found)
 
