@@ -69,11 +69,12 @@ def mutating(path: str, _log_dir: Path, stop: Event) -> None:
             if stop.is_set():
                 return
             started = daemon.segment(daemon.LARGE, number)
-            peer.sendall(daemon.add_frame(daemon.LARGE, number))
-            peer.recv(65_536)
-            update = api.RecordParams(records.encode(daemon.finished(started)))
-            peer.sendall(frames.request_frame(1, "update_remote_log_segment_metadata", update))
-            peer.recv(65_536)
+            for method, event in (
+                ("add_remote_log_segment_metadata", started),
+                ("update_remote_log_segment_metadata", daemon.finished(started)),
+            ):
+                said = daemon.ask(peer, method, api.RecordParams(records.encode(event)))
+                assert said.error is None, said.error
 
 
 def listing(path: str, _log_dir: Path, stop: Event) -> None:
@@ -83,7 +84,7 @@ def listing(path: str, _log_dir: Path, stop: Event) -> None:
         while not stop.is_set():
             peer.sendall(frames.request_frame(1, "list_remote_log_segments", params))
             assert daemon.read_pages(peer), "all that is there"
-            daemon.ask(peer, "remote_log_size", params)
+            assert daemon.ask(peer, "remote_log_size", params).error is None
 
 
 def copying(path: str, log_dir: Path, stop: Event) -> None:
@@ -143,12 +144,16 @@ def phase(process: DaemonProcess, name: str, segments: int, seconds: float) -> l
     if workers:
         time.sleep(1.0)
     try:
-        return ask(path, segments, seconds)
+        taken = ask(path, segments, seconds)
     finally:
         stop.set()
         for worker in workers:
             worker.join(60)
             worker.terminate()
+    # A load that died at its first step would leave an idle daemon, and a row that is met.
+    if ended := [worker.exitcode for worker in workers if worker.exitcode != 0]:
+        raise RuntimeError(f"while {name}: what kept the daemon busy ended with {ended}")
+    return taken
 
 
 def rows_of(name: str, taken: list[float], idle: list[float]) -> list[Row]:
