@@ -8,6 +8,7 @@ import google_crc32c
 from botocore.exceptions import ClientError
 
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage
+from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import checksum_text
 
 Answer = Callable[..., Any]
@@ -63,13 +64,17 @@ def storage_on(s3: ScriptedS3 | None, *, sweeps: bool = False, **options: Any) -
 
 
 class StoringS3(ScriptedS3):
-    """Takes uploads and describes them as S3 does; `on_part` is waited for before each part."""
+    """Takes uploads and describes them as S3 does.
+
+    `on_part` is waited for before each part, `link` for each piece of one.
+    """
 
     def __init__(self) -> None:
         #: Key -> checksum and size of what was sent.
         self.objects: dict[str, tuple[int, int]] = {}
         self.parts: dict[str, dict[int, bytes]] = {}
         self.on_part: Callable[[str, int], Any] = _nothing
+        self.link = TokenBucket()
         super().__init__(
             create_multipart_upload=lambda Key, **_: ok(UploadId=Key),  # noqa: N803 - S3's name
             upload_part=self._upload_part,
@@ -83,7 +88,10 @@ class StoringS3(ScriptedS3):
 
     async def _upload_part(self, *, Key: str, PartNumber: int, Body: Any, **_: Any) -> Any:  # noqa: N803
         await self.on_part(Key, PartNumber)
-        body = b"".join([piece async for piece in Body])
+        body = b""
+        async for piece in Body:
+            await self.link.take(len(piece))
+            body += piece
         self.parts.setdefault(Key, {})[PartNumber] = body
         return ok(ETag=f"{PartNumber}")
 

@@ -68,6 +68,41 @@ def test_copies_take_turns_at_the_places_for_parts():
 
 
 @pytest.mark.usefixtures("no_threads")
+@pytest.mark.parametrize("ours", [True, False], ids=["our rate", "a thin link"])
+def test_no_copy_stands_still_while_others_use_all_there_is(ours):
+    """Four at once on a sixteenth of a MiB per second: each has a quarter of its share at least."""
+    rate = MIB // 16
+
+    async def watched(progress: Progress, copy: asyncio.Task[Any]) -> None:
+        before = 0
+        while (await asyncio.wait([copy], timeout=60))[1]:
+            # Whoever comes first has all places once; the others have not begun.
+            assert not before or progress.bytes_moved - before >= 60 * rate / COPIES / 4
+            before = progress.bytes_moved
+
+    async def main() -> None:
+        s3 = StoringS3()
+        s3.link.set_rate(0 if ours else rate)
+        storage = storage_on(
+            s3,
+            part_size_bytes=MIB,
+            multipart_threshold_bytes=1,
+            parts_in_flight_max=SLOTS,
+            rates=Rates(copy_bytes_per_second=rate if ours else 0),
+            call_timeout=600.0,
+        )
+        body = Buffer(bytes(16 * MIB))
+        async with asyncio.TaskGroup() as group:
+            for number in range(COPIES):
+                rows = [(ObjectKind.LOG, f"{number}.log", body)]
+                copy = group.create_task(storage.put_segment(rows, progress=(made := Progress())))
+                group.create_task(watched(made, copy))
+        await storage.close()
+
+    in_virtual_time(main())
+
+
+@pytest.mark.usefixtures("no_threads")
 def test_a_copy_that_waits_for_a_place_waits_for_no_storage():
     async def main() -> None:
         s3, stuck = StoringS3(), asyncio.Event()
