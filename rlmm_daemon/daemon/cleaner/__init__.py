@@ -4,6 +4,7 @@
     removal     one marked user partition, step by step (`core.disposal.steps`)
     segments    many segments at once: STARTED, objects, FINISHED; bounded, limited, backed off
     stuck       copies and deletes that nobody ends, and what no listing shows
+    superseded  copies that a later one of their broker shows as given up
     leftovers   what a listing of a partition's prefixes shows
     proof       the second fact: is the topic id gone?
     peers       what the presence files say of other brokers

@@ -31,6 +31,7 @@ from rlmm_daemon.daemon.cleaner.proof import TopicProof
 from rlmm_daemon.daemon.cleaner.removal import PartitionRemoval
 from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
 from rlmm_daemon.daemon.cleaner.stuck import Stuck
+from rlmm_daemon.daemon.cleaner.superseded import Superseded
 from rlmm_daemon.daemon.cleaner.tools import Copies, Tools
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
@@ -86,6 +87,7 @@ class Cleaner:
             clock=clock,
             rng=rng,
             notes=self.notes,
+            superseded=Superseded(),
             started_at_ms=clock.now_ms(),
         )
         self.segments = SegmentRemover(self.tools)

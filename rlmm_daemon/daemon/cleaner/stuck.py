@@ -65,6 +65,8 @@ class Stuck:
         self._tools, self._segments, self._peers = tools, segments, peers
         self._owner, self._still_ours, self._failed = owner, still_ours, failed
         self._now_ms = tools.clock.now_ms()
+        #: Of the partition that is looked at: copies that a later one of their broker shows as old.
+        self._given_up: frozenset[SegmentId] = frozenset()
 
     async def look(self, follower: Follower) -> None:
         """Judge whatever hangs, and end what may be ended."""
@@ -92,6 +94,9 @@ class Stuck:
     async def _look_at(self, partition: TopicIdPartition, cache: PartitionCache) -> None:
         note = StuckNote()
         copies = list(_unlisted_states(cache, S.COPY_SEGMENT_STARTED))
+        old = [i for i in copies if self._is_old_own(cache, i)]
+        self._given_up = await self._tools.superseded.of(cache, self._tools.broker_id, old)
+        copies = list(_unlisted_states(cache, S.COPY_SEGMENT_STARTED))  # some may be gone by now
         stuck = [i for i in copies if self._judge_copy(cache, i, note) is CopyStep.REMOVE]
         deletes = list(_unlisted_states(cache, S.DELETE_SEGMENT_STARTED))
         gone = await self._topic_gone(partition.topic_id, cache, deletes)
@@ -128,7 +133,6 @@ class Stuck:
         incarnation = assignment.incarnation_ms
         age_ms = self._now_ms - event_ms
         patience_ms = self._patience_ms(own=own)
-        old = age_ms > patience_ms
         step = copy_step(
             CopyFacts(
                 failed=self._failed,
@@ -138,7 +142,7 @@ class Stuck:
                 own=own,
                 manager_ours=assignment.has_manager,
                 reborn=incarnation is not None and incarnation > event_ms,
-                superseded=own and old and _superseded(cache, segment_id),
+                superseded=segment_id in self._given_up,
                 owner=self._owner(),
                 registered=self._peers.is_registered(broker_id),
                 lease_over=self._peers.lease_over(broker_id, self._now_ms),
@@ -146,6 +150,12 @@ class Stuck:
         )
         add_stuck(note.copies, step, segment_id, event_ms)
         return step
+
+    def _is_old_own(self, cache: PartitionCache, segment_id: SegmentId) -> bool:
+        tail = cache.segments[segment_id]
+        age_ms = self._now_ms - tails.event_ms_of(tail)
+        own = tails.broker_of(tail) == self._tools.broker_id
+        return own and age_ms > self._patience_ms(own=True)
 
     async def _is_still_stuck(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
         """Judge a copy again, just before it is ended: those before it may have taken minutes."""
@@ -329,24 +339,3 @@ def _unlisted_states(cache: PartitionCache, state: SegmentState) -> Iterator[Seg
             if segment_id not in seen and cache.state(segment_id) is state:
                 seen.add(segment_id)
                 yield segment_id
-
-
-def _superseded(cache: PartitionCache, segment_id: SegmentId) -> bool:
-    """Return whether its broker began another copy of the partition after this one.
-
-    A broker copies a partition's segments one after another, by ascending offsets.
-    """
-    tail = cache.segments[segment_id]
-    broker_id, start, event_ms = (
-        tails.broker_of(tail),
-        tails.start_of(tail),
-        tails.event_ms_of(tail),
-    )
-    return any(
-        tails.state_of(other) <= S.COPY_SEGMENT_FINISHED
-        and tails.broker_of(other) == broker_id
-        and tails.event_ms_of(other) > event_ms
-        and tails.start_of(other) >= start
-        for each in cache.segments
-        if each != segment_id and (other := cache.segments.get(each)) is not None
-    )

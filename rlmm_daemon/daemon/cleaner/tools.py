@@ -12,6 +12,7 @@ from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import PeerSource
 from rlmm_daemon.daemon.cleaner.proof import TopicProof
+from rlmm_daemon.daemon.cleaner.superseded import Superseded
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.domain.errors import NotReady
@@ -49,6 +50,7 @@ class Tools:
     clock: Clock
     rng: random.Random
     notes: Notes
+    superseded: Superseded
     #: When this process began: a copy that began later ran here.
     started_at_ms: int
 

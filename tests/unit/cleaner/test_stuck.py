@@ -226,6 +226,28 @@ def test_a_storage_that_fails_leaves_the_delete_begun_and_the_owner_ends_it():
     run(scenario)
 
 
+def test_a_copy_that_goes_while_it_is_looked_at_ends_nothing():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        await asyncio.sleep(PATIENCE - 10)
+
+        class Slow:
+            async def of(self, *_: object) -> frozenset[object]:
+                world.put(world.updated(1, AT, S.DELETE_SEGMENT_STARTED))
+                world.put(world.updated(1, AT, S.DELETE_SEGMENT_FINISHED))
+                await asyncio.sleep(1)
+                return frozenset()
+
+        object.__setattr__(world.daemons[1].cleaner.tools, "superseded", Slow())
+        await world.until(lambda: is_gone(world))
+        await asyncio.sleep(20)
+        task = world.daemons[1].task
+        assert task is not None
+        assert not task.done()
+
+    run(scenario)
+
+
 def test_what_cannot_be_ended_is_counted_and_told_of_until_it_can():
     async def scenario(world: CleanWorld) -> None:
         await begun(world)
