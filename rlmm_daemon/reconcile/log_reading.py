@@ -36,7 +36,7 @@ from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
 ASK_SECONDS: Final = 120.0
 #: Of one to the files of an embedded log, which are read from the first to the last.
 FILES_SECONDS: Final = 3_600.0
-#: Without a single batch from a log that has more.
+#: Without a single record from a log that has more; an answer without one is as good as none.
 SILENT_SECONDS: Final = 120.0
 #: What is there is handed on so often, so that a slow log is not taken for a silent one.
 _HAND_SECONDS: Final = 5.0
@@ -173,7 +173,8 @@ async def _collect(
         async for pairs in source:
             for offset, value in pairs:
                 rows.add(offset, value)
-            if len(rows) >= ROWS_PER_BATCH or time.monotonic() >= handed + _HAND_SECONDS:
+            due = len(rows) and time.monotonic() >= handed + _HAND_SECONDS
+            if due or len(rows) >= ROWS_PER_BATCH:
                 handed = time.monotonic()
                 await asyncio.to_thread(_hand, ready, rows.take(), stop)
             if stop.is_set():

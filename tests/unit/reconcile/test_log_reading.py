@@ -93,4 +93,28 @@ def test_a_log_that_is_slow_is_not_a_silent_one(
 
     monkeypatch.setattr(log_reading, "_HAND_SECONDS", 0.0)
     monkeypatch.setattr(log_reading, "_records", slow)
-    assert len([*log_reading.read(config, part)]) == 6, "each answer is told, and the end"
+    told = [len(rows) for rows in log_reading.read(config, part)]
+    assert told == [1, 1, 1], "each record is told when it comes, and the end"
+
+
+def test_a_log_that_answers_and_has_nothing_is_a_silent_one(
+    log: tuple[Config, LogSlice, list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end went back since it was asked for: every long poll is answered, with no record."""
+    config, part, _ = log
+    ended = threading.Event()
+
+    async def empty(*_: object) -> AsyncGenerator[list[tuple[int, None]], None]:
+        try:
+            for _poll in range(1_000):
+                yield []
+                await asyncio.sleep(0.01)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(log_reading, "_HAND_SECONDS", 0.0)
+    monkeypatch.setattr(log_reading, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(log_reading, "_records", empty)
+    with pytest.raises(Incomplete, match="did not answer"):
+        kinds(config, part)
+    assert ended.wait(60), "its thread goes on"
