@@ -1,6 +1,6 @@
 """What a listing of one user partition's prefixes shows, in every layout of the bucket's marker."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,19 +26,23 @@ class Leftovers:
         return len(self.keys) + len(self.uploads)
 
 
-async def find(bucket: Bucket, partition: TopicIdPartition) -> Leftovers:
+async def find(
+    bucket: Bucket, partition: TopicIdPartition, on_page: Callable[[], None]
+) -> Leftovers:
     """Return what is still there of a partition, at most `LEFTOVERS_MAX` of it.
+
+    `on_page` is told of each page: below a prefix that begins with a hash lies the whole bucket.
 
     Raises:
         StorageUnavailable: a listing could not be ended, so nothing is known to be empty.
     """
     found = Leftovers()
     for layout in await bucket.layouts():
-        async for key in _keys(bucket, layout, partition):
+        async for key in _keys(bucket, layout, partition, on_page):
             found.keys.append(key)
             if len(found) >= LEFTOVERS_MAX:
                 return found
-        async for upload in _uploads(bucket, layout, partition, None):
+        async for upload in _uploads(bucket, layout, partition, None, on_page):
             found.uploads.append(upload)
             if len(found) >= LEFTOVERS_MAX:
                 return found
@@ -78,10 +82,11 @@ async def abort(bucket: Bucket, uploads: Sequence[UploadInfo]) -> None:
 
 
 async def _keys(
-    bucket: Bucket, layout: Layout, partition: TopicIdPartition
+    bucket: Bucket, layout: Layout, partition: TopicIdPartition, on_page: Callable[[], None]
 ) -> AsyncGenerator[str, None]:
     async with aclosing(bucket.storage.list(listing_prefix(layout, partition))) as pages:
         async for page in pages:
+            on_page()
             for row in page:
                 parsed = parse_key(layout, row.key)
                 if parsed is not None and parsed.partition == partition:
@@ -89,10 +94,15 @@ async def _keys(
 
 
 async def _uploads(
-    bucket: Bucket, layout: Layout, partition: TopicIdPartition, segment_id: SegmentId | None
+    bucket: Bucket,
+    layout: Layout,
+    partition: TopicIdPartition,
+    segment_id: SegmentId | None,
+    on_page: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[UploadInfo, None]:
     async with aclosing(bucket.storage.list_uploads(listing_prefix(layout, partition))) as pages:
         async for page in pages:
+            on_page()
             for upload in page:
                 parsed = parse_key(layout, upload.key)
                 if (

@@ -203,11 +203,17 @@ class PartitionRemoval:
 
     async def _list(self) -> None:
         await asyncio.sleep(max(0.0, self._settled_at - self._tools.clock.monotonic()))
+        loop, seconds = asyncio.get_running_loop(), self._tools.options.storage_seconds
         try:
-            async with asyncio.timeout(self._tools.options.storage_seconds):
-                self._found = await leftovers.find(self._tools.bucket, self._partition)
+            async with asyncio.timeout(seconds) as bound:
+                # A listing may be long, a page may not.
+                self._found = await leftovers.find(
+                    self._tools.bucket,
+                    self._partition,
+                    lambda: bound.reschedule(loop.time() + seconds),
+                )
         except TimeoutError as error:
-            raise StorageUnavailable("a listing took too long") from error
+            raise StorageUnavailable("a listing does not go on") from error
         self._listing = Listing.LEFTOVERS if self._found else Listing.EMPTY
 
     async def _sweep(self) -> None:

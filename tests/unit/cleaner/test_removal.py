@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,6 +17,7 @@ from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS, _Walk
 from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState as S
+from rlmm_daemon.ports.storage import ObjectInfo
 from tests.simulation.cleaning import (
     CLUSTER,
     COUNT,
@@ -274,6 +275,64 @@ def test_every_layout_of_the_markers_table_is_emptied():
         assert [key for key in world.objects.objects if not key.startswith("_rlmm")] == []
 
     run(scenario)
+
+
+class Endless(MemoryStorage):
+    """A bucket whose pages come slowly, and many of them before the first object."""
+
+    async def list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        for _ in range(20):
+            await asyncio.sleep(OPTIONS.storage_seconds / 10)
+            yield []
+        async for page in super().list(prefix):
+            yield page
+
+
+class EndlessWorld(CleanWorld):
+    def storage_of(self, _broker_id: BrokerId) -> Endless:
+        return Endless(self.objects, clock=self.clock)
+
+
+def test_a_listing_may_take_as_long_as_it_goes_on():
+    """Below a prefix that begins with a hash lies the whole bucket."""
+
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.place(77, DEAD)
+        world.facts.gone.add(DEAD.topic_id)
+        world.daemon()
+        world.mark(DEAD)
+        await world.until(lambda: is_finished(world), 20 * OPTIONS.storage_seconds)
+        assert world.stored(DEAD) == []
+
+    run(scenario, EndlessWorld)
+
+
+class Silent(MemoryStorage):
+    """A bucket that begins to answer and stops."""
+
+    async def list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        yield []
+        await asyncio.Event().wait()
+        async for page in super().list(prefix):
+            yield page
+
+
+class SilentWorld(CleanWorld):
+    def storage_of(self, _broker_id: BrokerId) -> Silent:
+        return Silent(self.objects, clock=self.clock)
+
+
+def test_a_listing_that_does_not_go_on_is_given_up():
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.facts.gone.add(DEAD.topic_id)
+        daemon = world.daemon()
+        world.mark(DEAD)
+        await asyncio.sleep(3 * OPTIONS.storage_seconds)
+        assert daemon.cleaner.notes.removals[DEAD].error == "a listing does not go on"
+
+    run(scenario, SilentWorld)
 
 
 def test_a_search_goes_on_where_the_last_batch_ended():
