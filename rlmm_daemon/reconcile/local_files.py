@@ -1,12 +1,14 @@
 """What lies below the root of a local storage; what can't be read is never taken for absent."""
 
 import os
+import platform
 import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final
 
 from rlmm_daemon.adapters.storage.local.root import PRIVATE
+from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.config import LocalStorage
 from rlmm_daemon.reconcile.errors import Incomplete
 
@@ -74,6 +76,7 @@ def below(
     Raises:
         Incomplete: the storage did not tell all.
     """
+    _check_mounted(storage)
     root = Path(storage.directory)
     start = root / prefix.rpartition("/")[0]
     for directory, names, file_names in os.walk(start, onerror=_told):
@@ -84,6 +87,7 @@ def below(
             status = look_up(storage, key)
             if status is not None:  # not deleted meanwhile
                 yield _as_text(key), status
+    _check_mounted(storage)
 
 
 def look_up(storage: LocalStorage, key: str) -> os.stat_result | None:
@@ -95,7 +99,25 @@ def look_up(storage: LocalStorage, key: str) -> os.stat_result | None:
     try:
         return (Path(storage.directory) / key).stat()
     except FileNotFoundError:
+        _check_mounted(storage)
         return None
+    except OSError as error:
+        raise _unreadable(error) from error
+
+
+def _check_mounted(storage: LocalStorage) -> None:
+    """Make sure that the storage is what this machine has below the root.
+
+    Whatever was listed is under a layout, which a marker has told: where there is none, nothing is
+    mounted any more, or this is another machine of the cluster, one without the mount.
+    """
+    try:
+        (Path(storage.directory) / MARKER_KEY).stat()
+    except FileNotFoundError:
+        raise Incomplete(
+            f"there is no {MARKER_KEY} below {storage.directory!r}:"
+            f" the storage is not mounted here ({platform.node()})"
+        ) from None
     except OSError as error:
         raise _unreadable(error) from error
 

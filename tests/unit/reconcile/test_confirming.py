@@ -17,6 +17,8 @@ RECORDED = 10
 @pytest.fixture
 def confirm(tmp_path: Path) -> Confirm:
     (tmp_path / "remote/orders").mkdir(parents=True)
+    (tmp_path / "remote/_rlmm").mkdir()
+    (tmp_path / "remote/_rlmm/marker.json").touch()
     config = tmp_path / "rlmm.toml"
     config.write_text(LOCAL.format(home=tmp_path))
     return Confirm(load(config))

@@ -27,6 +27,8 @@ def config(tmp_path: Path) -> Config:
         path = tmp_path / "remote" / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
+    (tmp_path / "remote" / "_rlmm").mkdir()
+    (tmp_path / "remote" / "_rlmm" / "marker.json").touch()
     return parse(LOCAL.format(home=tmp_path))
 
 
@@ -76,6 +78,35 @@ def test_a_storage_that_is_not_mounted_is_never_an_empty_one(
         keys(config)
 
 
+@pytest.mark.parametrize("left", ["nothing", "an empty mount point"])
+def test_a_storage_that_is_unmounted_meanwhile_or_elsewhere_has_lost_nothing(
+    config: Config, tmp_path: Path, left: str
+) -> None:
+    parts = listing.slices(config, [""])
+    (tmp_path / "remote").rename(tmp_path / "elsewhere")
+    if left != "nothing":
+        (tmp_path / "remote").mkdir()
+    for part in parts:
+        with pytest.raises(Incomplete, match="is not mounted here"):
+            list(listing.objects(config, part))
+    with pytest.raises(Incomplete, match="is not mounted here"):
+        listing.look_up(config, f"{ORDERS}/two.log")
+
+
+def test_a_storage_that_is_unmounted_while_it_is_walked_is_not_an_empty_one(
+    config: Config, tmp_path: Path
+) -> None:
+    walk = listing.objects(config, Slice(f"{ORDERS}/"))
+    assert next(walk).key == f"{ORDERS}/two.log"
+    (tmp_path / "remote").rename(tmp_path / "elsewhere")
+    with pytest.raises(Incomplete, match="is not mounted here"):
+        list(walk)
+
+
+def test_what_is_gone_from_a_storage_that_is_there_is_absent(config: Config) -> None:
+    assert listing.look_up(config, f"{ORDERS}/three.log") is None
+
+
 def test_a_prefix_below_which_nothing_was_put_is_empty(config: Config) -> None:
     assert listing.slices(config, ["later"]) == [Slice("later/", shallow=True)]
     assert not [*listing.objects(config, Slice("later/", shallow=True))]
@@ -86,7 +117,7 @@ async def test_what_a_storage_keeps_for_itself_is_no_object(config: Config, tmp_
     storage = LocalStorage(str(tmp_path / "remote"), owner="1")
     await storage.open()
     try:
-        await storage.put_control("_rlmm/marker.json", b"{}", if_etag=None)
+        await storage.put_control("_rlmm/lease.json", b"{}", if_etag=None)
     finally:
         await storage.close()
     assert [*(tmp_path / "remote" / ".rlmm").rglob("*")], "its lock lies there"
