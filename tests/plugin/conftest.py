@@ -13,9 +13,9 @@ import pytest
 
 from deploy.dev.kafka import libs
 from deploy.dev.s3 import weed_binary
-from tests.plugin.fleet import Fleet
+from tests.plugin.fleet import LOCAL_TIERED, Fleet
 from tests.plugin.rig import BrokerRig
-from tests.plugin.tiers import S3Tier
+from tests.plugin.tiers import QUICK_CLEANER, DirectoryTier, S3Tier, Tier
 from tests.support.s3_world import s3_server
 
 __all__ = ["s3_server"]  # a fixture
@@ -63,7 +63,7 @@ ON_S3 = pytest.param(
 def module_fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Three brokers and three daemons for a module's tests, which use `fleet`."""
     with tempfile.TemporaryDirectory(prefix="rlmm-fleet-", ignore_cleanup_errors=True) as directory:
-        tier = None
+        tier: Tier = DirectoryTier(Path(directory) / "remote" / LOCAL_TIERED, QUICK_CLEANER)
         if request.param == "s3":
             tier = S3Tier(request.getfixturevalue("s3_server"))
         fleet = Fleet(Path(directory), PLUGIN, tier=tier)

@@ -1,7 +1,8 @@
 """SIGKILL of daemons, brokers and the way to S3, under load: nothing is lost, doubled or reset.
 
-A consumer that reads from offset 0 sees every acknowledged record once, in order, byte for byte,
-and never has to reset; in the end the storage holds exactly what the log says.
+Consumers that begin at offset 0 while somebody is gone, and one at the end, see every acknowledged
+record once, in order, byte for byte, and never have to reset; in the end the storage holds exactly
+what the log says.
 """
 
 import enum
@@ -18,6 +19,10 @@ PARTITIONS = 3
 SIZE = 1000
 #: A segment of 1 MiB is full every three seconds in each partition.
 PER_SECOND = 1_000
+#: What every segment of a topic without transactions has.
+KINDS: Final = (".log", ".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint")
+#: They read until the JVM ends.
+FOLLOWERS_MAX: Final = 3
 
 
 def acknowledged(fleet: Fleet) -> list[int]:
@@ -35,14 +40,20 @@ def await_more(fleet: Fleet, count: int, what: str) -> None:
     )
 
 
+def stem(name: str) -> str:
+    """Return an object's name without its kind: that of its segment."""
+    directory, _, file = name.rpartition("/")
+    return f"{directory}/{file.partition('.')[0]}"
+
+
 def listed(fleet: Fleet, topic: str, topic_id: str) -> dict[str, SegmentState]:
-    """Return what the log of the metadata knows, by the name of its `.log` object."""
+    """Return what the log of the metadata knows, by what its objects' names begin with."""
     found = {}
     with fleet.daemons[1].client() as client:
         for number in range(PARTITIONS):
             partition = TopicIdPartition(TopicId(uuid_bytes(topic_id)), topic, number)
             for each in client.list_remote_log_segments(partition):
-                name = f"{each.start_offset:020d}-{uuid_text(each.segment_id)}.log"
+                name = f"{each.start_offset:020d}-{uuid_text(each.segment_id)}"
                 found[f"{topic}-{number}-{topic_id}/{name}"] = each.state
     return found
 
@@ -50,12 +61,39 @@ def listed(fleet: Fleet, topic: str, topic_id: str) -> dict[str, SegmentState]:
 def rolled_back(fleet: Fleet, topic: str, topic_id: str) -> bool:
     """Return whether no object is left of any copy that was given up."""
     given_up = {
-        name.removesuffix(".log")
+        name
         for name, state in listed(fleet, topic, topic_id).items()
         if state is SegmentState.DELETE_SEGMENT_STARTED
     }
-    stored = {f"{path.parent.name}/{path.name.partition('.')[0]}" for path in fleet.stored(topic)}
+    stored = {stem(f"{path.parent.name}/{path.name}") for path in fleet.stored(topic)}
     return given_up.isdisjoint(stored)
+
+
+class Followers:
+    """Consumers that begin at offset 0 while somebody is gone, and may not reset; a few of them.
+
+    Whoever is the newest is looked at: none of them ends before the fleet does.
+    """
+
+    def __init__(self, fleet: Fleet, topic: str, rounds: int) -> None:
+        self._fleet, self._topic = fleet, topic
+        self._every = -(-rounds // FOLLOWERS_MAX)
+
+    def another(self, number: int) -> None:
+        """Let one begin, in some of the rounds."""
+        if number % self._every == 0:
+            self._fleet.probe.ask("load_follow", topic=self._topic, partitions=PARTITIONS)
+
+    def until_read(self, count: int, what: str) -> None:
+        """Wait until the newest has read so many records, each of them the next one."""
+
+        def has() -> bool:
+            told = self._fleet.probe.ask("load_followed")
+            assert not told["failure"], f"{what}: the consumer ended: {told['failure']}"
+            assert told["wrong"] == 0, f"{what}: {told['wrong']} records were not the next ones"
+            return bool(sum(told["read"]) >= count)
+
+        until(has, f"a consumer that began at offset 0 has read everything: {what}")
 
 
 def end_of(fleet: Fleet, topic: str, partition: int, which: str) -> int:
@@ -100,6 +138,7 @@ def storm(
 ) -> None:
     """Let one fault after the other strike in the middle of the load."""
     luck = random.Random(seed)
+    followed = Followers(fleet, topic, rounds)
     placement = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
     topic_id = fleet.create(topic, *placement, min_insync_replicas=2)
     fleet.probe.ask(
@@ -111,27 +150,31 @@ def storm(
         fault = faults[number % len(faults)]
         what = f"round {number}, {fault.name} {victim}"
         strike(fleet, fault, victim)
+        followed.another(number)
         await_more(fleet, luck.randrange(200, 1500), f"{what} is gone")
         fleet.heal()
         await_more(fleet, luck.randrange(200, 1500), f"{what} is back")
+        followed.until_read(sum(acknowledged(fleet)), what)
     assert not fleet.probe.ask("load_stop")["running"], "the last writes were acknowledged"
     total = sum(acknowledged(fleet))
+    followed.until_read(total, "the end")
     until(lambda: settled(fleet, topic), "everything is tiered")
     found = fleet.probe.ask("load_check", topic=topic)
     assert found == {"read": total, "missing": 0, "twice": 0, "wrong": 0, "disordered": 0}
     for each in range(PARTITIONS):
         assert end_of(fleet, topic, each, "earliest") == 0
-    if Fault.PROXY in faults:
-        # The broker repeats what is oldest only, behind it that is for the daemon's cleaner; whose
-        # DELETE_SEGMENT_FINISHED waits until no copy of that segment can be alive any more.
-        until(lambda: rolled_back(fleet, topic, topic_id), "copies that were given up are gone")
+    # The broker repeats what is oldest only, behind it that is for the daemon's cleaner; whose
+    # DELETE_SEGMENT_FINISHED waits until no copy of that segment can be alive any more.
+    until(lambda: rolled_back(fleet, topic, topic_id), "copies that were given up are gone")
     known = listed(fleet, topic, topic_id)
-    stored = {f"{path.parent.name}/{path.name}" for path in fleet.stored(topic, ".log")}
+    stored = {f"{path.parent.name}/{path.name}" for path in fleet.stored(topic)}
     finished = {
         name for name, state in known.items() if state is SegmentState.COPY_SEGMENT_FINISHED
     }
-    assert finished <= stored, "an object that the log promises is missing"
+    promised = {f"{name}{kind}" for name in finished for kind in KINDS}
+    assert promised <= stored, f"missing, and promised by the log: {promised - stored}"
     # A copy that died with its broker is left to retention, in Kafka too; but the log knows it.
-    assert stored <= known.keys(), "an object that no log knows"
+    strangers = {name for name in stored if stem(name) not in known}
+    assert not strangers, f"objects that no log knows: {strangers}"
     fleet.delete(topic)
     until(lambda: not fleet.stored(topic), "the storage is empty")

@@ -234,7 +234,7 @@ def test_a_frozen_daemon_does_not_keep_its_broker_from_what_the_controller_says(
 
 @pytest.mark.timeout(600)
 def test_kills_under_load_lose_and_double_nothing(fleet: Fleet) -> None:
-    storm(fleet, "storm", rounds=2, seed=1)
+    storm(fleet, "storm", rounds=3, seed=1)
 
 
 def test_nothing_that_the_brokers_met_was_a_bug(fleet: Fleet) -> None:

@@ -2,11 +2,18 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path, PurePath, PurePosixPath
-from typing import final
+from typing import Final, final
 
 from deploy.dev.s3 import IDENTITIES, S3Server
 from tests.support.proxy_process import ProxyProcess
 from tests.support.s3_daemon import Tier as Bucket
+
+#: It soon ends what a broker that was killed had begun to delete.
+QUICK_CLEANER: Final = """
+[cleaner]
+interval_seconds = 1
+stuck_delete_seconds = 10
+"""
 
 
 class Tier(ABC):
@@ -35,11 +42,18 @@ class Tier(ABC):
 class DirectoryTier(Tier):
     """A directory that all daemons of the fleet reach."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, cleaner: str = "") -> None:
+        """`cleaner` is for the daemons' configurations."""
+        self.directory, self._cleaner = directory, cleaner
 
     def configure(self, directory: Path) -> str:  # noqa: ARG002 - the same for all
-        return f'[storage]\nkind = "local"\ndirectory = "{self.directory}"\nshared = true'
+        return f"""
+[storage]
+kind = "local"
+directory = "{self.directory}"
+shared = true
+{self._cleaner}
+"""
 
     def files(self, topic: str, suffix: str) -> list[PurePath]:
         return sorted(
@@ -75,9 +89,7 @@ secret_access_key_file = "s3.secret"
 read_timeout_ms = 10000
 [read]
 cache_free_bytes_min = 0
-[cleaner]
-interval_seconds = 1
-stuck_delete_seconds = 10
+{QUICK_CLEANER}
 """
 
     def files(self, topic: str, suffix: str) -> list[PurePath]:
