@@ -15,6 +15,8 @@ import org.apache.kafka.common.Uuid;
  */
 final class FailFast {
     private static final int TOPICS_MAX = 10_000;
+    /** So long for each segment is too long, whatever the reason. */
+    private static final long LONG_MS = 500;
 
     private final long pauseNanos;
     private final LongSupplier nanoTime;
@@ -47,8 +49,9 @@ final class FailFast {
     }
 
     /** A failure that took its time or may do so again; with nobody there, or one who leaves, it fails at once anyway. */
-    static boolean isWorthIt(DaemonException error) {
-        return error.isRetriable() && error.code() != DaemonException.DRAINING
-            && (error.origin() == DaemonException.Origin.DAEMON || error.origin() == DaemonException.Origin.LOCAL);
+    static boolean isWorthIt(DaemonException error, long tookNanos) {
+        boolean here = error.origin() == DaemonException.Origin.DAEMON || error.origin() == DaemonException.Origin.LOCAL;
+        return here && error.code() != DaemonException.DRAINING
+            && (error.isRetriable() || tookNanos >= TimeUnit.MILLISECONDS.toNanos(LONG_MS));
     }
 }

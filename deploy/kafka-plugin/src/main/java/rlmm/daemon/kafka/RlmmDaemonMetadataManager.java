@@ -180,6 +180,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     /** Completed on a thread of its own: whoever continues there must not hold up the connection. */
     private static CompletableFuture<Void> translated(
             Running now, CompletableFuture<List<Value>> answer, Uuid deletingTopic) {
+        long begun = System.nanoTime();
         CompletableFuture<Void> result = new CompletableFuture<>();
         answer.whenComplete((pages, failure) -> {
             if (failure == null) {
@@ -187,7 +188,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
                 return;
             }
             DaemonException error = Caller.daemonException(failure);
-            if (deletingTopic != null && FailFast.isWorthIt(error)) {
+            if (deletingTopic != null && FailFast.isWorthIt(error, System.nanoTime() - begun)) {
                 now.failFast.failed(deletingTopic);
             }
             complete(now, () -> result.completeExceptionally(Errors.ofMetadata(error)));

@@ -147,6 +147,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
         }
         now.pool.forget(metadata.remoteLogSegmentId().id());
         byte[] record = records.encode(metadata);
+        long begun = System.nanoTime();
         try {
             now.caller.call("delete_log_segment_data", false, packer -> {
                 packer.packArrayHeader(2);
@@ -154,7 +155,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
                 packer.packLong(Caller.tellMs(now.deleteTimeoutMs));
             }, now.deleteTimeoutMs);
         } catch (DaemonException error) {
-            if (FailFast.isWorthIt(error)) {
+            if (FailFast.isWorthIt(error, System.nanoTime() - begun)) {
                 now.failFast.failed(topicId);
             }
             throw Errors.ofDelete(error);

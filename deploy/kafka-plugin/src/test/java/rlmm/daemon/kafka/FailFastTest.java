@@ -28,11 +28,15 @@ final class FailFastTest {
 
     @Test
     void whatFailsAtOnceAnywayIsNotRemembered() {
-        assertFalse(FailFast.isWorthIt(DaemonException.disconnected("away")));
-        assertFalse(FailFast.isWorthIt(DaemonException.interrupted("delete")));
-        assertFalse(FailFast.isWorthIt(DaemonException.answered(101, "n", "m", Map.of())));
-        assertFalse(FailFast.isWorthIt(DaemonException.answered(DaemonException.DRAINING, "n", "m", Map.of())));
-        assertTrue(FailFast.isWorthIt(DaemonException.silent("delete", 5_000)));
-        assertTrue(FailFast.isWorthIt(DaemonException.answered(203, "n", "m", Map.of())));
+        assertFalse(FailFast.isWorthIt(DaemonException.disconnected("away"), 0));
+        assertFalse(FailFast.isWorthIt(DaemonException.interrupted("delete"), 0));
+        assertFalse(FailFast.isWorthIt(DaemonException.answered(101, "n", "m", Map.of()), 0));
+        assertFalse(FailFast.isWorthIt(DaemonException.answered(DaemonException.DRAINING, "n", "m", Map.of()), 0));
+        long longNanos = TimeUnit.MILLISECONDS.toNanos(500);
+        assertTrue(FailFast.isWorthIt(DaemonException.answered(300, "n", "m", Map.of()), longNanos));
+        assertFalse(FailFast.isWorthIt(DaemonException.answered(300, "n", "m", Map.of()), longNanos - 1));
+        assertFalse(FailFast.isWorthIt(DaemonException.disconnected("away"), longNanos));
+        assertTrue(FailFast.isWorthIt(DaemonException.silent("delete", 5_000), 0));
+        assertTrue(FailFast.isWorthIt(DaemonException.answered(203, "n", "m", Map.of()), 0));
     }
 }
