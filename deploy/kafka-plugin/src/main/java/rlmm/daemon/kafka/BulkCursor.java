@@ -3,6 +3,7 @@ package rlmm.daemon.kafka;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.InterruptedIOException;
+import java.net.SocketTimeoutException;
 import java.util.zip.CRC32C;
 
 import org.apache.kafka.common.Uuid;
@@ -114,12 +115,17 @@ final class BulkCursor {
         } catch (EOFException cut) {
             end(false);
             if (!resumed) {
+                metrics().streamsBroken.incrementAndGet();
                 throw new ReplicaNotAvailableException("the daemon ended the answer " + left + " bytes early", cut);
             }
             askForMore(); // it was restarted while the cursor was parked
             return readSome(target, at, (int) Math.min(count, left));
         } catch (IOException broken) {
             end(false);
+            boolean hurried = broken instanceof InterruptedIOException && !(broken instanceof SocketTimeoutException);
+            if (!hurried) {
+                metrics().streamsBroken.incrementAndGet();
+            }
             throw broken;
         }
     }
@@ -131,6 +137,7 @@ final class BulkCursor {
             if (error.origin() == DaemonException.Origin.INTERRUPTED) {
                 throw new InterruptedIOException(error.getMessage());
             }
+            metrics().streamsBroken.incrementAndGet();
             if (error.isRetriable()) { // the broker answers a retriable error, and the client asks again
                 throw new ReplicaNotAvailableException(error.getMessage(), error);
             }
@@ -160,6 +167,7 @@ final class BulkCursor {
     private void requireSum() throws IOException {
         if (left == 0 && sum != null && sum.getValue() != expectedSum) {
             end(false);
+            metrics().streamsBroken.incrementAndGet();
             throw new IOException("the segment's bytes are not those that were stored: CRC-32C "
                 + Long.toHexString(sum.getValue()) + " instead of " + Long.toHexString(expectedSum));
         }

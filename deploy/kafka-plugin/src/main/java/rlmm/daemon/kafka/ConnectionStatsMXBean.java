@@ -20,6 +20,9 @@ public interface ConnectionStatsMXBean {
     /** Streams that were closed before their end, which cancels them at the daemon's side. */
     long getStreamsClosedEarly();
 
+    /** Streams that broke before their end: cut, silent for too long, or not the bytes that were stored. */
+    long getStreamsBroken();
+
     /** Deletes that were refused at once because one of the same topic had just failed. */
     long getDeletesRefused();
 }

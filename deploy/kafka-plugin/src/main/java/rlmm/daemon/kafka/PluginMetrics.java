@@ -24,6 +24,7 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     private final AtomicLong connects = new AtomicLong();
     final AtomicLong openStreams = new AtomicLong();
     final AtomicLong streamsClosedEarly = new AtomicLong();
+    final AtomicLong streamsBroken = new AtomicLong();
     final AtomicLong streamsResumed = new AtomicLong();
     final AtomicLong streamsParked = new AtomicLong();
     final AtomicLong deletesRefused = new AtomicLong();
@@ -103,6 +104,11 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     @Override
     public long getStreamsClosedEarly() {
         return streamsClosedEarly.get();
+    }
+
+    @Override
+    public long getStreamsBroken() {
+        return streamsBroken.get();
     }
 
     @Override

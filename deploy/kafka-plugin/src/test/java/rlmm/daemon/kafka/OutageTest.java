@@ -212,6 +212,7 @@ final class OutageTest {
             daemon.kill();
             assertThrows(ReplicaNotAvailableException.class, stream::readAllBytes);
         }
+        assertEquals(1, streams("Broken"));
     }
 
     @Test
@@ -395,6 +396,7 @@ final class OutageTest {
         reader.interrupt();
         assertInstanceOf(java.io.InterruptedIOException.class, outcome.get(30, TimeUnit.SECONDS));
         stream.close();
+        assertEquals(0, streams("Broken"), "its reader was told to hurry");
         assertEquals(0, streams("Parked"), "nobody can say what it would give");
         daemon.thaw();
         assertEquals(stored.segmentSizeInBytes(), readAll(storage.fetchLogSegment(stored, 0)));
