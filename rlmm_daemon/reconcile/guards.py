@@ -6,11 +6,16 @@ it found. peers.md's lesson, and ours: a log that ends early makes every live ob
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
 
-from rlmm_daemon.codec.marker import BucketMarker, Presence
+from rlmm_daemon.codec.marker import BucketMarker, Presence, PresencePartition
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd
 from rlmm_daemon.reconcile.log_reading import LogView
+
+#: How far the daemons' clocks and this machine's may be apart.
+SKEW_MS: Final = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,27 +131,42 @@ def _presences(evidence: Evidence) -> Iterable[str]:
 
 
 def _presence(key: str, presence: Presence, evidence: Evidence) -> Iterable[str]:
-    topic_id = uuid_text(evidence.log.identity.topic_id)
+    losses = evidence.marker.accepted_losses if evidence.marker else ()
     for number, seen in presence.partitions.items():
-        where = f"{key}: metadata partition {number}"
-        if seen.state.startswith("failed"):
-            yield f"{where} is {seen.state} (rlmm explain says what ends it)"
-        if seen.topic_id != topic_id:
-            yield f"{where} is of topic id {seen.topic_id}, the log is {topic_id}"
-            continue
-        known = evidence.log.ranges.get(number)
-        if known is None or known.end < seen.next_offset:
-            end = "unknown" if known is None else known.end
-            yield f"{where} was read to {seen.next_offset}, the log ends at {end}"
-            continue
-        if seen.leader_epoch < 0:
-            # No batch was ever read: the position is where the log begins, also after a loss.
-            if seen.next_offset > known.start:
-                yield f"{where} was read to {seen.next_offset} in no epoch that could be confirmed"
-            continue
-        ends = evidence.epoch_ends.get((number, seen.leader_epoch))
-        confirmed = ends is not None and (
-            ends.epoch == seen.leader_epoch and ends.end_offset >= seen.next_offset
+        # It is of a log that was given up since, and whose objects are spared. A daemon that lives
+        # says by now what it reads; one whose broker was scrapped would speak for ever.
+        over = any(
+            loss.metadata_partition in (None, number)
+            and presence.written_at_ms < loss.accepted_at_ms - SKEW_MS
+            for loss in losses
         )
-        if not confirmed:
-            yield f"{where} was read in epoch {seen.leader_epoch}, which the log has otherwise"
+        reason = "" if over else _against(number, seen, evidence)
+        if reason:
+            at = datetime.fromtimestamp(presence.written_at_ms / 1000, tz=UTC)
+            written = f"{at:%Y-%m-%dT%H:%M:%SZ}"
+            yield f"{key}: metadata partition {number} {reason} (written {written})"
+
+
+def _against(number: int, seen: PresencePartition, evidence: Evidence) -> str:
+    """Return why what a daemon has seen of a partition is not what was read; "": it is."""
+    if seen.state.startswith("failed"):
+        return f"is {seen.state} (rlmm explain says what ends it)"
+    topic_id = uuid_text(evidence.log.identity.topic_id)
+    if seen.topic_id != topic_id:
+        return f"is of topic id {seen.topic_id}, the log is {topic_id}"
+    known = evidence.log.ranges.get(number)
+    if known is None or known.end < seen.next_offset:
+        end = "unknown" if known is None else known.end
+        return f"was read to {seen.next_offset}, the log ends at {end}"
+    if seen.leader_epoch < 0:
+        # No batch was ever read: the position is where the log begins, also after a loss.
+        if seen.next_offset > known.start:
+            return f"was read to {seen.next_offset} in no epoch that could be confirmed"
+        return ""
+    ends = evidence.epoch_ends.get((number, seen.leader_epoch))
+    confirmed = ends is not None and (
+        ends.epoch == seen.leader_epoch and ends.end_offset >= seen.next_offset
+    )
+    return (
+        "" if confirmed else f"was read in epoch {seen.leader_epoch}, which the log has otherwise"
+    )

@@ -7,7 +7,6 @@ an operator accepted, a manifest that was restored: each of them ends or spares 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import RlmmError
@@ -15,9 +14,6 @@ from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.reconcile import control, evidence, guards, log_reading, quarantine
 from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.quarantine import Manifest
-
-#: How far the daemons' clocks and this machine's may be apart.
-SKEW_MS: Final = 300_000
 
 
 class Refused(RlmmError):
@@ -66,6 +62,6 @@ class LastLook:
             presences=presences,
             epoch_ends=await asyncio.to_thread(log_reading.epoch_ends, self._daemon, pairs),
         )
-        if reasons := guards.still(shown, self._started_ms - SKEW_MS):
+        if reasons := guards.still(shown, self._started_ms - guards.SKEW_MS):
             raise Refused(reasons)
         return Seen(log=log, manifests=manifests)

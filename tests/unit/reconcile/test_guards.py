@@ -6,14 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlmm_daemon.codec.marker import BucketMarker, Presence, PresencePartition
+from rlmm_daemon.codec.marker import AcceptedLoss, BucketMarker, Presence, PresencePartition
 from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange
-from rlmm_daemon.reconcile.guards import Evidence, Unreadable, reasons
+from rlmm_daemon.reconcile.guards import SKEW_MS, Evidence, Unreadable, reasons
 from rlmm_daemon.reconcile.log_reading import LogView
 
 TOPIC_ID = TopicId(bytes(range(16)))
 SHA = "ab" * 32
+HOUR = 3_600_000
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -119,3 +120,40 @@ def test_a_presence_file_that_is_missing_unreadable_or_foreign() -> None:
     assert "can't be read" in against(presences={"_rlmm/daemons/2.json": None})
     foreign = {"_rlmm/daemons/2.json": presence(cluster_id="d")}
     assert "is of cluster 'd'" in against(presences=foreign)
+
+
+@pytest.mark.parametrize("number", [None, 0])
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"topic_id": uuid_text(bytes(16))},
+        {"next_offset": 11},
+        {"leader_epoch": 2},
+        {"state": "failed(history lost)"},
+    ],
+)
+def test_what_a_daemon_saw_before_a_loss_was_accepted_speaks_against_nothing_for_ever(
+    number: int | None, seen: dict[str, Any]
+) -> None:
+    """A broker that was scrapped never writes its file again; of the others each does."""
+
+    def found(*, written_at_ms: int, lost: int | None) -> list[str]:
+        loss = AcceptedLoss(metadata_partition=lost, topic_id="x", accepted_at_ms=HOUR, broker_id=2)
+        marker = BucketMarker(
+            cluster_id="c",
+            partition_count=2,
+            metadata_topic_id=uuid_text(TOPIC_ID),
+            accepted_losses=(loss,),
+        )
+        gone = {"_rlmm/daemons/1.json": presence(seen=seen, written_at_ms=written_at_ms)}
+        return reasons(evidence(marker=marker, presences=gone))
+
+    assert found(written_at_ms=HOUR - SKEW_MS - 1, lost=number) == []
+    assert found(written_at_ms=HOUR - SKEW_MS, lost=number), "the clocks may differ by as much"
+    assert found(written_at_ms=HOUR + 1, lost=number)
+    assert found(written_at_ms=0, lost=1), "of another partition"
+
+
+def test_a_reason_that_a_file_gives_says_when_it_was_written() -> None:
+    gone = {"_rlmm/daemons/1.json": presence(seen={"state": "failed"}, written_at_ms=86_400_000)}
+    assert "written 1970-01-02T00:00:00Z" in against(presences=gone)
