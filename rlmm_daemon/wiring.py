@@ -248,6 +248,7 @@ class Daemon:
             version=__version__,
         )
         manager.assignment.is_connected = server.has_metadata_manager
+        manager.assignment.is_stored_for = server.has_heard_storage_manager
         gauges = Gauges(
             self._metrics,
             manager,

@@ -79,8 +79,8 @@ _UNPROVEN: Final = (
     "later copy of its partition, or its being unregistered would"
 )
 _REPORTED: Final = (
-    "is old; the broker's metadata manager is not connected. Once it is, this daemon judges; if it "
-    "is another one, only retention deletes it"
+    "is old; the broker's metadata and storage managers are not both connected. Once they are, "
+    "this daemon judges; if either is another one, only retention deletes it"
 )
 _HELD: Final = "is held: it was finished when it was deleted as a stuck copy"
 #: Why a removal waits, and what to type.

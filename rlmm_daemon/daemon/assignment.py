@@ -23,6 +23,8 @@ class Assignment:
         self.incarnation_ms: int | None = None
         #: Whether the metadata manager of an incarnation is connected; whoever serves it knows.
         self.is_connected: Callable[[int], bool] = lambda _: True
+        #: Whether the storage manager of an incarnation was heard: its objects are in our storage.
+        self.is_stored_for: Callable[[int], bool] = lambda _: True
         #: Counts changes, so that whoever persists them knows whether anything is new.
         self.version = 0
 
@@ -38,6 +40,11 @@ class Assignment:
         One that is not may be away for a moment, or its broker may run another one by now.
         """
         return self.incarnation_ms is not None and self.is_connected(self.incarnation_ms)
+
+    @property
+    def has_storage(self) -> bool:
+        """Whether the broker's storage manager is ours too."""
+        return self.incarnation_ms is not None and self.is_stored_for(self.incarnation_ms)
 
     def hello(self, incarnation_ms: int) -> None:
         """A broker's metadata manager connected; another incarnation closes the gate."""

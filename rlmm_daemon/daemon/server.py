@@ -62,6 +62,8 @@ class Server:
         self._stop = asyncio.Event()
         self._accepting: asyncio.Task[None] | None = None
         self._sessions: set[Session] = set()
+        #: Of the last storage manager that said hello.
+        self._storage_incarnation_ms: int | None = None
         self._stats = ServerStats()
         self._shared: Shared | None = None
 
@@ -124,6 +126,10 @@ class Server:
             and each.introduction.incarnation_ms == incarnation_ms
             for each in self._sessions
         )
+
+    def has_heard_storage_manager(self, incarnation_ms: int) -> bool:
+        """Return whether the storage manager of that incarnation of the broker said hello."""
+        return self._storage_incarnation_ms == incarnation_ms
 
     def drain(self) -> None:
         """Take no new connections and no new work; look-ups and what is in flight go on."""
@@ -284,6 +290,8 @@ class Server:
     def _check(self, introduction: Introduction) -> None:
         """Verify the ids; once the cluster is known, pass a broker's incarnation on."""
         verify(introduction, self._identity)
+        if introduction.role is Role.BROKER and introduction.part is Part.STORAGE:
+            self._storage_incarnation_ms = introduction.incarnation_ms
         if (
             self._identity.cluster_id is not None
             and introduction.role is Role.BROKER

@@ -225,6 +225,26 @@ async def test_only_the_metadata_part_of_a_broker_brings_its_incarnation(path):
         assert it.manager.callers == [Caller.BROKER, Caller.OPERATOR]
 
 
+async def test_which_of_a_brokers_managers_are_ours_is_told_by_their_connections(path):
+    storage = ClientOptions(
+        role="broker", part="storage", cluster_id=CLUSTER, broker_id=1, broker_incarnation=77
+    )
+    async with daemon(path) as it:
+        assert not it.server.has_metadata_manager(77)
+        async with AsyncClient(path, BROKER_OPTIONS) as metadata:
+            await metadata.hello()
+            assert (it.server.has_metadata_manager(77), it.server.has_metadata_manager(78)) == (
+                True,
+                False,
+            )
+            assert not it.server.has_heard_storage_manager(77)
+            async with AsyncClient(path, storage) as client:
+                await client.hello()
+            assert it.server.has_heard_storage_manager(77)
+            assert not it.server.has_heard_storage_manager(78)
+        await until(lambda: not it.server.has_metadata_manager(77))
+
+
 async def test_until_the_cluster_is_known_methods_are_not_ready_and_status_answers(path):
     async with daemon(path, cluster_id=None) as it, AsyncClient(path, BROKER_OPTIONS) as client:
         with pytest.raises(NotReady):

@@ -59,6 +59,8 @@ class OneDaemon(DaemonProcess):
             broker_incarnation=self.incarnation,
         )
         self._say_goodbye()
+        with Client(self.socket_path, replace(options, part="storage")) as storage:
+            storage.hello()
         self._broker = Client(self.socket_path, options)
         self._broker.replace_assignment([], [])
         return True

@@ -117,11 +117,12 @@ class CleanHarness:
             inode.base[at] ^= 1
         return ""
 
-    async def do_hello(self, broker: str = "1") -> str:
-        """The broker was started now, and its metadata manager is ours."""
+    async def do_hello(self, broker: str = "1", storage: str = "ours") -> str:
+        """The broker was started now, and its metadata manager is ours; so may its storage be."""
         await asyncio.sleep(1)
         manager = self.world.daemons[int(broker)].manager
         manager.assignment.is_connected = lambda _: True
+        manager.assignment.is_stored_for = lambda _: storage == "ours"
         manager.hello_from_broker(self.world.clock.now_ms())
         manager.replace_assignment([AT], [])
         await asyncio.sleep(1)

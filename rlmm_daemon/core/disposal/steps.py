@@ -114,7 +114,7 @@ class CopyStep(enum.Enum):
     LIVE = "live"
     #: Old, and another daemon's to judge.
     NOT_OURS = "not_ours"
-    #: Old, but its broker's metadata manager is not ours, or away: only reported.
+    #: Old, but its broker's metadata or storage manager is not ours, or away: only reported.
     REPORT = "foreign_metadata_manager"
     #: Old, but nothing proves that its broker gave it up.
     UNPROVEN = "unproven"
@@ -139,6 +139,8 @@ class CopyFacts:
     own: bool
     #: That broker's metadata manager is ours: it is connected.
     manager_ours: bool
+    #: Its storage manager is ours: it said hello. Another one's objects are not ours to look for.
+    storage_ours: bool
     #: The broker's incarnation is newer than the event.
     reborn: bool
     #: A later COPY_SEGMENT_STARTED of the same broker for the same partition was applied.
@@ -154,7 +156,7 @@ class CopyFacts:
 _COPY: Final[_Rows[CopyFacts, CopyStep]] = (
     (lambda f: f.running_here or f.age_ms <= f.patience_ms, CopyStep.LIVE),
     (lambda f: f.failed, CopyStep.FAILED),
-    (lambda f: f.own and not f.manager_ours, CopyStep.REPORT),
+    (lambda f: f.own and not (f.manager_ours and f.storage_ours), CopyStep.REPORT),
     (lambda f: f.own and (f.reborn or f.superseded), CopyStep.REMOVE),
     (lambda f: f.own, CopyStep.UNPROVEN),
     (lambda f: not f.owner, CopyStep.NOT_OURS),

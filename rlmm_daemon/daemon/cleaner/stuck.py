@@ -141,6 +141,7 @@ class Stuck:
                 patience_ms=patience_ms,
                 own=own,
                 manager_ours=assignment.has_manager,
+                storage_ours=assignment.has_storage,
                 reborn=incarnation is not None and incarnation > event_ms,
                 superseded=segment_id in self._given_up,
                 owner=self._owner(),

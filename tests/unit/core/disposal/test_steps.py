@@ -107,6 +107,7 @@ def test_a_copy_is_removed_only_when_old_not_running_and_given_up_by_its_broker(
             assert not facts.failed
             if facts.own:
                 assert facts.manager_ours
+                assert facts.storage_ours
                 assert facts.reborn or facts.superseded
             else:
                 assert facts.owner
