@@ -4,7 +4,6 @@ What a process that only imports takes has a row of its own, and is taken off th
 """
 
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -30,45 +29,50 @@ IMPORTS: Final = "import rlmm_daemon.cli.run, rlmm_daemon.wiring"
 
 def measure(work: Path, segments: int, shapes: Sequence[int]) -> list[Row]:
     """Return rows for a snapshot of so many segments, with so many in each user partition."""
-    imports = median([_imports() for _ in range(ROUNDS)])
-    taken = {each: first_answer(work / str(each), segments, each) for each in sorted(shapes)}
-    rows = [Row(group="restart", what="interpreter and imports", value=imports, unit="ms")]
-    few = min(taken.values(), default=0.0) - imports
-    for each, total in taken.items():
-        ours = total - imports
-        rows.append(
-            Row(
-                group="restart",
-                what=f"daemon to first answer, {segments:,} segments, {each:,} a partition",
-                value=ours, unit="ms", limit=LIMIT_MS, note=f"{total:,.0f} ms with imports",
-            )
-        )  # fmt: skip
+    processes = {each: stocked(work / str(each), segments, each) for each in sorted(shapes)}
+    imports, ours = list[float](), {each: list[float]() for each in processes}
+    for _ in range(ROUNDS):  # interleaved, so that other load meets all
+        imports.append(_imports())
+        for each, process in processes.items():
+            ours[each].append(first_answer(process) - imports[-1])
+    rows = [Row(group="restart", what="interpreter and imports", value=median(imports), unit="ms")]
+    taken = {each: median(found) for each, found in ours.items()}
+    rows += [
+        Row(
+            group="restart",
+            what=f"daemon to first answer, {segments:,} segments, {each:,} a partition",
+            value=value, unit="ms", limit=LIMIT_MS, note="imports taken off",
+        )
+        for each, value in taken.items()
+    ]  # fmt: skip
     if len(taken) > 1:
-        most = max(taken.values()) - imports
+        slow, fast = max(taken.values()), min(taken.values())
         rows.append(
             Row(
-                group="restart", what=f"the same, {segments:,} segments, slowest shape", value=most,
-                unit="ms", peer="fastest shape", peer_value=few, ratio=most / few, at_most=1.5,
+                group="restart", what=f"the same, {segments:,} segments, slowest shape", value=slow,
+                unit="ms", peer="fastest shape", peer_value=fast, ratio=slow / fast, at_most=1.5,
             )
         )  # fmt: skip
     return rows
 
 
-def first_answer(directory: Path, segments: int, each: int) -> float:
-    """Return the median of the milliseconds from a process's start to a look-up that is a hit."""
+def stocked(directory: Path, segments: int, each: int) -> DaemonProcess:
+    """Return a daemon that does not run, with such a snapshot."""
     process = DaemonProcess(directory, {"event_log.partition_count": 1})
     state = directory / "var" / "state"
     daemon.fill(state / "log", {partition_of(0): FEW}, 1)
     stock(state, segments, each)
-    taken = []
-    for _ in range(ROUNDS):
-        begun = time.perf_counter()
-        process.start()
-        _find(process.socket_path)
-        taken.append((time.perf_counter() - begun) * 1000)
-        process.stop()
-    shutil.rmtree(directory)
-    return median(taken)
+    return process
+
+
+def first_answer(process: DaemonProcess) -> float:
+    """Return the milliseconds from a process's start to a look-up that is a hit; it is stopped."""
+    begun = time.perf_counter()
+    process.start()
+    _find(process.socket_path)
+    taken = (time.perf_counter() - begun) * 1000
+    process.stop()
+    return taken
 
 
 def stock(state: Path, segments: int, each: int) -> None:

@@ -58,14 +58,14 @@ def test_the_curves_are_measured_and_drawn(tmp_path: Path):
     assert drawn.count("<polyline") >= len(scale.CHILDREN)
 
 
-def test_a_daemon_that_was_restarted_on_a_snapshot_answers(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(daemon_restart, "ROUNDS", 1)
-    assert daemon_restart.first_answer(tmp_path / "work", 400, 20) > 0
+def test_a_daemon_that_was_restarted_on_a_snapshot_answers(tmp_path: Path):
+    assert daemon_restart.first_answer(daemon_restart.stocked(tmp_path, 400, 20)) > 0
 
 
 def test_restarts_are_held_against_their_limit_and_each_other(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(daemon_restart, "_imports", lambda: 500.0)
-    monkeypatch.setattr(daemon_restart, "first_answer", lambda _, __, each: 540.0 + each)
+    monkeypatch.setattr(daemon_restart, "stocked", lambda _, __, each: each)
+    monkeypatch.setattr(daemon_restart, "first_answer", lambda each: 540.0 + each)
     rows = daemon_restart.measure(tmp_path, 400, [30, 10])
     found = [(row.value, row.limit, row.ratio, row.met) for row in rows]
     assert found == [
