@@ -340,6 +340,7 @@ class Daemon:
             broker_id=config.daemon.broker_id,
             clock=self._clock,
             rng=self._rng,
+            leader_of=lambda number: view.facts.leaders.get(number) if view.facts else None,
         )
         if config.cleaner.observe.enabled:
             cleaner.observer = Observer(

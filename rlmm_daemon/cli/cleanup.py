@@ -1,6 +1,6 @@
 """`rlmm cleanup`: where removals stand, and what is stuck."""
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -9,6 +9,24 @@ from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.core import phrases
+from rlmm_daemon.core.disposal.observation import Clock
+from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
+
+#: Of what is stuck: nothing ends these unless something else happens first.
+_WAITING: Final = {
+    step.value
+    for step in (
+        CopyStep.REPORT,
+        CopyStep.UNPROVEN,
+        CopyStep.FAILED,
+        DeleteStep.HELD,
+        DeleteStep.FAILED,
+    )
+}
+#: Clocks of topics that no broker knows which take `rlmm purge`.
+_FOR_A_PERSON: Final = {
+    clock.value for clock in (Clock.NEVER_SEEN, Clock.TOO_MANY, Clock.FOR_PURGE)
+}
 
 
 @click.command("cleanup")
@@ -32,8 +50,20 @@ def command(*, target: Target) -> None:
         show_json(answer)
     else:
         _show(answer)
-    if answer["errors"] or any(row["held"] or row["error"] for row in answer["removals"]):
+    if _is_trouble(answer):
         raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def _is_trouble(answer: dict[str, Any]) -> bool:
+    """Whether something waits for somebody: what `explain` calls trouble."""
+    observation = answer["observation"] or {"trouble": None, "topics": []}
+    return bool(
+        answer["errors"]
+        or any(row["held"] or row["error"] for row in answer["removals"])
+        or any(row["step"] in _WAITING for row in answer["stuck"])
+        or observation["trouble"]
+        or any(row["clock"] in _FOR_A_PERSON for row in observation["topics"])
+    )
 
 
 def _show(answer: dict[str, Any]) -> None:
@@ -62,6 +92,8 @@ def _show(answer: dict[str, Any]) -> None:
         _show_observation(answer["observation"])
     for order in answer["orders"]:
         click.echo(f"under way: {order}")
+    owned = phrases.number(len(answer["owned"]), "metadata partition")
+    click.echo(f"this daemon owns {owned}; what is removed in others, their owners' daemons tell")
     done = ", ".join(f"{why.replace('_', ' ')} {n:,}" for why, n in answer["deleted"].items())
     click.echo(f"deleted since the start: {done or 'nothing'}")
 

@@ -170,6 +170,8 @@ class RemovalFacts:
     error: LastError | None = None
     #: What ending a stuck copy, a stuck delete or an unlisted segment, or a purge last failed of.
     trouble: str | None = None
+    #: The broker whose daemon removes and knows more; None: this one's, or not known.
+    owner: int | None = None
     copies: Mapping[CopyStep, StuckFacts] = field(default_factory=dict)
     deletes: Mapping[DeleteStep, StuckFacts] = field(default_factory=dict)
     #: Set if every live broker calls its topic's id unknown, and the cluster is observed.

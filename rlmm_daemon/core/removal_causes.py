@@ -130,6 +130,14 @@ def _since(f: Facts) -> Iterable[str]:
         yield f"so since {phrases.ago(f.removal.since_ms, f.now_ms)}"
 
 
+def _elsewhere(f: Facts) -> Iterable[str]:
+    if f.removal.step is None and f.removal.owner is not None:
+        yield (
+            f"metadata partition {evidence.number(f)} is broker {f.removal.owner}'s: its daemon "
+            "removes, and says what it waits for"
+        )
+
+
 def _progress(f: Facts) -> Iterable[str]:
     if f.removal.step is not None:
         deleted = phrases.number(f.removal.deleted, "segment")
@@ -167,7 +175,7 @@ REMOVAL_CAUSES: Final = (
         verdict=Verdict.WAITING,
         applies=lambda f: f.delete_state is D.DELETE_PARTITION_MARKED,
         sentence=lambda _: "The partition is marked for removal; nothing was deleted yet.",
-        evidence=lambda f: (*live(f), *evidence.where(f)),
+        evidence=lambda f: (*_elsewhere(f), *live(f), *evidence.where(f)),
         command=_segments,
         covers=frozenset({D.DELETE_PARTITION_MARKED}),
     ),
@@ -176,7 +184,7 @@ REMOVAL_CAUSES: Final = (
         verdict=Verdict.WAITING,
         applies=lambda f: f.delete_state is D.DELETE_PARTITION_STARTED,
         sentence=lambda _: "The partition's removal is under way: its segments are being deleted.",
-        evidence=lambda f: (*_progress(f), *live(f), *evidence.where(f)),
+        evidence=lambda f: (*_elsewhere(f), *_progress(f), *live(f), *evidence.where(f)),
         command=_segments,
         covers=frozenset({D.DELETE_PARTITION_STARTED}),
     ),

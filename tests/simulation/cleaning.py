@@ -217,6 +217,7 @@ class SimDaemon:
             broker_id=self.broker_id,
             clock=world.clock,
             rng=random.Random(f"cleaner/{broker_id}"),
+            leader_of=world.leader_of,
         )
         self.task: asyncio.Task[None] | None = None
         self.observer_task: asyncio.Task[None] | None = None
@@ -282,6 +283,10 @@ class CleanWorld:
 
     def storage_of(self, _broker_id: BrokerId) -> Any:
         return MemoryStorage(self.objects, clock=self.clock)
+
+    def leader_of(self, number: MetadataPartition) -> BrokerId | None:
+        owner = self.facts.owners.get(number)
+        return None if owner is None else BrokerId(owner)
 
     def owned_by(self, broker_id: BrokerId) -> frozenset[MetadataPartition] | None:
         owners = self.facts.owners.items()

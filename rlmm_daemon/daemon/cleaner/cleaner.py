@@ -74,7 +74,10 @@ class Cleaner:
         broker_id: BrokerId,
         clock: Clock,
         rng: random.Random,
+        leader_of: Callable[[MetadataPartition], BrokerId | None] = lambda _: None,
     ) -> None:
+        """`leader_of`: for people, whose daemon owns a metadata partition, as far as is known."""
+        self._leader_of = leader_of
         self.notes = Notes(clock.now_ms)
         self.tools = Tools(
             manager=manager,
@@ -321,6 +324,7 @@ class Cleaner:
             copies=dict(stuck.copies) if stuck else {},
             deletes=dict(stuck.deletes) if stuck else {},
             trouble=self._errors().get(partition),
+            owner=self._owner_elsewhere(partition),
             observed=None if self.observer is None else self.observer.told(partition.topic_id),
         )
         if note is None:
@@ -331,6 +335,10 @@ class Cleaner:
         return replace(
             facts, step=note.step, since_ms=note.since_ms, deleted=note.deleted, error=error
         )
+
+    def _owner_elsewhere(self, partition: TopicIdPartition) -> BrokerId | None:
+        number = self._number(partition)
+        return None if number is None or self.owns(number) else self._leader_of(number)
 
     def _errors(self) -> dict[TopicIdPartition, str]:
         stuck = {partition: note.error for partition, note in self.notes.stuck.items()}
