@@ -29,11 +29,14 @@ import org.slf4j.LoggerFactory;
  * <p>Callers only put a {@link Call} into its queue and wait on the future. Every call ends: with an answer, at its
  * deadline, or with the connection. A daemon that takes requests and says nothing at all until the deadline of the first
  * of them, or for {@value #SILENCE_MS} ms if that is longer, is given up like one that is gone: a stopped process costs
- * one deadline, not one per call.
+ * one deadline, not one per call. While only calls that may take long are in flight, it is asked now and then how it is.
  */
 final class Connection implements AutoCloseable {
     /** How long nothing may come while something prompt is overdue. */
     static final long SILENCE_MS = 4_000;
+    /** So long after it was heard last it is asked, and so long it may take to answer. */
+    private static final long BEAT_MS = 3_000;
+    private static final long BEAT_TIMEOUT_MS = 10_000;
     private static final long GREETING_MS = 5_000;
     private static final long LASTING_MS = 1_000;
     private static final long TICK_MS = 20;
@@ -77,6 +80,8 @@ final class Connection implements AutoCloseable {
     /** A prompt request was sent, and nothing has been heard since. */
     private boolean unheard;
     private long patienceEndsNanos;
+    private long heardNanos;
+    private Call beat;
     private String complaint = "";
 
     Connection(PluginConfig config, String part, Owner owner, PluginMetrics metrics) {
@@ -291,7 +296,8 @@ final class Connection implements AutoCloseable {
 
     private void welcome(Greeting.Welcome welcome) {
         ids = Greeting.ID;
-        unheard = false;
+        heard();
+        beat = null;
         metrics.connected(true);
         LOG.info("Connected to the RLMM daemon {} on {} ({})", welcome.version(), config.socketPath(), part);
         complaint = "";
@@ -311,10 +317,33 @@ final class Connection implements AutoCloseable {
             selector.select(idle() ? IDLE_TICK_MS : TICK_MS);
             selector.selectedKeys().clear();
             if (reader.fill(channel)) {
-                unheard = false;
+                heard();
             }
             expire();
+            askHowItIs();
             owner.onTick();
+        }
+    }
+
+    private void heard() {
+        unheard = false;
+        heardNanos = System.nanoTime();
+    }
+
+    /** A copy may be silent for minutes, and so may a daemon that is stopped. */
+    private void askHowItIs() {
+        boolean asked = beat != null && !beat.future.isDone();
+        if (unheard || asked || System.nanoTime() - heardNanos < TimeUnit.MILLISECONDS.toNanos(BEAT_MS)) {
+            return;
+        }
+        lock.lock();
+        try {
+            if (inFlight.values().stream().anyMatch(call -> !call.isPrompt())) {
+                beat = new Call("status", false, packer -> packer.packArrayHeader(0), BEAT_TIMEOUT_MS);
+                waiting.addFirst(beat);
+            }
+        } finally {
+            lock.unlock();
         }
     }
 

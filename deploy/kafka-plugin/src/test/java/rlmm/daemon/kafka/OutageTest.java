@@ -286,6 +286,21 @@ final class OutageTest {
         assertEquals(Optional.of(stored), metadata.remoteLogSegmentMetadata(LED, EPOCH, 0));
     }
 
+    /** A copy has 21 minutes, so somebody has to ask. */
+    @Test
+    void aDaemonThatIsFrozenWhileItCopiesIsGivenUpLongBeforeTheCopysDeadline() throws Exception {
+        Segments.OnDisk segment = Segments.write(daemon.logDir(), LED, 0, 1);
+        metadata.addRemoteLogSegmentMetadata(segment.metadata()).get(10, TimeUnit.SECONDS);
+        long before = connects("storage");
+        daemon.freeze();
+        RemoteStorageException error = assertThrows(RemoteStorageException.class,
+            () -> storage.copyLogSegmentData(segment.metadata(), segment.data()));
+        assertTrue(error.getMessage().contains("was lost"), error.getMessage());
+        daemon.thaw();
+        Wait.until("connected again", () -> connects("storage") > before);
+        assertTrue(storage.copyLogSegmentData(segment.metadata(), segment.data()).isPresent());
+    }
+
     /** As after some seconds of consumers that ask a stopped process again and again. */
     @Test
     void aFrozenDaemonThatTakesNoMoreConnectionsIsAwayAndNothingElse() throws Exception {

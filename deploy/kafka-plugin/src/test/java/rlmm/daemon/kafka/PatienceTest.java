@@ -224,6 +224,30 @@ final class PatienceTest {
         }
     }
 
+    @Test
+    void aDaemonThatCopiesForLongAndSaysHowItIsKeepsItsConnection() throws Exception {
+        Path directory = Files.createTempDirectory("long-copy");
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonStorageManager storage = new RlmmDaemonStorageManager()) {
+            Segments.OnDisk of = Segments.write(directory, ORDERS, 0, 1);
+            daemon.answer("copy_log_segment_data", id -> new byte[0]);
+            storage.configure(daemon.configs(Map.of("copy.timeout.ms", 16_000)));
+            Wait.until("connected", () -> OutageTest.connected("storage", 9));
+            String why = assertThrows(RemoteStorageException.class,
+                () -> storage.copyLogSegmentData(of.metadata(), of.data())).getMessage();
+            assertTrue(why.contains("did not answer copy_log_segment_data within 16000 ms"), why);
+        } finally {
+            delete(directory);
+        }
+    }
+
+    private static void delete(Path directory) throws Exception {
+        try (var files = Files.walk(directory)) {
+            for (Path file : files.sorted(java.util.Comparator.reverseOrder()).toList()) {
+                Files.delete(file);
+            }
+        }
+    }
+
     /** Others are answered meanwhile, so it is not the connection's end that ends it. */
     @Test
     void aWriteThatIsNeverAnsweredEndsAtItsDeadline() throws Exception {
@@ -260,11 +284,7 @@ final class PatienceTest {
             assertTrue(why.contains("did not answer copy_log_segment_data within 300 ms"), why);
             assertEquals(150, daemon.params.get(2).asIntegerValue().asInt());
         } finally {
-            try (var files = Files.walk(directory)) {
-                for (Path file : files.sorted(java.util.Comparator.reverseOrder()).toList()) {
-                    Files.delete(file);
-                }
-            }
+            delete(directory);
         }
     }
 
