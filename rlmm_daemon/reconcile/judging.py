@@ -5,7 +5,7 @@ Rows come sorted by segment, events in the log's order; one segment's rows are i
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Final
 
@@ -48,6 +48,8 @@ class Judge:
     #: Of the metadata log, and what of it was given up (the marker's words).
     partition_count: int = 1
     losses: tuple[AcceptedLoss, ...] = ()
+    #: Metadata partition -> when the snapshot was made that stands for its head.
+    covered_ms: Mapping[int, int] = field(default_factory=dict)
     #: The listing is a report of another day: what it says is there must be seen again, too.
     listing_is_old: bool = False
 
@@ -100,8 +102,8 @@ class Judge:
                 yield self._finding(upload, row, segment, row["key"])
 
     def _ages(self, row: Row) -> Ages:
-        """Return the ages that count for one segment: those with the losses of its partition."""
-        if not self.losses:
+        """Return the ages that count for one segment: with what is lost of its partition."""
+        if not (self.losses or self.covered_ms):
             return self.ages
         number = metadata_partition(
             TopicId(uuid_bytes(row["topic_id"])), row["partition"], self.partition_count
@@ -109,7 +111,11 @@ class Judge:
         at_ms = [
             loss.accepted_at_ms for loss in self.losses if loss.metadata_partition in (None, number)
         ]
-        return replace(self.ages, loss_ms=max(at_ms, default=0))
+        return replace(
+            self.ages,
+            loss_ms=max(at_ms, default=0),
+            snapshot_ms=self.covered_ms.get(number, 0),
+        )
 
     def _place(self, row: Row, segment: Segment) -> tuple[LayoutRow, str] | None:
         """Return which of the segment's objects a key is; None if it is not where that lies."""

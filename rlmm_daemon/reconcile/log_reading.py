@@ -54,6 +54,8 @@ class LogSlice:
     partition_count: int
     #: A snapshot that stands for these offsets, where the log has them no more.
     snapshot: str | None = None
+    #: When that was made, in ms since 1970.
+    snapshot_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ def slices(
             end=cover.header.next_offset,
             partition_count=count,
             snapshot=cover.path,
+            snapshot_ms=cover.header.created_at_ms,
         )
         for number, cover in sorted(covered.items())
     ]

@@ -78,6 +78,8 @@ class Run:
         name = started.strftime("%Y%m%dT%H%M%S") + f"{now_ms % 1000:03}Z"
         self.directory = Path(config.output.directory) / name
         self._work = self.directory / workspace.WORK
+        #: Metadata partition -> when the snapshot was made that stands for its head.
+        self._covered_ms: dict[int, int] = {}
         #: Whether the findings are written and counted: from here on there is something to report.
         self.judged = False
         self.night = Night(run=name, cluster="", listed_at_ms=now_ms, execute=execute)
@@ -163,6 +165,9 @@ class Run:
         parts = log_reading.slices(
             self._daemon, view, self._config.log_slice_offsets, self._config.snapshots
         )
+        self._covered_ms = {
+            part.number: part.snapshot_ms for part in parts if part.snapshot_ms is not None
+        }
         sources.events(self._spark, self._daemon, parts).write.parquet(self._path("events"))
         return view
 
@@ -195,6 +200,7 @@ class Run:
             ages=ages,
             partition_count=ours.marker.partition_count if ours.marker else 1,
             losses=ours.marker.accepted_losses if ours.marker else (),
+            covered_ms=self._covered_ms,
             listing_is_old=isinstance(self._config.listing, InventoryListing),
         )
         rows = sifting.rows_of(self._spark, objects, events, hashes)

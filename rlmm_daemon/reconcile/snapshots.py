@@ -3,7 +3,9 @@
 A daemon's snapshot is the fold of its metadata partition up to an offset. It covers a head if every
 byte of it is whole, if it is of this cluster, log and partition, if it ends within what the log
 still has, and if the log confirms its epoch there: then nothing between the two is missing.
-Segments that were deleted before are in neither, so an object of theirs is nobody's.
+
+It does not have all that the head had: segments that were deleted before, and records that its
+daemon could not decode or refused. So what nothing names and is from before it is left, and told.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -184,10 +184,18 @@ class Ages:
     #: When an operator last accepted that events of this segment's metadata partition are lost:
     #: what is older may be a live segment's, whatever the log that is left says. 0: never.
     loss_ms: int = 0
+    #: When the snapshot was made that stands for a head of that partition which is gone. What was
+    #: passed over when it was folded, undecodable or refused, is not in it. 0: there is none.
+    snapshot_ms: int = 0
 
     def spares(self, modified_ms: int) -> bool:
         """Return whether an object is older than an accepted loss."""
         return self.loss_ms > 0 and modified_ms <= self.loss_ms + self.skew_ms
+
+    def predates_snapshot(self, modified_ms: int) -> bool:
+        """Return whether an object may be of a copy that began before the snapshot was made."""
+        latest_ms = self.snapshot_ms + self.stuck_copy_ms + self.skew_ms
+        return self.snapshot_ms > 0 and modified_ms <= latest_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +235,8 @@ def judge_upload(recorded: Recorded, initiated_ms: int, ages: Ages) -> Judged | 
     # A segment that is being copied may have begun its upload anew just now.
     condemned = not (recorded.held or recorded.refused)
     condemned = condemned and recorded.state is not SegmentState.COPY_SEGMENT_STARTED
-    condemned = condemned and not ages.spares(initiated_ms)
+    unproven = recorded.state is None and ages.predates_snapshot(initiated_ms)
+    condemned = condemned and not (unproven or ages.spares(initiated_ms))
     return Judged(kind=F.INCOMPLETE_UPLOAD, facts=f"age_ms={age_ms}", condemned=condemned)
 
 
@@ -253,7 +262,11 @@ def _spared(recorded: Recorded, found: Present, ages: Ages) -> str:
         return " held"
     if recorded.refused:
         return " an event that was refused names it"
-    return " older than an accepted loss" if ages.spares(found.modified_ms) else ""
+    if ages.spares(found.modified_ms):
+        return " older than an accepted loss"
+    if recorded.state is None and ages.predates_snapshot(found.modified_ms):
+        return " older than the snapshot that stands for the log's head"
+    return ""
 
 
 def _stuck(kind: Finding, recorded: Recorded, oldest_ms: int) -> Iterator[Judged]:

@@ -110,6 +110,24 @@ def test_what_is_younger_than_a_loss_or_of_another_partition_is_condemned() -> N
     assert condemned([stored()], losses=both) == [False], "the last one counts"
 
 
+def test_an_orphan_from_before_a_snapshot_in_place_of_the_log_is_told_and_never_condemned() -> None:
+    """The snapshot has no word for records that its daemon could not decode, or refused."""
+    upload = stored(upload_id="u")
+    covered = {NUMBER: NOW - 2 * DAY}
+    (found,) = findings([stored()], covered_ms=covered)
+    assert (found["kind"], found["condemned"]) == ("orphan_object", False)
+    assert "older than the snapshot" in found["facts"]
+    assert condemned([upload], covered_ms=covered) == [False]
+    begun = NOW - 3 * DAY - DAY // 2, NOW - 4 * DAY - DAY // 2
+    assert [condemned([stored()], covered_ms={NUMBER: ms}) for ms in begun] == [[False], [True]], (
+        "what was being copied when it was made ends within a copy's deadline"
+    )
+    assert condemned([stored()], covered_ms={(NUMBER + 1) % COUNT: NOW}) == [True]
+    deleted = [event(0, S.COPY_SEGMENT_STARTED), event(1, S.DELETE_SEGMENT_STARTED),
+               event(2, S.DELETE_SEGMENT_FINISHED), stored()]  # fmt: skip
+    assert condemned(deleted, covered_ms=covered) == [True], "the log itself says so"
+
+
 def test_a_held_segments_objects_are_never_condemned() -> None:
     life = [
         event(0, S.COPY_SEGMENT_STARTED),

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.config import Config, load
 from rlmm_daemon.domain.errors import RlmmError
-from rlmm_daemon.reconcile import log_reading
+from rlmm_daemon.domain.ids import TopicId
+from rlmm_daemon.reconcile import log_reading, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.log_reading import LogSlice
 from rlmm_daemon.reconcile.schema import Kind
+from rlmm_daemon.reconcile.snapshots import Cover
 from tests.reconcile.world import PARTITIONS, World
 
 NOW = 1_795_000_000_000
@@ -118,3 +121,19 @@ def test_a_log_that_answers_and_has_nothing_is_a_silent_one(
     with pytest.raises(Incomplete, match="did not answer"):
         kinds(config, part)
     assert ended.wait(60), "its thread goes on"
+
+
+def test_a_slice_that_is_a_snapshots_says_of_when_it_is(
+    log: tuple[Config, LogSlice, list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, part, _ = log
+    header = Header(
+        cluster_id="c", topic_id=TopicId(bytes(16)), metadata_partition=part.number,
+        partition_count=PARTITIONS, partitioner_id=0, next_offset=9, leader_epoch=0,
+        created_at_ms=7,
+    )  # fmt: skip
+    cover = Cover(path="x.snapshot", header=header)
+    monkeypatch.setattr(snapshots, "covers", lambda *_: {part.number: cover})
+    first, *others = log_reading.slices(config, log_reading.view(config), 1_000)
+    assert (first.snapshot, first.end, first.snapshot_ms) == ("x.snapshot", 9, 7)
+    assert {each.snapshot_ms for each in others} == {None}
