@@ -26,7 +26,7 @@ from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
 from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
-from rlmm_daemon.daemon.cleaner.peers import Peers, PeerSource
+from rlmm_daemon.daemon.cleaner.peers import Peers, PeerSource, SharedLook
 from rlmm_daemon.daemon.cleaner.proof import TopicProof
 from rlmm_daemon.daemon.cleaner.removal import PartitionRemoval
 from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
@@ -95,6 +95,7 @@ class Cleaner:
         )
         self.segments = SegmentRemover(self.tools)
         self._owned = owned
+        self._peers = SharedLook(peers, clock.monotonic, options.interval_seconds / 2)
         self._backoff = KeyBackoff(
             clock.monotonic,
             rng,
@@ -247,7 +248,7 @@ class Cleaner:
             return
         peers = Peers()
         if self.owns(number):
-            peers = await self.tools.peers.look()
+            peers = await self._peers.look()
             self.segments.wait_for_copies_of(peers)
             await self._remove_marked(number, follower)
         await Stuck(

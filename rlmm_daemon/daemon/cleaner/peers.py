@@ -1,7 +1,7 @@
 """What the presence files and the cluster say of the other brokers' daemons."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -70,6 +70,24 @@ class PeerSource(Protocol):
     async def look(self) -> Peers:
         """Return what is known now; never raises for what does not answer."""
         ...
+
+
+class SharedLook:
+    """One look for the passes of all metadata partitions; what is deleted by is asked anew."""
+
+    def __init__(self, peers: PeerSource, monotonic: Callable[[], float], seconds: float) -> None:
+        """`seconds`: how old a look may be."""
+        self._peers, self._monotonic, self._seconds = peers, monotonic, seconds
+        self._one = asyncio.Lock()
+        self._found: tuple[float, Peers] | None = None
+
+    async def look(self) -> Peers:
+        """Return what was known lately."""
+        async with self._one:
+            now = self._monotonic()
+            if self._found is None or now - self._found[0] > self._seconds:
+                self._found = now, await self._peers.look()
+            return self._found[1]
 
 
 class NoPeers:

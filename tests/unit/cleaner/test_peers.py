@@ -1,6 +1,7 @@
 """What is known of the other brokers' daemons, from their files and the cluster."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,11 +9,11 @@ import pytest
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec.marker import Presence, encode, presence_key
-from rlmm_daemon.daemon.cleaner.peers import PresentPeers
+from rlmm_daemon.daemon.cleaner.peers import Peers, PresentPeers
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.ports.cluster import BrokerInfo
-from tests.simulation.cleaning import CleanWorld, run
+from tests.simulation.cleaning import OPTIONS, CleanWorld, SimPeers, run
 
 NOW_MS = 1_000_000
 
@@ -104,6 +105,27 @@ async def test_who_cannot_be_asked_is_not_known(peers, bucket, cluster):
     found = await peers.look()
     assert (found.registered, found.is_registered(BrokerId(2))) == (None, None)
     assert not found.survive_finished(NOW_MS)
+
+
+def test_an_idle_owner_of_many_metadata_partitions_shares_its_looks(monkeypatch):
+    """Each is a LIST, a GET of every presence file and a question to the cluster."""
+    looks = list[int]()
+    look = SimPeers.look
+
+    async def counted(self: SimPeers) -> Peers:
+        looks.append(1)
+        return await look(self)
+
+    monkeypatch.setattr(SimPeers, "look", counted)
+
+    async def scenario(world: CleanWorld) -> None:
+        world.daemon(options=replace(OPTIONS, interval_seconds=20.0))
+        await asyncio.sleep(50)
+        looks.clear()
+        await asyncio.sleep(400)
+        assert 400 / 20 - 2 <= len(looks) <= 400 / 20 + 2, "two metadata partitions, one look"
+
+    run(scenario)
 
 
 def test_a_look_that_failed_never_shortens_how_long_copies_are_waited_for():
