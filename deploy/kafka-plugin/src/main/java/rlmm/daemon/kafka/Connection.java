@@ -73,6 +73,7 @@ final class Connection implements AutoCloseable {
     private final Map<Integer, Call> inFlight = new HashMap<>();
     private boolean open;
     private volatile boolean closed;
+    private volatile boolean silent;
 
     // The IO thread's own.
     private ByteBuffer sending;
@@ -113,6 +114,11 @@ final class Connection implements AutoCloseable {
         } finally {
             lock.unlock();
         }
+    }
+
+    /** Whether the daemon was given up because it takes requests and answers nothing: its process is stopped. */
+    boolean isSilent() {
+        return silent;
     }
 
     /** From {@link Owner#onGreeted}: calls are taken from now on. */
@@ -229,6 +235,7 @@ final class Connection implements AutoCloseable {
                 greeted = true;
                 serve(channel, reader);
             } catch (IOException | DaemonException error) {
+                silent = error instanceof DaemonException refusal && refusal.isSilence();
                 complain(error, greeted);
             } catch (RuntimeException | Error bug) { // whatever it is, this thread goes on: nobody would start it again
                 LOG.error("The connection to the daemon met a bug and is made again", bug);
@@ -297,6 +304,7 @@ final class Connection implements AutoCloseable {
     private void welcome(Greeting.Welcome welcome) {
         ids = Greeting.ID;
         heard();
+        silent = false;
         beat = null;
         metrics.connected(true);
         LOG.info("Connected to the RLMM daemon {} on {} ({})", welcome.version(), config.socketPath(), part);

@@ -235,9 +235,9 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
         }
     }
 
-    /** A daemon that was given up is not asked: where its process is stopped, each answer would cost a deadline. */
+    /** A daemon whose process is stopped is not asked again and again: each answer would cost a deadline. */
     private static InputStream open(Running now, String method, Opening opening) throws DaemonException {
-        if (!now.connection.isOpen()) {
+        if (now.connection.isSilent()) {
             now.metrics.called(method, 0, false);
             throw now.connection.away();
         }

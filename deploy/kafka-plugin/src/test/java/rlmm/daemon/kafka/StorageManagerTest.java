@@ -249,7 +249,6 @@ final class StorageManagerTest {
         RemoteLogSegmentMetadata stored = copied(segment);
         try (RlmmDaemonStorageManager narrow = new RlmmDaemonStorageManager()) {
             narrow.configure(daemon.configs(Map.of("fetch.connections.max", "2", "hold.ms", "0", "broker.id", "7")));
-            untilConnected(narrow, stored);
             for (int round = 0; round < 20; round++) {
                 try (InputStream one = narrow.fetchLogSegment(stored, 1_000_000 + round);
                      InputStream two = narrow.fetchLogSegment(stored, 2_000_000 + round)) {
@@ -262,24 +261,11 @@ final class StorageManagerTest {
         }
     }
 
-    /** With nothing held, a fetch fails while the manager is still on its way to the daemon. */
-    private static void untilConnected(RlmmDaemonStorageManager manager, RemoteLogSegmentMetadata stored) throws Exception {
-        Wait.until("connected", () -> {
-            try {
-                manager.fetchIndex(stored, IndexType.OFFSET).close();
-                return true;
-            } catch (org.apache.kafka.common.errors.ReplicaNotAvailableException notYet) {
-                return false;
-            }
-        });
-    }
-
     @Test
     void tooManyOpenStreamsAreRefusedAsRetriable() throws Exception {
         RemoteLogSegmentMetadata stored = copied(segment("many", 80));
         try (RlmmDaemonStorageManager narrow = new RlmmDaemonStorageManager()) {
             narrow.configure(daemon.configs(Map.of("fetch.connections.max", "2", "hold.ms", "0", "broker.id", "7")));
-            untilConnected(narrow, stored);
             try (InputStream one = narrow.fetchLogSegment(stored, 0); InputStream two = narrow.fetchLogSegment(stored, 0)) {
                 assertThrows(org.apache.kafka.common.errors.ReplicaNotAvailableException.class,
                     () -> narrow.fetchLogSegment(stored, 0));
