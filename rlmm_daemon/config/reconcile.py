@@ -69,7 +69,7 @@ class Safety(_Section, frozen=True, kw_only=True):
 class Spark(_Section, frozen=True, kw_only=True):
     """The session, where spark-submit did not make one."""
 
-    master: str = "local[*]"
+    master: str = "local[*, 4]"
     #: A `local[*]` run lives in the driver: this is all the heap that it has.
     driver_memory: str = "2g"
     executor_memory: str = "4g"

@@ -34,6 +34,9 @@ from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
 
 #: Of one question to the log.
 ASK_SECONDS: Final = 120.0
+#: Of the question where the log ends, until every partition has a leader to say it.
+VIEW_SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 1.0
 #: Of one to the files of an embedded log, which are read from the first to the last.
 FILES_SECONDS: Final = 3_600.0
 #: Without a single record from a log that has more; an answer without one is as good as none.
@@ -240,8 +243,17 @@ async def _view(config: Config) -> LogView:
     async with opened(config) as log:
         assert log.identity is not None, "open"
         numbers = [MetadataPartition(n) for n in range(log.identity.partition_count)]
-        found = await log.end_offsets(numbers)
-        return LogView(identity=log.identity, ranges={int(n): each for n, each in found.items()})
+        return LogView(identity=log.identity, ranges=await _ranges(log, numbers))
+
+
+async def _ranges(log: EventLog, numbers: list[MetadataPartition]) -> dict[int, LogRange]:
+    """Return the range of each partition; one without a leader for a moment is asked again."""
+    found = dict(await log.end_offsets(numbers))
+    until = time.monotonic() + VIEW_SECONDS
+    while (left := [n for n in numbers if n not in found]) and time.monotonic() < until:
+        await asyncio.sleep(PAUSE_SECONDS)
+        found |= await log.end_offsets(left)
+    return {int(number): each for number, each in found.items()}
 
 
 async def _file_view(config: Config) -> LogView:

@@ -2,15 +2,17 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from rlmm_daemon.codec.snapshot import Header
-from rlmm_daemon.config import Config, load
+from rlmm_daemon.config import Config, load, parse
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicId
+from rlmm_daemon.ports.event_log import LogIdentity, LogRange
 from rlmm_daemon.reconcile import log_reading, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.log_reading import LogSlice
@@ -19,6 +21,18 @@ from rlmm_daemon.reconcile.snapshots import Cover
 from tests.reconcile.world import PARTITIONS, World
 
 NOW = 1_795_000_000_000
+KAFKA = """
+[daemon]
+broker_id = 1
+state_dir = "/nowhere/state"
+log_dirs = ["/nowhere/logs"]
+[socket]
+path = "/nowhere/rlmm.sock"
+[event_log]
+kind = "kafka"
+[event_log.kafka]
+bootstrap = ["127.0.0.1:9092"]
+"""
 
 
 @pytest.fixture
@@ -137,3 +151,36 @@ def test_a_slice_that_is_a_snapshots_says_of_when_it_is(
     first, *others = log_reading.slices(config, log_reading.view(config), 1_000)
     assert (first.snapshot, first.end, first.snapshot_ms) == ("x.snapshot", 9, 7)
     assert {each.snapshot_ms for each in others} == {None}
+
+
+class Wavering:
+    """A log of which some partitions have no leader when it is asked for the first times."""
+
+    identity = LogIdentity(cluster_id="c", topic_id=TopicId(bytes(16)), partition_count=3)
+
+    def __init__(self, *, silent: int) -> None:
+        self._silent = silent
+
+    async def end_offsets(self, numbers: list[int]) -> dict[int, LogRange]:
+        known = {number: LogRange(start=0, end=7) for number in numbers}
+        if self._silent > 0:
+            self._silent -= 1
+            known.pop(1, None)
+        return known
+
+
+@pytest.mark.parametrize(("silent", "told"), [(0, {0, 1, 2}), (2, {0, 1, 2}), (10**9, {0, 2})])
+async def test_a_partition_without_a_leader_for_a_moment_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, silent: int, told: set[int]
+) -> None:
+    log = Wavering(silent=silent)
+
+    @asynccontextmanager
+    async def opened(_config: object) -> AsyncIterator[Wavering]:
+        yield log
+
+    monkeypatch.setattr(log_reading, "opened", opened)
+    monkeypatch.setattr(log_reading, "VIEW_SECONDS", 60.0 if silent < 10 else 0.1)
+    monkeypatch.setattr(log_reading, "PAUSE_SECONDS", 0.01)
+    seen = await log_reading._view(parse(KAFKA))
+    assert set(seen.ranges) == told
