@@ -19,6 +19,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 
 import org.apache.kafka.common.errors.ReplicaNotAvailableException;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.junit.jupiter.api.Test;
 
 /** Whether daemon, broker and cluster belong together. */
@@ -42,6 +44,32 @@ final class FitTest {
                 String advice = Greeting.advice(config, refusal);
                 assertTrue(advice.contains("daemon.broker_id") && advice.contains("socket.path"), advice);
             }
+        }
+    }
+
+    /** Kafka does not tell it which cluster it is in; who sets it is protected as by the metadata manager. */
+    @Test
+    void aStorageManagerThatIsToldItsClusterRefusesAnothersDaemon() throws Exception {
+        try (DaemonProcess daemon = DaemonProcess.started(); RlmmDaemonStorageManager right = new RlmmDaemonStorageManager();
+             RlmmDaemonStorageManager wrong = new RlmmDaemonStorageManager()) {
+            right.configure(daemon.configs(Map.of("delete.fail.fast.ms", 0)));
+            RemoteLogSegmentMetadata unknown = Segments.started(ORDERS, 0, 9, 1);
+            Wait.until("connected", () -> !away(right, unknown));
+            wrong.configure(daemon.configs(Map.of("cluster.id", "another", "delete.fail.fast.ms", 0)));
+            PluginConfig config = new PluginConfig(daemon.configs(Map.of("cluster.id", "another")), false);
+            DaemonException refusal = assertThrows(DaemonException.class,
+                () -> BulkConnection.open(config, BulkConnection.deadline(5_000)).close());
+            assertEquals(DaemonException.INVALID_ARGUMENT, refusal.code());
+            assertTrue(away(wrong, unknown));
+        }
+    }
+
+    private static boolean away(RlmmDaemonStorageManager manager, RemoteLogSegmentMetadata segment) {
+        try {
+            manager.deleteLogSegmentData(segment);
+            return false;
+        } catch (RemoteStorageException refused) {
+            return refused.getMessage().contains("no daemon answers");
         }
     }
 
