@@ -176,7 +176,9 @@ def _require_meant(topic_id: TopicId, proof: Proof, *, existing: bool) -> None:
         )
     if proof is Proof.ALIVE and not existing:
         raise InvalidArgument(
-            f"topic {name} exists: its remote segments are deleted only with --existing", topic=name
+            f"topic {name} exists, or a broker's disk still has a directory of it: its remote "
+            "segments are deleted only with --existing",
+            topic=name,
         )
 
 
