@@ -15,6 +15,9 @@ from rlmm_daemon.reconcile import sources
 SETTINGS: Final = {
     # Hash joins were twice as fast as sorted ones over these rows (measured at 2 M).
     "spark.sql.join.preferSortMergeJoin": "false",
+    # Its first level has 65,536 places, and there are as many groups as segments: most rows are
+    # looked for there in vain first.
+    "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
     # HotSpot never compiles a method beyond this, and interprets what Spark made for a whole stage.
     "spark.sql.codegen.hugeMethodLimit": "8000",
 }
