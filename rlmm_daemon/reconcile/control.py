@@ -55,13 +55,16 @@ class AcceptedRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 @asynccontextmanager
-async def opened(config: Config) -> AsyncIterator[RemoteStorage]:
+async def opened(config: Config, *, reads_only: bool = False) -> AsyncIterator[RemoteStorage]:
     """Yield the configured storage, open; nothing of a daemon's is made or swept.
+
+    Whoever `reads_only` makes nothing at all: a storage may be mounted so.
 
     Raises:
         StorageNotConfigured: storage.kind is "none": there is nothing to hold the log against.
     """
-    storage = wiring.storage_of(config, random.Random(), owner=OWNER)  # noqa: S311 - jitter
+    luck = random.Random()  # noqa: S311 - jitter
+    storage = wiring.storage_of(config, luck, owner=OWNER, reads_only=reads_only)
     if storage is None:
         raise StorageNotConfigured('storage.kind is "none": segments are another plugin\'s')
     try:

@@ -32,7 +32,7 @@ class Ours:
 
 async def ours(daemon: Config) -> Ours:
     """Return the control objects as they are now."""
-    async with control.opened(daemon) as storage:
+    async with control.opened(daemon, reads_only=True) as storage:
         return Ours(
             marker=await control.read_marker(storage),
             presences=await control.read_presences(storage),

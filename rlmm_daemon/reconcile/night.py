@@ -143,7 +143,7 @@ class Run:
     async def _list_uploads(self) -> None:
         """Write incomplete uploads beside the objects, page by page."""
         path = self._work / "objects" / "uploads.parquet"
-        async with control.opened(self._daemon) as storage:
+        async with control.opened(self._daemon, reads_only=True) as storage:
             with pq.ParquetWriter(path, OBJECTS) as writer:
                 async for page in storage.list_uploads(""):
                     writer.write_batch(

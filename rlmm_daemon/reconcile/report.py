@@ -51,9 +51,12 @@ def write(night: Night, directory: Path, output: Output) -> None:
     )
     (directory / PAGE).write_text(page(night, earlier, output), encoding="utf-8")
     _point_latest(directory)
-    if output.textfile is not None:
-        _replace(Path(output.textfile), metrics(night))
     _forget(directory.parent, output.runs_kept)
+    if output.textfile is not None:
+        try:
+            _replace(Path(output.textfile), metrics(night))
+        except OSError as error:  # all is done and told: the exit code stays what was found
+            night.notes.append(f"{output.textfile} was not written: {error.strerror}")
 
 
 def rows(night: Night) -> list[tuple[str, str, int, int, str]]:

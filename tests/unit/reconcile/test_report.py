@@ -162,3 +162,17 @@ def test_a_run_that_was_broken_off_says_so_everywhere() -> None:
 def test_what_could_not_be_looked_for_is_on_the_page() -> None:
     text = report.page(night(notes=[f"old versions were not looked for {NASTY}"]), [], Output())
     assert "old versions were not looked for &lt;script&gt;" in text
+
+
+def test_a_textfile_that_can_not_be_written_spoils_no_report(tmp_path: Path) -> None:
+    """Of a unit that may write below its own directory only, for one."""
+    absent = str(tmp_path / "nowhere" / "r.prom")
+    output = Output(directory=str(tmp_path), textfile=absent, runs_kept=2)
+    runs = [night(run=f"2026112{day}T000000000Z") for day in range(3)]
+    for made in runs:
+        (tmp_path / made.run).mkdir()
+        report.write(made, tmp_path / made.run, output)
+    assert (tmp_path / "latest").resolve().name == runs[-1].run
+    assert len([*tmp_path.glob("2026*")]) == 2, "and the oldest is forgotten"
+    (note,) = runs[-1].notes
+    assert absent in note
