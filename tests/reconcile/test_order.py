@@ -1,0 +1,83 @@
+"""Orders of steps that keep false alarms and refusals away; no Spark is started."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.codec import marker
+from rlmm_daemon.config import load
+from rlmm_daemon.config.reconcile import Output, ReconcileConfig
+from rlmm_daemon.domain.ids import TopicId
+from rlmm_daemon.ports.event_log import LogIdentity
+from rlmm_daemon.reconcile import control, executing, log_reading
+from rlmm_daemon.reconcile.last_look import LastLook, Refused
+from rlmm_daemon.reconcile.log_reading import LogView
+from rlmm_daemon.reconcile.night import Run
+from tests.reconcile.world import World
+
+NOW = 1_800_000_000_000
+
+
+class Frame:
+    """Says when it is computed, which is when it is written."""
+
+    def __init__(self, told: list[str]) -> None:
+        self._told = told
+        self.write = self
+
+    def __getattr__(self, _step: str) -> Any:
+        return lambda *_args: self
+
+    def parquet(self, path: str) -> None:
+        self._told.append(path.rpartition("/")[2])
+
+
+def test_objects_are_asked_for_before_the_logs_tail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other way round a segment that is deleted between the two looks as if it were lost."""
+    world = World(tmp_path, NOW)
+    world.write_log()
+    config = ReconcileConfig(output=Output(directory=str(tmp_path / "out")))
+    daemon = load(world.write_local())
+    run = Run(None, config, daemon, execute=False, now_ms=NOW, progress=lambda _stage: None)
+    (run.directory / "work").mkdir(parents=True)
+    told: list[str] = []
+
+    def tail(*_: object) -> tuple[set[str], dict[int, int]]:
+        told.append("tail")
+        return set(), {}
+
+    monkeypatch.setattr(run, "_frame", lambda *_: Frame(told))
+    monkeypatch.setattr(executing, "tail", tail)
+    identity = LogIdentity(cluster_id="c", topic_id=TopicId(bytes(16)), partition_count=1)
+    run._confirm(LogView(identity=identity, ranges={}))
+    assert told == ["confirmed", "tail"]
+
+
+def test_what_daemons_have_read_is_looked_at_before_the_end_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other way round every event that comes between the two would refuse a night."""
+    world = World(tmp_path, NOW)
+    world.live()
+    world.write_log()
+    daemon = load(world.write_local())
+    view = log_reading.view
+
+    def moved(config: Any) -> LogView:
+        seen = view(config)
+        world.write_control("daemons/1.json", marker.encode(world.presence(ahead=1)))
+        return seen
+
+    monkeypatch.setattr(log_reading, "view", moved)
+
+    async def look() -> None:
+        async with control.opened(daemon, reads_only=True) as storage:
+            await LastLook(daemon, storage, started_ms=NOW)()
+
+    asyncio.run(look())
+    with pytest.raises(Refused, match="the log ends at"):
+        asyncio.run(look())
