@@ -129,7 +129,7 @@ RULES: Final[Mapping[Finding, Rule]] = MappingProxyType({
     F.FOREIGN_CLUSTER: Rule(
         severity=S.MEDIUM,
         meaning="an object of another cluster",
-        action="give each cluster a bucket or a prefix of its own",
+        action="give each cluster a bucket or a directory of its own",
     ),
     F.NOT_CURRENT_VERSION: Rule(
         severity=S.LOW,
