@@ -186,7 +186,14 @@ class Load:
     def _new_copy(self) -> KafkaSegment:
         pattern = self.luck.choice(self.pattern)
         fresh = SegmentId(self.luck.randbytes(16))
-        metadata = replace(pattern.metadata, segment_id=fresh, event_timestamp_ms=_now_ms())
+        # An epoch of its own: where another copy holds the same offsets the cleaner may end one.
+        epoch = LeaderEpoch(1_000 + len(self.ledger.copies))
+        metadata = replace(
+            pattern.metadata,
+            segment_id=fresh,
+            event_timestamp_ms=_now_ms(),
+            segment_leader_epochs={epoch: pattern.metadata.start_offset},
+        )
         segment = replace(pattern, metadata=metadata)
         self.ledger.copies[self._enter(segment.metadata)] = segment
         return segment
