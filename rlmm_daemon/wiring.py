@@ -582,6 +582,7 @@ def s3_options_of(config: Config, s3: S3StorageConfig) -> S3Options:
         bucket=s3.bucket,
         region=s3.region,
         endpoint=s3.endpoint,
+        transport=s3.transport,
         addressing=s3.addressing,
         ca_file=s3.ca_file,
         proxy=s3.proxy,

@@ -245,6 +245,8 @@ class S3Storage(_Section, frozen=True, kw_only=True, tag_field="kind", tag="s3")
     region: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,64}$")] | None = None
     #: Default: AWS's own for the region.
     endpoint: Annotated[str, Meta(pattern=r"^https?://[^/\s@]+/?$")] | None = None
+    #: Who makes ranged GETs; "obstore" is the extra [obstore]. All other calls are aiobotocore's.
+    transport: Literal["aiobotocore", "obstore"] = "aiobotocore"
     #: Of the segments' keys; no leading or trailing slash.
     prefix: KeyPrefix = ""
     addressing: Literal["auto", "path", "virtual"] = "auto"

@@ -18,8 +18,14 @@ class Wide(S3World):
 
 
 class TestS3Storage(StorageContract):
+    transport = "aiobotocore"
+
     @pytest.fixture
     async def harness(self, s3_server):
-        world = Wide(s3_server)
+        world = Wide(s3_server, transport=self.transport)
         yield world
         await world.aclose()
+
+
+class TestS3StorageThroughObstore(TestS3Storage):
+    transport = "obstore"

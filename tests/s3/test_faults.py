@@ -27,10 +27,19 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.ports.storage import Conflict, ObjectKind, Progress, Version
 from tests.contract.storage import SEGMENT, Buffer, body, keys, read, segment, uploads
-from tests.support.s3_world import S3World, keys_of, needs_s3, open_descriptors, s3_server, until
+from tests.support.s3_world import (
+    S3World,
+    keys_of,
+    needs_s3,
+    open_descriptors,
+    s3_server,
+    through_each,
+    transport,
+    until,
+)
 
 pytestmark = needs_s3
-__all__ = ["s3_server"]
+__all__ = ["s3_server", "transport"]
 MIB = 1024 * 1024
 LOG = f"{SEGMENT}.log"
 #: Three parts.
@@ -45,9 +54,9 @@ SLOW = {Kind.BLACK_HOLE, Kind.TRICKLE}
 
 
 @pytest.fixture
-async def world(s3_server):
+async def world(s3_server, transport):
     """A bucket; whatever happened to it, every descriptor is given back."""
-    world = S3World(s3_server)
+    world = S3World(s3_server, transport=transport)
     before = open_descriptors()
     await world.start_proxy()
     yield world
@@ -270,6 +279,7 @@ async def test_a_conditional_write_whose_answer_was_lost_is_no_conflict_with_its
     await storage.close()
 
 
+@through_each
 @pytest.mark.parametrize(
     "planted",
     [
@@ -294,6 +304,7 @@ async def test_a_read_goes_on_where_it_was_cut(world, planted):
     await storage.close()
 
 
+@through_each
 async def test_a_silent_read_ends_at_its_deadline(world):
     storage = await world.open(**SHORT)
     await storage.put_segment(segment(), progress=Progress())
@@ -304,6 +315,7 @@ async def test_a_silent_read_ends_at_its_deadline(world):
     await storage.close()
 
 
+@through_each
 async def test_an_object_replaced_between_two_ranges_is_never_mixed(world):
     storage = await world.open()
     await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
@@ -322,6 +334,7 @@ async def test_an_object_replaced_between_two_ranges_is_never_mixed(world):
     await storage.close()
 
 
+@through_each
 async def test_a_read_that_trickles_ends_though_it_is_never_silent(world):
     """Each piece is in time; the whole would hold its connection for an hour."""
     storage = await world.open()
@@ -340,6 +353,7 @@ async def test_a_read_that_trickles_ends_though_it_is_never_silent(world):
     await storage.close()
 
 
+@through_each
 async def test_an_answer_without_its_length_is_asked_for_again(world):
     storage = await world.open(attempts_max=2)
     await storage.put_segment(segment(), progress=Progress())
@@ -381,6 +395,7 @@ async def test_a_200_with_nobodys_body_is_no_empty_listing_and_no_delete(world, 
     await storage.close()
 
 
+@through_each
 @pytest.mark.parametrize("code", ["Odd", "NoSuchBucket", "NoSuchUpload"])
 async def test_a_404_that_is_not_no_such_key_never_says_that_an_object_is_gone(world, code):
     storage = await world.open()
@@ -395,6 +410,7 @@ async def test_a_404_that_is_not_no_such_key_never_says_that_an_object_is_gone(w
     await storage.close()
 
 
+@through_each
 async def test_a_reader_that_sleeps_holds_no_connection_and_goes_on_when_it_wakes(world):
     storage = await world.open(idle_timeout=0.2)
     await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
@@ -406,6 +422,7 @@ async def test_a_reader_that_sleeps_holds_no_connection_and_goes_on_when_it_wake
     await storage.close()
 
 
+@through_each
 async def test_a_reader_that_leaves_frees_its_connection(world):
     storage = await world.open()
     await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
@@ -539,6 +556,7 @@ def presence_of(broker_id: int, copy_deadline_seconds: float) -> Presence:
     )
 
 
+@through_each
 async def test_credentials_are_read_anew_when_they_are_refused(world):
     now = {"keys": replace(keys_of("daemon"), secret_access_key=keys_of("admin").access_key_id)}
     storage = await world.new(static_keys=lambda: now["keys"])
@@ -552,6 +570,7 @@ async def test_credentials_are_read_anew_when_they_are_refused(world):
     await storage.close()
 
 
+@through_each
 async def test_keys_that_cannot_be_read_are_a_passing_trouble_of_the_storage(world):
     def keys() -> Any:
         if not mended:
@@ -625,6 +644,7 @@ async def test_rates_bound_a_copy_and_a_change_is_felt_by_one_in_flight(world):
     await storage.close()
 
 
+@through_each
 async def test_rates_bound_a_read_and_a_change_is_felt_by_one_in_flight(world):
     storage = await world.open()
     await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
@@ -761,6 +781,7 @@ async def test_what_is_sent_is_what_was_hashed_or_nothing(world, tmp_path, body)
     await storage.close()
 
 
+@through_each
 async def test_reads_go_on_while_every_write_is_stuck(world):
     storage = await world.open(writes_max=1, call_timeout=600.0, read_timeout=600.0)
     await storage.put_segment(segment(Buffer(BODY)), progress=Progress())

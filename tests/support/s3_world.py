@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import importlib
 import random
 import uuid
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ def keys_of(identity: str) -> StaticKeys:
     return StaticKeys(access_key_id=Secret(key), secret_access_key=Secret(secret))
 
 
+#: For tests of reads: once through each; their `transport` fixture hands it to the world.
+through_each = pytest.mark.parametrize("transport", ["aiobotocore", "obstore"], indirect=True)
 needs_s3 = [
     pytest.mark.s3,
     # The first test of a run waits for the server too, perhaps on a busy machine.
@@ -38,6 +41,23 @@ def s3_server() -> Iterator[S3Server]:
         yield server
 
 
+@pytest.fixture
+def transport(request: pytest.FixtureRequest) -> str:
+    """Return who makes the GETs: the default, unless the test is marked `through_each`."""
+    chosen: str = getattr(request, "param", "aiobotocore")
+    if chosen == "obstore":
+        _start_obstore()
+    return chosen
+
+
+@functools.cache
+def _start_obstore() -> None:
+    """Let its threads open the descriptors that the process then keeps."""
+    obstore = importlib.import_module("obstore")
+    store = importlib.import_module("obstore.store").MemoryStore()
+    obstore.put(store, "a", b"1")
+
+
 @functools.cache
 def _admin(server: S3Server) -> Any:
     """Return one client for the whole run: making one takes a while."""
@@ -47,8 +67,8 @@ def _admin(server: S3Server) -> Any:
 class S3World:
     """A bucket, and storages that reach it through the proxy."""
 
-    def __init__(self, server: S3Server) -> None:
-        self.server = server
+    def __init__(self, server: S3Server, *, transport: str = "aiobotocore") -> None:
+        self.server, self.transport = server, transport
         self.bucket = f"t-{uuid.uuid4().hex[:16]}"
         self.admin = _admin(server)
         self.admin.create_bucket(Bucket=self.bucket)
@@ -67,6 +87,7 @@ class S3World:
             "bucket": self.bucket,
             "endpoint": proxy.endpoint,
             "addressing": "path",
+            "transport": self.transport,
             "static_keys": lambda: keys_of("daemon"),
             "multipart_threshold_bytes": MIB,
             "part_size_bytes": 5 * MIB,

@@ -2,8 +2,9 @@
 
 `client` opens the connection and closes the traps of the stack, `retries` is the one rim where
 calls are bounded and repeated, `errors` says what each answer means, `upload` stores a segment,
-`objects` reads, `deleting` deletes, `control` writes small objects conditionally, `leftovers` finds
-and aborts multipart uploads, `probe` tells what is allowed.
+`objects` reads what `answers` or `through_obstore` ask for, `deleting` deletes, `control` writes
+small objects conditionally, `leftovers` finds and aborts multipart uploads, `probe` tells what is
+allowed.
 """
 
 import asyncio
@@ -172,6 +173,7 @@ class S3Storage:
 
     async def close(self) -> None:
         """Close connections and threads."""
+        self._ranges.close()
         await self._client.close()
         self._reader.close()
 

@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 
+from rlmm_daemon.adapters.storage.s3.answers import Answer, SdkTransport, Transport
 from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.errors import (
     VENDOR_ERRORS,
@@ -15,15 +16,14 @@ from rlmm_daemon.adapters.storage.s3.errors import (
     judge,
     length_told,
     status_of,
-    told,
 )
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import checksum_value
+from rlmm_daemon.adapters.storage.s3.through_obstore import ObstoreTransport
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.ports.storage import Version
 
 NOT_FOUND: Final = 404
-PARTIAL: Final = 206
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +49,15 @@ async def head(client: Client, key: str) -> Found | None:
 
 async def _size_by_get(client: Client, key: str) -> Found | None:
     try:
-        answer = await client.s3.get_object(**client.where(key), Range="bytes=0-0")
+        answer = await SdkTransport(client).get(key, 0, 1, "")
     except VENDOR_ERRORS as error:
         if code_of(error) == "NoSuchKey":
             return None
         if code_of(error) == "InvalidRange":
             return Found(size=0, crc32c=None)
         raise
-    answer["Body"].close()
-    return Found(size=_total(answer), crc32c=None)
+    answer.close()
+    return Found(size=answer.total, crc32c=None)
 
 
 @dataclass(slots=True)
@@ -75,6 +75,15 @@ class RangeReader:
 
     def __init__(self, client: Client, rate: TokenBucket) -> None:
         self._client, self._rate = client, rate
+        self._transport: Transport = (
+            ObstoreTransport(client.options, client.credentials)
+            if client.options.transport == "obstore"
+            else SdkTransport(client)
+        )
+
+    def close(self) -> None:
+        """Close idle connections that are not the client's."""
+        self._transport.close()
 
     async def fetch(
         self, key: str, start: int, end: int, version: Version | None = None
@@ -112,14 +121,11 @@ class RangeReader:
             async for piece in pieces:
                 yield piece
 
-    async def _open(self, place: _Place) -> Any:
+    async def _open(self, place: _Place) -> Answer | None:
         """Return an answer that begins at `place`; None beyond the object's end."""
-        condition = {"IfMatch": place.version.etag} if place.version.etag else {}
         try:
-            answer = await self._client.s3.get_object(
-                **self._client.where(place.key),
-                **condition,
-                Range=f"bytes={place.at}-{place.end - 1}",
+            answer = await self._transport.get(
+                place.key, place.at, place.end, place.version.etag or ""
             )
         except VENDOR_ERRORS as error:
             if code_of(error) == "InvalidRange":
@@ -129,30 +135,32 @@ class RangeReader:
             raise
         try:
             _check(answer, place)
-            length_told(answer)
         except BaseException:
-            answer["Body"].close()
+            answer.close()
             raise
         return answer
 
-    async def _pieces(self, answer: Any, place: _Place) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, answer: Answer, place: _Place) -> AsyncGenerator[bytes, None]:
         """Yield what one answer brings, counted in `place`; `idle_timeout` while nobody asks."""
-        loop, body = asyncio.get_running_loop(), answer["Body"]
+        loop = asyncio.get_running_loop()
         began, waited = place.at, 0.0
-        last, dropped = place.at + length_told(answer), False
+        last, dropped = place.at + answer.length, False
 
         def drop() -> None:
             nonlocal dropped
             dropped = True
-            body.close()
+            answer.close()
 
         try:
             while place.at < last:
                 asked_at = loop.time()
-                piece = await body.raw_stream.content.readany()
+                patience = self._client.options.call_seconds(place.at - began) - waited
+                piece = await answer.piece(patience)
+                waited += loop.time() - asked_at
+                if piece is None:
+                    raise self._slow(place, began, waited)
                 if not piece:
                     raise aiohttp.ClientPayloadError("the answer ended early")
-                waited += loop.time() - asked_at
                 piece = piece[: last - place.at]
                 await self._rate.take(len(piece))
                 place.at += len(piece)
@@ -165,9 +173,9 @@ class RangeReader:
                     timer.cancel()
                 if dropped:
                     return
-            place.end = min(place.end, max(place.at, _total(answer)))
+            place.end = min(place.end, max(place.at, answer.total))
         finally:
-            body.close()
+            answer.close()
 
     def _require_pace(self, place: _Place, began: int, waited: float) -> None:
         """End an answer that trickles: never silent, it would hold its connection for days.
@@ -175,12 +183,15 @@ class RangeReader:
         Only the waits for the network count, not a reader that sleeps nor our own limits.
         """
         if waited > self._client.options.call_seconds(place.at - began):
-            self._client.rim.stats.calls["GetObject", "slow"] += 1
-            raise StorageUnavailable(
-                f"GetObject of {place.key}: {place.at - began} bytes in {waited:.0f} s",
-                reason="slow",
-                call="GetObject",
-            )
+            raise self._slow(place, began, waited)
+
+    def _slow(self, place: _Place, began: int, waited: float) -> StorageUnavailable:
+        self._client.rim.stats.calls["GetObject", "slow"] += 1
+        return StorageUnavailable(
+            f"GetObject of {place.key}: {place.at - began} bytes in {waited:.0f} s",
+            reason="slow",
+            call="GetObject",
+        )
 
     async def _pause(self, error: BaseException, key: str, failed: int) -> None:
         rim = self._client.rim
@@ -193,31 +204,17 @@ class RangeReader:
         await asyncio.sleep(rim.back_off(failed))
 
 
-def _check(answer: Any, place: _Place) -> None:
+def _check(answer: Answer, place: _Place) -> None:
     """Make sure that the answer is the wanted range of the wanted version."""
-    # Without an ETag it is a body of somebody else's, an error page for example.
-    etag = told(answer, "ETag")
-    if place.version.etag and etag != place.version.etag:
+    if place.version.etag and answer.etag != place.version.etag:
         raise _replaced(place.key)
-    place.version.etag = etag
-    status = answer["ResponseMetadata"]["HTTPStatusCode"]
-    first = _first(answer) if status == PARTIAL else 0
-    if first != place.at:
+    place.version.etag = answer.etag
+    if answer.first != place.at:
         raise StorageUnavailable(
-            f"asked for {place.key} from {place.at}, got it from {first}", reason="wrong_range"
+            f"asked for {place.key} from {place.at}, got it from {answer.first}",
+            reason="wrong_range",
         )
 
 
 def _replaced(key: str) -> ChecksumMismatch:
     return ChecksumMismatch(f"{key} was replaced while it was read", key=key)
-
-
-def _first(answer: Any) -> int:
-    """Return the first byte that `Content-Range: bytes 3-5/6` announces, -1 if it says nothing."""
-    text = str(answer.get("ContentRange", "")).removeprefix("bytes ").partition("-")[0]
-    return int(text) if text.isdigit() else -1
-
-
-def _total(answer: Any) -> int:
-    text = str(answer.get("ContentRange", "")).rpartition("/")[2]
-    return int(text) if text.isdigit() else length_told(answer)

@@ -39,6 +39,8 @@ class S3Options:
     region: str | None = None
     #: None: AWS's own for the region.
     endpoint: str | None = None
+    #: Who makes the ranged GETs; all other calls are aiobotocore's.
+    transport: Literal["aiobotocore", "obstore"] = "aiobotocore"
     addressing: Literal["auto", "path", "virtual"] = "auto"
     ca_file: str | None = None
     proxy: str | None = None
