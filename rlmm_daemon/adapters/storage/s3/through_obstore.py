@@ -194,9 +194,9 @@ _BY_WORDS: Final[Sequence[tuple[str, Callable[[], Exception]]]] = (
         lambda: SSLError(endpoint_url="", error="CERTIFICATE_VERIFY_FAILED"),
     ),
     ("kind: Timeout", lambda: ReadTimeoutError(endpoint_url="")),
-    ("UnexpectedRange", _other_range),
-    ("HttpError", _cut),
-    ("source: Header", _cut),
+    ("UnexpectedRange {", _other_range),
+    ("HttpError {", _cut),
+    ("source: Header {", _cut),
     # A 200: somebody else's page, or a server that knows no ranges.
-    ("NotPartial", _cut),
+    ("source: NotPartial", _cut),
 )

@@ -1,0 +1,244 @@
+"""obstore's GETs against a server that says what a test wants: each error is the SDK's own."""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys
+from rlmm_daemon.adapters.storage.s3.through_obstore import store_settings
+from rlmm_daemon.domain.errors import ChecksumMismatch, ConfigError, ObjectMissing, RlmmError
+from rlmm_daemon.domain.secret import Secret
+from rlmm_daemon.ports.storage import Version
+
+DATE = {"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
+RIGHT = DATE | {"ETag": '"e"', "Content-Range": "bytes 0-9/10"}
+
+
+class Server:
+    """Answers each request with the next row, the last for ever; keeps what was asked."""
+
+    def __init__(self) -> None:
+        self.rows: list[bytes] = []
+        self.asked: list[str] = []
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    @property
+    def endpoint(self) -> str:
+        assert self._server is not None, "started"
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        assert self._server is not None, "started"
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.asked.append(head.decode())
+            writer.write(self.rows.pop(0) if len(self.rows) > 1 else self.rows[0])
+            await writer.drain()
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+
+def row(status: int, body: bytes = b"", **headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def page(status: int, code: str) -> bytes:
+    secret = "<AWSAccessKeyId>the-key</AWSAccessKeyId><StringToSign>signed</StringToSign>"
+    region = "<Region>eu-x</Region>"
+    return row(status, f"<Error><Code>{code}</Code>{secret}{region}</Error>".encode())
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    await server.start()
+    yield server
+    await server.stop()
+
+
+def storage_on(server: Server, **options: Any) -> S3Storage:
+    keys = StaticKeys(access_key_id=Secret("the-key"), secret_access_key=Secret("the-secret"))
+    defaults: dict[str, Any] = {
+        "static_keys": lambda: keys, "attempts_max": 1, "transport": "obstore",
+        "endpoint": server.endpoint, "addressing": "path",
+    }  # fmt: skip
+    return S3Storage(S3Options(bucket="b", **(defaults | options)), owner="1", rng=random.Random(7))
+
+
+async def read(storage: S3Storage, end: int = 10, version: Version | None = None) -> bytes:
+    pieces = storage.fetch_version("a.log", 0, end, version or Version())
+    return b"".join([piece async for piece in pieces])
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "reason"),
+    [
+        (403, "AccessDenied", "denied"),
+        (403, "InvalidAccessKeyId", "bad_credentials"),
+        (403, "SignatureDoesNotMatch", "bad_credentials"),
+        (403, "RequestTimeTooSkewed", "clock_skew"),
+        (400, "ExpiredToken", "expired_credentials"),
+        (400, "AuthorizationHeaderMalformed", "wrong_region"),
+        (404, "NoSuchBucket", "no_bucket"),
+        (404, "Odd", "bare_404"),
+        (403, "InvalidObjectState", "archived"),
+        (400, "KMS.DisabledException", "kms"),
+        (503, "SlowDown", "throttled"),
+        (500, "InternalError", "server_error"),
+        (418, "Teapot", "refused"),
+    ],
+)
+async def test_the_code_decides_as_it_does_for_the_sdk(server, status, code, reason):
+    for transport in ("obstore", "aiobotocore"):
+        storage = storage_on(server, transport=transport)
+        server.rows, server.asked = [page(status, code)], []
+        with pytest.raises(RlmmError) as failure:
+            await read(storage)
+        assert failure.value.fields["reason"] == reason
+        assert failure.value.fields.get("region", "eu-x") == "eu-x"
+        # The SDK asks where a bucket is that seems to be elsewhere.
+        assert len(server.asked) == 1 or reason == "wrong_region", "one attempt is one request"
+        assert storage.stats.calls == {("GetObject", reason): 1}
+        assert storage.stats.throttled == (reason == "throttled")
+        for text in (str(failure.value), repr(failure.value.__cause__), str(failure.value.fields)):
+            assert "the-key" not in text
+            assert "signed" not in text
+        await storage.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (row(403), "denied"),
+        (row(404), "bare_404"),
+        (row(429), "throttled"),
+        (row(503), "throttled"),
+        (row(502, b"<html>bad gateway</html>"), "server_error"),
+        (row(301), "wrong_region"),
+        (row(206, b"0123456789", **(RIGHT | {"Content-Range": "bytes 5-14/99"})), "wrong_range"),
+        (row(206, b"0123456789", **(DATE | {"Content-Range": "bytes 0-9/10"})), "connection"),
+        (row(200, b"<html>welcome</html>"), "connection"),
+        (row(206, b"0123456789", **RIGHT)[:-4], "connection"),
+        (row(206, b"0123", **RIGHT), "connection"),
+        (b"", "connection"),
+        (b"hello\r\n\r\n", "connection"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else each[9:20].decode(),
+)
+async def test_what_is_no_answer_of_s3_is_never_bytes_of_the_object(server, answer, reason):
+    storage = storage_on(server)
+    server.rows = [answer]
+    with pytest.raises(RlmmError) as failure:
+        await read(storage)
+    assert failure.value.fields["reason"] == reason
+    await storage.close()
+
+
+async def test_only_no_such_key_is_gone_and_beyond_the_end_is_nothing(server):
+    storage = storage_on(server)
+    server.rows = [page(404, "NoSuchKey")]
+    with pytest.raises(ObjectMissing):
+        await read(storage)
+    server.rows = [page(416, "InvalidRange")]
+    assert await read(storage) == b""
+    server.rows = [row(206, b"0123456789", **RIGHT)]
+    assert await read(storage, end=99) == b"0123456789"
+    await storage.close()
+
+
+async def test_another_version_is_refused_by_condition_and_by_what_came(server):
+    storage = storage_on(server)
+    server.rows = [page(412, "PreconditionFailed")]
+    with pytest.raises(ChecksumMismatch):
+        await read(storage, version=Version('"old"'))
+    assert 'if-match: "old"' in server.asked[0].lower()
+    server.rows = [row(206, b"0123456789", **RIGHT)]
+    with pytest.raises(ChecksumMismatch):
+        await read(storage, version=Version('"old"'))
+    await storage.close()
+
+
+async def test_a_change_of_keys_is_signed_with_at_once_whatever_the_environment_says(
+    server, monkeypatch
+):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "strangers")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "strangers")
+    names = ["first"]
+    storage = storage_on(
+        server,
+        static_keys=lambda: StaticKeys(
+            access_key_id=Secret(names[-1]), secret_access_key=Secret("s")
+        ),
+    )
+    server.rows = [row(206, b"0123456789", **RIGHT)]
+    await read(storage)
+    names.append("second")
+    assert await storage.reload_credentials()
+    await read(storage)
+    assert "Credential=first/" in server.asked[0]
+    assert "Credential=second/" in server.asked[1]
+    assert not any("strangers" in each for each in server.asked)
+    # Refused keys are read anew at the rim, and the same call is made again.
+    patient = storage_on(server, attempts_max=2, static_keys=lambda: StaticKeys(
+        access_key_id=Secret(names.pop() if len(names) > 1 else names[0]),
+        secret_access_key=Secret("s"),
+    ))  # fmt: skip
+    server.rows, server.asked = [page(400, "ExpiredToken"), *server.rows], []
+    assert await read(patient) == b"0123456789"
+    assert [("second" in each, "first" in each) for each in server.asked] == [
+        (True, False),
+        (False, True),
+    ]
+    await patient.close()
+    await storage.close()
+
+
+async def test_a_proxy_is_asked_for_the_whole_address(server):
+    storage = storage_on(server, proxy=server.endpoint, endpoint="http://s3.example.invalid")
+    server.rows = [row(206, b"0123456789", **RIGHT)]
+    assert await read(storage) == b"0123456789"
+    assert server.asked[0].startswith("GET http://s3.example.invalid/b/a.log ")
+    await storage.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "virtual", "endpoint"),
+    [
+        ({}, True, None),
+        ({"addressing": "path"}, False, None),
+        ({"endpoint": "http://h:9/"}, False, "http://h:9"),
+        ({"endpoint": "http://h:9", "addressing": "virtual"}, True, "http://b-1.h:9"),
+        ({"bucket": "a.b"}, False, None),
+    ],
+)
+def test_buckets_are_addressed_as_the_sdk_does(options, virtual, endpoint):
+    settings = store_settings(S3Options(**({"bucket": "b-1"} | options)))
+    assert settings["virtual_hosted_style_request"] is virtual
+    assert settings.get("endpoint") == endpoint
+    assert settings["retry_config"]["max_retries"] == 0
+    assert settings["client_options"]["allow_http"] is (endpoint is not None)
+
+
+def test_without_the_package_the_start_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(ConfigError, match=r"storage\.transport.*rlmm-daemon\[obstore\]"):
+        S3Storage(S3Options(bucket="b", transport="obstore"), owner="1", rng=random.Random(7))
