@@ -31,6 +31,8 @@ MIB: Final = 1024 * 1024
 CHUNK_BYTES: Final = 4 * MIB
 PARTS_IN_FLIGHT: Final = 4
 PART_MIB: Final = 16
+#: Ours, with `storage.transport = "obstore"`: only reads go through it.
+OBSTORE: Final = "ours through obstore"
 HERE: Final = Path(__file__).parent
 Figures = Mapping[str, float]
 
@@ -57,7 +59,9 @@ class Bench:
 
     def python(self, client: str, job: dict[str, Any]) -> Figures:
         """Run ours or a Python peer in a fresh process."""
-        module = {"ours": "s3_ours", "aiobotocore": "s3_plain"}.get(client)
+        module = {"ours": "s3_ours", OBSTORE: "s3_ours", "aiobotocore": "s3_plain"}.get(client)
+        if client == OBSTORE:
+            job = job | {"transport": "obstore"}
         command = (
             [sys.executable, "-m", f"tests.benchmarks.{module}"]
             if module
@@ -148,10 +152,13 @@ def download(bench: Bench, rounds: int) -> list[Row]:
         "s5cmd": ["s5cmd", "cp", "-c", "8", "-p", "16", f"s3://{BUCKET}/bench/big", str(target)],
     }  # fmt: skip
     job = {"work": "download", "files": [[str(target), "bench/big", str(bench.big)]]}
-    found = _rounds(bench, rounds, job, tools)
-    return _transfer_rows(
-        "download", f"fetch of {bench.size // MIB:,} MiB", bench, found, cpu_max=0.8
-    )
+    found, what = _rounds(bench, rounds, job, tools), f"fetch of {bench.size // MIB:,} MiB"
+    return [
+        *_transfer_rows("download", what, bench, found, cpu_max=0.8),
+        *_transfer_rows(
+            "download", f"{what}, through obstore", bench, found, cpu_max=0.8, client=OBSTORE
+        ),
+    ]
 
 
 def ranges(bench: Bench, rounds: int) -> list[Row]:
@@ -166,19 +173,24 @@ def ranges(bench: Bench, rounds: int) -> list[Row]:
     for number in range(rounds):
         for peer in ("boto3", "obstore"):
             figures[peer].append(bench.python(peer, job))
-        for name, warm in (("ours", False), ("ours warm", True)):
-            cache = bench.home / f"cache-{number}-{warm}"
-            figures[name].append(bench.python("ours", job | {"cache": str(cache), "warm": warm}))
+        for name, client, warm in (
+            ("ours", "ours", False),
+            (OBSTORE, OBSTORE, False),
+            ("ours warm", "ours", True),
+        ):
+            cache = bench.home / f"cache-{number}-{name.replace(' ', '-')}"
+            figures[name].append(bench.python(client, job | {"cache": str(cache), "warm": warm}))
             shutil.rmtree(cache)
     p50 = {
         name: median([each["p50"] for each in several]) * 1000 for name, several in figures.items()
     }
     rows = []
-    for name, most in (("ours", 1.1), ("ours warm", 0.25)):
+    for name, most in (("ours", 1.1), (OBSTORE, 1.1), ("ours warm", 0.25)):
         rows.append(
             Row(
                 group="ranges",
-                what=f"random 1 MiB read, p50, {'warm' if 'warm' in name else 'cold'}",
+                what=f"random 1 MiB read, p50, {'warm' if 'warm' in name else 'cold'}"
+                + (", through obstore" if name == OBSTORE else ""),
                 value=p50[name],
                 unit="ms",
                 peer="boto3",
@@ -221,7 +233,8 @@ def _rounds(
     for _ in range(rounds):
         # What the library costs by itself, where it is asked for whole parts.
         plain = ("aiobotocore",) if job["work"] == "upload" else ()
-        for client in ("ours", "boto3", "obstore", *plain):
+        other = (OBSTORE,) if job["work"] == "download" else ()
+        for client in ("ours", *other, "boto3", "obstore", *plain):
             found[client].append(bench.python(client, job))
         for name, command in tools.items():
             found[name].append(bench.tool(command))
@@ -229,29 +242,36 @@ def _rounds(
 
 
 def _transfer_rows(
-    group: str, what: str, bench: Bench, found: Mapping[str, list[Figures]], *, cpu_max: float
+    group: str,
+    what: str,
+    bench: Bench,
+    found: Mapping[str, list[Figures]],
+    *,
+    cpu_max: float,
+    client: str = "ours",
 ) -> list[Row]:
     gib = bench.size / (1024 * MIB)
 
-    def of(client: str, figure: str) -> float:
-        return median([each[figure] for each in found[client]])
+    def of(name: str, figure: str) -> float:
+        return median([each[figure] for each in found[name]])
 
-    speed = {client: bench.size / of(client, "seconds") / 1e6 for client in found}
-    best = max(("boto3", "obstore", "awscli"), key=lambda client: speed[client])
-    others = ", ".join(f"{name} {of(name, 'cpu') / gib:.2f}" for name in found if name != "ours")
-    walls = ", ".join(f"{name} {speed[name]:.0f}" for name in found if name != "ours")
-    memory = ", ".join(f"{name} {of(name, 'extra_mib'):.0f}" for name in found if name != "ours")
+    speed = {name: bench.size / of(name, "seconds") / 1e6 for name in found}
+    best = max(("boto3", "obstore", "awscli"), key=lambda name: speed[name])
+    peers = [name for name in found if name not in {"ours", OBSTORE}]
+    others = ", ".join(f"{name} {of(name, 'cpu') / gib:.2f}" for name in peers)
+    walls = ", ".join(f"{name} {speed[name]:.0f}" for name in peers)
+    memory = ", ".join(f"{name} {of(name, 'extra_mib'):.0f}" for name in peers)
     most = PARTS_IN_FLIGHT * PART_MIB + 32
-    extra = of("ours", "extra_mib")
+    extra = of(client, "extra_mib")
     return [
         Row(
-            group=group, what=f"{what}: client CPU", value=of("ours", "cpu") / gib, unit="s/GiB",
+            group=group, what=f"{what}: client CPU", value=of(client, "cpu") / gib, unit="s/GiB",
             peer="boto3", peer_value=of("boto3", "cpu") / gib,
-            ratio=of("ours", "cpu") / of("boto3", "cpu"), at_most=cpu_max, note=others,
+            ratio=of(client, "cpu") / of("boto3", "cpu"), at_most=cpu_max, note=others,
         ),
         Row(
-            group=group, what=f"{what}: speed", value=speed["ours"], unit="MB/s", peer=best,
-            peer_value=speed[best], ratio=speed["ours"] / speed[best], at_least=1.0, note=walls,
+            group=group, what=f"{what}: speed", value=speed[client], unit="MB/s", peer=best,
+            peer_value=speed[best], ratio=speed[client] / speed[best], at_least=1.0, note=walls,
         ),
         Row(
             group=group, what=f"{what}: peak extra memory", value=extra, unit="MiB",

@@ -41,7 +41,11 @@ Job = dict[str, Any]
 def storage_of(job: Job) -> S3Storage:
     keys = StaticKeys(access_key_id=Secret(job["key"]), secret_access_key=Secret(job["secret"]))
     options = S3Options(
-        bucket=job["bucket"], endpoint=job["endpoint"], addressing="path", static_keys=lambda: keys
+        bucket=job["bucket"],
+        endpoint=job["endpoint"],
+        addressing="path",
+        static_keys=lambda: keys,
+        transport=job.get("transport", "aiobotocore"),
     )
     # No daemon's start: what earlier runs left is nobody's business here.
     return S3Storage(options, owner="bench", rng=random.Random(1), sweeps=False)
