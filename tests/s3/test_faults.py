@@ -14,7 +14,7 @@ import google_crc32c
 import pytest
 
 from deploy.dev.fault_proxy import Fault, Kind
-from rlmm_daemon.adapters.storage.s3 import Rates, leftovers
+from rlmm_daemon.adapters.storage.s3 import Rates, leftovers, through_obstore
 from rlmm_daemon.codec.marker import Presence, encode, presence_key
 from rlmm_daemon.daemon.sources import FileSource
 from rlmm_daemon.domain.errors import (
@@ -335,8 +335,10 @@ async def test_an_object_replaced_between_two_ranges_is_never_mixed(world):
 
 
 @through_each
-async def test_a_read_that_trickles_ends_though_it_is_never_silent(world):
+async def test_a_read_that_trickles_ends_though_it_is_never_silent(world, monkeypatch):
     """Each piece is in time; the whole would hold its connection for an hour."""
+    # Waited for beyond the deadline, at 64 KiB/s.
+    monkeypatch.setattr(through_obstore, "PIECE_BYTES", 64 * 1024)
     storage = await world.open()
     await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
     impatient = await world.new(call_timeout=3.0)

@@ -1,4 +1,4 @@
-"""GETs through obstore, which needs about half the processor time: `transport = "obstore"`.
+"""GETs through obstore, which needs less processor time: `transport = "obstore"`.
 
 Its own retries are off, and what it raises becomes what the SDK would raise, so that the rim, the
 gate, the counters and the table of errors are the same. It does not show a `Retry-After` (our own
@@ -30,8 +30,8 @@ from rlmm_daemon.adapters.storage.s3.credentials import ReloadableCredentials
 from rlmm_daemon.adapters.storage.s3.options import BYTES_PER_SECOND_MIN, S3Options
 from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable
 
-#: Each piece that it hands over wakes our loop, and is held until it is so large.
-PIECE_BYTES: Final = 256 * 1024
+#: It holds what comes until it is so much, as each piece wakes our loop; more costs memory.
+PIECE_BYTES: Final = 1024 * 1024
 #: Of a whole answer, which obstore insists on; we bound it by its pace instead.
 _ANSWER_LASTS: Final = timedelta(days=1)
 _STATUS: Final = re.compile(r"Server returned non-2xx status code: (\d{3})[^:]*:?")
