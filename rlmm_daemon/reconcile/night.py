@@ -80,6 +80,7 @@ class Run:
         self._work = self.directory / workspace.WORK
         #: Metadata partition -> when the snapshot was made that stands for its head.
         self._covered_ms: dict[int, int] = {}
+        self._frames: dict[str, Any] = {}
         #: Whether the findings are written and counted: from here on there is something to report.
         self.judged = False
         self.night = Night(run=name, cluster="", listed_at_ms=now_ms, execute=execute)
@@ -313,7 +314,15 @@ class Run:
         return self._config.liveness == "auto" and not alone
 
     def _frame(self, name: str, schema: pa.Schema) -> Any:
-        return self._spark.read.schema(ddl(schema)).parquet(self._path(name))
+        """Return what was written down, of the same files each time.
+
+        Where a file is not seen for once, its rows would count as read, by the READ row that
+        another look finds in it, and would not be there to be judged: a missing one is an error.
+        """
+        if name not in self._frames:
+            read = self._spark.read.schema(ddl(schema))
+            self._frames[name] = read.parquet(self._path(name))
+        return self._frames[name]
 
     def _path(self, name: str) -> str:
         # With its scheme: on YARN, for one, a bare path is HDFS's, and not what is written here.

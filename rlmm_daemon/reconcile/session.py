@@ -28,6 +28,9 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.enabled": "false",
 }
+#: Whatever a cluster or an operator's `settings` say: a file of events that is passed over makes
+#: each live segment in it an orphan.
+_NEVER: Final = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 #: spark-submit sets it; then master and memory are its to say.
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 
@@ -37,7 +40,7 @@ def session(options: Spark) -> Iterator[Any]:
     """Yield a session; one that was there before is left running."""
     found = SparkSession.getActiveSession()
     if found is not None:
-        sources.register(found)
+        _prepare(found)
         yield found
         return
     # Executors must be able to import what the driver does.
@@ -59,8 +62,14 @@ def session(options: Spark) -> Iterator[Any]:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        sources.register(spark)
+        _prepare(spark)
         spark.sparkContext.setLogLevel("ERROR")
         yield spark
     finally:
         spark.stop()
+
+
+def _prepare(spark: Any) -> None:
+    for name in _NEVER:
+        spark.conf.set(name, "false")
+    sources.register(spark)

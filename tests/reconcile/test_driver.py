@@ -1,12 +1,20 @@
 """What the driver takes of frames of any size: no more than it needs, and never less."""
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from rlmm_daemon.config import parse
+from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Spark
 from rlmm_daemon.reconcile import acting, evidence
+from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest
 from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, OBJECTS, Kind, ddl
+from rlmm_daemon.reconcile.session import session
+from tests.unit.reconcile.configured import LOCAL
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -74,3 +82,29 @@ def test_what_a_manifest_names_is_there_only_as_it_was(spark) -> None:
         acting.listed(objects, {"none": Manifest(run="r", fence=1, created_ms=0, entries=())})
         == set()
     )
+
+
+def test_no_setting_of_a_cluster_lets_a_file_of_events_be_passed_over(
+    spark, tmp_path: Path
+) -> None:
+    for name in ("Missing", "Corrupt"):
+        spark.conf.set(f"spark.sql.files.ignore{name}Files", "true")
+    config = ReconcileConfig(output=Output(directory=str(tmp_path)))
+    with session(Spark()) as found:
+        run = Run(found, config, parse(LOCAL.format(home=tmp_path)),
+                  execute=False, now_ms=0, progress=print)  # fmt: skip
+        home = run.directory / "work" / "events"
+        home.mkdir(parents=True)
+        for name in ("a", "b"):
+            pq.write_table(pa.table({"topic": [name]}), home / f"{name}.parquet")
+
+        def topics() -> int:
+            return len(run._frame("events", EVENTS).select("topic").take(9))
+
+        assert topics() == 2
+        (home / "a.parquet").write_bytes(b"damaged")
+        with pytest.raises(Exception, match=r"a\.parquet"):
+            topics()
+        (home / "a.parquet").unlink()
+        with pytest.raises(Exception, match=r"a\.parquet"):
+            topics()
