@@ -17,6 +17,8 @@ FORMAT: Final = 1
 LOST_RECORDS_AT_ONCE: Final = 256
 _LOST_MAGIC: Final = b"RLML"
 _CRC_BYTES: Final = 4
+#: What MessagePack's shortest head of an array can say; array 16 and array 32 come behind it.
+_FIXARRAY_MAX: Final = 15
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +133,7 @@ def lost_head(crc: int) -> bytes:
 
 
 def _array_head(count: int) -> bytes:
-    if count < 16:  # noqa: PLR2004 - MessagePack's fixarray, array 16 and array 32
+    if count <= _FIXARRAY_MAX:
         return bytes([0x90 | count])
     if count < 1 << 16:
         return b"\xdc" + count.to_bytes(2, "big")

@@ -45,6 +45,18 @@ def hang(it, where: str) -> asyncio.Event:
     return released
 
 
+def noting(monkeypatch, step: str) -> asyncio.Event:
+    """Return what is set once the watch of a connection has taken that step."""
+    taken, real = asyncio.Event(), getattr(peer_watch._Watch, step)
+
+    def noted(watch) -> None:
+        real(watch)
+        taken.set()
+
+    monkeypatch.setattr(peer_watch._Watch, step, noted)
+    return taken
+
+
 @pytest.mark.parametrize("said", ["nothing more", "its next request"])
 @pytest.mark.parametrize("where", ["before the header", "behind the header"])
 async def test_who_leaves_keeps_no_connection_and_no_request(path, monkeypatch, where, said):
@@ -75,14 +87,14 @@ async def test_a_request_that_comes_while_the_storage_is_waited_for_is_answered(
 ):
     monkeypatch.setattr(peer_watch, "WATCHED_AFTER_SECONDS", 0.0)
     async with daemon(path) as it:
-        released = hang(it, where)
+        released, looked = hang(it, where), noting(monkeypatch, "_look")
         peer = await Raw.connect(path, role="bulk")
         peer.writer.write(frames.request_frame(2, "fetch_log_segment", FETCH))
         await until(lambda: it.server.stats.requests_now == 1)
         for request_id in range(3, 1_000):
             peer.writer.write(frames.request_frame(request_id, "fetch_log_segment", FETCH))
         await peer.writer.drain()
-        await asyncio.sleep(0.05)  # mostly enough for the daemon to have looked at them
+        await looked.wait()
         released.set()
         for request_id in range(2, 1_000):
             assert (await peer.answer())[:2] == (request_id, None)
@@ -107,18 +119,16 @@ async def test_the_storage_is_waited_for_a_little_longer_than_the_peer_does(path
 async def test_an_error_of_the_storage_is_told_to_who_stayed(path, monkeypatch):
     monkeypatch.setattr(peer_watch, "WATCHED_AFTER_SECONDS", 0.0)
     async with daemon(path) as it:
-        entered, released = asyncio.Event(), asyncio.Event()
+        begun, released = noting(monkeypatch, "_begin"), asyncio.Event()
 
         async def fetch(_record, _start, _end):
-            entered.set()
             await released.wait()
             raise StorageUnavailable("away")
 
         it.fetcher.fetch_log_segment = fetch  # type: ignore[method-assign] # a fake
         peer = await Raw.connect(path, role="bulk")
         peer.writer.write(frames.request_frame(2, "fetch_log_segment", FETCH))
-        await entered.wait()
-        await asyncio.sleep(0.05)  # the watch has begun
+        await begun.wait()
         released.set()
         assert (await peer.answer())[1][1] == "storage_unavailable"
         peer.close()

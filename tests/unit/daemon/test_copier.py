@@ -331,19 +331,44 @@ async def copied_while(world, options: CopyOptions, step: Any) -> Any:
     return await _outcome(busy.new_copier(options).copy_segment(RECORD, busy.files))
 
 
-async def test_a_copy_that_waits_for_its_own_side_is_not_ended_by_the_floor(world):
+@pytest.fixture
+def looked(monkeypatch) -> Callable[[], Any]:
+    """Return what waits for the floor's next look."""
+    bell, real = asyncio.Event(), ProgressFloor.look
+
+    def look(floor: ProgressFloor, moved: int, waited: float) -> TooSlow | None:
+        bell.set()
+        return real(floor, moved, waited)
+
+    async def next_look() -> None:
+        bell.clear()
+        await bell.wait()
+
+    monkeypatch.setattr(ProgressFloor, "look", look)
+    return next_look
+
+
+async def windows_pass(looked: Callable[[], Any]) -> None:
+    """Wait until the floor has looked in several windows."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 4 * FLOOR.progress_window_seconds
+    while loop.time() < end:
+        await looked()
+
+
+async def test_a_copy_that_waits_for_its_own_side_is_not_ended_by_the_floor(world, looked):
     async def step(_: Progress, calls: Calls) -> None:
-        await asyncio.sleep(0.5)
+        await windows_pass(looked)
         with calls.made("UploadPart 1 .log") as call:
             call.ours()
-            await asyncio.sleep(0.5)
+            await windows_pass(looked)
 
     assert isinstance(await copied_while(world, FLOOR, step), bytes)
 
 
-async def test_a_copy_whose_storage_stands_still_is_ended_by_the_floor_with_the_call(world):
+async def test_a_copy_whose_storage_stands_still_is_ended_by_the_floor_with_the_call(world, looked):
     async def step(_: Progress, calls: Calls) -> None:
-        await asyncio.sleep(0.2)
+        await windows_pass(looked)
         with calls.made("UploadPart 2 .log"):
             await asyncio.sleep(PATIENCE_SECONDS)
 
@@ -353,24 +378,17 @@ async def test_a_copy_whose_storage_stands_still_is_ended_by_the_floor_with_the_
     assert error.fields["call"].startswith("UploadPart 2 .log (")
 
 
-async def test_bytes_that_were_sent_for_nothing_count_for_the_floor(world, monkeypatch):
+async def test_bytes_that_were_sent_for_nothing_count_for_the_floor(world, looked):
     """An attempt that failed is sent again: the storage took its bytes all the same."""
-    looked, real = asyncio.Event(), ProgressFloor.look
-
-    def look(floor: ProgressFloor, moved: int, waited: float) -> TooSlow | None:
-        looked.set()
-        return real(floor, moved, waited)
 
     async def step(progress: Progress, calls: Calls) -> None:
         with calls.made("PutObject .log"):
             for _ in range(4):
                 progress.moved(1_000_000)
-                looked.clear()
-                await looked.wait()
+                await looked()
                 progress.moved(-1_000_000)
         assert (progress.bytes_done, progress.bytes_moved) == (0, 4_000_000)
 
-    monkeypatch.setattr(ProgressFloor, "look", look)
     assert isinstance(await copied_while(world, FLOOR, step), bytes)
 
 
@@ -425,26 +443,27 @@ async def test_a_failed_broker_driven_copy_removes_nothing_and_says_that_it_bega
     assert world.state is S.COPY_SEGMENT_STARTED
 
 
-async def test_a_copy_is_ended_by_a_delete_that_waits_to_be_applied(world):
-    """Its partition was given to another broker, and sleeps."""
+async def in_flight(world):
+    """Return a copy of the broker's own that is at the storage."""
     await world.log.put(metadata())
     world.storage.gate.clear()
     task = world.group.create_task(
         _outcome(world.copier.copy_log_segment_data(RECORD, world.files))
     )
     await world.storage.begun.wait()
+    return task
+
+
+async def test_a_copy_is_ended_by_a_delete_that_waits_to_be_applied(world):
+    """Its partition was given to another broker, and sleeps."""
+    task = await in_flight(world)
     for told in world.log.on_delete_put_aside:
         told(metadata().partition, metadata().segment_id)
     assert isinstance(await task, IllegalTransition)
 
 
 async def test_a_deleted_segments_broker_driven_copy_is_ended(world):
-    await world.log.put(metadata())
-    world.storage.gate.clear()
-    task = world.group.create_task(
-        _outcome(world.copier.copy_log_segment_data(RECORD, world.files))
-    )
-    await world.storage.begun.wait()
+    task = await in_flight(world)
     await world.log.put(metadata(state=S.DELETE_SEGMENT_STARTED))
     await world.copier.delete_log_segment_data(RECORD)
     assert isinstance(await task, IllegalTransition)

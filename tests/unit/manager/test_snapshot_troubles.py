@@ -3,14 +3,17 @@
 import asyncio
 import errno
 import os
+from typing import Any
 
 import pytest
 
 from rlmm_daemon.adapters.disk import LocalFile
 from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.daemon import snapshots, snapshotter
+from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blamed
+from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.domain.errors import NotReady, StorageFull
@@ -60,9 +63,16 @@ async def test_a_full_disk_is_not_filled_anew_at_every_turn(rig, monkeypatch):
         await copied(manager, 1, 0, 9)
         follower = manager.fleet.followers[of(TP)]
         await until(lambda: manager.snapshotter.failures == 1)
-        for number in range(2, 12):  # turns of the snapshotter, the next events among them
+        turn, real = Bell(), manager.snapshotter._due
+
+        def due(follower: Follower) -> Any:
+            turn.ring()
+            return real(follower)
+
+        monkeypatch.setattr(manager.snapshotter, "_due", due)
+        for number in range(2, 12):  # the next events, and the turns behind them
             await copied(manager, number, 10 * number, 10 * number + 9)
-            await asyncio.sleep(0.02)
+            await turn.wait()
         assert len(tries) == 1
         monkeypatch.undo()
         monkeypatch.setattr(snapshotter, "POLL_SECONDS", 0.01)
@@ -99,7 +109,7 @@ async def test_a_bug_over_one_snapshot_is_blamed_on_its_metadata_partition(rig, 
             manager.replace_assignment([TP], [])
             await until(lambda: manager.is_ready(TP))
             await copied(manager, 1, 0, 9)
-            await asyncio.sleep(10)
+            await asyncio.sleep(10)  # the bug ends it
 
     with pytest.raises(ExceptionGroup) as caught:
         await lived()

@@ -76,7 +76,7 @@ class StoringS3(ScriptedS3):
         self.on_part: Callable[[str, int], Any] = _nothing
         self.link = TokenBucket()
         super().__init__(
-            create_multipart_upload=lambda Key, **_: ok(UploadId=Key),  # noqa: N803 - S3's name
+            create_multipart_upload=lambda Key, **_: ok(UploadId=Key),
             upload_part=self._upload_part,
             complete_multipart_upload=self._complete,
             abort_multipart_upload=lambda **_: ok(),
@@ -86,7 +86,7 @@ class StoringS3(ScriptedS3):
             delete_object=lambda **_: ok(),
         )
 
-    async def _upload_part(self, *, Key: str, PartNumber: int, Body: Any, **_: Any) -> Any:  # noqa: N803
+    async def _upload_part(self, *, Key: str, PartNumber: int, Body: Any, **_: Any) -> Any:
         await self.on_part(Key, PartNumber)
         body = b""
         async for piece in Body:
@@ -95,18 +95,18 @@ class StoringS3(ScriptedS3):
         self.parts.setdefault(Key, {})[PartNumber] = body
         return ok(ETag=f"{PartNumber}")
 
-    def _complete(self, *, Key: str, **_: Any) -> Any:  # noqa: N803
+    def _complete(self, *, Key: str, **_: Any) -> Any:
         self._keep(Key, b"".join(body for _, body in sorted(self.parts.pop(Key).items())))
         return ok()
 
-    async def _put(self, *, Key: str, Body: Any, **_: Any) -> Any:  # noqa: N803
+    async def _put(self, *, Key: str, Body: Any, **_: Any) -> Any:
         self._keep(Key, Body and b"".join([piece async for piece in Body]))
         return ok()
 
     def _keep(self, key: str, body: bytes) -> None:
         self.objects[key] = (google_crc32c.value(body), len(body))
 
-    def _head(self, *, Key: str, **_: Any) -> Any:  # noqa: N803
+    def _head(self, *, Key: str, **_: Any) -> Any:
         crc32c, size = self.objects[Key]
         return ok(ContentLength=size, ChecksumCRC32C=checksum_text(crc32c))
 

@@ -18,7 +18,7 @@ class Deletes(ScriptedS3):
         self._rows = list(answers)
         super().__init__(delete_objects=self._delete)
 
-    def _delete(self, *, Delete: Any, **_: Any) -> Any:  # noqa: N803 - S3's name
+    def _delete(self, *, Delete: Any, **_: Any) -> Any:
         self.asked.append([row["Key"] for row in Delete["Objects"]])
         return ok(Errors=self._rows.pop(0) if self._rows else [])
 

@@ -31,7 +31,7 @@ class Body:
 
 
 def test_a_body_that_ends_badly_is_counted_under_its_reason_too():
-    def answer(*, Range: str, **_: Any) -> Any:  # noqa: N803 - S3's name
+    def answer(*, Range: str, **_: Any) -> Any:
         start = int(Range.removeprefix("bytes=").partition("-")[0])
         found = ok(
             ETag="e", ContentLength=9 - start, ContentRange=f"bytes {start}-8/9", Body=bodies.pop(0)

@@ -31,7 +31,7 @@ class Uploads(ScriptedS3):
         page["ResponseMetadata"]["HTTPHeaders"]["date"] = "Sun, 22 Nov 2026 12:00:00 GMT"
         return page
 
-    def _abort(self, *, Key: str, **_: Any) -> Any:  # noqa: N803 - S3's name
+    def _abort(self, *, Key: str, **_: Any) -> Any:
         if Key in self.stuck:
             raise refusal(403, "AccessDenied")
         self.left.remove(Key)
