@@ -14,6 +14,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicIdPartition;
@@ -70,6 +71,7 @@ public final class Bench {
         try (var admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
             var topic = new NewTopic(TOPIC, METADATA_PARTITIONS, (short) 1);
             admin.createTopics(List.of(topic.configs(Map.of("retention.ms", "-1", "cleanup.policy", "delete")))).all().get();
+            awaitLeaders(admin, TOPIC, METADATA_PARTITIONS);
         }
         var serde = new RemoteLogMetadataSerde();
         var partitioner = new RemoteLogMetadataTopicPartitioner(METADATA_PARTITIONS);
@@ -96,6 +98,19 @@ public final class Bench {
             throw failed.get();
         }
         System.out.println(each * 2L * USER_PARTITIONS);
+    }
+
+    /**
+     * Returns once each partition's leader answers. A new topic's first batch may meet a broker that does
+     * not lead yet, and its second one that does: from then on the broker refuses the first one's sequence
+     * numbers, and an idempotent producer sends it again and again until its delivery times out.
+     */
+    static void awaitLeaders(Admin admin, String topic, int partitions) throws Exception {
+        var ends = new HashMap<TopicPartition, OffsetSpec>();
+        for (int partition = 0; partition < partitions; partition++) {
+            ends.put(new TopicPartition(topic, partition), OffsetSpec.latest());
+        }
+        admin.listOffsets(ends).all().get(60, TimeUnit.SECONDS);
     }
 
     private static void run(String bootstrap, int writes) throws Exception {

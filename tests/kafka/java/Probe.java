@@ -174,6 +174,7 @@ public final class Probe {
             : new NewTopic(topic(ask), ask.get("partitions").asInt(), (short) ask.get("replicas").asInt());
         var created = admin.createTopics(List.of(topic.configs(config)));
         get(created.all());
+        Bench.awaitLeaders(admin, topic(ask), get(created.numPartitions(topic(ask))));
         answer.put("id", get(created.topicId(topic(ask))).toString());
     }
 
