@@ -22,7 +22,7 @@ from rich.console import Console
 
 from deploy.dev.kafka import libs
 from deploy.dev.kafka.cluster import FAST, Cluster, java
-from tests.benchmarks.kafka import peer
+from tests.benchmarks.kafka import FIRST_PARTITIONS, USER_PARTITIONS, peer
 from tests.benchmarks.rows import Row, table
 from tests.kafka.probe import java_of_ours
 from tests.plugin.fleet import KAFKAS, OURS, BesideKafka, Fleet, Parts, until
@@ -35,7 +35,6 @@ _TBRLMM: Final = (
 )
 _PLUGIN: Final = "rlmm.daemon.kafka.RlmmDaemonMetadataManager"
 _RECORD_BYTES: Final = 1_000
-_USER_PARTITIONS: Final = 100
 _TOOL_SECONDS: Final = 600
 
 
@@ -187,13 +186,13 @@ def managers(directory: Path, scale: Scale) -> list[Row]:
     try:
         cluster.start()
         events = int(peer("fill", cluster.bootstrap(), str(scale.events)))
-        each = events // 2 // (_USER_PARTITIONS + 1)
+        each = events // 2 // USER_PARTITIONS
 
         def manager(name: str) -> dict[str, float]:
             options = java_of_ours("-Xmx3g", *FAST)
             options[-1] = f"{JAR}:{options[-1]}"
             arguments = (cluster.bootstrap(), cluster.cluster_id, daemon.socket_path)
-            numbers = map(str, (_USER_PARTITIONS, each, scale.lookups))
+            numbers = map(str, (FIRST_PARTITIONS, each, scale.lookups))
             done = subprocess.run(
                 [*options, "ManagerBench", name, *arguments, *numbers],
                 check=False,
