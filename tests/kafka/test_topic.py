@@ -43,7 +43,14 @@ async def failed(
         )
         return failure is not None and failure.reason is reason
 
-    await until(holds, seconds, what=f"failed({reason.value})")
+    try:
+        await until(holds, seconds, what=f"failed({reason.value})")
+    except AssertionError as error:
+        seen = [
+            (each.partition, each.state, each.failure, each.trouble, each.fold.position)
+            for each in manager.followed()
+        ]
+        raise AssertionError(f"{error}; followed: {seen}") from error
 
 
 async def test_the_topic_is_made_as_the_configuration_says(rig):
