@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
@@ -20,6 +21,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.server.log.remote.metadata.storage.RemoteLogMetadataTopicPartitioner;
 import org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager;
@@ -110,7 +112,18 @@ public final class Bench {
         for (int partition = 0; partition < partitions; partition++) {
             ends.put(new TopicPartition(topic, partition), OffsetSpec.latest());
         }
-        admin.listOffsets(ends).all().get(60, TimeUnit.SECONDS);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (true) {
+            try {
+                admin.listOffsets(ends).all().get(60, TimeUnit.SECONDS);
+                return;
+            } catch (ExecutionException failed) { // not even known yet to the broker that was asked
+                if (!(failed.getCause() instanceof RetriableException) || System.nanoTime() > deadline) {
+                    throw failed;
+                }
+                Thread.sleep(20);
+            }
+        }
     }
 
     private static void run(String bootstrap, int writes) throws Exception {
