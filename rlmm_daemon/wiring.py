@@ -1,4 +1,8 @@
-"""Which adapter stands behind which port: the only module that names concrete ones."""
+"""Which adapter stands behind which port: the only module that names concrete ones.
+
+Those that bring a library of their own are imported when they are chosen: a start would wait for
+the SDK of S3 and for Kafka's client longer than for everything else, also where neither is used.
+"""
 
 import asyncio
 import functools
@@ -7,21 +11,17 @@ import random
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import structlog
 
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.cluster.fixed import FixedCluster
-from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
-from rlmm_daemon.adapters.event_log.kafka import KafkaLog
-from rlmm_daemon.adapters.kafka_connection.security import load_security
 from rlmm_daemon.adapters.storage.local import LocalStorage
-from rlmm_daemon.adapters.storage.s3 import Rates, S3Options, S3Storage, StaticKeys
 from rlmm_daemon.codec.marker import PresencePartition
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, NoStorage, differences, read_secret
@@ -74,6 +74,10 @@ from rlmm_daemon.observability.metrics import LogMetrics, Metrics
 from rlmm_daemon.ports.cluster import Cluster
 from rlmm_daemon.ports.event_log import EventLog
 from rlmm_daemon.ports.storage import RemoteStorage
+
+if TYPE_CHECKING:
+    from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+    from rlmm_daemon.adapters.storage.s3 import Rates, S3Options, S3Storage, StaticKeys
 
 logger = structlog.get_logger(__name__)
 
@@ -200,7 +204,7 @@ class Daemon:
         config, runtime = self._config, self._runtime
         bucket = self._storage.bucket if self._storage else None
         view = self._cluster_view(manager)
-        backend = self._storage.backend if self._storage else None
+        kafka, s3 = kafka_log_of(config, manager.log), _s3_of(config, self._storage)
         copier = Copier(
             bucket,
             manager,
@@ -219,7 +223,7 @@ class Daemon:
             else None
         )
         cleaner = self._cleaner(manager, copier, view)
-        log_facts = manager.log.facts if isinstance(manager.log, KafkaLog) else None
+        log_facts = kafka.facts if kafka else None
         operator = Operator(
             manager,
             log_facts=log_facts or dict,
@@ -255,7 +259,7 @@ class Daemon:
             copier,
             server.stats,
             log_facts=log_facts,
-            traffic=backend.traffic if isinstance(backend, S3Storage) else None,
+            traffic=s3.traffic if s3 else None,
             cleaner=cleaner,
             writable=lambda: not isinstance(manager.log, EmbeddedLog) or manager.log.writable,
             buffered=server.buffered_bytes,
@@ -264,10 +268,10 @@ class Daemon:
         server.listen()
         self._on_drain(manager, copier, server)
         runtime.on_reload("config", self._reloaded)
-        if isinstance(manager.log, KafkaLog):
-            runtime.on_reload("certificates", manager.log.reload)
+        if kafka is not None:
+            runtime.on_reload("certificates", kafka.reload)
         async with (
-            AdminServer(config.admin.listen, self._metrics, lambda: _readiness(manager)),
+            AdminServer(config.admin.listen, self._metrics, lambda: _readiness(manager)) as admin,
             runtime.running(),
         ):
             runtime.spawn("manager", manager.run())
@@ -275,8 +279,8 @@ class Daemon:
             runtime.spawn("gauges", gauges.run())
             runtime.spawn("cluster", _name_cluster(server, manager), may_end=True)
             runtime.spawn("cluster.view", _keep_view(view, manager))
-            if isinstance(manager.log, KafkaLog):
-                runtime.spawn("cluster.settings", manager.log.watch_settings())
+            if kafka is not None:
+                runtime.spawn("cluster.settings", kafka.watch_settings())
             if self._storage is not None:
                 runtime.spawn("storage", self._keep_storage(self._storage, manager))
             if cleaner is not None:
@@ -285,6 +289,7 @@ class Daemon:
                     runtime.spawn("cleaner.observer", cleaner.observer.run())
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
+            runtime.spawn("admin", admin.serve(), may_end=True)
             runtime.ready("serving")
         copier.abandon()
 
@@ -306,8 +311,8 @@ class Daemon:
             private_storage=_is_private(self._config),
             on_answer=answered,
         )
-        if isinstance(manager.log, KafkaLog):
-            manager.log.directory.on_change.append(view.refresh)
+        if (kafka := kafka_log_of(self._config, manager.log)) is not None:
+            kafka.directory.on_change.append(view.refresh)
         return view
 
     def _cleaner(self, manager: Manager, copier: Copier, view: ClusterView) -> Cleaner | None:
@@ -315,7 +320,7 @@ class Daemon:
         if self._storage is None:
             return None
         config, storage = self._config, self._storage
-        shared = isinstance(manager.log, KafkaLog)
+        shared = isinstance(config.event_log, KafkaLogConfig)
         options = cleaner_options_of(config)
 
         def owned() -> frozenset[MetadataPartition] | None:
@@ -425,8 +430,8 @@ class Daemon:
 
     async def _reloaded(self) -> None:
         fresh = self._reload()
-        backend = self._storage.backend if self._storage else None
-        if isinstance(backend, S3Storage) and isinstance(fresh.storage, S3StorageConfig):
+        backend = _s3_of(self._config, self._storage)
+        if backend is not None and isinstance(fresh.storage, S3StorageConfig):
             await backend.reload_credentials()  # first: where it fails, the old settings stay
             backend.set_rates(_rates_of(fresh.storage))
         logging.set_level(fresh.log.level)
@@ -504,6 +509,9 @@ def event_log_of(
     """Return the configured event log, closed."""
     chosen = config.event_log
     if isinstance(chosen, KafkaLogConfig):
+        from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+        from rlmm_daemon.adapters.kafka_connection.security import load_security
+
         security = chosen.kafka.security
         return KafkaLog(
             chosen.kafka,
@@ -525,14 +533,27 @@ def event_log_of(
     )
 
 
+def kafka_log_of(config: Config, log: EventLog) -> "KafkaLog | None":
+    """Return the event log as Kafka's; None where another one is configured."""
+    if not isinstance(config.event_log, KafkaLogConfig):
+        return None
+    from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+
+    assert isinstance(log, KafkaLog), "the log is the configured one"
+    return log
+
+
 def cluster_of(config: Config, log: EventLog) -> Cluster:
     """Return the cluster of the log's brokers; an embedded log's is the one broker."""
     if isinstance(config.event_log, KafkaLogConfig):
-        assert isinstance(log, KafkaLog), "the log is the configured one"
+        from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
+
+        kafka = kafka_log_of(config, log)
+        assert kafka is not None, "the log is the configured one"
         return KafkaCluster(
-            log.client,
+            kafka.client,
             config.event_log.kafka.topic,
-            lambda: log.identity.topic_id if log.identity else None,
+            lambda: kafka.identity.topic_id if kafka.identity else None,
         )
     return FixedCluster(
         cluster_id=config.daemon.cluster_id or "",
@@ -569,6 +590,8 @@ def storage_of(
             )
             return _Storage(backend, Bucket(backend, layout=Layout(prefix), rng=rng))
         case S3StorageConfig() as s3:
+            from rlmm_daemon.adapters.storage.s3 import S3Storage
+
             options = s3_options_of(config, s3)
             remote = S3Storage(options, owner=owner, rng=rng, sweeps=sweeps)
             return _Storage(remote, Bucket(remote, layout=Layout(s3.prefix), rng=rng))
@@ -576,8 +599,20 @@ def storage_of(
             assert_never(config.storage)
 
 
-def s3_options_of(config: Config, s3: S3StorageConfig) -> S3Options:
+def _s3_of(config: Config, storage: _Storage | None) -> "S3Storage | None":
+    """Return the storage as S3's; None where another one is configured, or none."""
+    if storage is None or not isinstance(config.storage, S3StorageConfig):
+        return None
+    from rlmm_daemon.adapters.storage.s3 import S3Storage
+
+    assert isinstance(storage.backend, S3Storage), "the storage is the configured one"
+    return storage.backend
+
+
+def s3_options_of(config: Config, s3: S3StorageConfig) -> "S3Options":
     """Return the S3 adapter's options; the keys are read when they are needed."""
+    from rlmm_daemon.adapters.storage.s3 import S3Options
+
     return S3Options(
         bucket=s3.bucket,
         region=s3.region,
@@ -608,20 +643,24 @@ def s3_options_of(config: Config, s3: S3StorageConfig) -> S3Options:
     )
 
 
-def s3_static_keys_of(s3: S3StorageConfig) -> Callable[[], StaticKeys] | None:
+def s3_static_keys_of(s3: S3StorageConfig) -> "Callable[[], StaticKeys] | None":
     """Return what reads the configured keys, or None where the SDK's chain finds them."""
     has_keys = s3.access_key_id_file is not None or s3.access_key_id_env is not None
     return functools.partial(_static_keys, s3) if has_keys else None
 
 
-def _rates_of(s3: S3StorageConfig) -> Rates:
+def _rates_of(s3: S3StorageConfig) -> "Rates":
+    from rlmm_daemon.adapters.storage.s3 import Rates
+
     return Rates(
         copy_bytes_per_second=s3.copy_bytes_per_second_max,
         fetch_bytes_per_second=s3.fetch_bytes_per_second_max,
     )
 
 
-def _static_keys(s3: S3StorageConfig) -> StaticKeys:
+def _static_keys(s3: S3StorageConfig) -> "StaticKeys":
+    from rlmm_daemon.adapters.storage.s3 import StaticKeys
+
     def read(name: str) -> Secret | None:
         return read_secret(
             f"storage.{name}",

@@ -11,11 +11,14 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TextIO
 
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
-
 from rlmm_daemon.domain.secret import HIDDEN, Secret, looks_secret
 from rlmm_daemon.observability.escape import escape, escape_lines
+from rlmm_daemon.observability.without_rich import (
+    EventDict,
+    Processor,
+    WrappedLogger,
+    structlog,
+)
 
 #: Libraries whose INFO is for their own developers.
 _CHATTY: Final = ("aiohttp.access", "aiokafka", "asyncio", "botocore", "urllib3")

@@ -1,5 +1,7 @@
 """The records of a walked batch: the compiled parser says what the codec would."""
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,16 @@ from rlmm_daemon.adapters.event_log.embedded import records, scan
 from rlmm_daemon.codec import batches
 from rlmm_daemon.codec.primitives import crc32c
 from rlmm_daemon.domain.errors import LogCorrupt
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "not loaded yet"])
+def parser(request, monkeypatch):
+    loaded = records.Compiled()
+    if request.param:
+        loaded.load()
+    monkeypatch.setattr(records, "compiled", loaded)
+    monkeypatch.setattr(records, "READ_WITHOUT_BYTES", 2**40)
+    return loaded
 
 
 def built(values, base=0):
@@ -65,3 +77,17 @@ def test_a_batch_that_skips_offsets_is_read():
     batch = bytearray(built([b"one", b"two"]))
     batch[26] = 5  # its last offset delta
     assert both_ways(resealed(bytes(batch))) == [(0, b"one"), (1, b"two")]
+
+
+def test_the_compiled_parser_is_loaded_once_there_is_much_to_read(monkeypatch):
+    monkeypatch.setattr(records, "READ_WITHOUT_BYTES", 1_000)
+    monkeypatch.setattr(records, "compiled", records.Compiled())
+    before = threading.active_count()
+    both_ways(built([b"little"]))
+    assert threading.active_count() == before
+    assert both_ways(built([bytes(2_000)])) == [(0, bytes(2_000))]
+    loader = records.compiled._loader
+    assert isinstance(loader, threading.Thread)
+    loader.join(30)
+    assert records.compiled.parser(0) is not None
+    assert both_ways(built([bytes(2_000)])) == [(0, bytes(2_000))]

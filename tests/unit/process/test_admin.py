@@ -1,3 +1,5 @@
+import asyncio
+
 import aiohttp
 import pytest
 
@@ -18,6 +20,7 @@ async def test_the_three_pages_say_what_they_should():
     metrics.socket.requests.count("is_ready", "ok", by=3)
     facts = Ready(ready=False, facts={"partitions": {"replaying": 2}})
     async with AdminServer("127.0.0.1:0", metrics, lambda: facts) as server:
+        await server.serve()
         assert await get(server, "/healthz") == (200, "text/plain", "ok\n")
         status, kind, body = await get(server, "/readyz")
         assert (status, kind) == (503, "application/json")
@@ -42,3 +45,19 @@ async def test_a_port_in_use_is_our_error_and_names_the_key():
 async def test_an_empty_address_listens_nowhere():
     async with AdminServer("", Metrics(), lambda: Ready(ready=True)) as server:
         assert server.address is None
+        await server.serve()
+
+
+async def test_whoever_asks_before_it_serves_is_answered_then():
+    async with AdminServer("127.0.0.1:0", Metrics(), lambda: Ready(ready=True)) as server:
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(get(server, "/healthz"))
+            await asyncio.sleep(0)
+            await server.serve()
+        assert asking.result()[2] == "ok\n"
+
+
+async def test_a_name_of_several_addresses_is_listened_to_on_each():
+    async with AdminServer("localhost:0", Metrics(), lambda: Ready(ready=True)) as server:
+        await server.serve()
+        assert (await get(server, "/healthz"))[2] == "ok\n"

@@ -1,17 +1,47 @@
 """The records of a batch that was walked, read by aiokafka's compiled parser.
 
 `codec.batches` says what a batch may be; it takes six times as long. So it is asked only where the
-other finds anything that this log never writes, and its error tells why.
+other finds anything that this log never writes, and its error tells why; and for the little that
+is read before the other is loaded, which takes longer than a start on a snapshot does otherwise.
 """
 
-from aiokafka.errors import KafkaError
-from aiokafka.record.default_records import DefaultRecordBatch
+import importlib
+import threading
+from typing import Any, Final
 
 from rlmm_daemon.adapters.event_log.embedded.scan import Found
 from rlmm_daemon.codec import batches
 
 #: Offset and value; None is a tombstone.
 Pair = tuple[int, bytes | None]
+#: What is read without the compiled parser, before it is worth loading.
+READ_WITHOUT_BYTES: Final = 64 * 1024
+
+
+class Compiled:
+    """The compiled parser's module, loaded in a thread once there is much to read."""
+
+    def __init__(self) -> None:
+        self.module: Any = None
+        self._read = 0
+        self._loader: threading.Thread | None = None
+
+    def parser(self, size: int) -> Any:
+        """Return the parser for a batch of so many bytes; None as long as it is not loaded."""
+        if self.module is None:
+            self._read += size
+            if self._loader is None and self._read > READ_WITHOUT_BYTES:
+                self._loader = threading.Thread(target=self.load, name="compiled parser")
+                self._loader.start()
+            return None
+        return self.module.DefaultRecordBatch
+
+    def load(self) -> None:
+        """Load it; a second call finds it loaded."""
+        self.module = importlib.import_module("aiokafka.record.default_records")
+
+
+compiled: Final = Compiled()
 
 
 def records_of(buffer: bytes, found: Found, *, position: int) -> list[Pair]:
@@ -21,16 +51,25 @@ def records_of(buffer: bytes, found: Found, *, position: int) -> list[Pair]:
         LogCorrupt: as `codec.batches.records_of`.
     """
     data = buffer[found.position : found.position + found.size]
-    batch = DefaultRecordBatch(data)
-    if not batch.is_control_batch and not batch.compression_type:
-        try:
-            rows = [(each.offset, each.value) for each in batch]
-        except (KafkaError, ValueError):
-            rows = []
-        # One behind the other, as many as the header says: nothing can be missing or out of order.
-        if len(rows) == found.next_offset - found.base_offset and all(
-            offset == expected for expected, (offset, _) in enumerate(rows, found.base_offset)
-        ):
-            return rows
+    parser = compiled.parser(len(data))
+    if parser is not None and (rows := _rows(parser(data), found)) is not None:
+        return rows
     (judged,) = batches.split(data, position=position + found.position)
     return batches.records_of(judged)
+
+
+def _rows(batch: Any, found: Found) -> list[Pair] | None:
+    """Return the records if they are as this log writes them; None: `codec.batches` has to say."""
+    if batch.is_control_batch or batch.compression_type:
+        return None
+    from aiokafka.errors import KafkaError  # noqa: PLC0415 - loaded with the parser
+
+    try:
+        rows = [(each.offset, each.value) for each in batch]
+    except (KafkaError, ValueError):
+        return None
+    # One behind the other, as many as the header says: nothing can be missing or out of order.
+    whole = len(rows) == found.next_offset - found.base_offset and all(
+        offset == expected for expected, (offset, _) in enumerate(rows, found.base_offset)
+    )
+    return rows if whole else None
