@@ -389,10 +389,6 @@ def _check_s3_storage(config: Config, storage: S3Storage) -> Iterator[str]:
 def _check_obstore(storage: S3Storage) -> Iterator[str]:
     """What it can't do as the other transport does: not silently otherwise."""
     here = 'storage.transport = "obstore"'
-    if storage.ca_file is not None:
-        yield f"storage.ca_file and {here}: it would trust the system's authorities too"
-    if storage.expected_bucket_owner is not None:
-        yield f"storage.expected_bucket_owner and {here}: it sends no such header"
     if {".", ".."} & set(storage.prefix.split("/")):
         yield f'storage.prefix and {here}: it takes no "." and ".." in a key'
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys
-from rlmm_daemon.adapters.storage.s3.through_obstore import store_settings
 from rlmm_daemon.domain.errors import ChecksumMismatch, ConfigError, ObjectMissing, RlmmError
 from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.ports.storage import Version
@@ -79,9 +78,9 @@ def storage_on(server: Server, **options: Any) -> S3Storage:
     keys = StaticKeys(access_key_id=Secret("the-key"), secret_access_key=Secret("the-secret"))
     defaults: dict[str, Any] = {
         "static_keys": lambda: keys, "attempts_max": 1, "transport": "obstore",
-        "endpoint": server.endpoint, "addressing": "path",
+        "bucket": "b", "endpoint": server.endpoint, "addressing": "path",
     }  # fmt: skip
-    return S3Storage(S3Options(bucket="b", **(defaults | options)), owner="1", rng=random.Random(7))
+    return S3Storage(S3Options(**(defaults | options)), owner="1", rng=random.Random(7))
 
 
 async def read(storage: S3Storage, end: int = 10, version: Version | None = None) -> bytes:
@@ -220,22 +219,63 @@ async def test_a_proxy_is_asked_for_the_whole_address(server):
     await storage.close()
 
 
+CHINA = "s3.cn-north-1.amazonaws.com.cn"
+
+
 @pytest.mark.parametrize(
-    ("options", "virtual", "endpoint"),
+    ("options", "environment", "first_line"),
     [
-        ({}, True, None),
-        ({"addressing": "path"}, False, None),
-        ({"endpoint": "http://h:9/"}, False, "http://h:9"),
-        ({"endpoint": "http://h:9", "addressing": "virtual"}, True, "http://b-1.h:9"),
-        ({"bucket": "a.b"}, False, None),
+        ({"region": "eu-central-1"}, "", "CONNECT b-1.s3.eu-central-1.amazonaws.com:443"),
+        ({"addressing": "path"}, "", "CONNECT s3.amazonaws.com:443"),
+        ({"region": "cn-north-1"}, "", f"CONNECT b-1.{CHINA}:443"),
+        ({"bucket": "a.b", "region": "cn-north-1"}, "", f"CONNECT {CHINA}:443"),
+        ({}, "http://h.invalid", "GET http://h.invalid/b-1/a.log"),
+        ({"endpoint": "http://h.invalid:9/"}, "", "GET http://h.invalid:9/b-1/a.log"),
+        (
+            {"endpoint": "http://h.invalid"},
+            "http://other.invalid",
+            "GET http://h.invalid/b-1/a.log",
+        ),
+        ({"endpoint": "http://h.invalid", "bucket": "a.b"}, "", "GET http://h.invalid/a.b/a.log"),
+        (
+            {"endpoint": "https://h.invalid", "addressing": "virtual", "bucket": "a.b"},
+            "",
+            "CONNECT h.invalid:443",
+        ),
+        (
+            {"endpoint": "http://h.invalid", "addressing": "virtual"},
+            "",
+            "GET http://b-1.h.invalid/a.log",
+        ),
     ],
 )
-def test_buckets_are_addressed_as_the_sdk_does(options, virtual, endpoint):
-    settings = store_settings(S3Options(**({"bucket": "b-1"} | options)))
-    assert settings["virtual_hosted_style_request"] is virtual
-    assert settings.get("endpoint") == endpoint
-    assert settings["retry_config"]["max_retries"] == 0
-    assert settings["client_options"]["allow_http"] is (endpoint is not None)
+async def test_buckets_are_found_where_the_sdk_finds_them(
+    server, monkeypatch, options, environment, first_line
+):
+    """Whatever decides it: the region's partition, the environment, the bucket's name."""
+    if environment:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", environment)
+    server.rows = [row(418)]
+    for transport in ("obstore", "aiobotocore"):
+        defaults = {"bucket": "b-1", "endpoint": None, "addressing": "auto"}
+        storage = storage_on(
+            server, proxy=server.endpoint, transport=transport, **(defaults | options)
+        )
+        server.asked = []
+        with pytest.raises(RlmmError):
+            await read(storage)
+        assert server.asked[0].startswith(f"{first_line} "), transport
+        await storage.close()
+
+
+async def test_the_expected_owner_is_named_and_signed(server):
+    storage = storage_on(server, expected_bucket_owner="111122223333")
+    server.rows = [row(206, b"0123456789", **RIGHT)]
+    assert await read(storage) == b"0123456789"
+    assert "x-amz-expected-bucket-owner: 111122223333\r\n" in server.asked[0]
+    signed = server.asked[0].partition("SignedHeaders=")[2].partition(",")[0]
+    assert "x-amz-expected-bucket-owner" in signed.split(";")
+    await storage.close()
 
 
 def test_without_the_package_the_start_says_what_to_install(monkeypatch):

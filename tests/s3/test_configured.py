@@ -13,10 +13,10 @@ from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import Progress
 from tests.contract.storage import SEGMENT, Buffer, body, read, segment
 from tests.contract.storage import keys as listed
-from tests.support.s3_world import MIB, S3World, needs_s3, s3_server
+from tests.support.s3_world import MIB, S3World, needs_s3, s3_server, through_each, transport
 
 pytestmark = needs_s3
-__all__ = ["s3_server"]
+__all__ = ["s3_server", "transport"]
 LOG = f"{SEGMENT}.log"
 #: Two parts.
 BODY = bytes(range(256)) * (6 * MIB // 256)
@@ -24,8 +24,8 @@ WRITES = {"PutObject", "CreateMultipartUpload"}
 
 
 @pytest.fixture
-async def world(s3_server):
-    world = S3World(s3_server)
+async def world(s3_server, transport):
+    world = S3World(s3_server, transport=transport)
     await world.start_proxy()
     yield world
     await world.aclose()
@@ -69,6 +69,7 @@ async def test_what_s3_encrypts_by_itself_is_copied_verified_and_read(world):
     await storage.close()
 
 
+@through_each
 async def test_every_call_names_the_expected_owner(world):
     storage = await world.open(expected_bucket_owner="111122223333")
     await everything(storage)
@@ -78,6 +79,7 @@ async def test_every_call_names_the_expected_owner(world):
     await storage.close()
 
 
+@through_each
 async def test_a_bucket_in_the_host_name_through_a_proxy(world):
     """Virtual addressing: the name resolves nowhere, so only the proxy can have been asked."""
     storage = await world.open(
@@ -96,7 +98,10 @@ async def test_a_bucket_in_the_path_by_default(world):
     await storage.close()
 
 
-async def test_a_server_with_a_certificate_of_ones_own_needs_its_authority(world, tmp_path: Path):
+@through_each
+async def test_a_server_with_a_certificate_of_ones_own_needs_its_authority(
+    world, tmp_path: Path, monkeypatch
+):
     keys.make(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.pem")
@@ -104,12 +109,17 @@ async def test_a_server_with_a_certificate_of_ones_own_needs_its_authority(world
         known = await world.open(endpoint=proxy.endpoint, ca_file=str(tmp_path / "ca.pem"))
         await everything(known)
         await known.close()
-        unknown = await world.new(endpoint=proxy.endpoint)
-        with pytest.raises(StorageUnavailable) as refusal:
-            await unknown.open()
-        assert refusal.value.fields["reason"] == "tls"
-        assert refusal.value.fields["retry"] is False
-        await unknown.close()
+        # Whom the configured file does not name is not trusted, even if the system trusts it.
+        keys.make(tmp_path / "other")
+        for system, authority in (("other", None), (".", str(tmp_path / "other" / "ca.pem"))):
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / system / "ca.pem"))
+            unknown = await world.new(endpoint=proxy.endpoint, ca_file=authority)
+            for work in (unknown.open(), read(unknown, LOG, 0, 1)):
+                with pytest.raises(StorageUnavailable) as refusal:
+                    await work
+                assert refusal.value.fields["reason"] == "tls"
+                assert refusal.value.fields["retry"] is False
+            await unknown.close()
 
 
 async def test_without_keys_of_our_own_the_sdks_chain_is_asked(world, monkeypatch, tmp_path):

@@ -76,7 +76,7 @@ class RangeReader:
     def __init__(self, client: Client, rate: TokenBucket) -> None:
         self._client, self._rate = client, rate
         self._transport: Transport = (
-            ObstoreTransport(client.options, client.credentials)
+            ObstoreTransport(client)
             if client.options.transport == "obstore"
             else SdkTransport(client)
         )

@@ -10,6 +10,7 @@ import importlib
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -25,8 +26,7 @@ from botocore.exceptions import (
 
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.storage.s3.answers import Answer
-from rlmm_daemon.adapters.storage.s3.client import REGION_DEFAULT
-from rlmm_daemon.adapters.storage.s3.credentials import ReloadableCredentials
+from rlmm_daemon.adapters.storage.s3.client import REGION_DEFAULT, Client
 from rlmm_daemon.adapters.storage.s3.options import BYTES_PER_SECOND_MIN, S3Options
 from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable
 
@@ -43,7 +43,7 @@ _REDIRECT: Final = 301
 class ObstoreTransport:
     """One obstore client for each generation of keys."""
 
-    def __init__(self, options: S3Options, credentials: ReloadableCredentials) -> None:
+    def __init__(self, client: Client) -> None:
         """Import it.
 
         Raises:
@@ -60,7 +60,7 @@ class ObstoreTransport:
             ) from error
         #: An object that is absent is a FileNotFoundError, a key that it can't take a ValueError.
         self._raised = (exceptions.BaseError, OSError, ValueError)
-        self._options, self._credentials = options, credentials
+        self._client, self._options = client, client.options
         self._made: tuple[ReadOnlyCredentials, Any] | None = None
 
     async def get(self, key: str, start: int, end: int, etag: str) -> Answer:
@@ -68,7 +68,7 @@ class ObstoreTransport:
         wanted: dict[str, Any] = {"range": (start, end)}
         if etag:
             wanted["if_match"] = etag
-        keys = await self._credentials.get_frozen_credentials()
+        keys = await self._client.credentials.get_frozen_credentials()
         if keys is None:
             raise NoCredentialsError
         try:
@@ -85,12 +85,13 @@ class ObstoreTransport:
 
     async def _store(self, keys: ReadOnlyCredentials) -> Any:
         if self._made is None or self._made[0] != keys:
+            # The region's, the environment's or the configured one: uploads go there too.
+            address = address_of(self._options, self._client.s3.meta.endpoint_url)
             # It reads the system's certificates.
-            self._made = (keys, await asyncio.to_thread(self._new, keys))
+            self._made = (keys, await asyncio.to_thread(self._new, keys, address))
         return self._made[1]
 
-    def _new(self, keys: ReadOnlyCredentials) -> Any:
-        settings = store_settings(self._options)
+    def _new(self, keys: ReadOnlyCredentials, address: str) -> Any:
         return self._stores.S3Store(
             self._options.bucket,
             # Given so, nothing of the environment is mixed with them.
@@ -100,37 +101,64 @@ class ObstoreTransport:
                 "token": keys.token,
                 "expires_at": None,
             },
-            **settings,
+            **store_settings(self._options, address),
         )
 
 
-def store_settings(options: S3Options) -> dict[str, Any]:
-    """Return obstore's words for ours: nothing is left to its defaults that we have a key for."""
-    virtual = options.addressing == "virtual" or (
-        # As the SDK does: other servers, and names that no certificate covers, by path.
-        options.addressing == "auto" and not options.endpoint and "." not in options.bucket
-    )
-    settings: dict[str, Any] = {
+def address_of(options: S3Options, endpoint: str) -> str:
+    """Return where the SDK, given this endpoint by whatever decides it, finds the bucket.
+
+    By name where that is asked for, or AWS's own way, unless no certificate would cover the name.
+    """
+    parts, bucket = urlsplit(endpoint.rstrip("/")), options.bucket
+    is_aws = (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    wanted = options.addressing == "virtual" or (options.addressing == "auto" and is_aws)
+    if wanted and ("." not in bucket or parts.scheme == "http"):
+        return f"{parts.scheme}://{bucket}.{parts.netloc}"
+    return f"{parts.scheme}://{parts.netloc}/{bucket}"
+
+
+def store_settings(options: S3Options, address: str) -> dict[str, Any]:
+    """Return obstore's words for ours: nothing is left to its defaults that we have a key for.
+
+    Blocks, to read the authorities' file.
+    """
+    more: dict[str, Any] = {}
+    if options.proxy:
+        more["proxy_url"] = options.proxy
+    if options.ca_file:
+        more["root_certificate"] = _authorities(options.ca_file)
+        more["disable_system_certificates"] = True
+    if options.expected_bucket_owner:
+        # Signed with the rest.
+        more["default_headers"] = {"x-amz-expected-bucket-owner": options.expected_bucket_owner}
+    return {
         "region": options.region or REGION_DEFAULT,
-        "virtual_hosted_style_request": virtual,
+        # As its name is in the address already, or stands in its path.
+        "virtual_hosted_style_request": True,
+        # Its word for the one that goes before what the environment says.
+        "aws_endpoint_url_s3": address,
         "skip_signature": False,
         "client_options": {
-            "allow_http": (options.endpoint or "").startswith("http://"),
+            "allow_http": address.startswith("http://"),
             "connect_timeout": timedelta(seconds=options.connect_timeout),
             "read_timeout": timedelta(seconds=options.read_timeout),
             "timeout": _ANSWER_LASTS,
             "user_agent": f"rlmm-daemon/{__version__}",
-            **({"proxy_url": options.proxy} if options.proxy else {}),
+            **more,
         },
         # One attempt is one request: repeats are the rim's.
         "retry_config": {"max_retries": 0, "retry_timeout": timedelta(0)},
     }
-    if options.endpoint:
-        settings["endpoint"] = options.endpoint.rstrip("/")
-        if virtual:
-            parts = urlsplit(settings["endpoint"])
-            settings["endpoint"] = f"{parts.scheme}://{options.bucket}.{parts.netloc}"
-    return settings
+
+
+def _authorities(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise StorageUnavailable(
+            f"storage.ca_file can't be read: {error.strerror}", reason="tls", retry=False
+        ) from error
 
 
 class _Answer:
@@ -190,7 +218,7 @@ def _other_range() -> Exception:
 _BY_WORDS: Final[Sequence[tuple[str, Callable[[], Exception]]]] = (
     ("redirect without LOCATION", lambda: _refusal(_REDIRECT, "")),
     (
-        "invalid peer certificate",
+        "InvalidCertificate(",
         lambda: SSLError(endpoint_url="", error="CERTIFICATE_VERIFY_FAILED"),
     ),
     ("kind: Timeout", lambda: ReadTimeoutError(endpoint_url="")),
