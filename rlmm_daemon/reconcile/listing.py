@@ -85,9 +85,8 @@ def slices(
     if isinstance(config.storage, S3Storage) and config.storage.bucket.endswith(_UNORDERED):
         raise Incomplete("a directory bucket tells its keys in no order: slices would miss some")
     layouts = [*layouts]
-    roots = _outermost(f"{prefix}/" if prefix else "" for prefix in layouts)
     found: list[Slice] = []
-    for root in roots:
+    for root in roots(layouts):
         found += _slices_below(config, root, layouts, note)
     if isinstance(config.storage, LocalStorage):
         return found
@@ -175,9 +174,10 @@ def _batch(rows: list[Listed]) -> pa.RecordBatch:
     )
 
 
-def _outermost(roots: Iterable[str]) -> list[str]:
+def roots(layouts: Iterable[str]) -> list[str]:
+    """Return what all keys of the layouts begin with, none of it within another."""
     kept: list[str] = []
-    for root in sorted(set(roots)):
+    for root in sorted({f"{prefix}/" if prefix else "" for prefix in layouts}):
         if not any(root.startswith(other) for other in kept):
             kept.append(root)
     return kept

@@ -11,7 +11,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from rlmm_daemon.config.reconcile import ExportMetadata, InventoryListing, Recon
 from rlmm_daemon.core.disposal.findings import Ages
 from rlmm_daemon.domain.ids import TopicId, uuid_bytes
 from rlmm_daemon.ports.event_log import LogIdentity
+from rlmm_daemon.ports.storage import UploadInfo
 from rlmm_daemon.reconcile import (
     apart,
     control,
@@ -129,37 +130,26 @@ class Run:
     # 1 to 3: what there is
 
     def _list(self, layouts: tuple[LayoutRow, ...]) -> None:
+        prefixes = [row.prefix.partition("{")[0].rstrip("/") for row in layouts]
         if isinstance(self._config.listing, InventoryListing):
             manifest = self._config.listing.manifest
             report = inventory.read(self._spark, manifest, now_ms=self._now_ms)
             self.night.listed_at_ms, objects = report.created_ms, report.objects
         else:
-            prefixes = [row.prefix.partition("{")[0].rstrip("/") for row in layouts]
             parts = listing.slices(self._daemon, prefixes, self.night.notes.append)
             pages = self._config.listing.pages_per_second_max
             objects = sources.objects(self._spark, self._daemon, parts, pages)
         objects.write.parquet(self._path("objects"))
-        asyncio.run(self._list_uploads())
+        asyncio.run(self._list_uploads(listing.roots(prefixes)))
 
-    async def _list_uploads(self) -> None:
-        """Write incomplete uploads beside the objects, page by page."""
+    async def _list_uploads(self, roots: list[str]) -> None:
+        """Write incomplete uploads beside the objects, page by page: those below the same roots."""
         path = self._work / "objects" / "uploads.parquet"
         async with control.opened(self._daemon, reads_only=True) as storage:
             with pq.ParquetWriter(path, OBJECTS) as writer:
-                async for page in storage.list_uploads(""):
-                    writer.write_batch(
-                        batch(
-                            OBJECTS,
-                            {
-                                "key": [each.key for each in page],
-                                "size": [0] * len(page),
-                                "modified_ms": [each.initiated_ms for each in page],
-                                "etag": [""] * len(page),
-                                "upload_id": [each.upload_id for each in page],
-                                "noncurrent": [False] * len(page),
-                            },
-                        )
-                    )
+                for root in roots:
+                    async for page in storage.list_uploads(root):
+                        writer.write_batch(_uploads(page))
 
     def _read_log(self) -> LogView:
         view = log_reading.view(self._daemon)
@@ -336,3 +326,17 @@ class Run:
             yield
         finally:
             self.night.seconds[name] = round(time.monotonic() - began, 3)
+
+
+def _uploads(page: Sequence[UploadInfo]) -> pa.RecordBatch:
+    return batch(
+        OBJECTS,
+        {
+            "key": [each.key for each in page],
+            "size": [0] * len(page),
+            "modified_ms": [each.initiated_ms for each in page],
+            "etag": [""] * len(page),
+            "upload_id": [each.upload_id for each in page],
+            "noncurrent": [False] * len(page),
+        },
+    )

@@ -2,6 +2,9 @@
 
 from typing import Final
 
+from rlmm_daemon.codec.marker import LayoutRow
+from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE
+
 DAEMON: Final = """
 [daemon]
 broker_id = 1
@@ -19,3 +22,11 @@ LOCAL: Final = f"""{DAEMON}
 kind = "local"
 directory = "{{home}}/remote"
 """
+
+
+def layouts(*prefixes: str) -> tuple[LayoutRow, ...]:
+    """Return a marker's table with these prefixes, from number 1 on."""
+    return tuple(
+        LayoutRow(number=number, kind=LOCAL_TIERED_STORAGE, prefix=prefix)
+        for number, prefix in enumerate(prefixes, start=1)
+    )
