@@ -8,6 +8,7 @@ apart, by `s3_calls`.
 
 import itertools
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ import msgspec
 import pyarrow as pa
 from obstore.exceptions import BaseError
 
+from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.config import Config, LocalStorage, S3Storage
 from rlmm_daemon.reconcile import cutting, local_files, s3_client, s3_pages
 from rlmm_daemon.reconcile.errors import Incomplete
@@ -154,11 +156,25 @@ def look_up(config: Config, key: str) -> Listed | None:
         status = local_files.look_up(config.storage, key)
         return None if status is None else _file(key, status)
     try:
-        return _row(s3_client.opened(config).head(key))
-    except FileNotFoundError:
-        return None
+        client = s3_client.opened(config)
+        found = _head(client, key)
+        if found is None and _head(client, MARKER_KEY) is None:
+            # Some servers answer so to keys that they don't know, and all if the bucket is gone.
+            raise Incomplete(
+                f"there is no {MARKER_KEY} in the bucket either: it is gone, or does not know the"
+                f" keys of this machine any more ({platform.node()})"
+            )
     except BaseError as error:
         raise Incomplete(f"looking at {key!r}: {_reason(error)}") from error
+    return found
+
+
+def _head(client: Any, key: str) -> Listed | None:
+    """Return an object's row; None where the server answers 404, whatever it means by that."""
+    try:
+        return _row(client.head(key))
+    except FileNotFoundError:
+        return None
 
 
 def _batch(rows: list[Listed]) -> pa.RecordBatch:

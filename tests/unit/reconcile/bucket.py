@@ -34,7 +34,7 @@ class Bucket:
     def __init__(self, config: Config, keys: list[str]) -> None:
         self.config, self.keys = config, keys
         self.page_keys = 1_000
-        #: Query (with "method") -> status and error code; None: it is answered.
+        #: Query (with "method" and "path") -> status and error code; None: it is answered.
         self.fails: Callable[[dict[str, str]], tuple[int, str] | None] = lambda _query: None
 
     def page(self, query: dict[str, str]) -> str:
@@ -92,7 +92,7 @@ def serving(home: Path, keys: list[str]) -> Iterator[Bucket]:
 
         def do_GET(self) -> None:
             query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
-            query["method"] = self.command
+            query |= {"method": self.command, "path": urlsplit(self.path).path}
             failed = bucket.fails(query)
             status, text = 200, ""
             if failed is not None:

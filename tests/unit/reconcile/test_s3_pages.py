@@ -116,6 +116,25 @@ def test_what_is_told_of_a_failure_holds_nothing_of_the_clients_state(bucket: Bu
         assert "\n" not in told
 
 
+def test_an_object_is_absent_only_where_the_marker_is_there(bucket: Bucket) -> None:
+    """A bare 404 is what some servers answer to a key that they don't know."""
+    asked: list[str] = []
+
+    def fails(query: dict[str, str]) -> tuple[int, str] | None:
+        asked.append(query["path"])
+        return None if query["path"].endswith(there) else (404, "")
+
+    bucket.fails, there = fails, "/_rlmm/marker.json"
+    assert listing.look_up(bucket.config, "p/one") is None
+    there = "/p/one"
+    found = listing.look_up(bucket.config, "p/one")
+    assert found is not None
+    assert asked == [f"/segments/{key}" for key in ("p/one", "_rlmm/marker.json", "p/one")]
+    there = "/p/two"
+    with pytest.raises(Incomplete, match="does not know the keys of this machine"):
+        listing.look_up(bucket.config, "p/one")
+
+
 def test_keys_that_may_not_ask_for_old_versions_are_noted(bucket: Bucket) -> None:
     notes: list[str] = []
     bucket.keys = ["stray"]
