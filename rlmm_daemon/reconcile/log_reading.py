@@ -20,17 +20,13 @@ import pyarrow as pa
 from rlmm_daemon import wiring
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.adapters.event_log.embedded import files, scan
-from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
-from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
-from rlmm_daemon.codec import batches
 from rlmm_daemon.config import Config, EmbeddedLog
-from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import EpochEnd, EventLog, LogIdentity, LogMoved, LogRange
-from rlmm_daemon.reconcile import snapshots
+from rlmm_daemon.reconcile import log_files, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
+from rlmm_daemon.reconcile.log_files import Records
 
 #: Of one question to the log.
 ASK_SECONDS: Final = 120.0
@@ -153,9 +149,6 @@ def read(config: Config, part: LogSlice) -> Iterator[pa.RecordBatch]:
         stop.set()
 
 
-_Records = list[tuple[int, bytes | None]]
-
-
 @dataclass(frozen=True, slots=True)
 class _End:
     error: Exception | None
@@ -198,9 +191,9 @@ def _hand(ready: "queue.Queue[Any]", step: Any, stop: threading.Event) -> None:
         return
 
 
-async def _records(config: Config, part: LogSlice) -> AsyncGenerator[_Records, None]:
+async def _records(config: Config, part: LogSlice) -> AsyncGenerator[Records, None]:
     if isinstance(config.event_log, EmbeddedLog):
-        async for found in _file_records(config, part):
+        async for found in log_files.records(config, part.number, part.begin, part.end):
             yield found
         return
     async with opened(config) as log, aclosing(log.follow(_number(part), part.begin)) as stream:
@@ -213,33 +206,10 @@ async def _records(config: Config, part: LogSlice) -> AsyncGenerator[_Records, N
             raise Incomplete(f"metadata partition {part.number}: {error}") from error
 
 
-async def _file_records(config: Config, part: LogSlice) -> AsyncGenerator[_Records, None]:
-    disk = LocalDisk()
-    try:
-        home = files.partition_directory(config.event_log_directory, _number(part))
-        bases = await files.segments(disk, home)
-        if not bases or bases[0] > part.begin:
-            raise Incomplete(
-                f"metadata partition {part.number}: offset {part.begin} is gone by now"
-            )
-        for base, after in zip(bases, [*bases[1:], part.end], strict=True):
-            if after <= part.begin or base >= part.end:
-                continue
-            buffer = await files.read_segment(disk, files.segment_path(home, base))
-            walked = scan.walk(buffer, base)
-            if walked.next_offset < min(after, part.end):
-                reason = walked.reason or "the file ends early"
-                raise LogCorrupt(f"metadata partition {part.number}: {reason}", file=home)
-            for batch in batches.split(buffer[: walked.stop]):
-                pairs = batches.records_of(batch)
-                yield [pair for pair in pairs if part.begin <= pair[0] < part.end]
-    finally:
-        disk.close()
-
-
 async def _view(config: Config) -> LogView:
     if isinstance(config.event_log, EmbeddedLog):
-        return await _file_view(config)
+        identity, ranges = await log_files.ranges(config)
+        return LogView(identity=identity, ranges=ranges)
     async with opened(config) as log:
         assert log.identity is not None, "open"
         numbers = [MetadataPartition(n) for n in range(log.identity.partition_count)]
@@ -256,57 +226,14 @@ async def _ranges(log: EventLog, numbers: list[MetadataPartition]) -> dict[int, 
     return {int(number): each for number, each in found.items()}
 
 
-async def _file_view(config: Config) -> LogView:
-    disk = LocalDisk()
-    try:
-        home = config.event_log_directory
-        identity = await read_identity(disk, home)
-        if identity is None:
-            raise Incomplete(f"there is no event log in {home}")
-        ranges = {
-            number: await _file_range(disk, home, MetadataPartition(number))
-            for number in range(identity.partition_count)
-        }
-        return LogView(identity=identity, ranges=ranges)
-    finally:
-        disk.close()
-
-
-async def _file_range(disk: LocalDisk, home: str, number: MetadataPartition) -> LogRange:
-    directory = files.partition_directory(home, number)
-    bases = await files.segments(disk, directory)
-    if not bases:
-        return LogRange(start=0, end=0)
-    newest = await files.read_segment(disk, files.segment_path(directory, bases[-1]))
-    # What follows the last valid batch is a write in flight, so it is not in the log yet.
-    return LogRange(start=bases[0], end=scan.walk(newest, bases[-1]).next_offset)
-
-
 async def _epoch_ends(
     config: Config, asked: Iterable[tuple[int, int]]
 ) -> Mapping[tuple[int, int], EpochEnd]:
     pairs = sorted(set(asked))
     if isinstance(config.event_log, EmbeddedLog):
-        disk = LocalDisk()
-        try:
-            histories = {n: await _generations(disk, config, n) for n, _ in pairs}
-        finally:
-            disk.close()
-        return {(n, epoch): histories[n][0].end_of(epoch, histories[n][1]) for n, epoch in pairs}
+        return await log_files.epoch_ends(config, pairs)
     async with opened(config) as log:
         return {(n, epoch): await log.epoch_end(MetadataPartition(n), epoch) for n, epoch in pairs}
-
-
-async def _generations(disk: LocalDisk, config: Config, number: int) -> tuple[EpochHistory, int]:
-    """Return which generation wrote what, read from every batch, and where the log ends."""
-    home = files.partition_directory(config.event_log_directory, MetadataPartition(number))
-    history, end = EpochHistory(), 0
-    for base in await files.segments(disk, home):
-        walked = scan.walk(await files.read_segment(disk, files.segment_path(home, base)), base)
-        for found in walked.found:
-            history.note(found.leader_epoch, found.base_offset)
-        end = walked.next_offset
-    return history, end
 
 
 @asynccontextmanager

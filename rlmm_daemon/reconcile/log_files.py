@@ -1,0 +1,100 @@
+"""The embedded log's files, read beside a running daemon and never written."""
+
+from collections.abc import AsyncGenerator, Collection, Mapping
+
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded import files, scan
+from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
+from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
+from rlmm_daemon.codec import batches
+from rlmm_daemon.config import Config
+from rlmm_daemon.domain.errors import LogCorrupt
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange
+from rlmm_daemon.reconcile.errors import Incomplete
+
+#: Offset and value of each.
+Records = list[tuple[int, bytes | None]]
+
+
+async def records(
+    config: Config, number: int, begin: int, end: int
+) -> AsyncGenerator[Records, None]:
+    """Yield what offsets [begin, end) of one metadata partition hold.
+
+    Raises:
+        Incomplete: the first of them are gone.
+        LogCorrupt: a file is damaged, or ends before the next one begins.
+    """
+    disk = LocalDisk()
+    try:
+        home = files.partition_directory(config.event_log_directory, MetadataPartition(number))
+        bases = await files.segments(disk, home)
+        if not bases or bases[0] > begin:
+            raise Incomplete(f"metadata partition {number}: offset {begin} is gone by now")
+        for base, after in zip(bases, [*bases[1:], end], strict=True):
+            if after <= begin or base >= end:
+                continue
+            buffer = await files.read_segment(disk, files.segment_path(home, base))
+            walked = scan.walk(buffer, base)
+            if walked.next_offset < min(after, end):
+                reason = walked.reason or "the file ends early"
+                raise LogCorrupt(f"metadata partition {number}: {reason}", file=home)
+            for batch in batches.split(buffer[: walked.stop]):
+                yield [pair for pair in batches.records_of(batch) if begin <= pair[0] < end]
+    finally:
+        disk.close()
+
+
+async def ranges(config: Config) -> tuple[LogIdentity, Mapping[int, LogRange]]:
+    """Return whose log it is, and where each metadata partition begins and ends.
+
+    Raises:
+        Incomplete: there is none.
+    """
+    disk = LocalDisk()
+    try:
+        home = config.event_log_directory
+        identity = await read_identity(disk, home)
+        if identity is None:
+            raise Incomplete(f"there is no event log in {home}")
+        return identity, {
+            number: await _range(disk, home, MetadataPartition(number))
+            for number in range(identity.partition_count)
+        }
+    finally:
+        disk.close()
+
+
+async def epoch_ends(
+    config: Config, pairs: Collection[tuple[int, int]]
+) -> Mapping[tuple[int, int], EpochEnd]:
+    """Return what the log says of each (metadata partition, epoch)."""
+    disk = LocalDisk()
+    try:
+        histories = {n: await _generations(disk, config, n) for n, _ in pairs}
+    finally:
+        disk.close()
+    return {(n, epoch): histories[n][0].end_of(epoch, histories[n][1]) for n, epoch in pairs}
+
+
+async def _range(disk: LocalDisk, home: str, number: MetadataPartition) -> LogRange:
+    directory = files.partition_directory(home, number)
+    bases = await files.segments(disk, directory)
+    if not bases:
+        return LogRange(start=0, end=0)
+    newest = await files.read_segment(disk, files.segment_path(directory, bases[-1]))
+    # What follows the last valid batch is a write in flight, so it is not in the log yet.
+    return LogRange(start=bases[0], end=scan.walk(newest, bases[-1]).next_offset)
+
+
+async def _generations(disk: LocalDisk, config: Config, number: int) -> tuple[EpochHistory, int]:
+    """Return which generation wrote what, read from every batch, and where the log ends."""
+    home = files.partition_directory(config.event_log_directory, MetadataPartition(number))
+    history, end = EpochHistory(), 0
+    for base in await files.segments(disk, home):
+        walked = scan.walk(await files.read_segment(disk, files.segment_path(home, base)), base)
+        for found in walked.found:
+            history.note(found.leader_epoch, found.base_offset)
+        end = walked.next_offset
+    return history, end
