@@ -43,7 +43,8 @@ class Evidence:
     accepted: frozenset[tuple[int, int, str]] = frozenset()
     #: Key -> content; None: it could not be read.
     presences: Mapping[str, Presence | None] = field(default_factory=dict)
-    #: (metadata partition, epoch) -> what the log says of it; for every presence's epoch.
+    #: (metadata partition, epoch) -> what the log says of it; for every presence's epoch. One that
+    #: is missing here did not answer.
     epoch_ends: Mapping[tuple[int, int], EpochEnd] = field(default_factory=dict)
 
 
@@ -163,10 +164,12 @@ def _against(number: int, seen: PresencePartition, evidence: Evidence) -> str:
         if seen.next_offset > known.start:
             return f"was read to {seen.next_offset} in no epoch that could be confirmed"
         return ""
-    ends = evidence.epoch_ends.get((number, seen.leader_epoch))
-    confirmed = ends is not None and (
-        ends.epoch == seen.leader_epoch and ends.end_offset >= seen.next_offset
-    )
-    return (
-        "" if confirmed else f"was read in epoch {seen.leader_epoch}, which the log has otherwise"
-    )
+    return _unconfirmed(seen, evidence.epoch_ends.get((number, seen.leader_epoch)))
+
+
+def _unconfirmed(seen: PresencePartition, end: EpochEnd | None) -> str:
+    if end is None:
+        return f"was read in epoch {seen.leader_epoch}: nobody leads it now who could confirm that"
+    if end.epoch == seen.leader_epoch and end.end_offset >= seen.next_offset:
+        return ""
+    return f"was read in epoch {seen.leader_epoch}, which the log has otherwise"

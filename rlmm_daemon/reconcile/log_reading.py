@@ -21,6 +21,7 @@ from rlmm_daemon import wiring
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.domain.errors import UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import EpochEnd, EventLog, LogIdentity, LogMoved, LogRange
 from rlmm_daemon.reconcile import log_files, snapshots
@@ -30,7 +31,7 @@ from rlmm_daemon.reconcile.log_files import Records
 
 #: Of one question to the log.
 ASK_SECONDS: Final = 120.0
-#: Of the question where the log ends, until every partition has a leader to say it.
+#: Of a partition without a leader, until it has one: to say where it ends, or to go on with.
 VIEW_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 1.0
 #: Of one to the files of an embedded log, which are read from the first to the last.
@@ -78,11 +79,7 @@ def view(config: Config) -> LogView:
 def epoch_ends(
     config: Config, asked: Iterable[tuple[int, int]]
 ) -> Mapping[tuple[int, int], EpochEnd]:
-    """Return what the log says of each (metadata partition, epoch).
-
-    Raises:
-        UnavailableError: a partition did not answer.
-    """
+    """Return what the log says of each (metadata partition, epoch); not of one that is silent."""
     return asyncio.run(_bounded(config, _epoch_ends(config, asked)))
 
 
@@ -196,14 +193,25 @@ async def _records(config: Config, part: LogSlice) -> AsyncGenerator[Records, No
         async for found in log_files.records(config, part.number, part.begin, part.end):
             yield found
         return
-    async with opened(config) as log, aclosing(log.follow(_number(part), part.begin)) as stream:
-        try:
-            async for answer in stream:
-                yield [pair for pair in answer.records if pair[0] < part.end]
-                if answer.next_offset >= part.end:
-                    return
-        except LogMoved as error:
-            raise Incomplete(f"metadata partition {part.number}: {error}") from error
+    position, failing_since = part.begin, 0.0
+    async with opened(config) as log:
+        # A partition that has no leader for a moment is followed again. The log holds the epoch in
+        # which it was left against what it is then: one that was cut meanwhile has moved.
+        while position < part.end:
+            try:
+                async with aclosing(log.follow(_number(part), position)) as stream:
+                    async for answer in stream:
+                        yield [pair for pair in answer.records if pair[0] < part.end]
+                        position, failing_since = answer.next_offset, 0.0
+                        if position >= part.end:
+                            return
+            except LogMoved as error:
+                raise Incomplete(f"metadata partition {part.number}: {error}") from error
+            except UnavailableError:
+                failing_since = failing_since or time.monotonic()
+                if time.monotonic() >= failing_since + VIEW_SECONDS:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def _view(config: Config) -> LogView:
@@ -232,8 +240,29 @@ async def _epoch_ends(
     pairs = sorted(set(asked))
     if isinstance(config.event_log, EmbeddedLog):
         return await log_files.epoch_ends(config, pairs)
-    async with opened(config) as log:
-        return {(n, epoch): await log.epoch_end(MetadataPartition(n), epoch) for n, epoch in pairs}
+    until = time.monotonic() + VIEW_SECONDS
+    async with opened(config) as log, asyncio.TaskGroup() as tasks:
+        ends = {
+            (number, epoch): tasks.create_task(
+                _epoch_end(log, MetadataPartition(number), epoch, until), name="epoch"
+            )
+            for number, epoch in pairs
+        }
+    told = {pair: end.result() for pair, end in ends.items()}
+    return {pair: end for pair, end in told.items() if end is not None}
+
+
+async def _epoch_end(
+    log: EventLog, number: MetadataPartition, epoch: int, until: float
+) -> EpochEnd | None:
+    """Ask, and again until then: for a moment a partition may have no leader."""
+    while True:
+        try:
+            return await log.epoch_end(number, epoch)
+        except UnavailableError:
+            if time.monotonic() >= until:
+                return None
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 @asynccontextmanager

@@ -10,9 +10,16 @@ import pytest
 
 from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.config import Config, load, parse
-from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicId
-from rlmm_daemon.ports.event_log import LogIdentity, LogRange
+from rlmm_daemon.ports.event_log import (
+    EpochEnd,
+    LogBatch,
+    LogIdentity,
+    LogRange,
+    LogTrimmed,
+    LogTruncated,
+)
 from rlmm_daemon.reconcile import log_reading, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.log_reading import LogSlice
@@ -184,3 +191,80 @@ async def test_a_partition_without_a_leader_for_a_moment_is_asked_again(
     monkeypatch.setattr(log_reading, "PAUSE_SECONDS", 0.01)
     seen = await log_reading._view(parse(KAFKA))
     assert set(seen.ranges) == told
+
+
+@pytest.fixture
+def moving(monkeypatch: pytest.MonkeyPatch) -> "Moving":
+    log = Moving()
+
+    @asynccontextmanager
+    async def opened(_config: object) -> AsyncIterator[Moving]:
+        yield log
+
+    monkeypatch.setattr(log_reading, "opened", opened)
+    monkeypatch.setattr(log_reading, "PAUSE_SECONDS", 0.01)
+    return log
+
+
+class Moving:
+    """A log of ten events in which a partition loses its leader again and again."""
+
+    def __init__(self) -> None:
+        self.followed: list[int] = []
+        #: What each follower meets at its end.
+        self.ends: list[Exception] = []
+        self.silent = 0
+
+    async def follow(self, _number: int, begin: int) -> AsyncGenerator[LogBatch, None]:
+        self.followed.append(begin)
+        end = self.ends.pop(0) if self.ends else None
+        upto = 10 if end is None else min(begin + 3, 10)
+        for offset in range(begin, upto):
+            yield LogBatch(next_offset=offset + 1, leader_epoch=1, records=[(offset, None)],
+                           range=LogRange(start=0, end=10))  # fmt: skip
+        if end is not None:
+            raise end
+
+    async def epoch_end(self, number: int, epoch: int) -> EpochEnd:
+        if number == 1 and self.silent > 0:
+            self.silent -= 1
+            raise StorageUnavailable("it has no leader")
+        return EpochEnd(epoch=epoch, end_offset=7)
+
+
+PART = LogSlice(number=1, begin=2, end=10, partition_count=3)
+
+
+def test_a_partition_that_loses_its_leader_is_followed_again_from_where_it_was_left(
+    moving: Moving,
+) -> None:
+    moving.ends = [StorageUnavailable("no leader")] * 2
+    rows = [row for each in log_reading.read(parse(KAFKA), PART) for row in each.to_pylist()]
+    assert [row["offset"] for row in rows] == [*range(2, 10), 10]
+    assert rows[-1]["kind"] == Kind.READ
+    assert moving.followed == [2, 5, 8]
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [(LogTruncated("cut"), "cut"), (LogTrimmed(7), "7"), (StorageUnavailable("for good"), "good")],
+)
+def test_a_log_that_moved_or_stays_away_is_an_error(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch, end: Exception, error: str
+) -> None:
+    moving.ends = [StorageUnavailable("no leader"), *[end] * 10_000]
+    monkeypatch.setattr(log_reading, "VIEW_SECONDS", 0.2)
+    stuck = LogSlice(number=1, begin=2, end=1_000, partition_count=3)
+    with pytest.raises(RlmmError, match=error):
+        [*log_reading.read(parse(KAFKA), stuck)]
+
+
+@pytest.mark.parametrize(("silent", "told"), [(0, {0, 1}), (2, {0, 1}), (10**9, {0})])
+def test_an_epoch_of_a_partition_without_a_leader_is_asked_for_again_and_then_left_out(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch, silent: int, told: set[int]
+) -> None:
+    moving.silent = silent
+    monkeypatch.setattr(log_reading, "VIEW_SECONDS", 60.0 if silent < 10 else 0.1)
+    found = log_reading.epoch_ends(parse(KAFKA), [(0, 4), (1, 4), (1, 5)])
+    assert {number for number, _ in found} == told
+    assert set(found.values()) <= {EpochEnd(epoch=4, end_offset=7), EpochEnd(epoch=5, end_offset=7)}
