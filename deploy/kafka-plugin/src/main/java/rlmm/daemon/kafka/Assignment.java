@@ -29,6 +29,12 @@ final class Assignment {
     private static final long TIMEOUT_MS = 5_000;
     private static final Logger LOG = LoggerFactory.getLogger(Assignment.class);
 
+    /** Where a call is put. */
+    @FunctionalInterface
+    private interface Way {
+        void say(Call call) throws DaemonException;
+    }
+
     /** True where the broker leads. */
     private final Map<TopicIdPartition, Boolean> leads = new HashMap<>();
     private boolean repeat;
@@ -48,7 +54,7 @@ final class Assignment {
         followers.forEach(partition -> leads.put(partition, false));
         if (connection.isOpen()) {
             pieces("on_partition_leadership_changes", "on_partition_leadership_changes",
-                List.copyOf(leaders), List.copyOf(followers)).forEach(call -> say(connection, call));
+                List.copyOf(leaders), List.copyOf(followers)).forEach(call -> say(connection::submit, call));
         }
     }
 
@@ -59,7 +65,7 @@ final class Assignment {
             List<TopicIdPartition> all = List.copyOf(partitions);
             for (int at = 0; at < all.size(); at += PARTITIONS_PER_FRAME) {
                 List<TopicIdPartition> some = all.subList(at, Math.min(all.size(), at + PARTITIONS_PER_FRAME));
-                say(connection, new Call("on_stop_partitions", false, packer -> {
+                say(connection::submit, new Call("on_stop_partitions", false, packer -> {
                     packer.packArrayHeader(1);
                     Wire.pack(packer, some);
                 }, TIMEOUT_MS));
@@ -70,18 +76,18 @@ final class Assignment {
     /** On a new connection, before anybody else may use it. */
     synchronized void greeted(Connection connection) {
         pauseMs = REPEAT_MS;
-        sayAll(connection);
+        sayAll(connection::submitFirst);
         connection.open();
     }
 
     /** Says the full set again if something of it was refused a moment ago. */
     synchronized void tick(Connection connection) {
         if (repeat && System.nanoTime() - repeatAtNanos >= 0) {
-            sayAll(connection);
+            sayAll(connection::submit);
         }
     }
 
-    private void sayAll(Connection connection) {
+    private void sayAll(Way way) {
         repeat = false;
         generation++;
         unanswered = 0;
@@ -89,7 +95,7 @@ final class Assignment {
         List<TopicIdPartition> followers = new ArrayList<>();
         leads.forEach((partition, leader) -> (leader ? leaders : followers).add(partition));
         pieces("replace_assignment", "on_partition_leadership_changes", leaders, followers)
-            .forEach(call -> say(connection, call));
+            .forEach(call -> say(way, call));
     }
 
     /** At least one call; each but the first has the second method, so that it adds to what the first one set. */
@@ -115,7 +121,7 @@ final class Assignment {
         return calls;
     }
 
-    private void say(Connection connection, Call call) {
+    private void say(Way way, Call call) {
         int said = generation;
         unanswered++;
         call.future.whenComplete((pages, error) -> {
@@ -126,9 +132,9 @@ final class Assignment {
             }
         });
         try {
-            connection.submitFirst(call);
-        } catch (DaemonException full) {
-            refused(said, call.method, full);
+            way.say(call);
+        } catch (DaemonException unsaid) { // too much waits, or the connection was lost a moment ago
+            refused(said, call.method, unsaid);
         }
     }
 

@@ -169,7 +169,7 @@ final class Connection implements AutoCloseable {
         return DaemonException.disconnected("no daemon answers on " + config.socketPath());
     }
 
-    /** As {@link #submit}, for what has to be said before anybody else may speak. */
+    /** As {@link #submit}, from {@link Owner#onGreeted} before {@link #open}: what nobody may speak before. */
     void submitFirst(Call call) throws DaemonException {
         lock.lock();
         try {

@@ -13,6 +13,10 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Queue;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
 
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
@@ -30,6 +34,9 @@ final class RudeDaemon implements AutoCloseable {
     private final ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
     private volatile Answering rudely;
     private volatile String method;
+    private final Set<SocketChannel> channels = ConcurrentHashMap.newKeySet();
+    /** The methods that were asked for, hello among them, over all connections. */
+    final Queue<String> asked = new ConcurrentLinkedQueue<>();
     /** The parameters of what was last answered rudely. */
     volatile ArrayValue params;
 
@@ -56,6 +63,13 @@ final class RudeDaemon implements AutoCloseable {
         rudely = answering;
     }
 
+    /** Ends every connection; new ones are taken. */
+    void hangUp() throws IOException {
+        for (SocketChannel channel : channels) {
+            channel.close();
+        }
+    }
+
     private void accept() {
         try {
             while (true) {
@@ -68,6 +82,7 @@ final class RudeDaemon implements AutoCloseable {
     }
 
     private void serve(SocketChannel channel) {
+        channels.add(channel);
         try (channel; DataInputStream in = new DataInputStream(Channels.newInputStream(channel))) {
             while (true) {
                 byte[] body = in.readNBytes(in.readInt());
@@ -91,17 +106,18 @@ final class RudeDaemon implements AutoCloseable {
 
     private byte[] answerTo(ArrayValue request) throws IOException {
         int id = request.get(1).asIntegerValue().asInt();
-        String asked = request.get(2).asStringValue().asString();
-        if (asked.equals("hello")) {
+        String wanted = request.get(2).asStringValue().asString();
+        asked.add(wanted);
+        if (wanted.equals("hello")) {
             return answer(id, packer -> packer.packArrayHeader(5).packInt(1).packString("rude").packNil().packNil()
                 .packArrayHeader(2).packString("read").packString("write"));
         }
         Answering answering = rudely;
-        if (answering != null && asked.equals(method)) {
+        if (answering != null && wanted.equals(method)) {
             params = request.get(3).asArrayValue();
             return answering.to(id);
         }
-        return answer(id, asked.equals("is_ready") ? packer -> packer.packBoolean(true) : packer -> packer.packNil());
+        return answer(id, wanted.equals("is_ready") ? packer -> packer.packBoolean(true) : packer -> packer.packNil());
     }
 
     /** A well-formed answer with this result. */
