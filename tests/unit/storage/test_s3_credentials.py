@@ -8,7 +8,7 @@ import pytest
 from rlmm_daemon.adapters.storage.s3 import S3Storage, StaticKeys
 from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable
 from rlmm_daemon.domain.secret import Secret
-from tests.unit.storage.scripted_s3 import ScriptedS3, ok, refusal, storage_on
+from tests.unit.storage.scripted_s3 import ScriptedS3, ok, refusal, refuses, storage_on
 
 CALLS = 4
 
@@ -85,6 +85,57 @@ async def test_keys_that_are_wrong_and_stay_so_are_tried_once():
         await storage.overwrite_control("_rlmm/a", b"1")
     assert failure.value.fields["reason"] == "bad_credentials"
     assert s3.calls == ["put_object"]
+    await storage.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "reason"),
+    [
+        (400, "ExpiredToken", "expired_credentials"),
+        (403, "InvalidAccessKeyId", "bad_credentials"),
+        (403, "RequestTimeTooSkewed", "clock_skew"),
+        (403, "AccessDenied", "denied"),
+    ],
+)
+async def test_a_refused_head_is_told_by_its_reason_and_new_keys_help_it(status, code, reason):
+    """Its answer has no body: without asking further a rotated key would be a wrong policy."""
+
+    async def refused(**_: Any) -> bool:
+        signed = await s3.credentials.get_frozen_credentials()
+        return signed is None or signed.access_key != s3.good
+
+    async def head(**parameters: Any) -> Any:
+        if await refused(**parameters):
+            raise refusal(status, str(status))
+        return ok(ContentLength=7)
+
+    async def get(**parameters: Any) -> Any:
+        assert await refused(**parameters), "asked for the reason alone"
+        raise refusal(status, code)
+
+    source, s3, storage = made()
+    s3.answers |= {"head_object": head, "get_object": get}
+    assert await storage.size("a.log") == 7
+    s3.good = "new"
+    with pytest.raises(StorageUnavailable) as failure:
+        await storage.size("a.log")
+    assert failure.value.fields["reason"] == reason
+    source.key = "new"
+    if reason in {"expired_credentials", "bad_credentials"}:
+        assert await storage.size("a.log") == 7
+    await storage.close()
+
+
+async def test_a_head_that_alone_is_refused_is_refused():
+    _, s3, storage = made()
+    body = type("Body", (), {"close": lambda _: None})()
+    s3.answers |= {
+        "head_object": refuses(403, "403"),
+        "get_object": lambda **_: ok(ContentLength=1, ETag="e", Body=body),
+    }
+    with pytest.raises(StorageUnavailable) as failure:
+        await storage.size("a.log")
+    assert failure.value.fields["reason"] == "denied"
     await storage.close()
 
 

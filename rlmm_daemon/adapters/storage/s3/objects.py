@@ -24,6 +24,8 @@ from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.ports.storage import Version
 
 NOT_FOUND: Final = 404
+#: Bad keys, expired ones, another region, a clock that is off, or a policy: the code says which.
+_REFUSALS: Final = frozenset({400, 401, 403})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +42,12 @@ async def head(client: Client, key: str) -> Found | None:
     try:
         answer = await client.s3.head_object(**client.where(key), ChecksumMode="ENABLED")
     except VENDOR_ERRORS as error:
-        if status_of(error) != NOT_FOUND:
-            raise
-        # An answer to HEAD has no body, so no code: a GET says whose 404 it is.
-        return await _size_by_get(client, key)
+        # An answer to HEAD has no body, so no code: a GET tells whose 404 it is, or why not.
+        if status_of(error) == NOT_FOUND:
+            return await _size_by_get(client, key)
+        if status_of(error) in _REFUSALS:
+            await _size_by_get(client, key)
+        raise
     return Found(size=length_told(answer), crc32c=checksum_value(answer.get("ChecksumCRC32C")))
 
 
