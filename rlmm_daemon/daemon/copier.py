@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from rlmm_daemon.codec.api import SegmentFiles
@@ -77,6 +78,7 @@ class Copier:
                 broker_id=broker_id,
                 now_ms=now_ms,
                 turns=asyncio.Semaphore(options.parallel_max),
+                threads=ThreadPoolExecutor(options.parallel_max, thread_name_prefix="copy"),
                 new_check=new_check,
             )
         )

@@ -4,6 +4,7 @@ import asyncio
 import enum
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,6 +104,9 @@ class CopyTools:
     broker_id: BrokerId
     now_ms: Callable[[], int]
     turns: asyncio.Semaphore
+    #: As many as there are turns: a copy opens its files and reads them in one, and whoever reads
+    #: from the storage never stands behind a broker's slow disk.
+    threads: Executor
     new_check: NewCheck | None
 
 
@@ -270,6 +274,7 @@ class CopyJob:
                     progress=self.progress,
                     entered=self._enter,
                     new_check=self._tools.new_check if self._tools.options.check_segments else None,
+                    threads=self._tools.threads,
                 )
             finally:
                 sources.close()
@@ -282,7 +287,7 @@ class CopyJob:
             opened.append(open_sources(self.metadata, self._files, self._tools.log_dirs))
 
         try:
-            await in_thread(work, threading.Event())
+            await in_thread(self._tools.threads, work, threading.Event())
         except BaseException:
             for sources in opened:
                 sources.close()

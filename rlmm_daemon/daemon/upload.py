@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Final, Protocol, TypeVar
 
 import google_crc32c
@@ -85,10 +86,11 @@ async def upload(
     progress: Progress,
     entered: Callable[[str], None],
     new_check: NewCheck | None,
+    threads: Executor,
 ) -> CustomMetadata:
     """Store a segment and return its custom metadata.
 
-    A thread of its own reads the `.log` meanwhile: its CRC-32C must be what the storage holds, and
+    One of `threads` reads the `.log` meanwhile: its CRC-32C must be what the storage holds, and
     `new_check`, if given, must find every batch in order. `entered` is told each next phase.
 
     Raises:
@@ -105,7 +107,8 @@ async def upload(
     try:
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(
-                in_thread(lambda: _read(sources.log, check, stop), stop), name="copy.check"
+                in_thread(threads, lambda: _read(sources.log, check, stop), stop),
+                name="copy.check",
             )
             reading.add_done_callback(log.ended)
             stored = await storage.put_segment(rows, progress=progress)
@@ -119,12 +122,12 @@ async def upload(
     return _custom_metadata(place, by_kind)
 
 
-async def in_thread(work: Callable[[], T], stop: threading.Event) -> T:
-    """Run blocking work in a thread; a cancel sets `stop` and waits until the thread has ended.
+async def in_thread(threads: Executor, work: Callable[[], T], stop: threading.Event) -> T:
+    """Run blocking work in one of `threads`; a cancel sets `stop` and waits for the work to end.
 
     What the thread uses may therefore be closed afterwards.
     """
-    future = asyncio.get_running_loop().run_in_executor(None, work)
+    future = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
