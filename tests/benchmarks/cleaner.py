@@ -269,6 +269,7 @@ async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool)
             asyncio.TaskGroup() as group,
         ):
             manager = opened.manager
+            Path(home, "meta.properties").write_text("version=1\n")  # as in a broker's own
             await stock(manager, KEPT, 1)
             await stock(manager, GONE, count)
             chosen = Bucket(storage, layout=Layout(), rng=random.Random(1))

@@ -84,7 +84,7 @@ class CleanHarness:
 
     async def do_embedded(self) -> str:
         """From now on daemons judge as beside an embedded log: nobody is asked about topics."""
-        await self.world.disk.make_directory(LOGS)
+        await self._log_directory()
         disk = self.world.disk
         self.world.proof_of = lambda manager: AnnouncedProof(manager.assignment, disk, [LOGS])
         return ""
@@ -168,13 +168,26 @@ class CleanHarness:
 
     async def do_observe(self, grace: str, interval: str = "60") -> str:
         """Let the daemon watch for topics that are gone."""
-        await self.world.disk.make_directory(LOGS)
+        await self._log_directory()
         options = ObserverOptions(
             interval_seconds=float(interval),
             bounds=ObservationOptions(grace_ms=1000 * int(grace)),
         )
         self.daemon.observe(options, [LOGS])
         await asyncio.sleep(2 * float(interval))
+        return ""
+
+    async def _log_directory(self) -> None:
+        """The broker's, as it is before its first partition."""
+        await self.world.disk.make_directory(LOGS)
+        await self.world.disk.write_atomically(f"{LOGS}/meta.properties", b"version=1\n")
+
+    async def do_disk(self, how: str) -> str:
+        """Whether the disk with the broker's log directory is mounted: its mount point is there."""
+        if how == "absent":
+            await self.world.disk.remove(f"{LOGS}/meta.properties")
+        else:
+            await self._log_directory()
         return ""
 
     async def do_others(self, count: str) -> str:

@@ -42,6 +42,7 @@ class DaemonProcess:
         self._told: socket.socket | None = None
         for each in (self.remote, self.log_dir):
             each.mkdir(parents=True, exist_ok=True)
+        (self.log_dir / "meta.properties").write_text("version=1\n")  # as in a broker's own
 
     @property
     def socket_path(self) -> str:

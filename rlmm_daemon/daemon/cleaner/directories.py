@@ -1,6 +1,8 @@
 """Which topic ids the broker's disks carry: `partition.metadata` below each of its `log_dirs`.
 
-A directory that is being deleted (`*-delete`) counts too: its topic was there a moment ago.
+A directory that is being deleted (`*-delete`) counts too: its topic was there a moment ago. Where a
+broker's disk is not mounted its log directory is there, and empty: what Kafka keeps in each of them
+tells the two apart.
 """
 
 from collections.abc import Sequence
@@ -11,6 +13,8 @@ from rlmm_daemon.domain.ids import TopicId, uuid_bytes
 from rlmm_daemon.ports.disk import Disk
 
 FILE: Final = "partition.metadata"
+#: In every log directory of a broker, from before its first partition on.
+BROKERS_OWN: Final = "meta.properties"
 _KEY: Final = "topic_id:"
 
 
@@ -18,12 +22,19 @@ async def topic_ids_on_disk(disk: Disk, log_dirs: Sequence[str]) -> frozenset[To
     """Return the topic ids of every partition directory.
 
     Raises:
-        StorageUnavailable: a directory or a file cannot be read, so nothing is known to be absent.
+        StorageUnavailable: a directory or a file cannot be read, or the directory is no broker's, so
+            nothing is known to be absent.
     """
     found: set[TopicId] = set()
     for log_dir in log_dirs:
         try:
-            for name in await disk.list(log_dir):
+            names = await disk.list(log_dir)
+            if BROKERS_OWN not in names:
+                raise StorageUnavailable(
+                    f"{log_dir} has no {BROKERS_OWN}: it is no broker's log directory, or its disk "
+                    "is not mounted"
+                )
+            for name in names:
                 data = await _read(disk, f"{log_dir}/{name}/{FILE}")
                 if data is not None:
                     found.add(_topic_id(data))

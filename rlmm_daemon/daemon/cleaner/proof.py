@@ -50,7 +50,8 @@ class AnnouncedProof:
 
     Before its announcement nothing is proven, since "nobody announces it" would be true of all. The
     announcement alone proves nothing either: a broker that starts is greeted before it knows its
-    partitions, and announces none of them until it does. Their directories were there all along.
+    partitions, and announces none of them until it does; one whose disk failed goes on without
+    that disk's. Their directories were there all along.
     """
 
     def __init__(self, assignment: Assignment, disk: Disk, log_dirs: Sequence[str]) -> None:

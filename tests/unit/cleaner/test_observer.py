@@ -38,7 +38,8 @@ async def test_every_directory_of_every_log_dir_counts_even_one_that_is_being_de
     directory(tmp_path / "a", "orders-1", ONE)
     directory(tmp_path / "b", "gone-0.8c1f3a-delete", TWO)
     directory(tmp_path / "b", "old-0", None)
-    (tmp_path / "b" / "meta.properties").write_text("version=1\n")
+    for name in ("a", "b"):
+        (tmp_path / name / "meta.properties").write_text("version=1\n")
     found = await topic_ids_on_disk(disk, [str(tmp_path / "a"), str(tmp_path / "b")])
     assert found == {ONE, TWO}
 
@@ -46,14 +47,21 @@ async def test_every_directory_of_every_log_dir_counts_even_one_that_is_being_de
 @pytest.mark.parametrize("text", ["", "version: 0\n", "topic_id: not an id\n", "\xff\xfe"])
 async def test_a_file_that_names_no_id_proves_nothing_absent(disk, tmp_path, text):
     directory(tmp_path, "orders-0", None)
+    (tmp_path / "meta.properties").write_text("version=1\n")
     (tmp_path / "orders-0" / "partition.metadata").write_bytes(text.encode("latin-1"))
-    with pytest.raises(StorageUnavailable):
+    with pytest.raises(StorageUnavailable, match="could not be read"):
         await topic_ids_on_disk(disk, [str(tmp_path)])
 
 
 async def test_a_log_dir_that_is_not_there_proves_nothing_absent(disk, tmp_path):
     with pytest.raises(StorageUnavailable, match="could not be read"):
         await topic_ids_on_disk(disk, [str(tmp_path / "none")])
+
+
+async def test_a_log_dir_whose_disk_is_not_mounted_proves_nothing_absent(disk, tmp_path):
+    """The mount point is there, and empty."""
+    with pytest.raises(StorageUnavailable, match="not mounted"):
+        await topic_ids_on_disk(disk, [str(tmp_path)])
 
 
 def test_more_ids_than_are_remembered_are_never_seen():

@@ -67,6 +67,7 @@ async def test_an_answer_that_is_not_whole_or_late_proves_nothing_of_any_id(
 
 def disk_of(log_dir: Path, *topic_ids: TopicId) -> tuple[LocalDisk, list[str]]:
     """A broker's disk with a directory for a partition of each topic."""
+    (log_dir / "meta.properties").write_text("version=1\n")
     for number, topic_id in enumerate(topic_ids):
         directory = log_dir / f"topic{number}-0"
         directory.mkdir(parents=True)
@@ -99,5 +100,8 @@ async def test_what_the_brokers_disk_holds_is_not_gone_whatever_it_announces(ass
 async def test_a_disk_that_cannot_be_read_proves_nothing(assignment, tmp_path):
     assignment.replace([TopicIdPartition(HERE, "here", 0)], [])
     told = {GONE: Proof.UNKNOWN, HERE: Proof.ALIVE, THERE: Proof.UNKNOWN}
-    for log_dirs in ([str(tmp_path / "not there")], []):
+    unmounted = tmp_path / "empty"
+    unmounted.mkdir()
+    _, mounted = disk_of(tmp_path)
+    for log_dirs in ([str(tmp_path / "not there")], [*mounted, str(unmounted)], []):
         assert await AnnouncedProof(assignment, LocalDisk(), log_dirs).prove(EVERY) == told
