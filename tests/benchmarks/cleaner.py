@@ -23,8 +23,9 @@ import sys
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,14 @@ class Memory:
         return (resident - shared) * mib, shared * mib
 
 
+@contextmanager
+def log_directory() -> Iterator[str]:
+    """A directory like a broker's own, without a partition."""
+    with tempfile.TemporaryDirectory(prefix="rlmm-bench-") as home:
+        Path(home, "meta.properties").write_text("version=1\n")
+        yield home
+
+
 async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool) -> bool:
     admin = server.admin()
     bucket = f"b-{os.urandom(6).hex()}"
@@ -263,13 +272,12 @@ async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool)
         owner="1",
         rng=random.Random(1),
     )
-    with tempfile.TemporaryDirectory(prefix="rlmm-bench-") as home:
+    with log_directory() as home:
         async with (
             open_manager(home, partition_count=COUNT) as opened,
             asyncio.TaskGroup() as group,
         ):
             manager = opened.manager
-            Path(home, "meta.properties").write_text("version=1\n")  # as in a broker's own
             await stock(manager, KEPT, 1)
             await stock(manager, GONE, count)
             chosen = Bucket(storage, layout=Layout(), rng=random.Random(1))

@@ -27,7 +27,7 @@ from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
 from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import Peers, PeerSource, SharedLook
-from rlmm_daemon.daemon.cleaner.proof import TopicProof
+from rlmm_daemon.daemon.cleaner.proof import SharedProof, TopicProof
 from rlmm_daemon.daemon.cleaner.removal import PartitionRemoval
 from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
 from rlmm_daemon.daemon.cleaner.stuck import Stuck
@@ -85,6 +85,8 @@ class Cleaner:
             copier=copier,
             proof=proof,
             peers=peers,
+            recent_proof=SharedProof(proof, clock.monotonic, options.interval_seconds / 2),
+            recent_peers=SharedLook(peers, clock.monotonic, options.interval_seconds / 2),
             options=options,
             broker_id=broker_id,
             clock=clock,
@@ -95,7 +97,6 @@ class Cleaner:
         )
         self.segments = SegmentRemover(self.tools)
         self._owned = owned
-        self._peers = SharedLook(peers, clock.monotonic, options.interval_seconds / 2)
         self._backoff = KeyBackoff(
             clock.monotonic,
             rng,
@@ -166,12 +167,17 @@ class Cleaner:
                         await self._until_passed(number)
 
     async def _until_passed(self, number: MetadataPartition) -> None:
-        """Return after a whole pass that found the fold ready; not beyond a round's time."""
+        """Return after a whole pass that found the fold ready, or that it failed.
+
+        Not beyond a round's time.
+        """
         before = self._passes[number]
         until = self.tools.clock.monotonic() + self.tools.options.round_seconds
         while self._passes[number] == before:
             await asyncio.sleep(LOOK_SECONDS)
-            if self.tools.clock.monotonic() >= until:
+            found = self.tools.manager.fleet.followers.get(number)
+            failed = found is not None and found.state is PartitionState.FAILED
+            if failed or self.tools.clock.monotonic() >= until:
                 return
 
     async def _stop(self, number: MetadataPartition) -> None:
@@ -248,7 +254,7 @@ class Cleaner:
             return
         peers = Peers()
         if self.owns(number):
-            peers = await self._peers.look()
+            peers = await self.tools.recent_peers.look()
             self.segments.wait_for_copies_of(peers)
             await self._remove_marked(number, follower)
         await Stuck(
@@ -301,8 +307,9 @@ class Cleaner:
         return PartitionRemoval(partition, self.tools, self.segments, lambda: self.owns(number))
 
     async def _advance(self, number: MetadataPartition, partition: TopicIdPartition) -> None:
+        removal = self._removal(number, partition)
         try:
-            await self._removal(number, partition).advance()
+            await removal.advance()
         except NotReady:
             return  # the next pass sees
         except RlmmError as error:
@@ -311,6 +318,8 @@ class Cleaner:
             logger.warning("removal failed", partition=str(partition), error=error.message)
         else:
             self._backoff.succeeded(partition)
+            if removal.is_cut_off:
+                self._marked.add(number)  # the next pass comes at once
 
     def _number(self, partition: TopicIdPartition) -> MetadataPartition | None:
         follow_set = self.tools.manager.fleet.follow_set

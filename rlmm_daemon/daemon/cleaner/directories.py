@@ -22,7 +22,7 @@ async def topic_ids_on_disk(disk: Disk, log_dirs: Sequence[str]) -> frozenset[To
     """Return the topic ids of every partition directory.
 
     Raises:
-        StorageUnavailable: a directory or a file cannot be read, or the directory is no broker's, so
+        StorageUnavailable: a directory or a file cannot be read, or a directory is no broker's:
             nothing is known to be absent.
     """
     found: set[TopicId] = set()

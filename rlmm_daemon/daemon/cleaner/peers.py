@@ -110,6 +110,7 @@ class PresentPeers:
 
     async def look(self) -> Peers:
         """Ask for the registered brokers and read every presence file."""
+        self._cluster.refresh()
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 registered = frozenset(await self._cluster.brokers())

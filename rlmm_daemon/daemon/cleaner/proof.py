@@ -1,7 +1,7 @@
 """The second fact beside a mark: that the topic id is gone."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from rlmm_daemon.core.disposal.steps import Proof
@@ -21,6 +21,36 @@ class TopicProof(Protocol):
     async def prove(self, topic_ids: Collection[TopicId]) -> Mapping[TopicId, Proof]:
         """Return an answer for each id; never raises for a cluster that does not answer."""
         ...
+
+
+class SharedProof:
+    """One answer for all partitions of a topic that is there; that one is gone is asked anew."""
+
+    def __init__(self, proof: TopicProof, monotonic: Callable[[], float], seconds: float) -> None:
+        """`seconds`: how old an answer may be."""
+        self._proof, self._monotonic, self._seconds = proof, monotonic, seconds
+        #: Topic id -> when it was not gone, the oldest first.
+        self._not_gone: dict[TopicId, tuple[float, Proof]] = {}
+
+    async def prove(self, topic_ids: Collection[TopicId]) -> Mapping[TopicId, Proof]:
+        """Ask of those about which nothing is known."""
+        self._forget()
+        known = {each: self._not_gone[each][1] for each in topic_ids if each in self._not_gone}
+        asked = [each for each in topic_ids if each not in known]
+        found = await self._proof.prove(asked) if asked else {}
+        now = self._monotonic()
+        for each, proof in found.items():
+            self._not_gone.pop(each, None)
+            if proof is not Proof.GONE:
+                self._not_gone[each] = now, proof
+        return {**known, **found}
+
+    def _forget(self) -> None:
+        until = self._monotonic() - self._seconds
+        for each, (at, _) in list(self._not_gone.items()):
+            if at > until:
+                return
+            del self._not_gone[each]
 
 
 class ClusterProof:

@@ -141,9 +141,10 @@ class Purge:
 
         segments = self._cleaner.segments
         try:
-            await segments.remove(
+            while await segments.remove(
                 partition, ordered, why=PURGED, holds=_may_be_purged, still_ours=lambda: True
-            )
+            ):
+                continue
             cache = self._tools.cache(partition)
         except RlmmError as error:
             return error.message

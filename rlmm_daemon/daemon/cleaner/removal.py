@@ -18,6 +18,7 @@ from rlmm_daemon.core.disposal.steps import (
 )
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.cleaner import leftovers
+from rlmm_daemon.daemon.cleaner.peers import PeerSource
 from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
 from rlmm_daemon.domain.errors import IllegalTransition, StorageUnavailable
@@ -51,6 +52,8 @@ class PartitionRemoval:
         self._found = leftovers.Leftovers()
         self._proof = Proof.UNKNOWN
         self._proven_at: float | None = None
+        #: It stopped for others' turn, not because something has to be waited for.
+        self.is_cut_off = False
         #: Something of this partition may show up late in a listing until then.
         self._settled_at = 0.0
 
@@ -88,11 +91,14 @@ class PartitionRemoval:
         if step is Step.REST or step in HOLDS:
             return step
         step = partition_step(self._facts(await self._proven(fresh=_appends(step)), peers=True))
-        if step is Step.LIST and self._waited_for_peers() and not await self._peers():
+        waited = step is Step.LIST and self._waited_for_peers()
+        if waited and not await self._survive(self._tools.recent_peers):
             return Step.HOLD_PEERS  # it was listed before; no need to list it for nothing
         if step is not Step.APPEND_FINISHED:
             return step
-        return partition_step(self._facts(self._proof, peers=await self._peers()))
+        return partition_step(
+            self._facts(self._proof, peers=await self._survive(self._tools.peers))
+        )
 
     def _facts(self, proof: Proof, *, peers: bool) -> PartitionFacts:
         """Return the facts of a fold that may be judged by."""
@@ -117,7 +123,9 @@ class PartitionRemoval:
         old = self._proven_at is None or now - self._proven_at > PROOF_SECONDS
         if fresh or old or self._proof is not Proof.GONE:
             topic_id = self._partition.topic_id
-            self._proof = (await self._tools.proof.prove([topic_id]))[topic_id]
+            self._proof = (await self._tools.recent_proof.prove([topic_id]))[topic_id]
+            if self._proof is Proof.GONE and fresh:
+                self._proof = (await self._tools.proof.prove([topic_id]))[topic_id]
             self._proven_at = now
         return self._proof
 
@@ -125,10 +133,11 @@ class PartitionRemoval:
         note = self._tools.notes.removals.get(self._partition)
         return note is not None and note.step is Step.HOLD_PEERS
 
-    async def _peers(self) -> bool:
+    async def _survive(self, source: PeerSource) -> bool:
+        """Return whether all metadata managers survive the last mark."""
         if not self._tools.options.jvm_peers:
             return True
-        peers = await self._tools.peers.look()
+        peers = await source.look()
         return peers.survive_finished(self._tools.clock.now_ms())
 
     # The steps.
@@ -185,7 +194,7 @@ class PartitionRemoval:
         self._listing = Listing.NOT_TAKEN
         if self._tools.copier.running_in(self._partition):
             await self._end_copies()
-        await self._segments.remove(
+        self.is_cut_off = await self._segments.remove(
             self._partition,
             _every,
             why=REMOVED,

@@ -34,6 +34,12 @@ BATCHES_PER_CALL: Final = 2
 #: Candidates that are looked at before others get a turn, and how often that is done for a batch.
 WALK_AT_ONCE: Final = 2_000
 WALK_TURNS_MAX: Final = 10_000
+#: Put off by one `remove`, as they failed or wait for a copy, before it leaves the rest to the next
+#: one: a storage that refuses everything is not asked about all of a large partition in a row, and
+#: pauses are remembered of a bounded number of segments only.
+PUT_OFF_MAX: Final = 1_000
+#: After so long `remove` lets whoever else waits have a turn.
+TURN_SECONDS: Final = 60.0
 #: Segments whose copy is known to have ended that are remembered.
 ENDED_MAX: Final = 65_536
 STORAGE: Final = "the remote storage did not answer in time"
@@ -44,13 +50,26 @@ Holds = Callable[[PartitionCache, SegmentId], bool]
 
 
 @dataclass(slots=True)
-class _Batch:
+class _Order:
+    """What one `remove` was asked for, and how much of it was put off."""
+
     partition: TopicIdPartition
-    ids: Sequence[SegmentId]
     why: str
     holds: Holds
+    put_off: int = 0
+
+
+@dataclass(slots=True)
+class _Batch:
+    order: _Order
+    ids: Sequence[SegmentId]
     #: What is DELETE_SEGMENT_STARTED now.
     going: dict[SegmentId, SegmentMetadata] = field(default_factory=dict)
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        """Whose segments they are."""
+        return self.order.partition
 
 
 @dataclass(slots=True)
@@ -105,17 +124,23 @@ class SegmentRemover:
         why: str,
         holds: Holds,
         still_ours: StillOurs,
-    ) -> int:
-        """Delete what `candidates` names until only what waits is left; return how many ended.
+    ) -> bool:
+        """Delete what `candidates` names until only what waits is left.
+
+        Returns True if there may be more that could be deleted now: it was others' turn.
 
         Raises:
             NotReady: the fold may not be judged by any more.
         """
-        before = self._tools.notes.deleted[why]
         unready: NotReady | None = None
-        walk = _Walk(partition, candidates)
+        walk, order = _Walk(partition, candidates), _Order(partition, why, holds)
+        monotonic = self._tools.clock.monotonic
+        until, is_cut_off = monotonic() + TURN_SECONDS, False
         async with asyncio.TaskGroup() as workers:
-            while still_ours():
+            while still_ours() and order.put_off < PUT_OFF_MAX:
+                if monotonic() >= until:
+                    is_cut_off = True
+                    break
                 await self._turns.acquire()
                 ids: list[SegmentId] = []
                 try:
@@ -132,11 +157,11 @@ class SegmentRemover:
                     self._busy.difference_update(ids)
                     self._turns.release()
                     raise
-                batch = _Batch(partition, ids, why, holds)
+                batch = _Batch(order, ids)
                 workers.create_task(self._work(batch), name=f"cleaner.batch {partition}")
         if unready is not None:
             raise unready
-        return self._tools.notes.deleted[why] - before
+        return is_cut_off
 
     async def _next(self, walk: _Walk) -> list[SegmentId]:
         """Return the next batch, busy from now on; none once a whole walk finds nothing.
@@ -271,6 +296,7 @@ class SegmentRemover:
             step, wait_seconds = self._judge(segment)
             if step is DeleteStep.OBJECTS:
                 self.backoff.wait(segment_id, wait_seconds, "a copy of it may still be ending")
+                batch.order.put_off += 1
                 return
             if step is not DeleteStep.FINISH:
                 self._failed(batch, segment_id, f"not finished: {step.value}")
@@ -282,7 +308,7 @@ class SegmentRemover:
         self.backoff.succeeded(segment_id)
         self._ended.pop(segment_id, None)
         if isinstance(outcome, Applied):
-            self._tools.notes.finished(batch.partition, batch.why)
+            self._tools.notes.finished(batch.partition, batch.order.why)
 
     def _judge(self, segment: SegmentMetadata) -> tuple[DeleteStep, float]:
         """Return what may be done about a segment now, and how long a copy is waited for."""
@@ -330,12 +356,13 @@ class SegmentRemover:
             return (
                 segment_id not in cache.held
                 and cache.state(segment_id) is segment.state
-                and (state is S.DELETE_SEGMENT_FINISHED or batch.holds(cache, segment_id))
+                and (state is S.DELETE_SEGMENT_FINISHED or batch.order.holds(cache, segment_id))
             )
 
         return await tools.manager.update_if(record, holds, tools.options.write_seconds)
 
     def _failed(self, batch: _Batch, segment_id: SegmentId, message: str) -> None:
+        batch.order.put_off += 1
         self.backoff.failed(segment_id, message)
         self._tools.notes.failed(batch.partition, message)
 

@@ -105,9 +105,8 @@ class Stuck:
         self._tools.notes.found(partition, note)
         if self._failed:
             return
-        for segment_id in stuck[:COPIES_MAX]:
-            if self._segments.backoff.waits(segment_id):
-                continue
+        due = [i for i in stuck if not self._segments.backoff.waits(i)]
+        for segment_id in due[:COPIES_MAX]:
             if await self._is_still_stuck(partition, segment_id):
                 await self._end_copy(partition, segment_id)
         if ending and self._owner():

@@ -45,6 +45,9 @@ class Tools:
     copier: Copies
     proof: TopicProof
     peers: PeerSource
+    #: The same for what only waits: one answer is shared for a while.
+    recent_proof: TopicProof
+    recent_peers: PeerSource
     options: CleanerOptions
     broker_id: BrokerId
     clock: Clock

@@ -9,13 +9,23 @@ from typing import Any
 
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.core.layout import Layout, parse_key
+from rlmm_daemon.daemon.cleaner import backoff, segments
 from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, SegmentId
-from tests.simulation.cleaning import OPTIONS, CleanWorld, partition_of, run, segment
+from tests.simulation.cleaning import (
+    OPTIONS,
+    CleanWorld,
+    number_of,
+    partition_of,
+    run,
+    segment,
+)
 from tests.unit.cleaner.test_removal import DEAD, is_finished
 
 OTHER = partition_of(3)
+#: Behind DEAD in the same metadata partition.
+BEHIND = next(p for n in range(2, 99) if number_of(p := partition_of(n)) == number_of(DEAD))
 MANY = 6 * BATCH_SEGMENTS
 
 
@@ -32,7 +42,7 @@ class Watched(MemoryStorage):
         world.most = max(world.most, world.calls)
         await asyncio.sleep(1.0)
         world.calls -= 1
-        denied = [key for key in keys if _of(key) == world.denied]
+        denied = [key for key in keys if world.is_denied(key)]
         world.tries += Counter({world.clock.now_ms(): 1}) if denied else Counter()
         outcome = await super().delete([key for key in keys if key not in denied])
         return dict(outcome) | dict.fromkeys(denied, StorageUnavailable("not yours"))
@@ -47,11 +57,15 @@ def _of(key: str) -> SegmentId:
 class PaceWorld(CleanWorld):
     calls = most = 0
     denied: SegmentId | None = None
+    all_denied = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         #: When the denied segment's objects were asked to go, in ms.
         self.tries: Counter[int] = Counter()
+
+    def is_denied(self, key: str) -> bool:
+        return _of(key) == self.denied or (self.all_denied and key in self.stored(DEAD))
 
     def storage_of(self, _broker_id: BrokerId) -> Any:
         return Watched(self)
@@ -111,5 +125,51 @@ def test_what_fails_waits_longer_each_time_and_holds_nothing_else_up():
         assert max(gaps) <= 64.0 + 3 * OPTIONS.interval_seconds, "it is not forgotten"
         world.denied = None
         await world.until(lambda: is_finished(world))
+
+    run(scenario, PaceWorld)
+
+
+def two_marked(world: CleanWorld) -> None:
+    """One of many segments, and one behind it in the same metadata partition."""
+    for number in range(MANY):
+        world.finished(number, DEAD, 100 * number)
+    world.finished(MANY, BEHIND)
+    world.facts.gone |= {DEAD.topic_id, BEHIND.topic_id}
+    world.mark(DEAD)
+    world.mark(BEHIND)
+
+
+def test_a_storage_that_refuses_more_segments_than_are_remembered_holds_no_other_removal_up(
+    monkeypatch,
+):
+    monkeypatch.setattr(backoff, "KEYS_MAX", 20)
+    monkeypatch.setattr(segments, "PUT_OFF_MAX", 10)
+
+    async def scenario(world: CleanWorld) -> None:
+        assert isinstance(world, PaceWorld)
+        two_marked(world)
+        world.all_denied = True
+        world.daemon(options=replace(OPTIONS, parallelism=1))
+        await world.until(lambda: not world.stored(BEHIND))
+        world.tries.clear()
+        await asyncio.sleep(600)
+        passes = 600 / OPTIONS.interval_seconds
+        assert 10 < world.tries.total() <= 2 * passes, "two batches in flight, then a pause"
+        world.all_denied = False
+        await world.until(lambda: is_finished(world), 3600)
+
+    run(scenario, PaceWorld)
+
+
+def test_a_removal_that_takes_long_lets_others_have_a_turn():
+    async def scenario(world: CleanWorld) -> None:
+        two_marked(world)
+        world.daemon(options=replace(OPTIONS, segments_per_second_max=0.5))
+        began = asyncio.get_running_loop().time()
+        await world.until(lambda: not world.stored(BEHIND), 3600)
+        assert world.stored(DEAD)
+        await world.until(lambda: is_finished(world), 3600)
+        taken = asyncio.get_running_loop().time() - began
+        assert taken < (MANY + 2 * BATCH_SEGMENTS) / 0.5, "and goes on at once"
 
     run(scenario, PaceWorld)

@@ -9,22 +9,32 @@ import pytest
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec.marker import Presence, encode, presence_key
+from rlmm_daemon.core.disposal.steps import PartitionStep
 from rlmm_daemon.daemon.cleaner.peers import Peers, PresentPeers
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.ports.cluster import BrokerInfo
-from tests.simulation.cleaning import OPTIONS, CleanWorld, SimPeers, run
+from tests.simulation.cleaning import OPTIONS, CleanWorld, SimPeers, partition_of, run, topic
 
 NOW_MS = 1_000_000
 
 
 class FakeCluster:
+    """Answers from a view that is made anew when that is asked for."""
+
     silent = False
+
+    def __init__(self) -> None:
+        self.registered = {1, 2}
+        self.refresh()
+
+    def refresh(self) -> None:
+        self._view = set(self.registered)
 
     async def brokers(self) -> dict[BrokerId, BrokerInfo]:
         if self.silent:
             raise StorageUnavailable("a broker does not answer")
-        return {BrokerId(n): BrokerInfo(broker_id=BrokerId(n), fenced=n == 2) for n in (1, 2)}
+        return {BrokerId(n): BrokerInfo(broker_id=BrokerId(n), fenced=n == 2) for n in self._view}
 
 
 def presence(broker_id: int, **changes: Any) -> Presence:
@@ -71,6 +81,12 @@ async def test_every_registered_broker_counts_fenced_ones_included(peers):
     assert found.survive_finished(NOW_MS)
     assert not found.survive_finished(NOW_MS + 2), "a lease has run out"
     assert found.copy_deadline_ms(60.0) == 900_000
+
+
+async def test_a_broker_that_was_registered_a_moment_ago_counts(peers, cluster):
+    assert (await peers.look()).survive_finished(NOW_MS)
+    cluster.registered.add(3)
+    assert not (await peers.look()).survive_finished(NOW_MS), "nobody knows what it runs"
 
 
 @pytest.mark.parametrize(
@@ -124,6 +140,34 @@ def test_an_idle_owner_of_many_metadata_partitions_shares_its_looks(monkeypatch)
         looks.clear()
         await asyncio.sleep(400)
         assert 400 / 20 - 2 <= len(looks) <= 400 / 20 + 2, "two metadata partitions, one look"
+
+    run(scenario)
+
+
+def test_removals_that_wait_for_other_managers_share_their_looks(monkeypatch):
+    """A mixed cluster may stay so for months."""
+    looks = list[int]()
+    look = SimPeers.look
+
+    async def counted(self: SimPeers) -> Peers:
+        looks.append(1)
+        return await look(self)
+
+    monkeypatch.setattr(SimPeers, "look", counted)
+
+    async def scenario(world: CleanWorld) -> None:
+        world.facts.registered.add(BrokerId(7))
+        cleaner = world.daemon(options=replace(OPTIONS, interval_seconds=20.0)).cleaner
+        for number in range(1, 21):
+            world.finished(number, partition_of(number))
+            world.facts.gone.add(topic(number))
+            world.mark(partition_of(number))
+        await world.until(lambda: cleaner.holds()[PartitionStep.HOLD_PEERS] == 20)
+        looks.clear()
+        await asyncio.sleep(400)
+        assert len(looks) <= 400 / 20 + 2
+        world.facts.registered.discard(BrokerId(7))
+        await world.until(lambda: not cleaner.rows()["removals"])
 
     run(scenario)
 

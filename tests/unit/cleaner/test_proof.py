@@ -10,7 +10,7 @@ from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.core.disposal.steps import Proof
 from rlmm_daemon.daemon.assignment import Assignment
 from rlmm_daemon.daemon.cleaner import proof
-from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof
+from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof, SharedProof
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_text
 
@@ -25,8 +25,10 @@ class FakeCluster:
         self.unknown = frozenset(unknown)
         self.silent = False
         self.seconds = 0.0
+        self.asked = list[frozenset[TopicId]]()
 
     async def topic_ids_unknown(self, topic_ids: frozenset[TopicId]) -> frozenset[TopicId]:
+        self.asked.append(topic_ids)
         await asyncio.sleep(self.seconds)
         if self.silent:
             raise StorageUnavailable("a broker does not answer")
@@ -63,6 +65,23 @@ async def test_an_answer_that_is_not_whole_or_late_proves_nothing_of_any_id(
     monkeypatch.setattr(proof, "ASK_SECONDS", 0.01)
     cluster.silent, cluster.seconds = False, 3600.0
     assert set((await proof_of(cluster, assignment).prove(EVERY)).values()) == {Proof.UNKNOWN}
+
+
+async def test_a_topic_that_was_there_is_asked_about_again_after_a_while_a_gone_one_at_once(
+    assignment,
+):
+    cluster, now = FakeCluster(GONE), [0.0]
+    shared = SharedProof(proof_of(cluster, assignment), lambda: now[0], 10.0)
+    told = {GONE: Proof.GONE, HERE: Proof.ALIVE}
+    assert await shared.prove([GONE, HERE]) == told
+    now[0] = 9.0
+    assert await shared.prove([GONE, HERE]) == told
+    assert cluster.asked == [{GONE, HERE}, {GONE}]
+    cluster.unknown = frozenset({HERE})
+    assert await shared.prove([GONE, HERE]) == dict.fromkeys([GONE, HERE], Proof.ALIVE)
+    now[0] = 10.0
+    assert await shared.prove([GONE, HERE]) == {GONE: Proof.ALIVE, HERE: Proof.GONE}
+    assert cluster.asked[-1] == {HERE}
 
 
 def disk_of(log_dir: Path, *topic_ids: TopicId) -> tuple[LocalDisk, list[str]]:

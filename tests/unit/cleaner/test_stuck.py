@@ -12,7 +12,8 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.daemon.cleaner import stuck
+from rlmm_daemon.domain.errors import RlmmError, TimedOut
 from rlmm_daemon.domain.ids import BrokerId, Offset
 from rlmm_daemon.domain.segment import CustomMetadata
 from rlmm_daemon.domain.segment import SegmentState as S
@@ -144,6 +145,24 @@ def test_a_follower_ends_its_own_brokers_copies_too():
     run(scenario)
 
 
+def test_a_failed_metadata_partition_does_not_hold_a_round_up():
+    """Where it follows nothing, a daemon looks once an hour: at one after another."""
+    held = next(p for n in range(99) if number_of(p := partition_of(2, n)) == 0)
+    own = next(p for n in range(99) if number_of(p := partition_of(2, n)) == 1)
+
+    async def scenario(world: CleanWorld) -> None:
+        world.facts.owners.clear()
+        world.finished(1, held)
+        world.put(world.updated(1, held, S.DELETE_SEGMENT_STARTED, ONLY_IF_STARTED))
+        world.put(world.started(2, own))
+        daemon = world.daemon()
+        await asyncio.sleep(3)
+        daemon.manager.hello_from_broker(world.clock.now_ms())
+        await world.until(lambda: world.state(2, own) is None, 1.5 * HOUR)
+
+    run(scenario)
+
+
 def test_a_finish_that_slips_in_holds_the_segment_and_no_object_is_touched():
     """The broker's own FINISHED lands, through another log client, just before our append."""
 
@@ -264,6 +283,29 @@ def test_what_cannot_be_ended_is_counted_and_told_of_until_it_can():
         await world.until(lambda: is_gone(world), 2 * HOUR)
         await asyncio.sleep(2 * OPTIONS.interval_seconds)
         assert (cleaner.told(AT).trouble, cleaner.rows()["errors"]) == (None, [])
+
+    run(scenario)
+
+
+def test_copies_that_cannot_be_ended_hold_no_other_one_up(monkeypatch):
+    monkeypatch.setattr(stuck, "COPIES_MAX", 1)
+
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        world.put(world.started(2, AT, 100))
+        world.place(2, AT, 100)
+        manager = world.daemons[1].manager
+        update_if = manager.update_if
+
+        async def refused(record: bytes, *args: Any, **named: Any) -> Any:
+            if bytes(segment(1)) in record:
+                raise TimedOut("not this one")
+            return await update_if(record, *args, **named)
+
+        manager.update_if = refused  # type: ignore[method-assign] # but for one segment
+        manager.hello_from_broker(world.clock.now_ms() + 1)
+        await world.until(lambda: is_gone(world, 2), 2 * PATIENCE)
+        assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
 
     run(scenario)
 
