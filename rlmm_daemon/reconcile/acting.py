@@ -101,21 +101,31 @@ class Actor:
         # Without the lease, which is for deletes: a tag says what the manifest said when it was
         # written, and harms nothing where another run has gone on since.
         keys = [entry.key for entry in plan.quarantine if entry.upload_id is None]
-        self.night.tagged = await asyncio.to_thread(
-            tagging.tag_all, self.daemon, keys, self.night.run
-        )
+        if keys:
+            self._note([{"tagging": len(keys), "tag": tagging.TAG, "value": self.night.run}])
+            self.night.tagged = await asyncio.to_thread(
+                tagging.tag_all, self.daemon, keys, self.night.run
+            )
+            self._note([{"tagged": self.night.tagged}])
         return plan
 
     async def _quarantine(
         self, storage: RemoteStorage, entries: tuple[Entry, ...], lease: Holder
     ) -> None:
-        await lease.renew()
         made = quarantine.manifests_of(self.night.run, lease.fence, self.now_ms, entries)
-        self.night.manifests = await quarantine.write_manifests(storage, made)
-        self.night.quarantined = len(entries)
+        for name, manifest in quarantine.named(made).items():
+            await lease.renew()
+            self._note_quarantine("quarantining", name, manifest)
+            await quarantine.write_manifest(storage, name, manifest)
+            self._note_quarantine("quarantined", name, manifest)
+            self.night.manifests.append(name)
+            self.night.quarantined += len(manifest.entries)
+
+    def _note_quarantine(self, word: str, name: str, manifest: Manifest) -> None:
+        said = {"manifest": name, "fence": manifest.fence}
         self._note(
-            {"quarantined": entry.key, "kind": entry.kind, "fence": lease.fence}
-            for entry in entries
+            {word: entry.key, "upload_id": entry.upload_id, "kind": entry.kind, **said}
+            for entry in manifest.entries
         )
 
     async def _remove(

@@ -222,13 +222,14 @@ class Manifests:
         return {key.removeprefix(MANIFESTS): manifest for key, (_, manifest) in found.items()}
 
 
-async def write_manifests(storage: RemoteStorage, manifests: Iterable[Manifest]) -> list[str]:
-    """Write new manifests and return their names."""
-    names = []
-    for number, manifest in enumerate(manifests, start=1):
-        names.append(f"{manifest.run}-{number:03}.json")
-        await storage.put_control(MANIFESTS + names[-1], control.encode(manifest), if_etag=None)
-    return names
+def named(manifests: Iterable[Manifest]) -> Mapping[str, Manifest]:
+    """Return a run's manifests by the names that they get."""
+    return {f"{each.run}-{number:03}.json": each for number, each in enumerate(manifests, start=1)}
+
+
+async def write_manifest(storage: RemoteStorage, name: str, manifest: Manifest) -> None:
+    """Write a new manifest."""
+    await storage.put_control(MANIFESTS + name, control.encode(manifest), if_etag=None)
 
 
 async def restore(storage: RemoteStorage, name: str) -> Manifest:

@@ -28,6 +28,7 @@ from rlmm_daemon.reconcile.lease import Holder, LeaseHeld
 from rlmm_daemon.reconcile.quarantine import Entry
 from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile.world import CLUSTER, DAY, HOUR, World
+from tests.support.manifests import write_manifests
 
 NOW = 1_800_000_000_000
 SAFETY = Safety(batch_objects=1, deletes_per_second_max=1_000)
@@ -81,7 +82,7 @@ class Site:
     def quarantined(self, entries: list[Entry], run: str = "r1") -> str:
         """Leave a manifest that is old enough for its entries to be deleted."""
         made = quarantine.manifests_of(run, 1, NOW - 169 * HOUR, entries)
-        (name,) = asyncio.run(self._with(lambda storage: quarantine.write_manifests(storage, made)))
+        (name,) = asyncio.run(self._with(lambda storage: write_manifests(storage, made)))
         return str(name)
 
     def manifests(self) -> set[str]:
@@ -279,9 +280,31 @@ def test_a_night_deletes_what_is_due_and_quarantines_what_is_new(site: Site) -> 
     lines = [json.loads(line) for line in audit.splitlines()]
     assert [each["deleting"] for each in lines if "deleting" in each] == [first.key]
     assert [each["deleted"] for each in lines if "deleted" in each] == [first.key]
-    assert [each["quarantined"] for each in lines if "quarantined" in each] == [
-        each.key for each in others
-    ]
+    (name,) = night.manifests
+    for word in ("quarantining", "quarantined"):
+        told = [(each[word], each["manifest"]) for each in lines if word in each]
+        assert told == [(each.key, name) for each in others]
+
+
+def test_what_is_quarantined_is_in_the_audit_log_before_its_manifest_is_there(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *others = site.entries(site.orphan)
+    assert others
+    monkeypatch.setattr(quarantine, "MANIFEST_BYTES_MAX", 1)  # one each
+    put = LocalStorage.put_control
+
+    async def dying(self: LocalStorage, key: str, data: bytes, *, if_etag: str | None) -> str:
+        if key.endswith("-002.json"):
+            raise KeyboardInterrupt
+        return await put(self, key, data, if_etag=if_etag)
+
+    monkeypatch.setattr(LocalStorage, "put_control", dying)
+    with pytest.raises(KeyboardInterrupt):
+        site.act([first, second, *others])
+    assert [line["quarantining"] for line in site.audit("quarantining")] == [first.key, second.key]
+    assert [line["quarantined"] for line in site.audit("quarantined")] == [first.key]
+    assert site.manifests() == {"r2-001.json"}
 
 
 @pytest.mark.parametrize("restored", [False, True])

@@ -31,6 +31,7 @@ from tests.reconcile.world import DAY, World
 from tests.support import stocked_daemon
 from tests.support.daemon_process import CONFIG
 from tests.support.kafka_segments import KafkaSegment
+from tests.support.manifests import write_manifests
 
 #: More in `make soak-reconcile`.
 ROUNDS = int(os.environ.get("RLMM_TEST_RECONCILE_ROUNDS", "2"))
@@ -132,7 +133,7 @@ async def quarantine_everything(daemon: Config) -> None:
     last_week = time.time_ns() // 1_000_000 - 8 * DAY
     made = quarantine.manifests_of("earlier", 1, last_week, found)
     async with control.opened(daemon) as storage:
-        await quarantine.write_manifests(storage, made)
+        await write_manifests(storage, made)
 
 
 @pytest.mark.parametrize("after", range(1, KILLS + 1))

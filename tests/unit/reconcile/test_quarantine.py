@@ -12,6 +12,7 @@ from rlmm_daemon.ports.storage import ControlObject
 from rlmm_daemon.reconcile import control, quarantine
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Holder, Lease, LeaseHeld
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest, Totals, plan
+from tests.support.manifests import write_manifests
 
 HOUR = 3_600_000
 NOW = 1_700_000_000_000
@@ -155,7 +156,7 @@ async def test_only_what_changed_is_read_again() -> None:
     storage = Counting(clock=SystemClock())
     await storage.open()
     made = quarantine.manifests_of("run", 3, NOW, [entry(n) for n in range(5_001)])
-    first, second, *others = await quarantine.write_manifests(storage, made)
+    first, second, *others = await write_manifests(storage, made)
     known, storage.read = quarantine.Manifests(storage), []
     assert (await known.now()).keys() == {first, second, *others} == set(storage.read)
     storage.read = []
@@ -175,7 +176,7 @@ async def test_manifests_are_written_read_and_restored() -> None:
     every = [entry(n) for n in range(5_001)]
     made = quarantine.manifests_of("run", 3, NOW, every)
     assert len(made) > 1
-    names = await quarantine.write_manifests(storage, made)
+    names = await write_manifests(storage, made)
     read = (await quarantine.read_manifests(storage)).values()
     assert [each for one in read for each in one.entries] == every
     await quarantine.restore(storage, names[0])
