@@ -21,6 +21,7 @@ from rlmm_daemon.cli.output import show_error, show_facts, show_json, show_table
 from rlmm_daemon.config import load
 from rlmm_daemon.config.loading import load_reconcile
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, StorageNotConfigured
+from rlmm_daemon.reconcile import lives
 from rlmm_daemon.reconcile.errors import plain
 
 CLEAN: Final = 0
@@ -89,9 +90,10 @@ def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) 
     raise click.exceptions.Exit(code)
 
 
-@command.command("accept-record")
+# A record within a snapshot has an offset below 0, which is no option.
+@command.command("accept-record", context_settings={"ignore_unknown_options": True})
 @click.argument("partition", type=click.IntRange(min=0))
-@click.argument("offset", type=click.IntRange(min=0))
+@click.argument("offset", type=click.IntRange(min=lives.BEGUN))
 @click.argument("sha256")
 @click.option("--reason", required=True, help="Why no event is lost by it; kept beside it.")
 @_config_options
@@ -135,8 +137,10 @@ def manifests(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """List what earlier runs have quarantined."""
     from rlmm_daemon.reconcile import control, quarantine
 
+    daemon = load(load_reconcile(file, overrides).daemon_config)
+
     async def work() -> Mapping[str, quarantine.Manifest]:
-        async with control.opened(load(load_reconcile(file, overrides).daemon_config)) as storage:
+        async with control.opened(daemon, reads_only=True) as storage:
             return await quarantine.read_manifests(storage)
 
     found = sorted(asyncio.run(work()).items())

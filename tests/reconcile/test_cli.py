@@ -19,7 +19,7 @@ from rlmm_daemon.cli import reconcile
 from rlmm_daemon.cli.group import main as rlmm
 from rlmm_daemon.codec import marker
 from rlmm_daemon.config import load
-from rlmm_daemon.reconcile import control, listing, quarantine
+from rlmm_daemon.reconcile import control, listing, lives, quarantine
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest
 from rlmm_daemon.reconcile.summary import Night
@@ -191,20 +191,24 @@ def test_what_is_not_understood_is_a_usage_error(world: World) -> None:
     assert told("run", "--nonsense").exit_code == 2
     assert told("accept-record", 0, 1, SHA, "--config", file).exit_code == 2, "no reason was given"
     assert told("accept-record", "x", 1, SHA, "--reason", "r").exit_code == 2
+    assert told("accept-record", 0, -5, SHA, "--reason", "r").exit_code == 2, "nothing is there"
+    assert told("accept-record", 0, 1, SHA, "--raeson", "r").exit_code == 2
     short = told("accept-record", 0, 1, "abcd", "--reason", "r", "--config", file)
     assert short.exit_code != 0
     assert "64 hexadecimal digits" in short.output + str(short.exception)
     assert told("restore").exit_code == 2
 
 
-def test_a_record_is_accepted_in_both_forms(world: World) -> None:
+@pytest.mark.parametrize("offset", [17, lives.FINISHED])
+def test_a_record_is_accepted_in_both_forms(world: World, offset: int) -> None:
+    """One within a snapshot is named by an offset that comes before all others."""
     file = configured(world)
-    words = ("accept-record", 3, 17, SHA, "--reason", "seen: a test's", "--config", file)
+    words = ("accept-record", 3, offset, SHA, "--reason", "seen: a test's", "--config", file)
     people = told(*words)
     assert people.exit_code == 0, people.output
-    assert people.stdout == "accepted the record at offset 17 of metadata partition 3\n"
+    assert people.stdout == f"accepted the record at offset {offset} of metadata partition 3\n"
     machines = json.loads(told(*words, "--json").stdout)
-    assert (machines["offset"], machines["sha256"], machines["reason"]) == (17, SHA, words[5])
+    assert (machines["offset"], machines["sha256"], machines["reason"]) == (offset, SHA, words[5])
     kept = json.loads((world.home / "remote" / control.ACCEPTED_KEY).read_text())
     assert len(kept["records"]) == 1, "again is harmless"
 
@@ -222,8 +226,10 @@ def test_manifests_are_listed_and_restored_in_both_forms(world: World) -> None:
     made = Manifest(run="r", fence=1, created_ms=NOW, entries=(gone, kept))
     place = f"{quarantine.MANIFESTS}r-001.json".removeprefix("_rlmm/")
     world.write_control(place, control.encode(made))
+    before = {*(world.home / "remote").rglob("*")}
     shown = told("manifests", "--config", file)
     assert shown.exit_code == 0, shown.output
+    assert {*(world.home / "remote").rglob("*")} == before, "a list makes nothing"
     assert "r-001.json" in shown.stdout
     assert json.loads(told("manifests", "--config", file, "--json").stdout)["r-001.json"]
     back = told("restore", "r-001.json", "--config", file)
