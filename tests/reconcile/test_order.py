@@ -11,7 +11,7 @@ from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.ports.event_log import LogIdentity
-from rlmm_daemon.reconcile import control, executing, log_reading
+from rlmm_daemon.reconcile import control, executing, log_reading, sources
 from rlmm_daemon.reconcile.last_look import LastLook, Refused
 from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.night import Run
@@ -32,6 +32,46 @@ class Frame:
 
     def parquet(self, path: str) -> None:
         self._told.append(path.rpartition("/")[2])
+
+
+class Stop(Exception):
+    """Ends a run where a test has seen enough."""
+
+
+def test_the_storage_is_listed_before_the_log_is_asked_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other way round all that was copied between the two would have no event."""
+    told: list[str] = []
+
+    def tells(name: str, step: Any) -> Any:
+        def telling(*given: Any, **more: Any) -> Any:
+            told.append(name)
+            return step(*given, **more)
+
+        return telling
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    world = World(tmp_path, NOW)
+    world.write_log()
+    config = ReconcileConfig(output=Output(directory=str(tmp_path / "out")))
+    daemon = load(world.write_local())
+    run = Run(None, config, daemon, execute=False, now_ms=NOW, progress=lambda _stage: None)
+    presences = tells("daemons", control.read_presences)
+    monkeypatch.setattr(control, "read_presences", presences)
+    monkeypatch.setattr(sources, "objects", lambda *_: Frame(told))
+    monkeypatch.setattr(run, "_list_uploads", tells("uploads", nothing))
+    monkeypatch.setattr(log_reading, "view", tells("ends", log_reading.view))
+    monkeypatch.setattr(sources, "events", tells("log", stop))
+    with pytest.raises(Stop):
+        run.whole()
+    assert told == ["daemons", "objects", "uploads", "ends", "log"]
+
+
+async def nothing(_roots: list[str]) -> None:
+    pass
 
 
 def test_objects_are_asked_for_before_the_logs_tail(
