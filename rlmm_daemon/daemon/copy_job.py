@@ -391,8 +391,9 @@ class CopyJob:
             cause.fields["rolled_back"] = True
 
     def _deadline(self) -> None:
-        seconds = self._tools.options.deadline_seconds
-        self.stop(TimedOut(f"the copy took more than {seconds:g} s"))
+        seconds, done = self._tools.options.deadline_seconds, self.progress
+        came = f"{done.phase}, {done.bytes_done} of {done.bytes_total} bytes stored"
+        self.stop(TimedOut(f"the copy took more than {seconds:g} s: {came}"))
 
     def _watch(self, timers: list[asyncio.TimerHandle], floor: ProgressFloor) -> None:
         """Look again and again whether the storage is too slow, while it is the storage's turn."""

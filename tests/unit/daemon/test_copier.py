@@ -395,11 +395,14 @@ async def test_bytes_that_were_sent_for_nothing_count_for_the_floor(world, looke
 
 
 async def test_a_copy_that_only_waits_for_its_own_side_has_its_deadline(world):
-    async def step(*_: object) -> None:
+    async def step(progress: Progress, _: Calls) -> None:
+        progress.bytes_total = 9_000
+        progress.moved(7_000)
         await asyncio.sleep(PATIENCE_SECONDS)
 
     outcome = await copied_while(world, replace(FLOOR, deadline_seconds=0.5), step)
     assert isinstance(outcome, TimedOut)
+    assert "upload, 7000 of 9000 bytes" in outcome.message, "how far it came tells why"
 
 
 async def test_a_broker_driven_copy_writes_no_metadata(world):

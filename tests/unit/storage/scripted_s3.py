@@ -88,19 +88,22 @@ class StoringS3(ScriptedS3):
 
     async def _upload_part(self, *, Key: str, PartNumber: int, Body: Any, **_: Any) -> Any:
         await self.on_part(Key, PartNumber)
-        body = b""
-        async for piece in Body:
-            await self.link.take(len(piece))
-            body += piece
-        self.parts.setdefault(Key, {})[PartNumber] = body
+        self.parts.setdefault(Key, {})[PartNumber] = await self._received(Body)
         return ok(ETag=f"{PartNumber}")
+
+    async def _received(self, body: Any) -> bytes:
+        found = b""
+        async for piece in body:
+            await self.link.take(len(piece))
+            found += piece
+        return found
 
     def _complete(self, *, Key: str, **_: Any) -> Any:
         self._keep(Key, b"".join(body for _, body in sorted(self.parts.pop(Key).items())))
         return ok()
 
     async def _put(self, *, Key: str, Body: Any, **_: Any) -> Any:
-        self._keep(Key, Body and b"".join([piece async for piece in Body]))
+        self._keep(Key, Body and await self._received(Body))
         return ok()
 
     def _keep(self, key: str, body: bytes) -> None:

@@ -13,6 +13,7 @@ from rlmm_daemon.adapters.storage.s3 import Rates
 from rlmm_daemon.adapters.storage.s3.options import MIB
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import Reader
+from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.contract.storage import Buffer
 from tests.simulation.loop import SimLoop, ended
@@ -171,6 +172,34 @@ def test_a_copy_that_waits_for_the_rate_waits_for_no_storage():
             assert progress.call_in_flight == "PutObject .log (30 s)"
             assert progress.calls is not None
             assert progress.calls.waited_seconds < 0.1
+        await storage.close()
+
+    in_virtual_time(main())
+
+
+@pytest.mark.usefixtures("no_threads")
+@pytest.mark.parametrize("threshold", [1, 9 * MIB], ids=["in parts", "in one"])
+def test_a_wait_for_the_rate_is_no_time_of_a_calls_own(threshold):
+    """The deadline is the storage's: a limit of ours, however low, must not make copies fail."""
+
+    async def main() -> None:
+        s3 = StoringS3()
+        storage = storage_on(
+            s3,
+            part_size_bytes=MIB,
+            multipart_threshold_bytes=threshold,
+            rates=Rates(copy_bytes_per_second=2048),
+            call_timeout=5.0,
+            attempts_max=1,
+        )
+        rows = [(ObjectKind.LOG, "a.log", Buffer(bytes(4 * MIB)))]
+        await storage.put_segment(rows, progress=Progress())
+        assert asyncio.get_running_loop().time() > 1_000
+        s3.link.set_rate(2048)
+        storage.set_rates(Rates())
+        with pytest.raises(StorageUnavailable) as failure:
+            await storage.put_segment(rows, progress=Progress())
+        assert failure.value.fields["reason"] == "timeout", "the storage's own time is bounded"
         await storage.close()
 
     in_virtual_time(main())

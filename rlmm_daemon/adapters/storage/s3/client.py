@@ -90,6 +90,7 @@ class Client:
         size: int = 0,
         attempts_max: int | None = None,
         on_uncertain: Callable[[], None] = lambda: None,
+        on_attempt: Callable[[asyncio.Timeout], None] = lambda _: None,
     ) -> T:
         """Run `work` at the rim; `size` are the bytes it moves. Through `reads` unless told else.
 
@@ -103,6 +104,7 @@ class Client:
             seconds=self.options.call_seconds(size),
             attempts_max=attempts_max or self.options.attempts_max,
             on_uncertain=on_uncertain,
+            on_attempt=on_attempt,
         )
         return await self.rim.run(call, gate or self.reads, work)
 

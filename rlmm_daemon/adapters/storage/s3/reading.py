@@ -103,6 +103,7 @@ class Body:
         self._call: Call | None = None
         self._patience: asyncio.Timeout | None = None
         self._patience_seconds = 0.0
+        self._deadline: asyncio.Timeout | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: Since when the peer owes us something; None while we owe it a block.
         self._since: float | None = None
@@ -112,12 +113,15 @@ class Body:
     def __len__(self) -> int:
         return self._size
 
-    def watch(self, call: Call, patience: asyncio.Timeout, seconds: float) -> None:
+    def watch(
+        self, call: Call, patience: asyncio.Timeout, seconds: float, deadline: asyncio.Timeout
+    ) -> None:
         """Let `patience` run out once the socket took nothing, or no answer came, for so long.
 
-        `call` is told whose turn it is: the peer's, or ours to bring a block.
+        `call` is told whose turn it is: the peer's, or ours to bring a block. The whole attempt's
+        `deadline` is put off by what is waited for the rate: that is no time of the storage's.
         """
-        self._call = call
+        self._call, self._deadline = call, deadline
         self._patience, self._patience_seconds = patience, seconds
         self._timer = self._loop.call_later(seconds, self._look)
 
@@ -135,7 +139,7 @@ class Body:
         self._ours()
         try:
             async for block in self._blocks():
-                await self._rate.take(len(block))
+                await self._allowed(len(block))
                 if self._over:
                     raise ConnectionResetError("the call is over")
                 self._theirs()
@@ -149,6 +153,21 @@ class Body:
             raise
         # Everything was taken: now for the answer.
         self._theirs()
+
+    async def _allowed(self, size: int) -> None:
+        """Return when the rate lets so many bytes go."""
+        deadline = self._deadline
+        if not self._rate.bytes_per_second or deadline is None or deadline.expired():
+            return await self._rate.take(size)
+        due = deadline.when()
+        assert due is not None, "every attempt has a deadline"
+        left = due - self._loop.time()
+        deadline.reschedule(None)
+        try:
+            await self._rate.take(size)
+        finally:
+            if not self._over:  # else the deadline may be over as well
+                deadline.reschedule(self._loop.time() + left)
 
     def _ours(self) -> None:
         self._since = None

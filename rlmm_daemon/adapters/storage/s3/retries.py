@@ -150,11 +150,13 @@ class Call:
     #: S3's name of the operation.
     name: str
     key: str = ""
-    #: The whole of one attempt.
+    #: The whole of one attempt, apart from what it asks for at `on_attempt`.
     seconds: float
     attempts_max: int
     #: Told of each attempt that failed and may have taken effect.
     on_uncertain: Callable[[], None] = lambda: None
+    #: Given each attempt's deadline, to put it off while the attempt waits for ourselves.
+    on_attempt: Callable[[asyncio.Timeout], None] = lambda _: None
 
 
 class Credentials(Protocol):
@@ -216,7 +218,8 @@ class Rim:
     ) -> tuple[T] | Verdict:
         try:
             # The gate's wait is bounded by the deadlines of those inside, not by ours.
-            async with gate.turn(), asyncio.timeout(call.seconds):
+            async with gate.turn(), asyncio.timeout(call.seconds) as deadline:
+                call.on_attempt(deadline)
                 result = await work()
         except asyncio.CancelledError:
             call.on_uncertain()

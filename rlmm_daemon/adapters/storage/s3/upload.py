@@ -60,6 +60,16 @@ class _Multipart:
     crc32c: dict[int, int] = field(default_factory=dict)
 
 
+class _Attempt:
+    """The attempt of a call that is being made."""
+
+    deadline: asyncio.Timeout
+
+    def began(self, deadline: asyncio.Timeout) -> None:
+        """Keep the deadline of this one."""
+        self.deadline = deadline
+
+
 class SegmentUpload:
     """One `put_segment`."""
 
@@ -108,6 +118,7 @@ class SegmentUpload:
         """Store a whole object in one call."""
         kind, key, source = row
         first: list[int] = []
+        attempt = _Attempt()
 
         async def put() -> None:
             before = version_of(source)
@@ -120,6 +131,7 @@ class SegmentUpload:
             await self._send(
                 f"PutObject {kind.value}",
                 body,
+                attempt,
                 lambda: self._client.s3.put_object(
                     **self._client.where(key),
                     **self._client.as_written(),
@@ -130,7 +142,12 @@ class SegmentUpload:
 
         async with self._slot():
             await self._client.call(
-                "PutObject", put, gate=self._client.writes, key=key, size=source.size
+                "PutObject",
+                put,
+                gate=self._client.writes,
+                key=key,
+                size=source.size,
+                on_attempt=attempt.began,
             )
         stored = await self._verified(kind, key, source.size, first[0])
         self._progress.parts_done += 1
@@ -198,16 +215,22 @@ class SegmentUpload:
         kind, key, source = row
         offset = (number - 1) * upload.part_size
         size = min(upload.part_size, source.size - offset)
+        attempt = _Attempt()
 
         async def send() -> None:
             crc32c, body = await self._read(source, offset, size)
             if upload.crc32c.setdefault(number, crc32c) != crc32c:
                 raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
-            await self._send_part(upload, kind, number, body)
+            await self._send_part(upload, kind, number, body, attempt)
 
         async with self._slot():
             await self._client.call(
-                "UploadPart", send, gate=self._client.writes, key=key, size=size
+                "UploadPart",
+                send,
+                gate=self._client.writes,
+                key=key,
+                size=size,
+                on_attempt=attempt.began,
             )
         self._progress.parts_done += 1
 
@@ -222,12 +245,13 @@ class SegmentUpload:
             self._tools.slots.release()
 
     async def _send_part(
-        self, upload: _Multipart, kind: ObjectKind, number: int, body: Body
+        self, upload: _Multipart, kind: ObjectKind, number: int, body: Body, attempt: _Attempt
     ) -> None:
         checksum = checksum_text(upload.crc32c[number])
         answer = await self._send(
             f"UploadPart {number} {kind.value}",
             body,
+            attempt,
             lambda: self._client.s3.upload_part(
                 **self._client.where(upload.key),
                 UploadId=upload.upload_id,
@@ -314,12 +338,15 @@ class SegmentUpload:
     def _body(self, size: int, blocks: Callable[[], AsyncIterator[bytes]]) -> Body:
         return Body(size, blocks, rate=self._tools.rate, on_bytes=self._progress.moved)
 
-    async def _send(self, name: str, body: Body, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _send(
+        self, name: str, body: Body, attempt: _Attempt, call: Callable[[], Awaitable[Any]]
+    ) -> Any:
         try:
             # aiohttp bounds the wait for an answer, not the wait for the socket to take our bytes.
             with self._calls.made(name) as made:
                 async with asyncio.timeout(None) as patience:
-                    body.watch(made, patience, self._client.options.read_timeout)
+                    seconds = self._client.options.read_timeout
+                    body.watch(made, patience, seconds, attempt.deadline)
                     return await call()
         except BaseException as error:
             body.take_back()
