@@ -9,9 +9,11 @@
 Format 1 had fewer facts in its directory, so its files are read whole; format 2 is written.
 """
 
+import errno
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from mmap import PAGESIZE
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -44,6 +46,8 @@ _END_MAGIC: Final = b"RLMMSEND"
 _HEADER: Final = struct.Struct("<8sIII4x")
 _TRAILER: Final = struct.Struct("<QQI4x8s")
 _STATES: Final = 3
+#: Linux' MADV_POPULATE_READ; of pages that would end whoever looks at them it says EFAULT.
+_POPULATE_READ: Final = 22
 _T = TypeVar("_T")
 
 #: A file's bytes, read or mapped: a slice of either is `bytes`.
@@ -212,6 +216,7 @@ def decode_header(buffer: "bytes | mmap") -> tuple[Header, int]:
         ChecksumMismatch: the header is damaged.
         Malformed: not a snapshot, or cut short.
     """
+    bring_in(buffer, 0, _HEADER.size)
     if len(buffer) < _HEADER.size or buffer[: len(_MAGIC)] != _MAGIC:
         raise Malformed("not a snapshot file")
     _, version, size, crc = _HEADER.unpack_from(buffer)
@@ -221,6 +226,7 @@ def decode_header(buffer: "bytes | mmap") -> tuple[Header, int]:
             format=version,
         )
     behind = _HEADER.size + size + -size % ALIGNMENT
+    bring_in(buffer, 0, behind)
     body = buffer[_HEADER.size : _HEADER.size + size]
     if crc != crc32c(crc32c(0, _HEADER.pack(_MAGIC, version, size, 0)), body):
         raise ChecksumMismatch("the snapshot's header is damaged")
@@ -257,7 +263,9 @@ def check_table(buffer: "bytes | mmap", entry: Entry) -> None:
 
     Raises:
         ChecksumMismatch: it is damaged.
+        Malformed: the disk does not give it.
     """
+    bring_in(buffer, entry.at, entry.size)
     crc = 0
     for at in range(entry.at, entry.at + entry.size, PIECE_BYTES_MAX):
         crc = crc32c(crc, buffer[at : min(at + PIECE_BYTES_MAX, entry.at + entry.size)])
@@ -274,12 +282,32 @@ def judge_table(entry: Entry, crc: int) -> None:
         raise ChecksumMismatch(f"the table of {entry.topic}-{entry.partition} is damaged")
 
 
+def bring_in(buffer: "bytes | mmap", at: int, size: int) -> None:
+    """Have the kernel read a part of a mapped file, before anybody looks at it.
+
+    A page that it cannot give, since the file was cut short or its disk has a bad sector, would end
+    the process that looks at it. Kernels before 5.14 cannot be asked.
+
+    Raises:
+        Malformed: it cannot give all of it.
+    """
+    if isinstance(buffer, bytes) or at >= len(buffer):
+        return
+    begin = at - at % PAGESIZE
+    try:
+        buffer.madvise(_POPULATE_READ, begin, min(at + size, len(buffer)) - begin)
+    except OSError as error:
+        if error.errno == errno.EFAULT:
+            raise Malformed(f"the disk does not give the snapshot's byte {at}") from error
+
+
 def decode_file(buffer: "bytes | mmap") -> tuple[Header, list[PartitionTable]]:
     """Return all that a file of any known format holds; every byte of it is checked.
 
     Raises:
         UnsupportedProtocol, ChecksumMismatch, Malformed: as `decode_header`, for every part.
     """
+    bring_in(buffer, 0, len(buffer))
     header, at = decode_header(buffer)
     tables = []
     entries: Sequence[Entry | _EntryUncounted] = (
@@ -310,6 +338,7 @@ def _encode_header(header: Header) -> bytes:
 def _trailer(buffer: "bytes | mmap") -> tuple[int, int, int]:
     if len(buffer) < _HEADER.size + _TRAILER.size:
         raise Malformed("the snapshot is cut short")
+    bring_in(buffer, len(buffer) - _TRAILER.size, _TRAILER.size)
     at, size, crc, _ = _TRAILER.unpack_from(buffer, len(buffer) - _TRAILER.size)
     # Packed anew, so that the padding counts too.
     exact = buffer[len(buffer) - _TRAILER.size :] == _TRAILER.pack(at, size, crc, _END_MAGIC)
@@ -320,6 +349,7 @@ def _trailer(buffer: "bytes | mmap") -> tuple[int, int, int]:
 
 def _directory(buffer: "bytes | mmap", kind: type[_T]) -> list[_T]:
     at, size, crc = _trailer(buffer)
+    bring_in(buffer, at, size)
     encoded = buffer[at : at + size]
     if crc32c(0, encoded) != crc:
         raise ChecksumMismatch("the snapshot's directory is damaged")

@@ -47,6 +47,9 @@ HEAD_BYTES: Final = 32
 #: Over so many rows, a look for whole copies that came to nothing is not repeated among them.
 _LOOKED_IN_VAIN_MAX: Final = 16
 
+#: Events noted while a snapshot is written; with more it is not moved on to.
+JOURNAL_EVENTS_MAX: Final = 100_000
+
 _ENVELOPE_BYTES: Final = 3
 _ADD: Final = b"\x01\x00\x00"
 _UPDATE: Final = b"\x01\x01\x00"
@@ -96,6 +99,7 @@ class Fold:
         self.eager = False
         #: While not None: the events by user partition since a snapshot was drawn.
         self.journal: Journal | None = None
+        self._journal_from = 0
         #: Passed-over records by reason, rejected events by error name, since this fold was made.
         self.unreadable: dict[str, int] = {}
         self.rejected: dict[str, int] = {}
@@ -123,7 +127,13 @@ class Fold:
         outcome = self._apply(offset, value)
         if self.journal is not None and not isinstance(outcome, Unreadable):
             self.journal.setdefault(outcome.partition, []).append((offset, outcome.value))
+            if offset - self._journal_from >= JOURNAL_EVENTS_MAX:
+                self.journal = None  # the disk may hang: then the next snapshot is moved on to
         return outcome
+
+    def keep_journal(self) -> None:
+        """Note what is applied from here on, up to `JOURNAL_EVENTS_MAX` events."""
+        self.journal, self._journal_from = {}, self.position
 
     def apply_run(
         self,

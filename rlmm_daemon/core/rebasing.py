@@ -21,10 +21,12 @@ def rebase(fold: Fold, image: Image, stays: Callable[[TopicIdPartition], bool]) 
     """Move a fold onto `image`, a step at a time; the caller may apply events in between.
 
     `fold.journal` has everything that was applied since the image was drawn. `stays` says which
-    user partitions are in use: they stay awake, as do those with events in the journal.
+    user partitions are in use: they stay awake, as do those with events in the journal. Where the
+    journal was full it ends: who has not moved yet stays on the snapshot before.
     """
-    assert fold.journal is not None, "events were noted since the image was drawn"
     for number, entry in enumerate(image.entries):
+        if fold.journal is None:
+            return
         partition = entry.user_partition
         present = fold.partitions.peek(partition)
         assert present is not None, "what a snapshot has is never forgotten"

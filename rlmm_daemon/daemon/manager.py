@@ -28,6 +28,7 @@ from rlmm_daemon.core.readiness import (
     not_sure,
     permit,
 )
+from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.assignment import Assignment, from_file
 from rlmm_daemon.daemon.bell import Bell
@@ -41,6 +42,7 @@ from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions, Snapshotter
 from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import (
     ConfigError,
     Draining,
@@ -160,6 +162,7 @@ class Manager:
                 group.create_task(self.fleet.keep_targets(), name="fleet.targets")
                 group.create_task(self.fleet.keep_positions(), name="fleet.positions")
                 group.create_task(self._keep_announced(), name="assignment.persist")
+                group.create_task(self.snapshotter.keep_checked(), name="snapshotter.asked")
                 group.create_task(
                     self.snapshotter.run(lambda: list(self.fleet.followers.values())),
                     name="snapshotter",
@@ -286,7 +289,7 @@ class Manager:
         """
         known = self._serving.get(partition)
         if known is not None and known.answers_hits and self.fleet.whole_failure is None:
-            cache = known.fold.partitions.get(partition)
+            cache = known.fold.partitions.awake(partition)
             if cache is not None:
                 hit = cache.lookup(epoch, offset)
                 if hit is not None:
@@ -378,7 +381,22 @@ class Manager:
             allowed is Permit.POSITIVE_ONLY and question is not Question.LOOKUP
         ):
             raise self._not_ready(follower, partition)
+        if self._being_read(follower, partition):
+            raise NotReady(
+                f"the snapshot's table of {partition} is being read through",
+                state=PartitionState.REPLAYING.value,
+                metadata_partition=follower.partition,
+                lag=follower.lag,
+            )
         return follower, allowed
+
+    def _being_read(self, follower: Follower, partition: TopicIdPartition) -> bool:
+        """Whether a long table has to be read through first, which a thread begins to do."""
+        held = follower.fold.partitions.peek(partition)
+        if not isinstance(held, Sleeping) or not held.is_long_unread:
+            return False
+        self.snapshotter.check_soon(follower, held)
+        return True
 
     def _gate(self, partition: TopicIdPartition) -> None:
         if not self.assignment.gate_open:
@@ -674,6 +692,7 @@ class Manager:
         with follow_set.keep(metadata_partition):
             if on_demand or caller is Caller.OPERATOR:
                 await self._until_writable(metadata_partition, timeout_seconds)
+            await self._until_read(metadata_partition, event.partition, timeout_seconds)
             left = timeout_seconds - (self.clock.monotonic() - started)
             writer = self.fleet.writer(metadata_partition, group)
             return await writer.write(
@@ -697,7 +716,22 @@ class Manager:
         if self._group is None:
             raise Draining("the daemon stops; nothing was begun")
         follower = self._judge(event.partition)
+        if self._being_read(follower, event.partition):
+            raise MustWait
         return follower.writer.begin(event, value, lambda: follower.fold, timeout_seconds, tell)
+
+    async def _until_read(
+        self, number: MetadataPartition, partition: TopicIdPartition, timeout_seconds: float
+    ) -> None:
+        """Return once a long table of this partition was read through, or could not be in time."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while (follower := self.fleet.followers.get(number)) is not None:
+                    if not self._being_read(follower, partition):
+                        return
+                    await follower.changed.wait()
+        except TimeoutError:
+            return
 
     def _judge(self, partition: TopicIdPartition) -> Follower:
         """Return the follower whose fold may judge a write."""

@@ -1,7 +1,8 @@
 """Snapshot files: one per metadata partition and generation, newest first, the one before kept.
 
 A file is written under a temporary name, synced, renamed, and its directory synced; an unreadable
-one is set aside as `.rejected`. Whether a readable one may be used is the follower's question.
+one is set aside as `.rejected`, and the newest of those kept for whoever wants to see it. Whether a
+readable one may be used is the follower's question.
 """
 
 import asyncio
@@ -36,6 +37,7 @@ from rlmm_daemon.ports.disk import Disk, DiskFile
 from rlmm_daemon.ports.event_log import LogIdentity
 
 GENERATIONS_KEPT: Final = 2
+REJECTED: Final = ".rejected"
 _NAME: Final = re.compile(r"(\d+)-(\d{10})\.snapshot")
 
 logger = structlog.get_logger(__name__)
@@ -132,7 +134,7 @@ class SnapshotStore:
         self.rejected += 1
         logger.warning("snapshot rejected, the log is replayed instead", path=path, why=why)
         with suppress(FileNotFoundError):  # a newer one may have taken its place
-            await self._disk.rename(path, f"{path}.rejected")
+            await self._disk.rename(path, path + REJECTED)
         await self._disk.fsync_directory(self._directory)
 
     async def read_through(self, image: Image, numbers: Collection[int]) -> None:
@@ -219,6 +221,7 @@ class SnapshotStore:
         await self._disk.fsync_directory(self._directory)
         for _, name in generations[self._keep - 1 :]:
             await self._disk.remove(f"{self._directory}/{name}")
+        await self._forget_rejected(partition)
         return WrittenSnapshot(
             metadata_partition=partition,
             path=path,
@@ -226,6 +229,14 @@ class SnapshotStore:
             bytes=size,
             seconds=self._clock.monotonic() - started,
         )
+
+    async def _forget_rejected(self, partition: MetadataPartition) -> None:
+        """Remove what was set aside of a partition, but for the newest: each is a whole file."""
+        ours = f"{partition}-"
+        names = await self._disk.list(self._directory)
+        mine = sorted(each for each in names if each.startswith(ours) and each.endswith(REJECTED))
+        for name in mine[:-1]:
+            await self._disk.remove(f"{self._directory}/{name}")
 
     async def remove_all(self) -> None:
         """Remove every snapshot, durably: the log that they were taken of is given up."""

@@ -5,6 +5,7 @@ import gc
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import structlog
@@ -12,6 +13,8 @@ import structlog
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.core.rebasing import rebase
+from rlmm_daemon.core.user_partitions import Image, Sleeping
+from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.snapshots import SnapshotStore, WrittenSnapshot
@@ -20,6 +23,8 @@ from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
 
 POLL_SECONDS: Final = 1.0
+#: Of one snapshot's tables, what is read through at each turn: all of most snapshots.
+CHECKED_BYTES: Final = 16 * 1024 * 1024
 #: After a failed snapshot the next one waits as long as after a written one, and at least this.
 AGAIN_SECONDS_MIN: Final = 30.0
 #: Put aside by one metadata partition, this much is always fine.
@@ -59,6 +64,9 @@ class Snapshotter:
         #: One snapshot at a time: they share the disk and the temporary memory.
         self._one = asyncio.Lock()
         self.failures = 0
+        #: Tables that somebody waits for, by the snapshot that has them.
+        self._asked: dict[Image, tuple[Follower, set[int]]] = {}
+        self._asking = Bell()
 
     async def run(self, followers: Callable[[], Collection[Follower]]) -> None:
         """Write what is due, for ever; a disk that fails is tried again at the next turn."""
@@ -69,6 +77,28 @@ class Snapshotter:
                     await self.check(follower)
                     if self._due(follower):
                         await self.try_write(follower)
+
+    def check_soon(self, follower: Follower, sleeping: Sleeping) -> None:
+        """Have a table read through at once; `follower.changed` rings when that is done."""
+        _, numbers = self._asked.setdefault(sleeping.image, (follower, set()))
+        numbers.add(sleeping.number)
+        self._asking.ring()
+
+    async def keep_checked(self) -> None:
+        """Read through what somebody waits for, for ever."""
+        while True:
+            while not self._asked:
+                await self._asking.wait()
+            image, (follower, numbers) = self._asked.popitem()
+            with blame(follower.partition), suppress(NotReady):
+                try:
+                    await self._judge(follower, image, numbers)
+                except OSError as error:
+                    logger.warning("snapshot not readable", path=image.path, error=str(error))
+                    # Nobody waits for a disk that may not come back: it is mapped after all.
+                    for number in numbers:
+                        await self._judge(follower, image, [number], touch=True)
+            follower.changed.ring()
 
     def _due(self, follower: Follower) -> bool:
         advanced = follower.applied_since_snapshot
@@ -122,7 +152,7 @@ class Snapshotter:
                         pieces.append(piece)
                     await asyncio.sleep(0)
                 follower.applied_since_snapshot = 0
-                fold.journal = {}
+                fold.keep_journal()
             written = None
             try:
                 written = await self._write_down(follower, fold, next_offset, pieces)
@@ -158,6 +188,9 @@ class Snapshotter:
 
     async def _move(self, follower: Follower, fold: Fold, written: WrittenSnapshot) -> None:
         """Make the fold stand on the snapshot, so that what changed before takes no memory."""
+        if fold.journal is None:
+            logger.warning("snapshot not taken up", path=written.path, error="it took too long")
+            return
         try:
             image = await self._store.opened(written.path)
         except (OSError, CorruptError, Malformed) as error:
@@ -178,26 +211,38 @@ class Snapshotter:
         gc.freeze()  # what stays is not walked again
 
     async def check(self, follower: Follower) -> None:
-        """Read one more table of a follower's snapshot through, if any is left."""
-        with suppress(NotReady, OSError):  # then it is checked when it is looked at
-            await self._read_through(follower, 1)
+        """Read some more tables of a follower's snapshot through, if any are left."""
+        with suppress(NotReady, OSError):  # then they are checked when they are looked at
+            await self._read_through(follower, CHECKED_BYTES)
 
     async def _read_through(self, follower: Follower, at_most: int | None = None) -> None:
-        """Read tables through that nobody looked at yet.
+        """Read tables through that nobody looked at yet, until that were so many bytes.
 
         Raises:
             OSError: the disk failed.
             NotReady: a table is damaged; the follower was told and starts over.
         """
         fold = follower.fold
-        image, numbers = fold.image, _unread(fold)[:at_most]
+        image, numbers = fold.image, _unread(fold)
         if image is None or image.path is None or not numbers:
             return
+        if at_most is not None:
+            sizes = accumulate(image.entries[number].size for number in numbers)
+            numbers = numbers[: 1 + sum(size < at_most for size in sizes)]
+        await self._judge(follower, image, numbers)
+
+    async def _judge(
+        self, follower: Follower, image: Image, numbers: Collection[int], *, touch: bool = False
+    ) -> None:
         try:
-            await self._store.read_through(image, numbers)
+            if touch:
+                for number in numbers:
+                    image.table(number)
+            else:
+                await self._store.read_through(image, numbers)
         except (CorruptError, Malformed) as error:
-            if follower.fold is fold:
-                fold.partitions.damaged(image, error.message)
+            if follower.fold.image is image:
+                follower.fold.partitions.damaged(image, error.message)
             raise NotReady(error.message, state="replaying") from error
 
 

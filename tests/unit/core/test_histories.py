@@ -9,6 +9,7 @@ from rlmm_daemon.codec import records, snapshot
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core import common_events, sealing, unsealing
+from rlmm_daemon.core import fold as fold_module
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Deferred, Repeated
@@ -569,6 +570,28 @@ def test_what_was_written_to_much_since_a_snapshot_stays_as_it_is(since):
     assert [world.look(0, 10 * n) for n in everything] == everything
     _, world.fold = unsealing.in_place(snapshot_of(world.fold))
     assert world.listed(0) == everything
+
+
+def test_where_the_journal_was_full_the_rest_stays_on_the_snapshot_before(monkeypatch):
+    monkeypatch.setattr(fold_module, "JOURNAL_EVENTS_MAX", 4)
+    world = World()
+    world.upload(0, 0, 9)
+    bar = TopicIdPartition(TOPIC_ID, "bar", 0)
+    world.put(add(1, 0, 9, partition=bar), update(1, FINISHED, partition=bar))
+    _, other = unsealing.in_place(snapshot_of(world.fold))
+    assert other.image is not None
+    world.fold.keep_journal()
+    moving = rebase(world.fold, other.image, lambda _: True)
+    next(moving)
+    caches = [world.fold.partitions[entry.user_partition] for entry in other.image.entries]
+    for n in range(2, 6):
+        world.upload(n, 10 * n, 10 * n + 9)
+    assert world.fold.journal is None
+    assert list(moving) == []
+    assert [cache.segments.sealed is not None for cache in caches] == [True, False]
+    assert world.fold.image is None
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    assert world.listed(0) == [0, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

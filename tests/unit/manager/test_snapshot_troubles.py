@@ -3,11 +3,15 @@
 import asyncio
 import errno
 import os
+from mmap import PAGESIZE
 from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.disk import LocalFile
+from rlmm_daemon.adapters.disk import LocalFile, _map
+from rlmm_daemon.core import fold as fold_module
+from rlmm_daemon.core import sealing, unsealing, user_partitions
+from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.daemon import snapshots, snapshotter
 from rlmm_daemon.daemon.bell import Bell
@@ -16,10 +20,20 @@ from rlmm_daemon.daemon.crash_guard import blamed
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
-from rlmm_daemon.domain.errors import NotReady, StorageFull
+from rlmm_daemon.daemon.writer import MustWait
+from rlmm_daemon.domain.errors import Malformed, NotReady, StorageFull
 from rlmm_daemon.domain.ids import TopicIdPartition
-from tests.unit.manager.events import NEIGHBOUR, TP, of, segment_id, until
-from tests.unit.manager.test_mapped import NEVER, copied, filled, found, segments_of
+from tests.unit.manager.events import NEIGHBOUR, TP, of, segment_id, started, until, updated
+from tests.unit.manager.test_mapped import (
+    BROKER,
+    NEVER,
+    copied,
+    damage,
+    filled,
+    found,
+    segments_of,
+    snapshot_files,
+)
 
 #: Of another metadata partition each.
 _OTHERS = {
@@ -97,6 +111,73 @@ async def test_a_table_on_a_bad_sector_is_replaced_by_the_log(rig, monkeypatch):
         assert segments_of(manager) == 20
 
 
+async def test_a_long_table_is_read_by_a_thread_before_it_is_answered_from(rig, monkeypatch):
+    await filled(rig)
+    monkeypatch.setattr(snapshotter, "POLL_SECONDS", 10**9)  # nothing is checked by the way
+    monkeypatch.setattr(user_partitions, "TOUCHED_BYTES_MAX", 0)
+    going, reads = asyncio.Event(), LocalFile.pread
+
+    async def slow(file: LocalFile, offset: int, length: int) -> bytes:
+        await going.wait()
+        return await reads(file, offset, length)
+
+    monkeypatch.setattr(LocalFile, "pread", slow)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.snapshotter._asking._waiting and manager.followed())
+        (follower,) = manager.followed()
+        await until(lambda: TP in follower.confirmation.confirmed)
+        with pytest.raises(NotReady, match="read through"):
+            found(manager, 55)
+        assert not manager.is_ready(TP)
+        with pytest.raises(MustWait):
+            manager.begin_add(started(20, 200, 209), 30, lambda _: None)
+        async with asyncio.TaskGroup() as tasks:
+            adding = tasks.create_task(manager.add(started(20, 200, 209), BROKER))
+            await asyncio.sleep(0)
+            assert isinstance(follower.fold.partitions.peek(TP), Sleeping)
+            assert not adding.done()
+            going.set()
+            await manager.until_readable(TP, BROKER, 60)
+        assert found(manager, 55) == segment_id(5)
+        assert segments_of(manager) == 21
+        assert follower.fold.image is not None
+        assert len(follower.fold.image.unchecked()) == 1, "the neighbour's"
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_long_table_of_a_disk_that_fails_otherwise_is_mapped_after_all(
+    rig, monkeypatch, damaged
+):
+    await filled(rig)
+    if damaged:
+        damage(snapshot_files(rig)[0], segment_id(3))
+    monkeypatch.setattr(snapshotter, "POLL_SECONDS", 10**9)
+    monkeypatch.setattr(user_partitions, "TOUCHED_BYTES_MAX", 0)
+
+    async def pread(_self: object, _offset: int, _length: int) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(LocalFile, "pread", pread)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        assert [found(manager, 10 * n) for n in range(20)] == [segment_id(n) for n in range(20)]
+        assert manager.snapshots.rejected == damaged
+
+
+async def test_a_damaged_long_table_is_replaced_by_the_log(rig, monkeypatch):
+    await filled(rig)
+    damage(snapshot_files(rig)[0], segment_id(3))
+    monkeypatch.setattr(snapshotter, "POLL_SECONDS", 10**9)
+    monkeypatch.setattr(user_partitions, "TOUCHED_BYTES_MAX", 0)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        assert manager.snapshots.rejected == 1
+        assert [found(manager, 10 * n) for n in range(20)] == [segment_id(n) for n in range(20)]
+
+
 async def test_a_bug_over_one_snapshot_is_blamed_on_its_metadata_partition(rig, monkeypatch):
     monkeypatch.setattr(snapshotter, "POLL_SECONDS", 0.01)
 
@@ -161,6 +242,53 @@ async def test_a_follower_that_ended_leaves_no_snapshot_behind(rig, monkeypatch)
         assert await manager.snapshots._generations(of(TP)) == []
 
 
+async def test_what_is_noted_while_a_snapshot_is_written_has_a_bound(rig, monkeypatch):
+    """A disk that hangs must not fill the memory; the file is good, and the next is moved on to."""
+    monkeypatch.setattr(fold_module, "JOURNAL_EVENTS_MAX", 10)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await copied(manager, 0, 0, 9)
+        follower = manager.fleet.followers[of(TP)]
+        going, writes = asyncio.Event(), manager.snapshots._write_file
+
+        async def slow(path: str, pieces: object) -> int:
+            await going.wait()
+            return int(await writes(path, pieces))
+
+        monkeypatch.setattr(manager.snapshots, "_write_file", slow)
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(manager.snapshotter.write(follower))
+            await until(lambda: follower.fold.journal is not None)
+            for number in range(1, 8):
+                await copied(manager, number, 10 * number, 10 * number + 9)
+            assert follower.fold.journal is None
+            going.set()
+        assert writing.result() is not None
+        before = follower.fold.image
+        assert before is None, "it was not moved on to"
+        assert [found(manager, 10 * n) for n in range(8)] == [segment_id(n) for n in range(8)]
+        assert await manager.snapshotter.write(follower) is not None
+        assert follower.fold.image is not None
+        assert follower.fold.partitions[TP].segments.changed == 0
+        assert [found(manager, 10 * n) for n in range(8)] == [segment_id(n) for n in range(8)]
+
+
+async def test_of_what_was_set_aside_the_newest_alone_is_kept(rig):
+    await filled(rig)
+    (path,) = snapshot_files(rig)
+    others = [path.with_name(f"{n}-000000000{g}.snapshot.rejected") for n, g in ((0, 1), (11, 2))]
+    mine = [path.with_name(f"{of(TP)}-000000000{g}.snapshot.rejected") for g in (3, 4, 5)]
+    for each in (*others, *mine):
+        each.write_bytes(b"damaged")
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        assert await manager.snapshotter.write(manager.fleet.followers[of(TP)]) is not None
+    left = {each.name for each in path.parent.glob("*.rejected")}
+    assert left == {each.name for each in (*others, mine[-1])}
+
+
 async def test_a_snapshot_that_is_asked_for_on_a_full_disk_says_that(rig, monkeypatch):
     async def full(_file: object, _offset: int, _data: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -171,3 +299,29 @@ async def test_a_snapshot_that_is_asked_for_on_a_full_disk_says_that(rig, monkey
         await until(lambda: manager.is_ready(TP))
         with pytest.raises(StorageFull, match="No space left"):
             await Operator(manager).snapshot_now(of(TP))
+
+
+def test_whoever_looks_at_a_file_that_was_cut_short_below_it_lives(tmp_path):
+    """As a bad sector: the kernel says so when it is asked, and ends who is not asking."""
+    fold = Fold(of(TP), 3)
+    for number in range(300):
+        fold.apply(2 * number, started(number, 10 * number, 10 * number + 9))
+        fold.apply(2 * number + 1, updated(number))
+    header = sealing.header_of(fold, cluster_id=None, topic_id=TP.topic_id, created_at_ms=0)
+    path = tmp_path / "0-0000000001.snapshot"
+    path.write_bytes(b"".join(sealing.write_chunks(fold, header)))
+    mapped = _map(str(path))
+    _, laid = unsealing.in_place(mapped)
+    os.truncate(path, PAGESIZE)  # the header is left
+    try:
+        mapped.madvise(22)  # type: ignore[union-attr] # it is a map
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            pytest.skip("this kernel cannot be asked")
+    told = list[str]()
+    laid.partitions.on_damage = told.append
+    with pytest.raises(NotReady, match="does not give"):
+        laid.partitions.get(TP)
+    assert len(told) == 1
+    with pytest.raises(Malformed, match="does not give"):
+        unsealing.in_place(mapped)
