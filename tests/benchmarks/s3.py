@@ -76,7 +76,7 @@ class Bench:
             timeout=300,
         )
         if run.returncode:
-            raise RuntimeError(f"{client}: {run.stderr[-2_000:]}")
+            raise RuntimeError(f"{client}: {run.stderr[:4_000]} ... {run.stderr[-2_000:]}")
         found: dict[str, float] = json.loads(run.stdout)
         return found
 
@@ -300,8 +300,11 @@ def main() -> int:
         running() as server,
     ):
         bench = Bench(server, Path(work), chosen.peers.absolute(), chosen.mib * MIB)
-        rows = [row for name in chosen.only or GROUPS for row in GROUPS[name](bench, chosen.rounds)]
-    console.print(table(rows))
+        rows: list[Row] = []
+        for name in chosen.only or GROUPS:
+            of_group = GROUPS[name](bench, chosen.rounds)
+            console.print(table(of_group))  # at once: a later group may end the run
+            rows += of_group
     console.print(f"kept in {keep(rows, RESULTS).relative_to(REPOSITORY)}")
     return 0
 
