@@ -65,7 +65,8 @@ def snapshotting(path: str, _log_dir: Path, stop: Event) -> None:
 def mutating(path: str, _log_dir: Path, stop: Event) -> None:
     """Add segments to the partition that is asked about and finish them."""
     with closing(daemon.broker(path)) as peer:
-        for number in itertools.count(time.time_ns() // 1_000_000):  # no number of another phase
+        # Behind what another phase added, which was fewer than one in each microsecond.
+        for number in itertools.count(10_000_000 + time.monotonic_ns() // 1_000):
             if stop.is_set():
                 return
             started = daemon.segment(daemon.LARGE, number)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.benchmarks import daemon_restart, scale
+from tests.benchmarks import daemon, daemon_restart, latency, scale
 from tests.benchmarks.curves import draw
 from tests.benchmarks.rows import Row, Scale, table
 from tests.benchmarks.run import GROUPS, keep, measure
+from tests.support.daemon_process import DaemonProcess
 
 
 def test_every_group_measures_something_and_keeps_it(tmp_path: Path):
@@ -56,6 +57,29 @@ def test_the_curves_are_measured_and_drawn(tmp_path: Path):
     assert {row.peer for row in rows} == peers
     drawn = draw({(2_000, 500): found})
     assert drawn.count("<polyline") >= len(scale.CHILDREN)
+
+
+class Soon:
+    """An order to stop that comes when it was asked after so often."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def is_set(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+
+def test_what_keeps_a_daemon_busy_can_do_so_phase_after_phase(tmp_path: Path):
+    settings = {"event_log.partition_count": daemon.PARTITION_COUNT}
+    log = tmp_path / "var" / "state" / "log"
+    daemon.fill(log, {daemon.LARGE: 20, latency.REPLAYED: 20})
+    with DaemonProcess(tmp_path, settings) as process:
+        daemon.until_ready(process.socket_path, [daemon.LARGE])
+        for _ in range(2):
+            for name, busy in latency.PHASES.items():
+                if busy is not None and name != "copying":  # a GiB
+                    busy(process.socket_path, process.log_dir, Soon(3))  # type: ignore[arg-type]
 
 
 def test_a_daemon_that_was_restarted_on_a_snapshot_answers(tmp_path: Path):
