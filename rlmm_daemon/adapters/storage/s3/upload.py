@@ -79,6 +79,8 @@ class SegmentUpload:
         self._calls = progress.calls = Calls(asyncio.get_running_loop().time)
         #: True from the moment at which the `.log` may become visible.
         self._log_sent = False
+        #: Of an attempt that may have stored an object though it failed.
+        self._doubt = False
         #: Held by the one part, or object, of this copy that waits for a place.
         self._turn = asyncio.Lock()
 
@@ -91,13 +93,17 @@ class SegmentUpload:
             async with self._tools.leftovers.writing(self._rows[-1][1]):
                 return await self._stored()
         except BaseException as error:
-            if self._log_sent and not isinstance(error, StorageFull):
+            # Refused by the first call that would have written, nothing of this copy is there.
+            nothing = isinstance(error, StorageFull) and not self._doubt
+            if self._log_sent and not nothing:
                 # It was not verified, so it must not be taken for a copy.
                 await self._tools.leftovers.discard(self._rows[-1][1])
-            if isinstance(error, StorageFull):
-                # Refused by the first call that would have written: nothing of ours is there.
+            if nothing:
                 progress.write_begun = progress.write_begun and progress.parts_done > 0
             raise
+
+    def _doubted(self) -> None:
+        self._doubt = True
 
     async def _stored(self) -> list[StoredObject]:
         last = self._rows[-1]
@@ -147,6 +153,7 @@ class SegmentUpload:
                 gate=self._client.writes,
                 key=key,
                 size=source.size,
+                on_uncertain=self._doubted,
                 on_attempt=attempt.began,
             )
         stored = await self._verified(kind, key, source.size, first[0])
@@ -290,7 +297,11 @@ class SegmentUpload:
                     raise
 
         await self._client.call(
-            "CompleteMultipartUpload", complete, gate=self._client.writes, key=key
+            "CompleteMultipartUpload",
+            complete,
+            gate=self._client.writes,
+            key=key,
+            on_uncertain=self._doubted,
         )
         return await self._verified(kind, key, source.size, crc32c)
 
