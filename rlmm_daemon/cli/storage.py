@@ -131,7 +131,13 @@ def _policy(config: Config, result: ProbeResult) -> dict[str, Any] | None:
     if not denied or not isinstance(config.storage, S3Storage):
         return None
     storage = config.storage
-    return policy(storage.bucket, denied, kms_key_id=storage.sse_kms_key, tags=bool(storage.tags))
+    return policy(
+        storage.bucket,
+        denied,
+        region=storage.region,
+        kms_key_id=storage.sse_kms_key,
+        tags=bool(storage.tags),
+    )
 
 
 def _error(error: RlmmError | None) -> dict[str, Any] | None:

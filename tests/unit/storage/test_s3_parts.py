@@ -295,6 +295,18 @@ def test_a_policy_for_tagged_objects_allows_tagging_where_objects_are_written():
     assert statement["Action"] == ["s3:GetObject"]
 
 
+@pytest.mark.parametrize(
+    ("region", "partition"),
+    [("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov"), ("eu-west-1", "aws")],
+)
+def test_a_policy_is_of_the_regions_own_world_and_names_a_key_whole(region, partition):
+    found = policy("b", ["put"], region=region, kms_key_id="k-1")
+    assert [each["Resource"] for each in found["Statement"]] == [
+        f"arn:{partition}:s3:::b/*",
+        f"arn:{partition}:kms:{region}:*:key/k-1",
+    ]
+
+
 def test_the_policy_on_paper_is_the_one_for_everything_that_the_probe_tries():
     page = (Path(__file__).parents[3] / "docs" / "s3.md").read_text()
     on_paper = json.loads(page.partition("### Policy")[2].partition("```json")[2].split("```")[0])

@@ -190,21 +190,38 @@ class Probe:
 
 
 def policy(
-    bucket: str, steps: Iterable[str], *, kms_key_id: str | None = None, tags: bool = False
+    bucket: str,
+    steps: Iterable[str],
+    *,
+    region: str | None = None,
+    kms_key_id: str | None = None,
+    tags: bool = False,
 ) -> dict[str, Any]:
     """Return the smallest IAM policy that allows these steps of a probe, on objects with `tags`."""
+    arn = f"arn:{_partition(region or '')}"
     wanted = {action for step in steps for action in ACTIONS.get(step, ())}
     if tags and "s3:PutObject" in wanted:
         wanted.add("s3:PutObjectTagging")
     actions = sorted(wanted)
     statements = []
     for actions_of, resource in (
-        ([a for a in actions if a in _ON_BUCKET], f"arn:aws:s3:::{bucket}"),
-        ([a for a in actions if a not in _ON_BUCKET], f"arn:aws:s3:::{bucket}/*"),
+        ([a for a in actions if a in _ON_BUCKET], f"{arn}:s3:::{bucket}"),
+        ([a for a in actions if a not in _ON_BUCKET], f"{arn}:s3:::{bucket}/*"),
     ):
         if actions_of:
             statements.append({"Effect": "Allow", "Action": actions_of, "Resource": resource})
     if kms_key_id and "s3:PutObject" in actions:
         allowed = ["kms:GenerateDataKey", "kms:Decrypt"]
-        statements.append({"Effect": "Allow", "Action": allowed, "Resource": kms_key_id})
+        # A key may be named by its id alone; a policy wants more.
+        named = kms_key_id.startswith("arn:")
+        key = kms_key_id if named else f"{arn}:kms:{region or '*'}:*:key/{kms_key_id}"
+        statements.append({"Effect": "Allow", "Action": allowed, "Resource": key})
     return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _partition(region: str) -> str:
+    """Return which of AWS's separate worlds a region is in; each has names of its own."""
+    for prefix, partition in (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov")):
+        if region.startswith(prefix):
+            return partition
+    return "aws"
