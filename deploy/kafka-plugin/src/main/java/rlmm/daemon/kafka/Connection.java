@@ -20,6 +20,10 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
+import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.Uuid;
+import org.msgpack.core.MessagePacker;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -37,6 +41,8 @@ final class Connection implements AutoCloseable {
     /** So long after it was heard last it is asked, and so long it may take to answer. */
     private static final long BEAT_MS = 3_000;
     private static final long BEAT_TIMEOUT_MS = 10_000;
+    /** Of which a daemon can say, without looking anything up, that it is not ready. */
+    private static final TopicIdPartition NOBODYS = new TopicIdPartition(Uuid.ZERO_UUID, new TopicPartition("-", 0));
     private static final long GREETING_MS = 5_000;
     private static final long LASTING_MS = 1_000;
     private static final long TICK_MS = 20;
@@ -347,12 +353,18 @@ final class Connection implements AutoCloseable {
         lock.lock();
         try {
             if (inFlight.values().stream().anyMatch(call -> !call.isPrompt())) {
-                beat = new Call("status", false, packer -> packer.packArrayHeader(0), BEAT_TIMEOUT_MS);
+                beat = new Call("is_ready", false, Connection::packNobodys, BEAT_TIMEOUT_MS);
                 waiting.addFirst(beat);
             }
         } finally {
             lock.unlock();
         }
+    }
+
+    private static void packNobodys(MessagePacker packer) throws IOException {
+        packer.packArrayHeader(2);
+        Wire.pack(packer, NOBODYS);
+        packer.packLong(BEAT_TIMEOUT_MS);
     }
 
     private boolean idle() {

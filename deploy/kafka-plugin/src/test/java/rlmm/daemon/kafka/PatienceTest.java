@@ -83,6 +83,22 @@ final class PatienceTest {
         }
     }
 
+    /** What is asked every few seconds of each long copy must not make the daemon walk through all it knows. */
+    @Test
+    void aDaemonThatCopiesIsAskedForNothingThatCostsIt() throws Exception {
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonStorageManager storage = new RlmmDaemonStorageManager()) {
+            storage.configure(daemon.configs(Map.of()));
+            Wait.until("connected", () -> OutageTest.connected("storage", 9));
+            daemon.answer("copy_log_segment_data", id -> new byte[0]);
+            Segments.OnDisk segment = Segments.write(Files.createTempDirectory("copied"), ORDERS, 0, 1);
+            CompletableFuture<?> copy = inAThread(() -> storage.copyLogSegmentData(segment.metadata(), segment.data()));
+            Wait.until("it is asked again", () -> daemon.asked.size() >= 4);
+            assertEquals(List.of("hello", "copy_log_segment_data", "is_ready", "is_ready"),
+                List.copyOf(daemon.asked).subList(0, 4));
+            assertFalse(copy.isDone());
+        }
+    }
+
     @FunctionalInterface
     private interface Use<T> {
         T of(RlmmDaemonStorageManager storage) throws Exception;
