@@ -3,6 +3,7 @@ package rlmm.daemon.kafka;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
 
 import org.apache.kafka.server.log.remote.metadata.storage.serialization.RemoteLogMetadataSerde;
@@ -14,7 +15,15 @@ import org.msgpack.value.Value;
 
 /** Metadata as Kafka's own record bytes, by the serde of the broker that this runs in. Safe for any thread. */
 final class Records {
-    private final RemoteLogMetadataSerde serde = new RemoteLogMetadataSerde();
+    /** Some fifty classes, of which nothing is needed before the first record. */
+    private static final class Kafkas {
+        static final RemoteLogMetadataSerde SERDE = new RemoteLogMetadataSerde();
+    }
+
+    /** Makes ready what the first record needs. */
+    static void prepare() {
+        Objects.requireNonNull(Kafkas.SERDE);
+    }
 
     /** Reads the parts of an answer. */
     @FunctionalInterface
@@ -32,7 +41,7 @@ final class Records {
     }
 
     byte[] encode(RemoteLogMetadata metadata) {
-        return serde.serialize(metadata);
+        return Kafkas.SERDE.serialize(metadata);
     }
 
     /** A look-up's answer: nil is nothing found. */
@@ -55,7 +64,7 @@ final class Records {
 
     private RemoteLogSegmentMetadata decode(Value value) throws RemoteStorageException {
         try {
-            return (RemoteLogSegmentMetadata) serde.deserialize(value.asBinaryValue().asByteArray());
+            return (RemoteLogSegmentMetadata) Kafkas.SERDE.deserialize(value.asBinaryValue().asByteArray());
         } catch (RuntimeException broken) { // of many classes, NullPointerException for a state unknown to the serde
             throw new RemoteStorageException("the daemon sent a record that this broker cannot read", broken);
         }

@@ -82,6 +82,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     }
 
     private Running start(PluginConfig config, SingleBrokerCheck.BrokerCount count, long repeatMs) {
+        WarmUp.begin(config.brokerId());
         PluginMetrics metrics = new PluginMetrics(Greeting.METADATA, config.brokerId());
         Connection connection = new Connection(config, Greeting.METADATA, new Owner(), metrics);
         Caller caller = new Caller(connection, metrics, config.integer(PluginConfig.HOLD_MS));
