@@ -6,12 +6,14 @@ finding. Source: Amazon S3's "Inventory manifest" and "Amazon S3 Inventory list"
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.listing import CONTROL
+from rlmm_daemon.reconcile.schema import literal
 
 #: What a report must have been configured with.
 NEEDED: Final = ("key", "size", "last_modified_date", "e_tag")
@@ -63,8 +65,10 @@ def manifest_of(file: str, *, now_ms: int) -> Manifest:
     return Manifest(paths, form, columns, created_ms)
 
 
-def read(spark: Any, file: str, *, now_ms: int) -> Report:
-    """Return the report of a manifest (`manifest_of`).
+def read(spark: Any, file: str, roots: Iterable[str], *, now_ms: int) -> Report:
+    """Return the report of a manifest (`manifest_of`), what lies below the roots of it.
+
+    A bucket may be others' as well: no share of what is theirs is ours to touch.
 
     Raises:
         Incomplete: a part of it is missing, or a column.
@@ -79,6 +83,7 @@ def read(spark: Any, file: str, *, now_ms: int) -> Report:
     latest = "is_latest" if "is_latest" in rows.columns else "TRUE"
     deleted = "is_delete_marker" if "is_delete_marker" in rows.columns else "FALSE"
     key = "url_decode(key)" if form == "CSV" else "key"
+    below = " OR ".join(f"startswith({key}, {literal(root)})" for root in roots)
     objects = spark.sql(f"""
         SELECT {key} AS key, coalesce(CAST(size AS BIGINT), 0L) AS size,
             unix_millis(CAST(last_modified_date AS TIMESTAMP)) AS modified_ms,
@@ -86,8 +91,8 @@ def read(spark: Any, file: str, *, now_ms: int) -> Report:
             NOT coalesce(CAST({latest} AS BOOLEAN), TRUE) AS noncurrent
         FROM inventory
         WHERE NOT coalesce(CAST({deleted} AS BOOLEAN), FALSE)
-            AND NOT startswith({key}, '{CONTROL}')
-    """)  # noqa: S608 - our own words
+            AND NOT startswith({key}, '{CONTROL}') AND ({below or "FALSE"})
+    """)  # noqa: S608 - our own words, and literals
     return Report(objects, manifest.created_ms)
 
 

@@ -131,16 +131,17 @@ class Run:
 
     def _list(self, layouts: tuple[LayoutRow, ...]) -> None:
         prefixes = [row.prefix.partition("{")[0].rstrip("/") for row in layouts]
+        roots = listing.roots(prefixes)
         if isinstance(self._config.listing, InventoryListing):
             manifest = self._config.listing.manifest
-            report = inventory.read(self._spark, manifest, now_ms=self._now_ms)
+            report = inventory.read(self._spark, manifest, roots, now_ms=self._now_ms)
             self.night.listed_at_ms, objects = report.created_ms, report.objects
         else:
             parts = listing.slices(self._daemon, prefixes, self.night.notes.append)
             pages = self._config.listing.pages_per_second_max
             objects = sources.objects(self._spark, self._daemon, parts, pages)
         objects.write.parquet(self._path("objects"))
-        asyncio.run(self._list_uploads(listing.roots(prefixes)))
+        asyncio.run(self._list_uploads(roots))
 
     async def _list_uploads(self, roots: list[str]) -> None:
         """Write incomplete uploads beside the objects, page by page: those below the same roots."""

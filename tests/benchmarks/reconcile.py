@@ -116,7 +116,8 @@ def report(spark: Any, home: Path) -> None:
 
 def inventoried(spark: Any, home: Path) -> Counted:
     """Read the report in the shape of a listing, as the nightly job does."""
-    found = inventory.read(spark, str(home / "report" / "manifest.json"), now_ms=NOW).objects
+    manifest = str(home / "report" / "manifest.json")
+    found = inventory.read(spark, manifest, [""], now_ms=NOW).objects
     found.write.format("noop").mode("overwrite").save()
     return 0, {}
 
