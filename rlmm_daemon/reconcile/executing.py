@@ -20,6 +20,7 @@ from typing import Final, Protocol, runtime_checkable
 from rlmm_daemon.config import Config
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.ports.storage import RemoteStorage, Traffic, UploadInfo
 from rlmm_daemon.reconcile import listing, log_reading, quarantine
 from rlmm_daemon.reconcile.errors import Incomplete
@@ -209,16 +210,15 @@ def left(config: Config, entries: Iterable[Entry]) -> int:
 
 
 def tail(
-    config: Config, ends: Mapping[int, int], now: LogView | None = None
+    config: Config, ends: Mapping[int, int], now: LogView
 ) -> tuple[set[str], Mapping[int, int]]:
-    """Return the ids of segments that the log names behind `ends`, and where it ends now.
+    """Return the ids of segments that the log names behind `ends`, and where it ends.
 
-    `now` is the log as it was just seen; without it, it is looked at.
+    `now` is the log as it was just seen, the same log as the one of the `ends`.
 
     Raises:
         Incomplete: a partition did not answer, or was cut.
     """
-    now = now or log_reading.view(config)
     fresh = {number: now.ranges[number].end for number in ends if number in now.ranges}
     lost = sorted(number for number in ends if fresh.get(number, -1) < ends[number])
     if lost:
@@ -240,6 +240,7 @@ def _named(
             begin=begin,
             end=fresh[number],
             partition_count=now.identity.partition_count,
+            topic_id=uuid_text(now.identity.topic_id),
         )
         for batch in log_reading.read(config, part):
             kinds = batch["kind"].to_pylist()

@@ -46,6 +46,15 @@ async def records(
         disk.close()
 
 
+async def identity(config: Config) -> LogIdentity | None:
+    """Return whose log it is, None if there is none."""
+    disk = LocalDisk()
+    try:
+        return await read_identity(disk, config.event_log_directory)
+    finally:
+        disk.close()
+
+
 async def ranges(config: Config) -> tuple[LogIdentity, Mapping[int, LogRange]]:
     """Return whose log it is, and where each metadata partition begins and ends.
 
@@ -55,12 +64,12 @@ async def ranges(config: Config) -> tuple[LogIdentity, Mapping[int, LogRange]]:
     disk = LocalDisk()
     try:
         home = config.event_log_directory
-        identity = await read_identity(disk, home)
-        if identity is None:
+        whose = await read_identity(disk, home)
+        if whose is None:
             raise Incomplete(f"there is no event log in {home}")
-        return identity, {
+        return whose, {
             number: await _range(disk, home, MetadataPartition(number))
-            for number in range(identity.partition_count)
+            for number in range(whose.partition_count)
         }
     finally:
         disk.close()

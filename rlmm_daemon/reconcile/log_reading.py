@@ -22,7 +22,7 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.domain.errors import UnavailableError
-from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd, EventLog, LogIdentity, LogMoved, LogRange
 from rlmm_daemon.reconcile import log_files, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
@@ -52,6 +52,8 @@ class LogSlice:
     begin: int
     end: int
     partition_count: int
+    #: Of the log that told its end, as text; "": of whichever there is.
+    topic_id: str = ""
     #: A snapshot that stands for these offsets, where the log has them no more.
     snapshot: str | None = None
     #: When that was made, in ms since 1970.
@@ -92,6 +94,7 @@ def slices(
     stand for it; else it begins where the log does, and `guards` will say so.
     """
     count = seen.identity.partition_count
+    topic_id = uuid_text(seen.identity.topic_id)
     covered = snapshots.covers(
         directories, seen.identity, seen.ranges, lambda asked: epoch_ends(config, asked)
     )
@@ -114,6 +117,7 @@ def slices(
                 begin=begin,
                 end=min(begin + offsets_max, known.end),
                 partition_count=count,
+                topic_id=topic_id,
             )
             for begin in range(first, known.end, offsets_max)
         ]
@@ -190,11 +194,13 @@ def _hand(ready: "queue.Queue[Any]", step: Any, stop: threading.Event) -> None:
 
 async def _records(config: Config, part: LogSlice) -> AsyncGenerator[Records, None]:
     if isinstance(config.event_log, EmbeddedLog):
+        _check(part, await log_files.identity(config))
         async for found in log_files.records(config, part.number, part.begin, part.end):
             yield found
         return
     position, failing_since = part.begin, 0.0
     async with opened(config) as log:
+        _check(part, log.identity)
         # A partition that has no leader for a moment is followed again. The log holds the epoch in
         # which it was left against what it is then: one that was cut meanwhile has moved.
         while position < part.end:
@@ -212,6 +218,12 @@ async def _records(config: Config, part: LogSlice) -> AsyncGenerator[Records, No
                 if time.monotonic() >= failing_since + VIEW_SECONDS:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _check(part: LogSlice, identity: LogIdentity | None) -> None:
+    """Make sure that it is still the log that told where the slice ends."""
+    if part.topic_id and (identity is None or uuid_text(identity.topic_id) != part.topic_id):
+        raise Incomplete(f"metadata partition {part.number}: the log was made anew meanwhile")
 
 
 async def _view(config: Config) -> LogView:

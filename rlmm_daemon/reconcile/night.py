@@ -224,10 +224,17 @@ class Run:
         candidates = judged.where("confirm").repartition(self._config.spark.shuffle_partitions)
         confirmed = candidates.mapInArrow(Confirm(self._daemon), ddl(FINDINGS))
         confirmed.write.parquet(self._path("confirmed"))
-        ends = {number: known.end for number, known in view.ranges.items()}
-        touched = set() if self._exported() else executing.tail(self._daemon, ends)[0]
+        touched = set() if self._exported() else self._touched(view)
         rows = pa.table({"segment_id": pa.array(sorted(touched), type=pa.string())})
         pq.write_table(rows, self._work / "touched.parquet")
+
+    def _touched(self, view: LogView) -> set[str]:
+        """Return the ids of the segments that the log has named since it was read."""
+        now = log_reading.view(self._daemon)
+        if now.identity != view.identity:
+            raise Incomplete("the log was made anew, or got more partitions, while the run went on")
+        ends = {number: known.end for number, known in view.ranges.items()}
+        return executing.tail(self._daemon, ends, now)[0]
 
     def _findings(self) -> Any:
         """Return what stands: confirmed where that was needed, and untouched by the log since."""

@@ -12,6 +12,7 @@ from rlmm_daemon.config.reconcile import Output, ReconcileConfig
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.ports.event_log import LogIdentity
 from rlmm_daemon.reconcile import control, executing, log_reading, sources
+from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.last_look import LastLook, Refused
 from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.night import Run
@@ -92,9 +93,12 @@ def test_objects_are_asked_for_before_the_logs_tail(
 
     monkeypatch.setattr(run, "_frame", lambda *_: Frame(told))
     monkeypatch.setattr(executing, "tail", tail)
-    identity = LogIdentity(cluster_id="c", topic_id=TopicId(bytes(16)), partition_count=1)
-    run._confirm(LogView(identity=identity, ranges={}))
+    seen = log_reading.view(daemon)
+    run._confirm(seen)
     assert told == ["confirmed", "tail"]
+    identity = LogIdentity(cluster_id="c", topic_id=TopicId(bytes(16)), partition_count=1)
+    with pytest.raises(Incomplete, match="made anew"):  # whatever it says, it is another's
+        run._confirm(LogView(identity=identity, ranges=seen.ranges))
 
 
 def test_what_daemons_have_read_is_looked_at_before_the_end_of_the_log(

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.config import Config, load, parse
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
-from rlmm_daemon.domain.ids import TopicId
+from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.ports.event_log import (
     EpochEnd,
     LogBatch,
@@ -209,6 +210,8 @@ def moving(monkeypatch: pytest.MonkeyPatch) -> "Moving":
 class Moving:
     """A log of ten events in which a partition loses its leader again and again."""
 
+    identity = LogIdentity(cluster_id="c", topic_id=TopicId(bytes(16)), partition_count=3)
+
     def __init__(self) -> None:
         self.followed: list[int] = []
         #: What each follower meets at its end.
@@ -230,6 +233,20 @@ class Moving:
             self.silent -= 1
             raise StorageUnavailable("it has no leader")
         return EpochEnd(epoch=epoch, end_offset=7)
+
+
+def test_each_slice_is_of_the_log_that_told_its_end(
+    log: tuple[Config, LogSlice, list[Path]], moving: Moving
+) -> None:
+    """One that was made anew since may have as many events, of which nobody knows anything."""
+    config, part, _ = log
+    (mine,) = log_reading.slices(config, log_reading.view(config), 10**6)
+    assert kinds(config, mine) == kinds(config, part)
+    other = uuid_text(TopicId(bytes(range(16))))
+    for asked, each in ((config, replace(mine, topic_id=other)), (parse(KAFKA), mine)):
+        with pytest.raises(Incomplete, match="made anew"):
+            kinds(asked, each)
+    assert kinds(parse(KAFKA), replace(PART, topic_id=uuid_text(moving.identity.topic_id)))
 
 
 PART = LogSlice(number=1, begin=2, end=10, partition_count=3)
