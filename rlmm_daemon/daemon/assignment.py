@@ -5,11 +5,16 @@ is closed. The gate is the daemon's, not a connection's: it closes when another 
 says hello, and stays open when the same one reconnects.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Final
 
 from rlmm_daemon.codec.state_files import Announced, AnnouncedPartition
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes, uuid_text
+
+#: Rows of what is persisted that are made in one go, in about 0.2 ms.
+ROWS_AT_ONCE: Final = 256
 
 
 class Assignment:
@@ -79,14 +84,18 @@ class Assignment:
         self.version += 1
         self._on_change(partitions)
 
+    def rows(self) -> Iterator[list[AnnouncedPartition]]:
+        """Yield what is persisted, as of now, in steps between which others may have a turn."""
+        rows = iter(list(self._leads.items()))
+        while some := list(islice(rows, ROWS_AT_ONCE)):
+            yield [
+                AnnouncedPartition(uuid_text(p.topic_id), p.topic, p.partition, leads)
+                for p, leads in some
+            ]
+
     def to_file(self) -> Announced:
         """Return what is persisted."""
-        return Announced(
-            partitions=[
-                AnnouncedPartition(uuid_text(p.topic_id), p.topic, p.partition, leads)
-                for p, leads in self._leads.items()
-            ]
-        )
+        return Announced(partitions=list(chain.from_iterable(self.rows())))
 
 
 def from_file(announced: Announced | None) -> list[TopicIdPartition]:

@@ -61,14 +61,16 @@ class FollowSet:
         self, partitions: Iterable[TopicIdPartition], announced: Mapping[TopicIdPartition, bool]
     ) -> None:
         """Take up that these partitions are, or are not any more, among the announced."""
+        known = self._of
         for partition in partitions:
-            mine = self.of(partition)
-            if partition in announced and partition not in self._of:
-                self._of[partition] = mine
-                self._announced.setdefault(mine, set()).add(partition)
-            elif partition not in announced and partition in self._of:
-                del self._of[partition]
-                self._announced[mine].discard(partition)
+            if partition not in announced:
+                if (left := known.pop(partition, None)) is not None:
+                    self._announced[left].discard(partition)
+            elif partition not in known:
+                mine = known[partition] = self.of(partition)
+                if (members := self._announced.get(mine)) is None:
+                    members = self._announced[mine] = set()
+                members.add(partition)
         self._warm.clear()
         self.changed.ring()
 

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import add
 from typing import Any, Final
 
 from rlmm_daemon.core.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
@@ -22,6 +23,9 @@ from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.storage import Traffic
 
 PERIOD_SECONDS: Final = 2.0
+#: Of a step, which takes a few tenths of a millisecond.
+_FOLLOWERS_AT_ONCE: Final = 16
+_COUNTED_AT_ONCE: Final = 64
 _SHOWN: Final = tuple(
     state for state in SegmentState if state is not SegmentState.DELETE_SEGMENT_FINISHED
 )
@@ -60,6 +64,8 @@ class Gauges:
         self._log_counts: Counter[str] = Counter()
         self._counted: Counter[object] = Counter()
         self._events: Counter[str] = Counter()
+        #: Metadata partitions with a position in the metrics, and whether with a lag too.
+        self._positions_shown: dict[str, bool] = {}
         manager.hooks.applied.append(self._applied)
         manager.hooks.copies.append(self._copies)
         manager.hooks.snapshot_written.append(self._snapshot)
@@ -80,15 +86,20 @@ class Gauges:
     async def run(self) -> None:
         """Copy the levels, for ever."""
         while True:
-            self.refresh()
-            await self._segments()
+            for _ in self._steps():
+                await asyncio.sleep(0)
+            for _ in self._segments():
+                await asyncio.sleep(0)
             await asyncio.sleep(PERIOD_SECONDS)
 
-    def refresh(self) -> None:
-        """Copy the levels once."""
+    def _steps(self) -> Iterator[None]:
+        """Copy the levels once, in steps between which others get a turn."""
         followers = self._manager.followed()
+        yield from self._positions(followers)
         self._fold(followers)
+        yield
         self._socket()
+        yield
         if self._log_facts is not None:
             self._log(self._log_facts())
         if self._traffic is not None:
@@ -97,6 +108,7 @@ class Gauges:
             self._cleaned(self._cleaner.notes)
             if self._cleaner.observer is not None:
                 self._observed(self._cleaner.observer)
+        yield
         jobs = self._copier.jobs()
         self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))
         self._metrics.storage.copies_waiting.set(sum(job.phase == "queued" for job in jobs))
@@ -139,18 +151,40 @@ class Gauges:
             metrics.storage.copies.labels(outcome).inc(self._grown(("copy", outcome), count))
         metrics.storage.copy_bytes.inc(self._grown("copied", self._copier.bytes_copied))
 
-    async def _segments(self) -> None:
-        """Count segments, a metadata partition in each turn of the loop."""
-        counts, size = Counter[SegmentState](), 0
+    def _segments(self) -> Iterator[None]:
+        """Count segments, a few user partitions in each step."""
+        counts, size = [0] * len(_SHOWN), 0
         for follower in self._manager.followed():
-            for cache in list(follower.fold.partitions.at_rest()):
-                for state in _SHOWN:
-                    counts[state] += cache.segments_by_state[state]
-                size += cache.bytes_by_state[SegmentState.COPY_SEGMENT_FINISHED]
-            await asyncio.sleep(0)
-        for state in _SHOWN:
-            self._metrics.fold.segments.labels(state.name).set(counts[state])
+            at_rest = list(follower.fold.partitions.at_rest())
+            for at in range(0, len(at_rest), _COUNTED_AT_ONCE):
+                for cache in at_rest[at : at + _COUNTED_AT_ONCE]:
+                    counts = list(map(add, counts, cache.segments_by_state))
+                    size += cache.bytes_by_state[SegmentState.COPY_SEGMENT_FINISHED]
+                yield
+        for state, count in zip(_SHOWN, counts, strict=True):
+            self._metrics.fold.segments.labels(state.name).set(count)
         self._metrics.fold.segments_bytes.set(size)
+
+    def _positions(self, followers: Sequence[Follower]) -> Iterator[None]:
+        fold, shown = self._metrics.fold, dict[str, bool]()
+        for at, follower in enumerate(followers, start=1):
+            while follower.replays:
+                fold.replay.observe(follower.replays.popleft())
+            partition, lag = str(follower.partition), follower.lag
+            fold.next_offset.labels(partition).set(follower.fold.position)
+            if lag is not None:
+                fold.lag.labels(partition).set(lag)
+            elif self._positions_shown.get(partition):
+                fold.lag.remove(partition)
+            shown[partition] = lag is not None
+            if at % _FOLLOWERS_AT_ONCE == 0:
+                yield
+        # One by one, not cleared before: whoever reads the metrics between two steps finds all.
+        for partition in self._positions_shown.keys() - shown.keys():
+            fold.next_offset.remove(partition)
+            if self._positions_shown[partition]:
+                fold.lag.remove(partition)
+        self._positions_shown = shown
 
     def _fold(self, followers: Sequence[Follower]) -> None:
         fold = self._metrics.fold
@@ -160,15 +194,6 @@ class Gauges:
         for outcome, count in self._events.items():
             fold.events.labels(outcome).inc(count)
         self._events.clear()
-        fold.lag.clear()
-        fold.next_offset.clear()
-        for follower in followers:
-            while follower.replays:
-                fold.replay.observe(follower.replays.popleft())
-            partition = str(follower.partition)
-            fold.next_offset.labels(partition).set(follower.fold.position)
-            if (lag := follower.lag) is not None:
-                fold.lag.labels(partition).set(lag)
         self._metrics.process.crash_looped.set(
             sum(
                 follower.failure is not None and follower.failure.reason is FailureReason.CRASH_LOOP

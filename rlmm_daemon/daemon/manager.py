@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import structlog
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.codec.state_files import Identity, Positions
+from rlmm_daemon.codec.state_files import Announced, AnnouncedPartition, Identity, Positions
 from rlmm_daemon.core import walks
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.fold import Fold
@@ -231,8 +231,12 @@ class Manager:
             await asyncio.sleep(ANNOUNCED_SECONDS)
             version = self.assignment.version
             if version != written:
+                rows = list[AnnouncedPartition]()
+                for some in self.assignment.rows():
+                    rows += some
+                    await asyncio.sleep(0)
                 try:
-                    await self.state.write_announced(self.assignment.to_file())
+                    await self.state.write_announced(Announced(partitions=rows))
                 except OSError:
                     continue  # it only warms a restart; the next turn tries again
                 written = version

@@ -1,7 +1,10 @@
-"""A replay lets others have their turn, however large a batch is."""
+"""A replay lets others have their turn, however large a batch is; so does what is written down."""
 
 from rlmm_daemon.adapters.event_log import memory
+from rlmm_daemon.codec.state_files import Announced
 from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.daemon.assignment import Assignment, from_file
+from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import TP, of, started, until, updated
 
 COPIES = 2_000
@@ -33,3 +36,19 @@ async def test_a_large_batch_is_looked_through_in_slices(rig, monkeypatch):
         assert len(fold.partitions[TP].list_epoch(0)) == COPIES
     assert max(batches) > ROWS_MAX, "the log gives large batches"
     assert max(looked) <= ROWS_MAX
+
+
+def test_what_was_announced_is_written_down_in_steps_as_of_one_moment():
+    many = [TopicIdPartition(TP.topic_id, "many", number) for number in range(600)]
+    assignment = Assignment(lambda _: None)
+    assignment.replace(many, [])
+    before = from_file(assignment.to_file())
+    steps = assignment.rows()
+    rows = list(next(steps))
+    assert len(rows) < 300
+    assignment.remove(many[300:])
+    for some in steps:
+        assert len(some) < 300
+        rows += some
+    assert from_file(Announced(partitions=rows)) == before == many
+    assert from_file(assignment.to_file()) == many[:300]
