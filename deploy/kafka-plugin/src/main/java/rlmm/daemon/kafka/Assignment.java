@@ -93,9 +93,12 @@ final class Assignment {
         unanswered = 0;
         List<TopicIdPartition> leaders = new ArrayList<>();
         List<TopicIdPartition> followers = new ArrayList<>();
-        leads.forEach((partition, leader) -> (leader ? leaders : followers).add(partition));
-        pieces("replace_assignment", "on_partition_leadership_changes", leaders, followers)
-            .forEach(call -> say(way, call));
+        for (Map.Entry<TopicIdPartition, Boolean> each : leads.entrySet()) {
+            (each.getValue() ? leaders : followers).add(each.getKey());
+        }
+        for (Call call : pieces("replace_assignment", "on_partition_leadership_changes", leaders, followers)) {
+            say(way, call);
+        }
     }
 
     /** At least one call; each but the first has the second method, so that it adds to what the first one set. */

@@ -103,8 +103,7 @@ final class Connection implements AutoCloseable {
         } catch (IOException noDescriptors) {
             throw new UncheckedIOException(noDescriptors);
         }
-        this.thread = new Thread(this::run, "rlmm-daemon-" + part + "-" + config.brokerId());
-        this.thread.setDaemon(true);
+        this.thread = new DaemonThreads("rlmm-daemon-" + part + "-" + config.brokerId()).newThread(this::run);
     }
 
     void start() {

@@ -22,6 +22,10 @@ final class FailFast {
     private final LongSupplier nanoTime;
     private final Map<Uuid, Long> until = new LinkedHashMap<>();
 
+    FailFast(long pauseMs) {
+        this(pauseMs, System::nanoTime);
+    }
+
     FailFast(long pauseMs, LongSupplier nanoTime) {
         this.pauseNanos = TimeUnit.MILLISECONDS.toNanos(pauseMs);
         this.nanoTime = nanoTime;

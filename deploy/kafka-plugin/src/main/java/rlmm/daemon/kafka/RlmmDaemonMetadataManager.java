@@ -92,13 +92,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
                 + " rlmm.config." + PluginConfig.SINGLE_BROKER_CHECK + "=false";
         Running made = new Running(metrics, connection, caller,
             new SingleBrokerCheck(caller, count, cannotAsk, config.singleBrokerCheck(), repeatMs),
-            new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS), System::nanoTime),
-            new FailFast(LISTING_MS, System::nanoTime),
-            Executors.newSingleThreadExecutor(task -> {
-                Thread completer = new Thread(task, "rlmm-daemon-completer-" + config.brokerId());
-                completer.setDaemon(true);
-                return completer;
-            }),
+            new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS)), new FailFast(LISTING_MS),
+            Executors.newSingleThreadExecutor(new DaemonThreads("rlmm-daemon-completer-" + config.brokerId())),
             config.integer(PluginConfig.METADATA_TIMEOUT_MS), config.integer(PluginConfig.READY_TIMEOUT_MS),
             config.integer(PluginConfig.HOLD_MS));
         running = made; // the IO thread may greet before this method returns

@@ -57,7 +57,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
         long holdMs = config.integer(PluginConfig.HOLD_MS);
         running = new Running(metrics, connection, new Caller(connection, metrics, holdMs),
             new BulkPool(config, metrics),
-            new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS), System::nanoTime),
+            new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS)),
             holdMs, config.integer(PluginConfig.COPY_TIMEOUT_MS), config.integer(PluginConfig.DELETE_TIMEOUT_MS),
             config.integer(PluginConfig.FETCH_TIMEOUT_MS), config.integer(PluginConfig.INDEX_TIMEOUT_MS));
         connection.start();

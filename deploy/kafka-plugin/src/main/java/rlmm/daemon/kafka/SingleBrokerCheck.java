@@ -58,11 +58,7 @@ final class SingleBrokerCheck implements AutoCloseable {
         this.enabled = enabled;
         this.repeatMs = repeatMs;
         this.obstacle = enabled ? UNKNOWN : null;
-        this.thread = Executors.newSingleThreadScheduledExecutor(task -> {
-            Thread made = new Thread(task, "rlmm-daemon-check");
-            made.setDaemon(true);
-            return made;
-        });
+        this.thread = Executors.newSingleThreadScheduledExecutor(new DaemonThreads("rlmm-daemon-check"));
     }
 
     /** The daemon is there, perhaps another one than before. */

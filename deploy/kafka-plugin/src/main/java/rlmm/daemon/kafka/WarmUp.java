@@ -22,9 +22,7 @@ final class WarmUp {
 
     /** On a thread of its own, which ends soon; whatever it meets is met, and told, by those who need the classes. */
     static void begin(int brokerId) {
-        Thread thread = new Thread(WarmUp::run, "rlmm-daemon-warm-up-" + brokerId);
-        thread.setDaemon(true);
-        thread.start();
+        new DaemonThreads("rlmm-daemon-warm-up-" + brokerId).newThread(WarmUp::run).start();
     }
 
     private static void run() {
