@@ -6,6 +6,7 @@ anything (or the storage is another plugin's), 5 not all could be read.
 
 import asyncio
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from rlmm_daemon.config import load
 from rlmm_daemon.config.loading import load_reconcile
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, StorageNotConfigured
 from rlmm_daemon.reconcile import lives
-from rlmm_daemon.reconcile.errors import plain
+from rlmm_daemon.reconcile.errors import Stopped, plain
 
 CLEAN: Final = 0
 FINDINGS: Final = 1
@@ -62,7 +63,7 @@ def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) 
     """
     config = load_reconcile(file, overrides)
     daemon = load(config.daemon_config)
-    with _incomplete(as_json=as_json):
+    with _stoppable(), _incomplete(as_json=as_json):
         # Imported late: Spark takes seconds, and a wrong configuration is told before.
         from rlmm_daemon.reconcile import report
         from rlmm_daemon.reconcile.night import Run
@@ -196,6 +197,21 @@ def _incomplete(*, as_json: bool) -> Iterator[None]:
         # Whatever it was: Python's own exit code for it is 1, which says "findings" here.
         show_error(plain(error), as_json=as_json)
         raise click.exceptions.Exit(INCOMPLETE) from error
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM, systemd's when a run takes too long, end it with a report of what was done."""
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        raise Stopped(INCOMPLETE)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

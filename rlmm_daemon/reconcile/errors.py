@@ -14,6 +14,10 @@ class Incomplete(RlmmError):
     """A part of the input could not be read, so nothing is said about it."""
 
 
+class Stopped(SystemExit):
+    """The run was told to stop; no handler of errors takes it for one."""
+
+
 def plain(error: BaseException) -> RlmmError:
     """Return what ended a run as one error with one message.
 
@@ -25,6 +29,8 @@ def plain(error: BaseException) -> RlmmError:
         first = first.exceptions[0]
     if isinstance(first, RlmmError):
         return first
+    if isinstance(first, Stopped):
+        return Incomplete("it was told to stop")
     name, text = type(first).__name__, str(first).strip()
     if isinstance(first, TimeoutError):
         return Incomplete(f"an answer took too long{f': {text}' if text else ''}")

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import socket
 import struct
 import termios
@@ -19,8 +20,9 @@ from rlmm_daemon.cli import reconcile
 from rlmm_daemon.cli.group import main as rlmm
 from rlmm_daemon.codec import marker
 from rlmm_daemon.config import load
-from rlmm_daemon.reconcile import control, listing, lives, quarantine
+from rlmm_daemon.reconcile import control, listing, lives, quarantine, session
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
+from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest
 from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile.test_night import NOW
@@ -256,6 +258,30 @@ def test_people_are_told_that_all_agrees_and_machines_all_that_was_counted(
     assert "reason 9" in shown
     assert "reason 10" not in shown
     assert "and 2 reasons more" in shown
+
+
+def test_a_run_that_is_told_to_stop_among_its_deletions_leaves_its_report(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As systemd does where it takes longer than the unit allows."""
+
+    def act(run: Run) -> None:
+        run.judged = True
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(60)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # while it says what it has done
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(Run, "_judge_and_act", act)
+    monkeypatch.setattr(session, "session", lambda _options: contextlib.nullcontext())
+    run = told("run", "--execute", "--config", configured(world))
+    assert run.exit_code == reconcile.INCOMPLETE, run.output
+    summary = json.loads((world.home / "out" / "latest" / "summary.json").read_text())
+    assert summary["broken_off"] == "it was told to stop"
+    assert not [*(world.home / "out").glob("*/work")]
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def on_terminal(*words: str) -> tuple[int, str]:
