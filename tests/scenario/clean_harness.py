@@ -36,6 +36,7 @@ from rlmm_daemon.ports.storage import UploadInfo
 from tests.scenario.harness import shown
 from tests.simulation.cleaning import (
     COUNT,
+    CUSTOM,
     OPTIONS,
     CleanWorld,
     SimDaemon,
@@ -50,7 +51,13 @@ AT: Final = partition_of(2)
 FIRST_OTHER: Final = 10
 LOGS: Final = "/logs"
 NUMBER: Final = number_of(AT)
-CUSTOM: Final = CustomMetadata(b"somewhere")
+#: Custom metadata: `foreign` is as another storage manager writes it.
+KINDS: Final = {
+    "recorded": CUSTOM,
+    "none": None,
+    "only_if_started": ONLY_IF_STARTED,
+    "foreign": CustomMetadata(b"somewhere"),
+}
 #: Turns of a second in which something is waited for.
 PATIENCE: Final = 8_000
 S = SegmentState
@@ -250,9 +257,11 @@ class CleanHarness:
         self.world.place(int(number), AT, start)
         return ""
 
-    async def do_finish(self, number: str, broker: str = "1") -> str:
-        state = S.COPY_SEGMENT_FINISHED
-        self.world.put(self.world.updated(int(number), AT, state, CUSTOM, broker_id=int(broker)))
+    async def do_finish(self, number: str, broker: str = "1", custom: str = "recorded") -> str:
+        state, custom_metadata = S.COPY_SEGMENT_FINISHED, KINDS[custom]
+        self.world.put(
+            self.world.updated(int(number), AT, state, custom_metadata, broker_id=int(broker))
+        )
         return ""
 
     async def do_whole(self, number: str, span: str) -> str:
@@ -261,8 +270,7 @@ class CleanHarness:
 
     async def do_delete(self, number: str, custom: str = "recorded") -> str:
         """DELETE_SEGMENT_STARTED; `only_if_started` as the cleaner writes it for a stuck copy."""
-        kinds = {"recorded": CUSTOM, "none": None, "only_if_started": ONLY_IF_STARTED}
-        self.world.put(self.world.updated(int(number), AT, S.DELETE_SEGMENT_STARTED, kinds[custom]))
+        self.world.put(self.world.updated(int(number), AT, S.DELETE_SEGMENT_STARTED, KINDS[custom]))
         return ""
 
     async def do_upload(self, number: str, span: str) -> str:

@@ -28,6 +28,12 @@ CHUNK_SEEDS: Final = 10
 CHUNKS_PER_CHILD: Final = 25
 _CLEANER: Final = "rlmm_daemon.daemon.cleaner"
 _STEPS: Final = "rlmm_daemon.core.disposal.steps"
+_CACHE: Final = "rlmm_daemon.core.cache"
+_ASKED: Final = (
+    "unknown = await self._cluster.topic_ids_unknown(frozenset(topic_ids))\n"
+    "        except (RlmmError, TimeoutError):\n"
+    "            return dict.fromkeys(topic_ids, "
+)
 
 #: `seeds` is how many it took when it was recorded.
 MUTANTS: Final[Sequence[Mutant]] = (
@@ -116,6 +122,27 @@ MUTANTS: Final[Sequence[Mutant]] = (
         old="    (lambda f: not f.peers, PartitionStep.HOLD_PEERS),\n",
         new="",
         seeds=5,
+    ),
+    Mutant(
+        name="takes_no_answer_for_a_proof",
+        module=f"{_CLEANER}.proof",
+        old=_ASKED + "Proof.UNKNOWN)\n",
+        new=_ASKED + "Proof.GONE)\n",
+        seeds=11,
+    ),
+    Mutant(
+        name="knows_its_own_copies_deadline_only",
+        module=f"{_CLEANER}.segments",
+        old="found = peers.copy_deadline_ms(self._tools.options.copy_deadline_seconds)",
+        new="found = round(1000 * self._tools.options.copy_deadline_seconds)",
+        seeds=6,
+    ),
+    Mutant(
+        name="forgets_marks_at_a_restart",
+        module=_CACHE,
+        old="            self.delete_state = PartitionDeleteState(sealed.entry.delete_state)\n",
+        new="            pass\n",
+        seeds=2,
     ),
 )
 BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}

@@ -2,8 +2,10 @@
 
 A seed draws which faults there are. Brokers copy, delete and give up half-way, topics are deleted
 and marked (twice, late, or before they are gone), records of brokers without our metadata manager
-land unvalidated, and what was in flight lands after its sender's death. Held after each effect on
-the bucket:
+land unvalidated, and what was in flight lands after its sender's death. A daemon that comes back
+begins with the snapshots that it left; one may be cut off from the log, not from the bucket, while
+its copies go on, and one's copies may live longer than the others'. Held after each effect on the
+bucket:
 
 * an object goes only while its segment is DELETE_SEGMENT_STARTED (or gone) at the log's end, and
   never if a COPY_SEGMENT_FINISHED stood before that delete unseen (the segment is held);
@@ -19,8 +21,8 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
@@ -29,6 +31,9 @@ from rlmm_daemon.core.layout import Layout, parse_key
 from rlmm_daemon.core.outcome import Applied, Outcome
 from rlmm_daemon.daemon import follower
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.cleaner.options import CleanerOptions
+from rlmm_daemon.daemon.cleaner.proof import ClusterProof
+from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.domain.errors import (
     OutcomeUnknown,
     RlmmError,
@@ -36,19 +41,26 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
-from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.ports.event_log import LogBatch, Told
 from rlmm_daemon.ports.storage import ObjectInfo
 from tests.simulation.cleaning import (
     COUNT,
+    CUSTOM,
     OPTIONS,
     CleanWorld,
+    SimCluster,
     SimDaemon,
     number_of,
     partition_of,
     segment,
 )
+from tests.simulation.disk import DiskFaults, SimDisk
 from tests.simulation.loop import SimLoop
+from tests.simulation.platter import Platter
+
+if TYPE_CHECKING:
+    from rlmm_daemon.ports.cluster import Cluster
 
 BROKERS: Final = (1, 2, 3)
 #: Runs Kafka's own metadata manager: validates nothing, has no daemon.
@@ -70,12 +82,19 @@ SIM_OPTIONS: Final = replace(
     write_seconds=8.0,
     storage_seconds=10.0,
 )
-#: Younger than this, no copy is stuck.
-PATIENCE_MS: Final = round(
-    1000 * (SIM_OPTIONS.copy_deadline_seconds + SIM_OPTIONS.delivery_timeout_seconds)
-)
+#: Its copies may live longer than the others', as its presence file says.
+PATIENT: Final = 3
+PATIENT_SECONDS: Final = 30.0
+#: One directory a broker, over all lives of its daemon.
+STATE_DIRECTORY: Final = "/state"
 S, D = SegmentState, PartitionDeleteState
-CUSTOM: Final = CustomMetadata(b"somewhere")
+
+
+def options_of(broker_id: int) -> CleanerOptions:
+    """How the daemon beside a broker is configured."""
+    if broker_id != PATIENT:
+        return SIM_OPTIONS
+    return replace(SIM_OPTIONS, copy_deadline_seconds=PATIENT_SECONDS)
 
 
 class Violation(Exception):
@@ -96,17 +115,23 @@ class Swarm:
     copies_die: bool
     #: Every turn that may be given to others is: a batch is applied record by record.
     slow: bool
+    #: No broker answers for a while.
+    silent: bool
+    #: A daemon hears nothing of the log for a while, and puts objects all the same.
+    cut_off: bool
+    #: Copies of the daemon with the longest deadline take nearly all of it.
+    long_copies: bool
 
     @classmethod
     def draw(cls, luck: random.Random) -> "Swarm":
-        return cls(*(luck.random() < 0.6 for _ in range(9)))
+        return cls(*(luck.random() < 0.6 for _ in fields(cls)))
 
 
 class ChaosLog:
     """One daemon's way to the log: slow, now and then without an answer, dead with its daemon."""
 
-    def __init__(self, world: "ChaosWorld", luck: random.Random) -> None:
-        self._world, self._luck = world, luck
+    def __init__(self, world: "ChaosWorld", broker_id: int, luck: random.Random) -> None:
+        self._world, self._broker_id, self._luck = world, broker_id, luck
         self._inner = MemoryEventLog(world.store, heartbeat_seconds=5.0)
         self.dead = False
 
@@ -128,7 +153,9 @@ class ChaosLog:
                 loop.call_later(luck.expovariate(50), told, answer)
 
         def land() -> None:
-            if fate < 0.03:
+            if self._world.cut_off_seconds(self._broker_id):
+                tell(StorageUnavailable("no way to the brokers"))
+            elif fate < 0.03:
                 tell(StorageUnavailable("refused"))
             elif fate < 0.06:
                 tell(OutcomeUnknown("lost on its way"))
@@ -149,6 +176,7 @@ class ChaosLog:
         async with aclosing(self._inner.follow(partition, from_offset)) as batches:
             async for batch in batches:
                 await asyncio.sleep(self._luck.expovariate(10))
+                await asyncio.sleep(self._world.cut_off_seconds(self._broker_id))
                 self._alive()
                 yield batch
 
@@ -249,16 +277,32 @@ class ChaosWorld(CleanWorld):
         self.removed_for_good: set[int] = set()
         #: Objects that no event ever told of: only a listing finds them.
         self.untold: dict[TopicIdPartition, set[str]] = {}
+        self.snapshots = SnapshotOptions(after_events=15, after_seconds=10.0)
+        self.platters = {broker_id: Platter() for broker_id in BROKERS}
+        #: When a broker's daemon hears of the log again.
+        self.cut_off_until: dict[int, float] = {}
+        cluster = cast("Cluster", SimCluster(self.facts))
+        self.proof_of = lambda manager: ClusterProof(cluster, manager.assignment)
 
     # The ports.
 
     def present(self, broker_id: int, *, lease_seconds: float = 1e6, **changes: Any) -> None:
         """Record the deadline that this world's copies have."""
-        changes.setdefault("copy_deadline_seconds", SIM_OPTIONS.copy_deadline_seconds)
+        changes.setdefault("copy_deadline_seconds", options_of(broker_id).copy_deadline_seconds)
         super().present(broker_id, lease_seconds=lease_seconds, **changes)
 
     def log_of(self, broker_id: BrokerId) -> Any:
-        return ChaosLog(self, random.Random(f"log/{self.seed}/{broker_id}/{self.clock.now_ms()}"))
+        luck = random.Random(f"log/{self.seed}/{broker_id}/{self.clock.now_ms()}")
+        return ChaosLog(self, broker_id, luck)
+
+    def disk_of(self, broker_id: BrokerId) -> SimDisk:
+        luck = random.Random(f"disk/{self.seed}/{broker_id}/{self.lives}")
+        return SimDisk(self.platters[broker_id], self.loop, luck, DiskFaults())
+
+    def cut_off_seconds(self, broker_id: int) -> float:
+        """How long a broker's daemon will hear nothing of the log yet."""
+        until = self.cut_off_until.get(broker_id, 0.0) if self.faults else 0.0
+        return max(0.0, until - self.loop.time())
 
     def storage_of(self, broker_id: BrokerId) -> Any:
         return ChaosStorage(
@@ -302,7 +346,9 @@ class ChaosWorld(CleanWorld):
         cache = self.fold(number_of(event.partition)).partitions[event.partition]
         begun = records.decode(cache.get(event.segment_id) or b"")
         assert isinstance(begun, SegmentMetadata)
-        if event.event_timestamp_ms - begun.event_timestamp_ms <= PATIENCE_MS:
+        options = options_of(begun.broker_id)
+        patience = options.copy_deadline_seconds + options.delivery_timeout_seconds
+        if event.event_timestamp_ms - begun.event_timestamp_ms <= 1000 * patience:
             self.fail(f"{name}: ended before its time")
 
     def deleted(self, keys: Sequence[str]) -> None:
@@ -368,11 +414,16 @@ class ChaosWorld(CleanWorld):
         gives_up = self.swarm.copies_die and luck.random() < 0.3
         hangs = luck.uniform(10, 40) if self.swarm.copies_die and luck.random() < 0.15 else 0.0
 
+        deadline = options_of(daemon.broker_id).copy_deadline_seconds
+        is_long = self.swarm.long_copies and daemon.broker_id == PATIENT
+
         async def put() -> None:
-            with suppress(RlmmError):
-                for key in self.keys(number, partition, start):
-                    await storage.place(key)
-                    await asyncio.sleep(luck.expovariate(3))
+            with suppress(RlmmError, TimeoutError):
+                async with asyncio.timeout(deadline):
+                    for key in self.keys(number, partition, start):
+                        await storage.place(key)
+                        pause = luck.expovariate(3)
+                        await asyncio.sleep(deadline / 2.5 if is_long else pause)
                 await asyncio.sleep(hangs)  # its broker may give it up meanwhile
 
         task = self.group.create_task(put(), name=f"copy-{number}")
@@ -497,12 +548,20 @@ class ChaosWorld(CleanWorld):
             if luck.random() < 0.3:
                 self._mark(parts, luck)
                 await asyncio.sleep(luck.uniform(0, 10))
+            if self.swarm.cut_off and self.swarm.long_copies:
+                await self._begin_long_copies(parts, luck)
             for partition in parts:
                 del self.leaders[partition]
             self.facts.gone.add(parts[0].topic_id)
             await asyncio.sleep(luck.uniform(0, 5))
             for _ in range(luck.choice([1, 1, 2, 3])):
                 self._mark(parts, luck)
+
+    async def _begin_long_copies(self, parts: list[TopicIdPartition], luck: random.Random) -> None:
+        """What is deleted soon is copied by a daemon that will not hear of it in time."""
+        self.leaders.update(dict.fromkeys(parts, PATIENT))
+        await asyncio.sleep(luck.uniform(2, 10))
+        self.cut_off_until[PATIENT] = self.loop.time() + PATIENT_SECONDS
 
     def _mark(self, parts: list[TopicIdPartition], luck: random.Random) -> None:
         for partition in parts:
@@ -520,6 +579,21 @@ class ChaosWorld(CleanWorld):
             for broker_id in BROKERS:
                 if luck.random() < 0.6:  # the others go on with what they knew
                     self.views[broker_id] = dict(self.facts.owners)
+
+    async def silences(self) -> None:
+        luck = random.Random(f"silent/{self.seed}")
+        while self.faults:
+            await asyncio.sleep(luck.expovariate(1 / 8))
+            self.facts.silent = True
+            await asyncio.sleep(luck.uniform(1, 6))
+            self.facts.silent = False
+
+    async def cut_offs(self) -> None:
+        luck = random.Random(f"cut/{self.seed}")
+        while self.faults:
+            await asyncio.sleep(luck.expovariate(1 / 6))
+            broker_id = luck.choice((*BROKERS, PATIENT, PATIENT))
+            self.cut_off_until[broker_id] = self.loop.time() + luck.uniform(3, PATIENT_SECONDS)
 
     async def deaths(self) -> None:
         luck = random.Random(f"deaths/{self.seed}")
@@ -553,10 +627,15 @@ class ChaosWorld(CleanWorld):
         log, storage = daemon.manager.log, daemon.bucket.storage
         log.dead = storage.dead = True  # type: ignore[attr-defined]
         await daemon.stop()
+        disk = daemon.manager.state.disk
+        assert isinstance(disk, SimDisk)
+        disk.dead = True
+        await asyncio.sleep(0.05)  # what was asked of the disk by then is done
+        self.platters[broker_id].kill(self.luck, evict=False)
 
     def revive(self, broker_id: int, *, broker_too: bool) -> None:
         incarnation = self.daemons[broker_id].manager.assignment.incarnation_ms
-        daemon = self.daemon(broker_id, SIM_OPTIONS)
+        daemon = self.daemon(broker_id, options_of(broker_id), STATE_DIRECTORY)
         now = self.clock.now_ms()
         daemon.manager.hello_from_broker(now if broker_too or not incarnation else incarnation)
 
@@ -565,7 +644,8 @@ class ChaosWorld(CleanWorld):
     async def live(self) -> None:
         for broker_id in BROKERS:
             self.views[broker_id] = dict(self.facts.owners)
-            self.daemon(broker_id, SIM_OPTIONS).manager.hello_from_broker(self.clock.now_ms())
+            made = self.daemon(broker_id, options_of(broker_id), STATE_DIRECTORY)
+            made.manager.hello_from_broker(self.clock.now_ms())
         if self.swarm.jvm_peer:
             self.facts.registered.add(BrokerId(JVM))
             self.present(JVM, metadata_manager="foreign")
@@ -577,6 +657,8 @@ class ChaosWorld(CleanWorld):
             ("deaths", self.swarm.deaths, self.deaths),
             ("jvm", self.swarm.jvm_peer, self.jvm),
             ("late", self.swarm.late_finishes, self.late_finishes),
+            ("silent", self.swarm.silent, self.silences),
+            ("cut", self.swarm.cut_off, self.cut_offs),
         ):
             if wanted:
                 chaos[name] = work()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
-from rlmm_daemon.codec import records
+from rlmm_daemon.codec import custom_metadata, records
+from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.codec.marker import Presence
 from rlmm_daemon.core.disposal.steps import Proof
 from rlmm_daemon.core.fold import Fold
@@ -67,6 +68,12 @@ OPTIONS = CleanerOptions(
 )
 
 
+#: What a finished copy records.
+CUSTOM = custom_metadata.encode(
+    StoredFacts(layout_number=1, log_crc32c=0, sizes={".index": 1, ".timeindex": 1})
+)
+
+
 def topic(number: int) -> TopicId:
     return TopicId(bytes([number]) * 16)
 
@@ -100,7 +107,7 @@ class ClusterFacts:
 
 
 class SimCluster:
-    """`ports.cluster.Cluster.look` from the facts."""
+    """What the cleaner asks of `ports.cluster.Cluster`, from the facts."""
 
     def __init__(self, facts: ClusterFacts) -> None:
         self._facts = facts
@@ -117,6 +124,9 @@ class SimCluster:
             registered=registered,
             unknown=topic_ids & self._facts.gone,
         )
+
+    async def topic_ids_unknown(self, topic_ids: frozenset[TopicId]) -> frozenset[TopicId]:
+        return (await self.look(topic_ids)).unknown
 
 
 class SimProof:
@@ -194,12 +204,12 @@ class SimDaemon:
         world.lives += 1  # a lock that was asked for in the last moment may come after the death
         self.manager = Manager(
             log=world.log_of(self.broker_id),
-            disk=world.disk,
+            disk=world.disk_of(self.broker_id),
             clock=world.clock,
             rng=random.Random(f"manager/{broker_id}"),
             options=ManagerOptions(
                 state_dir=state_dir or f"/state{broker_id}/{world.lives}",
-                snapshots=SnapshotOptions(after_events=10**9, after_seconds=10**9),
+                snapshots=world.snapshots,
             ),
         )
         self.copies = SimCopies(self.manager)
@@ -273,6 +283,8 @@ class CleanWorld:
         self.daemons: dict[int, SimDaemon] = {}
         self._folds: dict[int, Fold] = {}
         self.lives = 0
+        #: None, unless a simulation wants them.
+        self.snapshots = SnapshotOptions(after_events=10**9, after_seconds=10**9)
         #: What the next daemon asks whether a topic is gone.
         self.proof_of: Callable[[Manager], TopicProof] = lambda _: SimProof(self.facts)
 
@@ -283,6 +295,9 @@ class CleanWorld:
 
     def storage_of(self, _broker_id: BrokerId) -> Any:
         return MemoryStorage(self.objects, clock=self.clock)
+
+    def disk_of(self, _broker_id: BrokerId) -> SimDisk:
+        return self.disk
 
     def leader_of(self, number: MetadataPartition) -> BrokerId | None:
         owner = self.facts.owners.get(number)
@@ -374,8 +389,7 @@ class CleanWorld:
         """A whole copy: events and objects."""
         self.put(self.started(number, partition, start))
         self.place(number, partition, start)
-        custom = CustomMetadata(b"somewhere")
-        self.put(self.updated(number, partition, S.COPY_SEGMENT_FINISHED, custom))
+        self.put(self.updated(number, partition, S.COPY_SEGMENT_FINISHED, CUSTOM))
 
     # Objects and answers.
 

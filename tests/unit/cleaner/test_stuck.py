@@ -19,6 +19,7 @@ from rlmm_daemon.domain.segment import CustomMetadata
 from rlmm_daemon.domain.segment import SegmentState as S
 from rlmm_daemon.ports.storage import UploadInfo
 from tests.simulation.cleaning import (
+    CUSTOM,
     OPTIONS,
     CleanWorld,
     number_of,
@@ -90,7 +91,7 @@ def test_a_later_copy_of_the_same_broker_proves_that_it_gave_this_one_up():
         await asyncio.sleep(1)
         world.put(world.started(2, AT))  # the same offsets under another id
         world.place(2, AT)
-        world.put(world.updated(2, AT, S.COPY_SEGMENT_FINISHED, CustomMetadata(b"there")))
+        world.put(world.updated(2, AT, S.COPY_SEGMENT_FINISHED, CUSTOM))
         await world.until(lambda: is_gone(world), 2 * PATIENCE)
         assert sorted(world.stored(AT)) == sorted(world.keys(2, AT))
 
@@ -175,7 +176,7 @@ def test_a_finish_that_slips_in_holds_the_segment_and_no_object_is_touched():
         async def slip(record: bytes, holds: Any, *args: Any, **named: Any) -> Any:
             def judged(cache: Any) -> bool:
                 fine = bool(holds(cache))
-                world.put(world.updated(1, AT, S.COPY_SEGMENT_FINISHED, CustomMetadata(b"x")))
+                world.put(world.updated(1, AT, S.COPY_SEGMENT_FINISHED, CUSTOM))
                 return fine
 
             return await update_if(record, judged, *args, **named)
@@ -424,7 +425,7 @@ async def deleting(world: CleanWorld, custom: CustomMetadata | None = None, **of
     world.finished(1, AT)
     world.daemon(**of_daemon)
     await asyncio.sleep(3)
-    echo = CustomMetadata(b"somewhere") if custom is None else custom
+    echo = CUSTOM if custom is None else custom
     world.put(world.updated(1, AT, S.DELETE_SEGMENT_STARTED, echo))
 
 
@@ -500,7 +501,7 @@ def test_a_held_segment_is_never_ended_and_goes_on_once_it_was_put_back():
         await asyncio.sleep(1.2 * HOUR)
         assert len(world.stored(AT)) == 3
         assert world.state(1, AT) is S.DELETE_SEGMENT_STARTED
-        custom = CustomMetadata(b"somewhere")
+        custom = CUSTOM
         world.put(
             world.updated(1, AT, S.DELETE_SEGMENT_FINISHED),
             world.started(1, AT),
@@ -560,7 +561,7 @@ def test_it_is_judged_again_just_before_it_goes(monkeypatch):
 def put(world: CleanWorld, number: int, start: int, end: int) -> None:
     world.put(replace(world.started(number, AT, start), end_offset=Offset(end)))
     world.place(number, AT, start)
-    world.put(world.updated(number, AT, S.COPY_SEGMENT_FINISHED, CustomMetadata(b"there")))
+    world.put(world.updated(number, AT, S.COPY_SEGMENT_FINISHED, CUSTOM))
 
 
 def test_one_at_a_time_never_takes_an_offset_away():
