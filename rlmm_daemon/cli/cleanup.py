@@ -21,6 +21,7 @@ _WAITING: Final = {
         CopyStep.FAILED,
         DeleteStep.HELD,
         DeleteStep.FAILED,
+        DeleteStep.FOREIGN,
     )
 }
 #: Clocks of topics that no broker knows which take `rlmm purge`.

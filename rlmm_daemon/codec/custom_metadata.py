@@ -107,6 +107,11 @@ def decode(custom: bytes | None) -> StoredFacts | None:
     )
 
 
+def is_foreign(custom: bytes | None) -> bool:
+    """Return whether another plugin wrote this: only that one finds the objects."""
+    return custom is not None and not _ours(custom)
+
+
 def is_only_if_started(custom: bytes | None) -> bool:
     """Return whether this says "only if the segment is COPY_SEGMENT_STARTED"."""
     return (

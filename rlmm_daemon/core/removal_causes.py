@@ -82,6 +82,9 @@ _REPORTED: Final = (
     "is old; the broker's metadata and storage managers are not both connected. Once they are, "
     "this daemon judges; if either is another one, only retention deletes it"
 )
+_FOREIGN: Final = (
+    "is another storage manager's to end, which stored it and alone knows where its objects are"
+)
 _HELD: Final = "is held: it was finished when it was deleted as a stuck copy"
 #: Why a removal waits, and what to type.
 _HOLDS: Final[Mapping[PartitionStep, tuple[str, _Command]]] = {
@@ -220,6 +223,7 @@ _DELETES: Final[Mapping[DeleteStep, tuple[str, bool, _Command]]] = {
     DeleteStep.NOT_OURS: ("is the metadata partition's owner's to end", False, _cleanup),
     DeleteStep.HELD: (_HELD, True, _repair),
     DeleteStep.FAILED: ("waits for its metadata partition, which failed", True, _status),
+    DeleteStep.FOREIGN: (_FOREIGN, True, _segments),
     DeleteStep.OBJECTS: ("waits until no copy can put objects any more", False, _cleanup),
     DeleteStep.FINISH: ("is being ended by this daemon", False, _cleanup),
 }

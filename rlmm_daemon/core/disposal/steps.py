@@ -179,6 +179,8 @@ class DeleteStep(enum.Enum):
     NOT_OURS = "not_ours"
     HELD = "segment_held"
     FAILED = "partition_failed"
+    #: Another storage manager stored it, and alone knows where its objects are.
+    FOREIGN = "foreign_storage_manager"
     #: Delete the objects now; a copy may still put some, so DELETE_SEGMENT_FINISHED comes later.
     OBJECTS = "copy_may_be_ending"
     #: Delete the objects, then append DELETE_SEGMENT_FINISHED.
@@ -198,6 +200,8 @@ class DeleteFacts:
     age_ms: int
     #: After so long the broker's expiration is not waited for any more.
     stuck_ms: int
+    #: Its custom metadata is another storage manager's.
+    foreign: bool
     #: No custom metadata was ever recorded: the segment went from COPY_SEGMENT_STARTED.
     never_finished: bool
     #: The copy that began it is known to have ended: it was this daemon's own.
@@ -211,6 +215,7 @@ _DELETE: Final[_Rows[DeleteFacts, DeleteStep]] = (
     (lambda f: f.failed, DeleteStep.FAILED),
     (lambda f: not f.owner, DeleteStep.NOT_OURS),
     (lambda f: not f.topic_gone and f.age_ms <= f.stuck_ms, DeleteStep.WAIT),
+    (lambda f: f.foreign, DeleteStep.FOREIGN),
     (
         lambda f: (
             f.never_finished and not f.copy_ended and (f.copy_ms is None or f.age_ms <= f.copy_ms)

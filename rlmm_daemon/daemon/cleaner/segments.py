@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from rlmm_daemon.codec.custom_metadata import is_foreign
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import DeleteFacts, DeleteStep, delete_step
 from rlmm_daemon.core.outcome import Applied
@@ -42,6 +43,10 @@ PUT_OFF_MAX: Final = 1_000
 TURN_SECONDS: Final = 60.0
 #: Segments whose copy is known to have ended that are remembered.
 ENDED_MAX: Final = 65_536
+FOREIGN: Final = (
+    "a segment was stored by another storage manager, which alone knows where its objects are; "
+    "nothing of it was touched"
+)
 STORAGE: Final = "the remote storage did not answer in time"
 
 S = SegmentState
@@ -235,6 +240,9 @@ class SegmentRemover:
             segment = self._segment(batch.partition, segment_id)
             if segment is None:
                 return  # somebody else was faster
+            if is_foreign(self._kept(segment)):
+                self._failed(batch, segment_id, FOREIGN)
+                return
             if segment.state is not S.DELETE_SEGMENT_STARTED:
                 outcome = await self._append(batch, segment, S.DELETE_SEGMENT_STARTED)
                 if isinstance(outcome, Applied) and outcome.previous_state is not segment.state:
@@ -280,8 +288,7 @@ class SegmentRemover:
             await leftovers.abort(bucket, found)
 
     async def _keys(self, segment: SegmentMetadata) -> list[str]:
-        kept = self._tools.manager.kept_custom_metadata(segment.partition, segment.segment_id)
-        places = await self._tools.bucket.places(segment, kept)
+        places = await self._tools.bucket.places(segment, self._kept(segment))
         # The .log first: what is half deleted must not look whole.
         return [key for place in places for key in reversed(place.keys.values())]
 
@@ -321,6 +328,7 @@ class SegmentRemover:
             topic_gone=True,  # whoever named the segment has judged that already
             age_ms=age_ms,
             stuck_ms=0,
+            foreign=is_foreign(self._kept(segment)),
             never_finished=self._never_finished(segment),
             copy_ended=segment_id in self._ended,
             copy_ms=self.copy_ms,
@@ -332,8 +340,10 @@ class SegmentRemover:
     # Small things.
 
     def _never_finished(self, segment: SegmentMetadata) -> bool:
-        kept = self._tools.manager.kept_custom_metadata(segment.partition, segment.segment_id)
-        return kept is None
+        return self._kept(segment) is None
+
+    def _kept(self, segment: SegmentMetadata) -> bytes | None:
+        return self._tools.manager.kept_custom_metadata(segment.partition, segment.segment_id)
 
     def _segment(
         self, partition: TopicIdPartition, segment_id: SegmentId

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, is_foreign
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import (
     CopyFacts,
@@ -284,6 +284,7 @@ class Stuck:
                 topic_gone=gone,
                 age_ms=self._now_ms - event_ms,
                 stuck_ms=round(1000 * self._tools.options.stuck_delete_seconds),
+                foreign=is_foreign(cache.last_custom_metadata(segment_id)),
                 never_finished=cache.last_custom_metadata(segment_id) is None,
                 copy_ended=False,
                 copy_ms=self._segments.copy_ms,

@@ -16,6 +16,7 @@ from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS, _Walk
 from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from rlmm_daemon.domain.segment import CustomMetadata
 from rlmm_daemon.domain.segment import SegmentState as S
 from rlmm_daemon.ports.storage import ObjectInfo
 from tests.simulation.cleaning import (
@@ -251,6 +252,32 @@ def test_a_segment_that_was_held_back_holds_the_partition_back():
         await asyncio.sleep(200)
         assert len(world.stored(DEAD)) == 3
         assert world.removal(DEAD) is MARKED
+
+    run(scenario)
+
+
+def test_what_another_storage_manager_stored_is_left_to_it():
+    """Its objects are not where ours would be: absent there, they would count as deleted."""
+
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.put(world.started(2, DEAD, 100))
+        foreign = CustomMetadata(b"somewhere else")
+        world.put(world.updated(2, DEAD, S.COPY_SEGMENT_FINISHED, foreign))
+        world.facts.gone.add(DEAD.topic_id)
+        daemon = world.daemon()
+        world.mark(DEAD)
+        await world.until(lambda: not world.stored(DEAD))
+        await asyncio.sleep(600)
+        assert (world.state(1, DEAD), world.state(2, DEAD)) == (None, S.COPY_SEGMENT_FINISHED)
+        (row,) = daemon.cleaner.rows()["removals"]
+        assert "another storage manager" in row["error"]
+        # Its own manager, asked by its broker, deletes it.
+        world.put(
+            world.updated(2, DEAD, S.DELETE_SEGMENT_STARTED, foreign),
+            world.updated(2, DEAD, S.DELETE_SEGMENT_FINISHED, foreign),
+        )
+        await world.until(lambda: is_finished(world))
 
     run(scenario)
 

@@ -133,6 +133,12 @@ def test_a_delete_is_the_brokers_own_for_an_hour_unless_the_topic_is_gone():
             assert facts.topic_gone or facts.age_ms > facts.stuck_ms
 
 
+def test_what_another_storage_manager_stored_is_never_ended():
+    for facts in DELETIONS:
+        if facts.foreign:
+            assert delete_step(facts) not in (DeleteStep.OBJECTS, DeleteStep.FINISH)
+
+
 def test_a_segment_that_never_finished_is_not_finished_while_its_copy_may_still_put_objects():
     for facts in DELETIONS:
         may_live = facts.copy_ms is None or facts.age_ms <= facts.copy_ms
