@@ -1,10 +1,15 @@
-"""Look-ups while a segment is copied to S3 at full rate, beside look-ups without any copy."""
+"""Look-ups while a segment is copied to S3 at full rate, beside look-ups without any copy.
+
+And beside the same copy by a client in a process of its own, while the daemon does nothing else:
+what is left of the machine then is no matter of the daemon's.
+"""
 
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +25,22 @@ LOOKUPS: Final = 5_000
 COPY_BYTES: Final = 512 * 1024 * 1024
 
 
-def p99_ms(server: S3Server, home: Path) -> tuple[float, float, float]:
-    """Return the p99 without a copy and during one, and the copy's MB/s."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The look-ups' p99 in milliseconds, and how fast the daemon's own copy was."""
+
+    idle_ms: float
+    copying_ms: float
+    #: While another process copied.
+    beside_ms: float
+    copy_mb_per_second: float
+
+
+def measured(server: S3Server, home: Path, other: Callable[[Path], None]) -> Found:
+    """Return what look-ups took; `other` copies a file to S3, in a process of its own."""
     home.mkdir()
     process = DaemonOnS3(home)
-    process.file = configure(home, server.endpoint, Tier(server).bucket)
+    process.file = configure(home, server.endpoint, Tier(server).bucket, parts="")
     daemon.fill(home / "var" / "state" / "log", {daemon.SMALL: SEGMENTS})
     placed = kafka_segments.place(process.log_dir)
     big = kafka_segments.enlarge(
@@ -35,22 +51,40 @@ def p99_ms(server: S3Server, home: Path) -> tuple[float, float, float]:
         daemon.until_ready(process.socket_path, [daemon.SMALL])
         _asked(peer, questions)  # warm
         idle = _asked(peer, questions)
-        taken: list[float] = []
-        busy: list[float] = []
+        beside, _ = _asked_during(lambda: other(Path(big.files.log)), peer, questions)
 
         def copy() -> None:
-            begun = time.perf_counter()
             with process.client() as client:
                 client.copy_segment(big.metadata, big.files, timeout_seconds=300)
-            taken.append(time.perf_counter() - begun)
 
-        copying = threading.Thread(target=copy)
-        copying.start()
-        while copying.is_alive():
-            busy += _asked(peer, questions[:500])
-        copying.join()
-        assert taken, "the copy failed"
-    return _p99(idle), _p99(busy), big.metadata.segment_size_bytes / taken[0] / 1e6
+        copying, seconds = _asked_during(copy, peer, questions)
+    return Found(
+        idle_ms=_p99(idle),
+        copying_ms=_p99(copying),
+        beside_ms=_p99(beside),
+        copy_mb_per_second=big.metadata.segment_size_bytes / seconds / 1e6,
+    )
+
+
+def _asked_during(
+    work: Callable[[], None], peer: socket.socket, questions: Sequence[bytes]
+) -> tuple[list[float], float]:
+    """Ask for as long as the work goes on; return what each answer took, and the work's seconds."""
+    taken: list[float] = []
+
+    def timed() -> None:
+        begun = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begun)
+
+    busy: list[float] = []
+    working = threading.Thread(target=timed)
+    working.start()
+    while working.is_alive():
+        busy += _asked(peer, questions[:500])
+    working.join()
+    assert taken, "the copy failed"
+    return busy, taken[0]
 
 
 def _asked(peer: socket.socket, questions: Sequence[bytes]) -> list[float]:

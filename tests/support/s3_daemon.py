@@ -10,7 +10,6 @@ from deploy.dev.fault_proxy import Fault, FaultProxy
 from deploy.dev.s3 import IDENTITIES, S3Server
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 
-#: Small parts, so that a test's segment has several.
 TEMPLATE: Final = """
 [daemon]
 broker_id = 1
@@ -30,14 +29,15 @@ endpoint = "{endpoint}"
 addressing = "path"
 access_key_id_file = "s3.key"
 secret_access_key_file = "s3.secret"
-multipart_threshold_bytes = 5242880
-part_size_bytes = 5242880
+{parts}
 read_timeout_ms = 10000
 [read]
 cache_free_bytes_min = 0
 [admin]
 listen = "127.0.0.1:0"
 """
+#: So that a test's segment has several.
+SMALL_PARTS: Final = "multipart_threshold_bytes = 5242880\npart_size_bytes = 5242880"
 
 
 class ProxyThread:
@@ -103,11 +103,13 @@ class Tier:
         return [row["Key"] for row in answer.get("Uploads", [])]
 
 
-def configure(directory: Path, endpoint: str, bucket: str, prefix: str = "") -> Path:
+def configure(
+    directory: Path, endpoint: str, bucket: str, prefix: str = "", *, parts: str = SMALL_PARTS
+) -> Path:
     """Write a daemon's configuration and its keys; return the file."""
     key, secret, _ = IDENTITIES["daemon"]
     for name, value in (("s3.key", key), ("s3.secret", secret)):
         (directory / name).write_text(value)
     file = directory / "rlmm.toml"
-    file.write_text(TEMPLATE.format(endpoint=endpoint, bucket=bucket, prefix=prefix))
+    file.write_text(TEMPLATE.format(endpoint=endpoint, bucket=bucket, prefix=prefix, parts=parts))
     return file
