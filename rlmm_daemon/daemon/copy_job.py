@@ -282,12 +282,16 @@ class CopyJob:
     async def _open(self) -> SegmentSources:
         self._tools.bucket.place_for_new(self.metadata)  # raises while there is no bucket
         opened: list[SegmentSources] = []
+        stop = threading.Event()
 
         def work() -> None:
-            opened.append(open_sources(self.metadata, self._files, self._tools.log_dirs))
+            sources = open_sources(self.metadata, self._files, self._tools.log_dirs)
+            opened.append(sources)
+            if stop.is_set():
+                sources.close()  # nobody may be there to do so: it is idempotent
 
         try:
-            await in_thread(self._tools.threads, work, threading.Event())
+            await in_thread(self._tools.threads, work, stop)
         except BaseException:
             for sources in opened:
                 sources.close()

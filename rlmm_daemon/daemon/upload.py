@@ -28,6 +28,9 @@ from rlmm_daemon.ports.storage import (
 #: google-crc32c holds the GIL: 30 us at this size.
 READ_BYTES: Final = 256 * 1024
 
+#: For a thread to end after a cancel: one read of a disk that works, however busy.
+LET_GO_SECONDS: Final = 10.0
+
 T = TypeVar("T")
 
 
@@ -125,18 +128,27 @@ async def upload(
 async def in_thread(threads: Executor, work: Callable[[], T], stop: threading.Event) -> T:
     """Run blocking work in one of `threads`; a cancel sets `stop` and waits for the work to end.
 
-    What the thread uses may therefore be closed afterwards.
+    Not for ever: a disk or mount that hangs keeps the thread, never the copy. The work must bear
+    that its files are closed then; nobody takes what it comes to.
     """
     future = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         stop.set()
-        while not future.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([future])
-        future.exception()  # retrieved: nobody asks any more
+        await _let_go(future)
         raise
+
+
+async def _let_go(future: asyncio.Future[T]) -> None:
+    """Wait for a thread, however often the caller is cancelled; not for one that a disk holds."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + LET_GO_SECONDS
+    while not future.done() and (left := until - loop.time()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([future], timeout=left)
+    if not future.cancel() and not future.cancelled():
+        future.exception()  # retrieved: nobody asks any more
 
 
 def _read(log: Source, check: SegmentCheck | None, stop: threading.Event) -> int:

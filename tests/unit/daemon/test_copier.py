@@ -20,6 +20,7 @@ from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.progress_floor import ProgressFloor, TooSlow
+from rlmm_daemon.daemon import upload
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copier import Copier
@@ -522,6 +523,37 @@ async def test_a_bad_sector_ends_the_copy_that_meets_it_and_no_other(world, monk
     assert error.message == f"{world.home}/11.{suffix} can't be read: Input/output error"
     assert error.fields["rolled_back"] is True
     assert isinstance(await both, bytes)
+
+
+async def test_a_disk_that_hangs_keeps_a_thread_and_never_the_copy(world, monkeypatch):
+    """A copy that never returns must be impossible: also where a read of its source does not."""
+    hung, freed, real = (world.home / "11.log").stat().st_ino, threading.Event(), os.pread
+
+    def pread(descriptor: int, *where: int) -> bytes:
+        if os.fstat(descriptor).st_ino == hung:
+            freed.wait(PATIENCE_SECONDS / 2)
+            returned.append(descriptor)
+        return real(descriptor, *where)
+
+    returned: list[int] = []
+    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(upload, "LET_GO_SECONDS", 0.2)
+    copier = world.new_copier(replace(OPTIONS, parallel_max=2, deadline_seconds=1.0))
+    world.storage.gate.clear()
+    try:
+        with pytest.raises(TimedOut):
+            await copier.copy_segment(RECORD, world.files)
+        assert not returned
+        assert copier.jobs() == []
+        assert world.stored == set()
+        world.storage.gate.set()
+        healthy = world.home.parent / "healthy" / "orders-7"
+        healthy.mkdir(parents=True)
+        other = world.new_copier(log_dirs=[str(healthy.parent)])
+        record = records.encode(metadata(segment_id=SegmentId(bytes([1]) * 16)))
+        assert await other.copy_segment(record, files_in(healthy))
+    finally:
+        freed.set()
 
 
 async def test_a_storage_that_holds_other_bytes_fails_the_copy(world):

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rlmm_daemon.adapters.storage.s3.probe import ACTIONS
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import (
     JOINS_AT_ONCE,
+    Reader,
     checksum_text,
     checksum_value,
     joined,
@@ -33,6 +35,7 @@ from rlmm_daemon.adapters.storage.s3.retries import Gate, RetryBudget
 from rlmm_daemon.daemon.bucket import FOREIGN_MARKER
 from rlmm_daemon.domain.errors import ObjectMissing, StorageFull, StorageUnavailable
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
+from tests.contract.storage import Buffer
 from tests.simulation.loop import SimLoop, ended
 from tests.unit.storage.scripted_s3 import storage_on
 
@@ -76,6 +79,30 @@ def test_a_checksum_is_four_bytes_in_base64_and_one_of_parts_is_none():
     assert checksum_value("4waSgw==") == 0xE3069283
     for other in (None, "", "4waSgw==-3", "AAAA", "!"):
         assert checksum_value(other) is None
+
+
+async def test_a_read_that_a_disk_holds_keeps_its_thread_and_no_caller(monkeypatch):
+    freed, returned = threading.Event(), threading.Event()
+
+    class Hung(Buffer):
+        def pread(self, offset: int, length: int) -> bytes:
+            freed.wait(30)
+            returned.set()
+            return super().pread(offset, length)
+
+    monkeypatch.setattr(reading, "LET_GO_SECONDS", 0.1)
+    reader = Reader(1)
+    first = asyncio.get_running_loop().create_task(reader.block(Hung(b"abc"), 0, 3))
+    second = asyncio.get_running_loop().create_task(reader.checksum(Buffer(b"abc"), 0, 3))
+    await asyncio.sleep(0)
+    for each in (first, second):  # the second has no thread yet
+        each.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await each
+    assert not returned.is_set()
+    freed.set()
+    assert await reader.block(Buffer(b"abc"), 1, 1) == b"b"
+    reader.close()
 
 
 def test_a_file_that_cannot_be_looked_at_is_an_error_of_ours(tmp_path, monkeypatch):

@@ -25,6 +25,8 @@ BLOCK_BYTES: Final = 256 * 1024
 #: One read for the socket. Alone in memory it is given back and taken again without a page fault;
 #: several smaller ones held together cost twice the CPU.
 SEND_BYTES: Final = 512 * 1024
+#: For a thread to end after a cancel: one read of a disk that works, however busy.
+LET_GO_SECONDS: Final = 10.0
 #: Checksums that are joined before others get a turn.
 JOINS_AT_ONCE: Final = 64
 #: CRC-32C, reflected.
@@ -44,7 +46,7 @@ class Part:
 
 
 class Reader:
-    """Reads sources in threads of its own; a cancelled read waits until its thread let go."""
+    """Reads sources in threads of its own; a cancelled read waits for its thread, within reason."""
 
     def __init__(self, threads_max: int) -> None:
         self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="storage.s3")
@@ -74,13 +76,22 @@ class Reader:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            # Whoever cancelled may close the file: the thread must be through with it.
-            while not future.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([future])
-            if not future.cancelled():
-                future.exception()  # retrieved: nobody asks any more
+            await _let_go(future)
             raise
+
+
+async def _let_go(future: asyncio.Future[T]) -> None:
+    """Wait for a thread, however often the caller is cancelled: it may close the file then.
+
+    Not for a thread that a disk or mount holds: whatever it reads at last, nobody takes.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + LET_GO_SECONDS
+    while not future.done() and (left := until - loop.time()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([future], timeout=left)
+    if not future.cancel() and not future.cancelled():
+        future.exception()  # retrieved: nobody asks any more
 
 
 class Body:
