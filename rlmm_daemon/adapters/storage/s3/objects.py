@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,8 @@ from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.ports.storage import Version
 
 NOT_FOUND: Final = 404
+#: What a limit on reads lets go at once.
+RATION_BYTES: Final = 64 * 1024
 #: Bad keys, expired ones, another region, a clock that is off, or a policy: the code says which.
 _REFUSALS: Final = frozenset({400, 401, 403})
 
@@ -165,21 +167,30 @@ class RangeReader:
                     raise self._slow(place, began, waited)
                 if not piece:
                     raise aiohttp.ClientPayloadError("the answer ended early")
-                piece = piece[: last - place.at]
-                await self._rate.take(len(piece))
-                place.at += len(piece)
-                self._require_pace(place, began, waited)
-                # A reader that sleeps holds no connection: we go on from `place` when it wakes.
-                timer = loop.call_later(self._client.options.idle_timeout, drop)
-                try:
-                    yield piece
-                finally:
-                    timer.cancel()
-                if dropped:
-                    return
+                for part in self._rations(piece[: last - place.at]):
+                    await self._rate.take(len(part))
+                    place.at += len(part)
+                    self._require_pace(place, began, waited)
+                    # A reader that sleeps holds no connection: we go on from `place` when it wakes.
+                    timer = loop.call_later(self._client.options.idle_timeout, drop)
+                    try:
+                        yield part
+                    finally:
+                        timer.cancel()
+                    if dropped:
+                        return
             place.end = min(place.end, max(place.at, answer.total))
         finally:
             answer.close()
+
+    def _rations(self, piece: bytes) -> Sequence[bytes]:
+        """Return a piece as it may be handed on: under a limit in parts, each waiting its turn.
+
+        Whole, it would wait for all the others': so long that its reader takes it for silence.
+        """
+        if not self._rate.bytes_per_second:
+            return (piece,)
+        return [piece[at : at + RATION_BYTES] for at in range(0, len(piece), RATION_BYTES)]
 
     def _require_pace(self, place: _Place, began: int, waited: float) -> None:
         """End an answer that trickles: never silent, it would hold its connection for days.
