@@ -696,7 +696,7 @@ class Manager:
         with follow_set.keep(metadata_partition):
             if on_demand or caller is Caller.OPERATOR:
                 await self._until_writable(metadata_partition, timeout_seconds)
-            await self._until_read(metadata_partition, event.partition, timeout_seconds)
+            await self.until_read(metadata_partition, event.partition, timeout_seconds)
             left = timeout_seconds - (self.clock.monotonic() - started)
             writer = self.fleet.writer(metadata_partition, group)
             return await writer.write(
@@ -724,7 +724,7 @@ class Manager:
             raise MustWait
         return follower.writer.begin(event, value, lambda: follower.fold, timeout_seconds, tell)
 
-    async def _until_read(
+    async def until_read(
         self, number: MetadataPartition, partition: TopicIdPartition, timeout_seconds: float
     ) -> None:
         """Return once a long table of this partition was read through, or could not be in time."""

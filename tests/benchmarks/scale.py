@@ -227,17 +227,23 @@ def main() -> int:
         kinds.remove(REDIS)
     rows: list[Row] = []
     points: dict[tuple[int, int], dict[str, Facts]] = {}
-    for each in chosen.shapes:
-        for segments in chosen.sizes:
+    console = Console(width=None if sys.stdout.isatty() else 150)
+
+    def tell(found: list[Row]) -> None:
+        """Print what is measured at once: a run that is ended later was not in vain."""
+        rows.extend(found)
+        if found:
+            console.print(table(found))
+
+    if chosen.restart_segments:
+        tell(daemon_restart.measure(work, chosen.restart_segments, chosen.shapes))
+    for segments in sorted(chosen.sizes):
+        for each in chosen.shapes:
             if segments >= each:
                 points[segments, each] = point(work, segments, each, kinds)
-                rows += rows_of(segments, each, points[segments, each])
-    rows += flat(points)
-    if chosen.restart_segments:
-        rows += daemon_restart.measure(work, chosen.restart_segments, chosen.shapes)
+                tell(rows_of(segments, each, points[segments, each]))
+    tell(flat(points))
     shutil.rmtree(work)
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    console.print(table(rows))
     kept = keep(rows, RESULTS)
     drawn = kept.with_suffix(".svg")
     drawn.write_text(draw(points))

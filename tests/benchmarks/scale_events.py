@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlmm_daemon.adapters.event_log.embedded import scan
-from rlmm_daemon.adapters.event_log.embedded.records import records_of
+from rlmm_daemon.adapters.event_log.embedded.records import compiled, records_of
 from rlmm_daemon.codec import batches, records
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.core import sealing
@@ -23,6 +23,7 @@ from tests.benchmarks.daemon import EPOCH, OFFSETS_PER_SEGMENT, finished, segmen
 _SPAN = struct.Struct(">qq")
 _FIRST = struct.Struct(">q")
 BATCH_EVENTS = 500
+compiled.load()  # a daemon's thread does that while it replays
 NOBODYS = TopicId(bytes(16))
 
 

@@ -39,6 +39,8 @@ logger = structlog.get_logger(__name__)
 
 #: Caches, or segments, that are looked at before others get a turn.
 TURN: Final = 64
+#: For a long table of a snapshot that a thread has to read through first.
+READ_SECONDS: Final = 30.0
 #: Of one user partition, ended in one pass.
 COPIES_MAX: Final = 100
 #: A delete younger than this is not worth asking every broker about its topic.
@@ -75,6 +77,7 @@ class Stuck:
                 await asyncio.sleep(0)
             if not self._still_ours():
                 return
+            await self._tools.manager.until_read(follower.partition, partition, READ_SECONDS)
             try:
                 await self._look_into(partition, follower.fold.partitions.get(partition))
             except NotReady:
