@@ -4,6 +4,8 @@ import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
 
 import org.apache.kafka.common.config.AbstractConfig;
 import org.apache.kafka.common.config.ConfigDef;
@@ -11,14 +13,19 @@ import org.apache.kafka.common.config.ConfigDef.Importance;
 import org.apache.kafka.common.config.ConfigDef.Range;
 import org.apache.kafka.common.config.ConfigDef.Type;
 import org.apache.kafka.common.config.ConfigException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * What the broker hands to {@code configure}: our keys without their prefix, and what it adds by itself.
  *
  * <p>{@code broker.id} comes as an Integer, prefixed keys come as strings, and a test's map may hold a Short; all are
- * accepted. Unknown keys are ignored, because the same prefix may still hold the keys of Kafka's own manager.
+ * accepted. Unknown keys are ignored, because the same prefix may still hold those of another manager; whoever
+ * configures is told which.
  */
 final class PluginConfig {
+    private static final Logger LOG = LoggerFactory.getLogger(PluginConfig.class);
+
     static final String SOCKET_PATH = "socket.path";
     static final String METADATA_TIMEOUT_MS = "metadata.timeout.ms";
     static final String READY_TIMEOUT_MS = "ready.timeout.ms";
@@ -37,8 +44,12 @@ final class PluginConfig {
     /** The prefix under which the broker names itself, and under which TBRLMM takes its clients' settings. */
     static final String CLIENT_PREFIX = "remote.log.metadata.common.client.";
 
+    /** Of the settings of Kafka's own metadata manager, which may stay beside ours. */
+    private static final String KAFKAS_PREFIX = "remote.log.metadata.";
+
     static final String BROKER_ID = "broker.id";
     static final String CLUSTER_ID = "cluster.id";
+    private static final Set<String> BROKERS = Set.of(BROKER_ID, CLUSTER_ID, "log.dir");
     private static final String BROKER_ID_PLACE = "%{broker.id}";
     /** sun_path of sockaddr_un holds 108 bytes, the last of which is a zero. */
     private static final int PATH_BYTES_MAX = 107;
@@ -80,6 +91,7 @@ final class PluginConfig {
     private final String clusterId;
     private final String socketPath;
     private final Map<String, Object> clientSettings;
+    private final Set<String> ignored = new TreeSet<>();
 
     /**
      * Reads and checks everything.
@@ -98,6 +110,14 @@ final class PluginConfig {
         this.clusterId = cluster == null ? null : cluster.toString();
         this.socketPath = socketPath(values.getString(SOCKET_PATH), brokerId);
         this.clientSettings = values.originalsWithPrefix(CLIENT_PREFIX);
+        for (String key : given.keySet()) {
+            if (!DEFINITION.names().contains(key) && !BROKERS.contains(key) && !key.startsWith(KAFKAS_PREFIX)) {
+                ignored.add(key);
+            }
+        }
+        if (!ignored.isEmpty()) {
+            LOG.warn("These are no keys of the plugin, and change nothing: {}", ignored);
+        }
     }
 
     private static int brokerId(Object given) {
@@ -144,6 +164,11 @@ final class PluginConfig {
     /** For a client of the broker's own cluster: bootstrap servers, security and SASL settings. */
     Map<String, Object> clientSettings() {
         return clientSettings;
+    }
+
+    /** Keys that mean nothing here: misspelt, or of another manager. */
+    Set<String> ignored() {
+        return ignored;
     }
 
     int integer(String key) {

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.Map;
+import java.util.Set;
 
 import org.apache.kafka.common.config.ConfigException;
 import org.junit.jupiter.api.Test;
@@ -49,6 +50,13 @@ final class PluginConfigTest {
         ConfigException error = assertThrows(ConfigException.class,
             () -> new PluginConfig(Map.of("broker.id", 1, "socket.path", "/" + "x".repeat(107)), false));
         assertTrue(error.getMessage().contains("socket.path") && error.getMessage().contains("107"), error.getMessage());
+    }
+
+    @Test
+    void aMisspeltKeyIsNamedAndWhatBrokersAndKafkasManagerBringIsNot() {
+        PluginConfig config = new PluginConfig(Map.of("broker.id", 1, "cluster.id", "c", "log.dir", "/x",
+            "remote.log.metadata.topic.num.partitions", "5", "hold.ms", "5", "hold.msec", "7"), true);
+        assertEquals(Set.of("hold.msec"), config.ignored());
     }
 
     @Test
