@@ -210,6 +210,14 @@ MUTANTS: Final[Sequence[Mutant]] = (
         scenario="manager",
     ),
     Mutant(
+        name="table_called_read_through_that_was_not",
+        module=f"{_DAEMON}.snapshots",
+        old="                    judge_table(entry, await _checksum(file, entry))\n",
+        new="",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
         name="what_was_put_aside_is_lost",
         module="rlmm_daemon.core.user_partitions",
         old="            self._apply_aside(cache, offset, value)\n",
