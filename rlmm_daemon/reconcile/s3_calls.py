@@ -17,6 +17,8 @@ from rlmm_daemon.config import Config, S3Storage
 from rlmm_daemon.domain.errors import StorageNotConfigured
 from rlmm_daemon.reconcile.errors import Incomplete
 
+#: Below it is never much.
+CONTROL: Final = "_rlmm/"
 _ATTEMPTS: Final = 5
 #: What a server answers that has not the call, or to whom the call is not allowed.
 _UNSUPPORTED: Final = frozenset(
@@ -50,7 +52,9 @@ class S3Calls:
             }
             if found.session_token is not None:
                 credentials["aws_session_token"] = found.session_token.reveal()
-        self._bucket = s3.bucket
+        self._where = {"Bucket": s3.bucket}
+        if s3.expected_bucket_owner:
+            self._where["ExpectedBucketOwner"] = s3.expected_bucket_owner
         self._s3: Any = botocore.session.get_session().create_client(
             "s3",
             region_name=s3.region or REGION_DEFAULT,
@@ -68,6 +72,19 @@ class S3Calls:
             ),
             **credentials,
         )
+
+    def require_owner(self) -> None:
+        """Make sure that the bucket is the expected owner's, which every call here names.
+
+        Another account's of the same name would look like one that lost everything.
+
+        Raises:
+            Incomplete: it is not, or the server did not answer.
+        """
+        try:
+            self._call("list_objects_v2", Prefix=CONTROL, MaxKeys=1)
+        except Unsupported as error:
+            raise Incomplete(f"the bucket, as storage.expected_bucket_owner's: {error}") from error
 
     def is_versioned(self, note: Callable[[str], object] = lambda _: None) -> bool:
         """Return whether the bucket may hold old versions; False where they can't be asked for.
@@ -148,7 +165,7 @@ class S3Calls:
 
     def _call(self, name: str, **arguments: Any) -> Any:
         try:
-            return getattr(self._s3, name)(Bucket=self._bucket, **arguments)
+            return getattr(self._s3, name)(**self._where, **arguments)
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")

@@ -13,11 +13,14 @@ from rlmm_daemon import wiring
 from rlmm_daemon.config import Config, S3Storage
 from rlmm_daemon.domain.errors import StorageNotConfigured, StorageUnavailable
 from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.s3_calls import S3Calls
 
 _ATTEMPTS: Final = 5
 _CLIENT_SECONDS: Final = 60
 #: Then the chain is asked again; roles' keys live longer.
 _CREDENTIALS_LAST: Final = timedelta(minutes=10)
+#: The minute in which S3 last said whose bucket it is.
+_owned: dict[S3Storage, int] = {}
 
 
 def opened(config: Config) -> Any:
@@ -28,12 +31,17 @@ def opened(config: Config) -> Any:
 
     Raises:
         StorageNotConfigured: the storage is not S3.
-        Incomplete: `ca_file` can't be read.
+        Incomplete: `ca_file` can't be read, or the bucket is not the expected owner's.
     """
-    if not isinstance(config.storage, S3Storage):
+    s3, minute = config.storage, int(time.monotonic() // _CLIENT_SECONDS)
+    if not isinstance(s3, S3Storage):
         raise StorageNotConfigured("the storage is not S3")
+    # obstore does not sign such a header of a listing, so S3 would refuse it.
+    if s3.expected_bucket_owner is not None and _owned.get(s3) != minute:
+        S3Calls(config).require_owner()
+        _owned[s3] = minute
     # By the storage alone: other sections hold tables, which no cache can be keyed by.
-    return _opened(config.storage, int(time.monotonic() // _CLIENT_SECONDS))
+    return _opened(s3, minute)
 
 
 @functools.lru_cache(maxsize=4)
@@ -47,7 +55,7 @@ def _opened(s3: S3Storage, minute: int) -> Any:
             "allow_http": (s3.endpoint or "").startswith("http://"),
             "timeout": timedelta(milliseconds=s3.call_timeout_ms),
             **({"proxy_url": s3.proxy} if s3.proxy else {}),
-            **({"root_certificate": _authority(s3.ca_file)} if s3.ca_file else {}),
+            **(_trusting(s3.ca_file) if s3.ca_file else {}),
         },
         "retry_config": {"max_retries": _ATTEMPTS, "retry_timeout": timedelta(seconds=60)},
     }
@@ -67,9 +75,10 @@ def _opened(s3: S3Storage, minute: int) -> Any:
     )
 
 
-def _authority(file: str) -> bytes:
+def _trusting(file: str) -> dict[str, Any]:
+    """Return what trusts these authorities and not the system's, as the daemon does."""
     try:
-        return Path(file).read_bytes()
+        return {"root_certificate": Path(file).read_bytes(), "disable_system_certificates": True}
     except OSError as error:
         raise Incomplete(f"storage.ca_file: {error}") from error
 

@@ -34,6 +34,8 @@ class Bucket:
     def __init__(self, config: Config, keys: list[str]) -> None:
         self.config, self.keys = config, keys
         self.page_keys = 1_000
+        #: Of the requests so far, names in lower case.
+        self.headers: list[dict[str, str]] = []
         #: Query (with "method" and "path") -> status and error code; None: it is answered.
         self.fails: Callable[[dict[str, str]], tuple[int, str] | None] = lambda _query: None
 
@@ -92,6 +94,7 @@ def serving(home: Path, keys: list[str]) -> Iterator[Bucket]:
 
         def do_GET(self) -> None:
             query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+            bucket.headers.append({name.lower(): text for name, text in self.headers.items()})
             query |= {"method": self.command, "path": urlsplit(self.path).path}
             failed = bucket.fails(query)
             status, text = 200, ""

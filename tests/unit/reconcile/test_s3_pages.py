@@ -32,6 +32,25 @@ def test_keys_that_are_no_paths_are_listed_beside_the_others(bucket: Bucket) -> 
     assert keys(bucket) == sorted(bucket.keys)
 
 
+def test_nothing_is_listed_before_s3_said_whose_bucket_it_is(bucket: Bucket) -> None:
+    """Another account's bucket of the same name would look like one that lost everything."""
+    storage = msgspec.structs.replace(bucket.config.storage, expected_bucket_owner="111122223333")
+    bucket.config = msgspec.structs.replace(bucket.config, storage=storage)
+    bucket.keys = [*PLAIN]
+    header = "x-amz-expected-bucket-owner"
+
+    def foreign(_: dict[str, str]) -> tuple[int, str] | None:
+        return (403, "AccessDenied") if header in bucket.headers[-1] else None
+
+    bucket.fails = foreign
+    with pytest.raises(Incomplete, match="expected_bucket_owner"):
+        keys(bucket)
+    assert [headers[header] for headers in bucket.headers] == ["111122223333"]
+    assert header in bucket.headers[0]["authorization"], "signed"
+    bucket.fails = lambda _: None
+    assert keys(bucket) == sorted(PLAIN)
+
+
 @pytest.mark.parametrize("odd", ["a//b", "../up", "/lead", "new\nline"])
 def test_one_odd_key_does_not_end_a_listing(bucket: Bucket, odd: str) -> None:
     bucket.keys = [odd, *PLAIN]
