@@ -47,6 +47,8 @@ final class SingleBrokerCheck implements AutoCloseable {
     private final ScheduledExecutorService thread;
     private volatile String obstacle;
     private ScheduledFuture<?> due;
+    /** How many daemons there were to look at; whoever looks at an older one leaves the next check to the newest. */
+    private int daemons;
     /** How often in a row the cluster could not be asked; the check thread's own. */
     private int failures;
 
@@ -62,9 +64,10 @@ final class SingleBrokerCheck implements AutoCloseable {
     }
 
     /** The daemon is there, perhaps another one than before. */
-    void begin() {
+    synchronized void begin() {
         if (enabled) {
-            schedule(0);
+            daemons++;
+            schedule(daemons, 0);
         }
     }
 
@@ -76,7 +79,7 @@ final class SingleBrokerCheck implements AutoCloseable {
         }
     }
 
-    private void check() {
+    private void check(int daemon) {
         try {
             if (!EMBEDDED.equals(logKind())) {
                 obstacle = null;
@@ -88,19 +91,19 @@ final class SingleBrokerCheck implements AutoCloseable {
             }
             judge(count.ask());
             failures = 0;
-            schedule(repeatMs);
+            schedule(daemon, repeatMs);
         } catch (InterruptedException closing) {
             Thread.currentThread().interrupt();
         } catch (DaemonException away) { // the next connection begins anew, unless it was but slow
             LOG.debug("asking again about the daemon's log", away);
-            schedule(RETRY_MS);
+            schedule(daemon, RETRY_MS);
         } catch (Exception | LinkageError refusal) {
-            again(refusal);
+            again(daemon, refusal);
         }
     }
 
     /** Where the cluster never answers, somebody has to be told; a verdict stays until there is another. */
-    private void again(Throwable refusal) {
+    private void again(int daemon, Throwable refusal) {
         LOG.debug("asking the cluster again", refusal);
         failures++;
         String known = obstacle;
@@ -114,7 +117,7 @@ final class SingleBrokerCheck implements AutoCloseable {
             }
             obstacle = reason;
         }
-        schedule(Math.min(RETRY_MAX_MS, RETRY_MS << Math.min(failures - 1, 10)));
+        schedule(daemon, Math.min(RETRY_MAX_MS, RETRY_MS << Math.min(failures - 1, 10)));
     }
 
     /** What a future's wrapper hides. */
@@ -124,13 +127,14 @@ final class SingleBrokerCheck implements AutoCloseable {
     }
 
     /** One check is due at a time, however often the daemon came back. */
-    private synchronized void schedule(long delayMs) {
+    private synchronized void schedule(int daemon, long delayMs) {
+        if (thread.isShutdown() || daemon != daemons) {
+            return;
+        }
         if (due != null) {
             due.cancel(false);
         }
-        if (!thread.isShutdown()) {
-            due = thread.schedule(this::check, delayMs, TimeUnit.MILLISECONDS);
-        }
+        due = thread.schedule(() -> check(daemon), delayMs, TimeUnit.MILLISECONDS);
     }
 
     private void judge(int brokers) {

@@ -14,6 +14,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -129,6 +130,25 @@ final class FitTest {
             manager.onBrokerReady();
             Wait.until("ready", () -> manager.isReady(ORDERS));
             assertTrue(asked.get() >= 3);
+        }
+    }
+
+    /** The cluster may take seconds to answer, and the daemon that was asked about may be another one by then. */
+    @Test
+    void aDaemonThatComesWhileTheClusterIsAskedIsLookedAtAsWell() throws Exception {
+        AtomicInteger asked = new AtomicInteger();
+        CountDownLatch answer = new CountDownLatch(1);
+        try (DaemonProcess daemon = DaemonProcess.started();
+             RlmmDaemonMetadataManagerWithCallback manager = new RlmmDaemonMetadataManagerWithCallback()) {
+            manager.configure(daemon.configs(Map.of()), () -> {
+                asked.incrementAndGet();
+                answer.await();
+                return 1;
+            });
+            Wait.until("asked", () -> asked.get() == 1);
+            manager.onBrokerReady(); // does what a new connection does
+            answer.countDown();
+            Wait.until("asked again, long before it would be by itself", () -> asked.get() == 2);
         }
     }
 
