@@ -10,6 +10,7 @@ import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.Uuid;
 import org.apache.kafka.server.log.remote.metadata.storage.BrokerReadyCallback;
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadataManager;
 
@@ -40,6 +41,7 @@ public final class ManagerBench {
         try (var admin = Admin.create(Map.of("bootstrap.servers", args[1]))) {
             admin.describeCluster().nodes().get(60, TimeUnit.SECONDS); // a broker has long loaded Kafka's clients
         }
+        Uuid.randomUuid(); // and drawn the id of its incarnation
         long begun = System.nanoTime();
         manager.configure(settings(args));
         if (manager instanceof BrokerReadyCallback callback) {
