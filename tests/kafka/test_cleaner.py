@@ -1,7 +1,7 @@
 """Topics go while daemons, brokers and the way to S3 die: afterwards bucket and log agree exactly.
 
 Three brokers, three daemons, a real S3 server behind a proxy that fails on purpose. Each daemon
-copies real segments all the while; topics are deleted under it and purged.
+copies real segments all the while; topics are created and deleted under it, and purged.
 """
 
 import os
@@ -24,7 +24,7 @@ from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes
 from rlmm_daemon.domain.segment import SegmentState
 from tests.kafka.cleaner_rig import OneDaemon, cluster_id_of, until
-from tests.kafka.probe import Probe
+from tests.kafka.probe import Probe, ProbeError
 from tests.support.s3_daemon import ProxyThread, Tier
 from tests.support.s3_world import needs_s3, s3_server
 
@@ -101,12 +101,18 @@ class Rig:
             (daemon.directory / "s3.secret").write_text(secret)
         self.stop = threading.Event()
         self.copied = 0
+        self.copied_of = set[str]()
 
-    def create(self, name: str) -> None:
-        answer = self.probe.ask(
-            "create", topic=f"{self.name}.{name}", partitions=PARTITIONS, replicas=3, config={}
-        )
+    def create(self, name: str) -> bool:
+        """Create a topic; False if a broker is not back yet."""
+        try:
+            answer = self.probe.ask(
+                "create", topic=f"{self.name}.{name}", partitions=PARTITIONS, replicas=3, config={}
+            )
+        except ProbeError:
+            return False
         self.topics[name] = str(answer["id"])
+        return True
 
     def partition(self, name: str, number: int) -> TopicIdPartition:
         topic_id = TopicId(uuid_bytes(self.topics[name]))
@@ -121,12 +127,16 @@ class Rig:
                 with daemon.client(timeout_seconds=20.0) as client:
                     client.copy_segment(segment.metadata, segment.files)
                 self.copied += 1
+                self.copied_of.add(name)
             except (RlmmError, OSError):
                 self.stop.wait(0.2)
             self.stop.wait(luck.uniform(0.0, 0.3))
 
     def has_copied(self, count: int) -> bool:
         return self.copied >= count
+
+    def has_copied_of(self, name: str) -> bool:
+        return name in self.copied_of
 
     def any_client(self) -> Client:
         daemon = next(each for each in self.daemons.values() if each.process is not None)
@@ -189,8 +199,7 @@ def break_something(rig: Rig, luck: random.Random, number: int) -> None:
 @pytest.mark.timeout(600 + 120 * ROUNDS)
 def test_bucket_and_log_agree_whatever_died(rig):
     luck = random.Random(7)
-    for name in ("kept", *(f"gone{n}" for n in range(ROUNDS))):
-        rig.create(name)
+    until(partial(rig.create, "kept"), "a topic is created")
     for daemon in rig.daemons.values():
         daemon.start()
     cluster_id = cluster_id_of(rig.daemons[1])
@@ -204,9 +213,11 @@ def test_bucket_and_log_agree_whatever_died(rig):
         thread.start()
     deleted = []
     for number in range(ROUNDS):
-        until(partial(rig.has_copied, rig.copied + 10), "copies go on")
-        break_something(rig, luck, number)
         name = f"gone{number}"
+        until(partial(rig.create, name), f"{name} is created")
+        until(partial(rig.has_copied, rig.copied + 10), "copies go on")
+        until(partial(rig.has_copied_of, name), f"{name} is copied")
+        break_something(rig, luck, number)
         rig.probe.ask("delete", topic=f"{rig.name}.{name}")
         until(partial(rig.purge, name), f"{name} is purged")
         deleted.append(name)
