@@ -214,7 +214,7 @@ class SimDaemon:
         )
         self.copies = SimCopies(self.manager)
         self.bucket = Bucket(
-            world.storage_of(self.broker_id), layout=Layout(), rng=random.Random(3)
+            world.storage_of(self.broker_id), layout=world.layout, rng=random.Random(3)
         )
         self.cleaner = Cleaner(
             manager=self.manager,
@@ -272,6 +272,8 @@ class SimDaemon:
 
 class CleanWorld:
     """The log, the bucket, the facts, and short words to change them."""
+
+    layout = Layout()
 
     def __init__(self, loop: SimLoop, group: asyncio.TaskGroup) -> None:
         self.loop, self.group = loop, group
@@ -395,7 +397,7 @@ class CleanWorld:
 
     def keys(self, number: int, partition: TopicIdPartition, start: int = 0) -> list[str]:
         return [
-            object_key(Layout(), partition, Offset(start), segment(number), suffix)
+            object_key(self.layout, partition, Offset(start), segment(number), suffix)
             for suffix in SUFFIXES
         ]
 
@@ -406,7 +408,7 @@ class CleanWorld:
 
     def stored(self, partition: TopicIdPartition) -> list[str]:
         directory = object_key(Layout(), partition, Offset(0), segment(0), ".log").split("/")[0]
-        return [key for key in self.objects.objects if key.startswith(f"{directory}/")]
+        return [key for key in self.objects.objects if key.split("/")[-2] == directory]
 
     def fold(self, number: int) -> Fold:
         """The log as it is now, folded by the product's own fold."""

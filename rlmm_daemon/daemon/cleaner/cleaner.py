@@ -24,10 +24,12 @@ from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
+from rlmm_daemon.daemon.cleaner.leftovers import LeftoverSearch
 from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
+from rlmm_daemon.daemon.cleaner.pace import Pace
 from rlmm_daemon.daemon.cleaner.peers import Peers, PeerSource, SharedLook
-from rlmm_daemon.daemon.cleaner.proof import SharedProof, TopicProof
+from rlmm_daemon.daemon.cleaner.proof import JoinedProof, SharedProof, TopicProof
 from rlmm_daemon.daemon.cleaner.removal import PartitionRemoval
 from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
 from rlmm_daemon.daemon.cleaner.stuck import Stuck
@@ -47,6 +49,8 @@ logger = structlog.get_logger(__name__)
 
 #: How soon a change of owners or followers is seen, at the latest.
 LOOK_SECONDS: Final = 1.0
+#: Of one metadata partition: they share questions and listings.
+REMOVALS_AT_ONCE: Final = 8
 #: A key 2 record: a partition's mark.
 _MARK: Final = 2
 _API_KEY_AT: Final = 1
@@ -79,6 +83,7 @@ class Cleaner:
         """`leader_of`: for people, whose daemon owns a metadata partition, as far as is known."""
         self._leader_of = leader_of
         self.notes = Notes(clock.now_ms)
+        proof, pace = JoinedProof(proof), Pace(options, clock.monotonic)
         self.tools = Tools(
             manager=manager,
             bucket=bucket,
@@ -88,6 +93,8 @@ class Cleaner:
             recent_proof=SharedProof(proof, clock.monotonic, options.interval_seconds / 2),
             recent_peers=SharedLook(peers, clock.monotonic, options.interval_seconds / 2),
             options=options,
+            pace=pace,
+            leftovers=LeftoverSearch(bucket, pace),
             broker_id=broker_id,
             clock=clock,
             rng=rng,
@@ -297,11 +304,14 @@ class Cleaner:
         marked = self._marked_in(follower)
         gone = self.notes.removals.keys() - set(marked)
         self.notes.forget([p for p in gone if self._number(p) == number])
-        for partition in marked:
+        due = [p for p in marked if not self._backoff.waits(p)]
+        for first in range(0, len(due), REMOVALS_AT_ONCE):
             if not self.owns(number):
                 return
-            if not self._backoff.waits(partition):
-                await self._advance(number, partition)
+            async with asyncio.TaskGroup() as removals:
+                for partition in due[first : first + REMOVALS_AT_ONCE]:
+                    work = self._advance(number, partition)
+                    removals.create_task(work, name=f"cleaner.removal {partition}")
 
     def _removal(self, number: MetadataPartition, partition: TopicIdPartition) -> PartitionRemoval:
         return PartitionRemoval(partition, self.tools, self.segments, lambda: self.owns(number))

@@ -1,18 +1,31 @@
-"""What a listing of one user partition's prefixes shows, in every layout of the bucket's marker."""
+"""What a listing of one user partition's prefixes shows, in every layout of the bucket's marker.
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+Below a prefix that begins with a hash lies the whole bucket, so all partitions that want to know
+share one listing of it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from rlmm_daemon.core.layout import Layout, listing_prefix, parse_key
+from rlmm_daemon.core.layout import Layout, ParsedKey, listing_prefix, object_key, parse_key
 from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.cleaner.pace import Pace
+from rlmm_daemon.daemon.cleaner.together import Together
 from rlmm_daemon.domain.errors import StorageUnavailable
-from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
+from rlmm_daemon.domain.ids import TopicIdPartition
+from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.ports.storage import UploadInfo
 
-#: Found at once; the next look finds the rest.
+#: Found by one listing; the next look finds the rest.
 LEFTOVERS_MAX: Final = 5_000
+#: Of each partition at least, however many share the listing.
+OF_EACH_MIN: Final = 50
+#: Keys that go in one call.
+SWEEP_KEYS: Final = 1_000
+_SUFFIX: Final = ".log"
 
 
 @dataclass(slots=True)
@@ -25,89 +38,123 @@ class Leftovers:
     def __len__(self) -> int:
         return len(self.keys) + len(self.uploads)
 
+    def add(self, other: "Leftovers") -> None:
+        """Take up what another layout holds."""
+        self.keys += other.keys
+        self.uploads += other.uploads
 
-async def find(
-    bucket: Bucket, partition: TopicIdPartition, on_page: Callable[[], None]
-) -> Leftovers:
-    """Return what is still there of a partition, at most `LEFTOVERS_MAX` of it.
 
-    `on_page` is told of each page: below a prefix that begins with a hash lies the whole bucket.
+class LeftoverSearch:
+    """Searches the bucket for every task of the cleaner, and clears away what was found."""
 
-    Raises:
-        StorageUnavailable: a listing could not be ended, so nothing is known to be empty.
-    """
-    found = Leftovers()
-    for layout in await bucket.layouts():
-        async for key in _keys(bucket, layout, partition, on_page):
-            found.keys.append(key)
+    def __init__(self, bucket: Bucket, pace: Pace) -> None:
+        self._bucket, self._pace = bucket, pace
+        #: By layout that begins with a hash.
+        self._shared: dict[Layout, Together[TopicIdPartition, Leftovers]] = {}
+
+    async def find(self, partition: TopicIdPartition) -> Leftovers:
+        """Return what is still there of a partition, at most about `LEFTOVERS_MAX` of it.
+
+        Raises:
+            StorageUnavailable: a listing could not be ended, so nothing is known to be empty.
+        """
+        found = Leftovers()
+        for layout in await self._layouts():
+            if listing_prefix(layout, partition):
+                found.add((await self._list(layout, [partition]))[partition])
+            else:
+                found.add(await self._shared_of(layout).of(partition))
             if len(found) >= LEFTOVERS_MAX:
-                return found
-        async for upload in _uploads(bucket, layout, partition, None, on_page):
-            found.uploads.append(upload)
-            if len(found) >= LEFTOVERS_MAX:
-                return found
-    return found
+                break
+        return found
+
+    async def uploads_of(self, segment: SegmentMetadata) -> list[UploadInfo]:
+        """Return the incomplete uploads of one segment, in every layout."""
+        found: list[UploadInfo] = []
+        at = segment.partition, segment.start_offset, segment.segment_id
+        for layout in await self._layouts():
+            stem = object_key(layout, *at, _SUFFIX).removesuffix(_SUFFIX)
+            listing = self._bucket.storage.list_uploads(stem)
+            async with aclosing(self._pace.pages(listing)) as pages:
+                async for page in pages:
+                    parsed = ((upload, parse_key(layout, upload.key)) for upload in page)
+                    found += [u for u, key in parsed if key and key.segment_id == at[-1]]
+        return found
+
+    async def sweep(self, found: Leftovers) -> None:
+        """Delete what was found.
+
+        Raises:
+            StorageUnavailable: at least one may still be there.
+        """
+        await self.abort(found.uploads)
+        await self._pace.take(len({key.rpartition(".")[0] for key in found.keys}))
+        failed = []
+        for first in range(0, len(found.keys), SWEEP_KEYS):
+            keys = found.keys[first : first + SWEEP_KEYS]
+            outcomes = await self._pace.call(partial(self._bucket.storage.delete, keys))
+            failed += [error for error in outcomes.values() if error is not None]
+        if failed:
+            raise StorageUnavailable(
+                f"{len(failed)} of {len(found.keys)} leftovers were not deleted: {failed[0]}"
+            ) from failed[0]
+
+    async def abort(self, uploads: Sequence[UploadInfo]) -> None:
+        """Abort uploads; an absent one is fine."""
+        for upload in uploads:
+            await self._pace.call(partial(self._bucket.storage.abort_upload, upload))
+
+    async def _layouts(self) -> Sequence[Layout]:
+        return await self._pace.call(self._bucket.layouts)
+
+    def _shared_of(self, layout: Layout) -> Together[TopicIdPartition, Leftovers]:
+        found = self._shared.get(layout)
+        if found is None:
+            found = self._shared[layout] = Together(partial(self._list, layout))
+        return found
+
+    async def _list(
+        self, layout: Layout, partitions: Collection[TopicIdPartition]
+    ) -> Mapping[TopicIdPartition, Leftovers]:
+        """List the prefix that these partitions have in common; of each, up to its share."""
+        storage, sorted_in = self._bucket.storage, _SortedIn(layout, partitions)
+        prefix = listing_prefix(layout, next(iter(partitions)))
+        async with aclosing(self._pace.pages(storage.list(prefix))) as pages:
+            async for page in pages:
+                for partition, key in sorted_in.own(row.key for row in page):
+                    sorted_in.found[partition].keys.append(key)
+                if sorted_in.is_full:
+                    return sorted_in.found
+        async with aclosing(self._pace.pages(storage.list_uploads(prefix))) as uploads:
+            async for some in uploads:
+                for upload in some:
+                    for partition, _ in sorted_in.own([upload.key]):
+                        sorted_in.found[partition].uploads.append(upload)
+        return sorted_in.found
 
 
-async def sweep(bucket: Bucket, found: Leftovers) -> None:
-    """Delete what was found.
+class _SortedIn:
+    """Which of these partitions a key is of."""
 
-    Raises:
-        StorageUnavailable: at least one may still be there.
-    """
-    await abort(bucket, found.uploads)
-    outcomes = (await bucket.storage.delete(found.keys)).values() if found.keys else ()
-    failed = [error for error in outcomes if error is not None]
-    if failed:
-        raise StorageUnavailable(
-            f"{len(failed)} of {len(found.keys)} leftovers were not deleted: {failed[0]}"
-        ) from failed[0]
+    def __init__(self, layout: Layout, partitions: Collection[TopicIdPartition]) -> None:
+        self._layout = layout
+        self.found = {each: Leftovers() for each in partitions}
+        self._share = max(OF_EACH_MIN, LEFTOVERS_MAX // len(self.found))
+        #: By the directory that Kafka's naming gives them.
+        self._by_name = {listing_prefix(Layout(), each)[:-1]: each for each in self.found}
 
+    @property
+    def is_full(self) -> bool:
+        """Whether of each partition as much was found as there is room for."""
+        return all(len(each) >= self._share for each in self.found.values())
 
-async def uploads_of(
-    bucket: Bucket, partition: TopicIdPartition, segment_id: SegmentId
-) -> list[UploadInfo]:
-    """Return the incomplete uploads of one segment, in every layout."""
-    return [
-        upload
-        for layout in await bucket.layouts()
-        async for upload in _uploads(bucket, layout, partition, segment_id)
-    ]
-
-
-async def abort(bucket: Bucket, uploads: Sequence[UploadInfo]) -> None:
-    """Abort uploads; an absent one is fine."""
-    for upload in uploads:
-        await bucket.storage.abort_upload(upload)
-
-
-async def _keys(
-    bucket: Bucket, layout: Layout, partition: TopicIdPartition, on_page: Callable[[], None]
-) -> AsyncGenerator[str, None]:
-    async with aclosing(bucket.storage.list(listing_prefix(layout, partition))) as pages:
-        async for page in pages:
-            on_page()
-            for row in page:
-                parsed = parse_key(layout, row.key)
-                if parsed is not None and parsed.partition == partition:
-                    yield row.key
-
-
-async def _uploads(
-    bucket: Bucket,
-    layout: Layout,
-    partition: TopicIdPartition,
-    segment_id: SegmentId | None,
-    on_page: Callable[[], None] = lambda: None,
-) -> AsyncGenerator[UploadInfo, None]:
-    async with aclosing(bucket.storage.list_uploads(listing_prefix(layout, partition))) as pages:
-        async for page in pages:
-            on_page()
-            for upload in page:
-                parsed = parse_key(layout, upload.key)
-                if (
-                    parsed is not None
-                    and parsed.partition == partition
-                    and segment_id in (None, parsed.segment_id)
-                ):
-                    yield upload
+    def own(self, keys: Iterable[str]) -> Iterable[tuple[TopicIdPartition, str]]:
+        """Yield the keys of partitions that have room, with whose they are."""
+        for key in keys:
+            directory = key.rpartition("/")[0].rpartition("/")[2]
+            partition = self._by_name.get(directory)  # nearly always none of ours
+            if partition is None or len(self.found[partition]) >= self._share:
+                continue
+            parsed: ParsedKey | None = parse_key(self._layout, key)
+            if parsed is not None and parsed.partition == partition:
+                yield partition, key

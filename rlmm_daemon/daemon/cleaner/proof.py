@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from rlmm_daemon.core.disposal.steps import Proof
 from rlmm_daemon.daemon.assignment import Assignment
 from rlmm_daemon.daemon.cleaner.directories import topic_ids_on_disk
+from rlmm_daemon.daemon.cleaner.together import Together
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.ports.cluster import Cluster
@@ -21,6 +22,17 @@ class TopicProof(Protocol):
     async def prove(self, topic_ids: Collection[TopicId]) -> Mapping[TopicId, Proof]:
         """Return an answer for each id; never raises for a cluster that does not answer."""
         ...
+
+
+class JoinedProof:
+    """Asks about all topics at once that are wanted while an earlier question is under way."""
+
+    def __init__(self, proof: TopicProof) -> None:
+        self._together = Together(proof.prove)
+
+    async def prove(self, topic_ids: Collection[TopicId]) -> Mapping[TopicId, Proof]:
+        """Return answers that were asked for from now on."""
+        return {each: await self._together.of(each) for each in topic_ids}
 
 
 class SharedProof:

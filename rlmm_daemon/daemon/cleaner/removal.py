@@ -17,11 +17,11 @@ from rlmm_daemon.core.disposal.steps import (
     partition_step,
 )
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.cleaner import leftovers
+from rlmm_daemon.daemon.cleaner.leftovers import Leftovers
 from rlmm_daemon.daemon.cleaner.peers import PeerSource
 from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
-from rlmm_daemon.domain.errors import IllegalTransition, StorageUnavailable
+from rlmm_daemon.domain.errors import IllegalTransition
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 
@@ -49,7 +49,7 @@ class PartitionRemoval:
         self._partition, self._tools, self._segments = partition, tools, segments
         self._still_ours = still_ours
         self._listing = Listing.NOT_TAKEN
-        self._found = leftovers.Leftovers()
+        self._found = Leftovers()
         self._proof = Proof.UNKNOWN
         self._proven_at: float | None = None
         #: It stopped for others' turn, not because something has to be waited for.
@@ -212,26 +212,12 @@ class PartitionRemoval:
 
     async def _list(self) -> None:
         await asyncio.sleep(max(0.0, self._settled_at - self._tools.clock.monotonic()))
-        loop, seconds = asyncio.get_running_loop(), self._tools.options.storage_seconds
-        try:
-            async with asyncio.timeout(seconds) as bound:
-                # A listing may be long, a page may not.
-                self._found = await leftovers.find(
-                    self._tools.bucket,
-                    self._partition,
-                    lambda: bound.reschedule(loop.time() + seconds),
-                )
-        except TimeoutError as error:
-            raise StorageUnavailable("a listing does not go on") from error
+        self._found = await self._tools.leftovers.find(self._partition)
         self._listing = Listing.LEFTOVERS if self._found else Listing.EMPTY
 
     async def _sweep(self) -> None:
         logger.info("leftovers", partition=str(self._partition), count=len(self._found))
-        try:
-            async with asyncio.timeout(self._tools.options.storage_seconds):
-                await leftovers.sweep(self._tools.bucket, self._found)
-        except TimeoutError as error:
-            raise StorageUnavailable("a sweep took too long") from error
+        await self._tools.leftovers.sweep(self._found)
         self._listing = Listing.NOT_TAKEN
 
 

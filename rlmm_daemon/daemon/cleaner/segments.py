@@ -15,13 +15,11 @@ from rlmm_daemon.codec.custom_metadata import is_foreign
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import DeleteFacts, DeleteStep, delete_step
 from rlmm_daemon.core.outcome import Applied
-from rlmm_daemon.daemon.cleaner import leftovers
 from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
 from rlmm_daemon.daemon.cleaner.peers import Peers
-from rlmm_daemon.daemon.cleaner.rate import RateLimit
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
 from rlmm_daemon.daemon.segment_log import decode_segment, update_record
-from rlmm_daemon.domain.errors import NotReady, RlmmError, StorageUnavailable
+from rlmm_daemon.domain.errors import NotReady, RlmmError
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 
@@ -47,7 +45,6 @@ FOREIGN: Final = (
     "a segment was stored by another storage manager, which alone knows where its objects are; "
     "nothing of it was touched"
 )
-STORAGE: Final = "the remote storage did not answer in time"
 
 S = SegmentState
 #: Whether a segment may still be deleted, asked just before DELETE_SEGMENT_STARTED is appended.
@@ -94,8 +91,6 @@ class SegmentRemover:
         self._tools = tools
         options = tools.options
         self._turns = asyncio.Semaphore(options.parallelism * BATCHES_PER_CALL)
-        self._calls = asyncio.Semaphore(options.parallelism)
-        self._rate = RateLimit(options.segments_per_second_max, tools.clock.monotonic)
         self._busy: set[SegmentId] = set()
         #: No copy of any daemon lives longer, as far as presence files tell.
         self._copy_ms = round(1000 * options.copy_deadline_seconds)
@@ -153,7 +148,7 @@ class SegmentRemover:
                     if not ids:
                         self._turns.release()
                         break
-                    await self._rate.take(len(ids))
+                    await self._tools.pace.take(len(ids))
                 except NotReady as error:
                     self._turns.release()
                     unready = error  # raised behind the group, which would wrap it
@@ -270,11 +265,8 @@ class SegmentRemover:
                 self._failed(batch, segment_id, error.message)
         if not owner:
             return []
-        try:
-            async with self._calls, asyncio.timeout(self._tools.options.storage_seconds):
-                outcomes = await self._tools.bucket.storage.delete(list(owner))
-        except TimeoutError as error:
-            raise StorageUnavailable(STORAGE) from error
+        storage, pace = self._tools.bucket.storage, self._tools.pace
+        outcomes = await pace.call(lambda: storage.delete(list(owner)))
         failed = {owner[key]: error for key, error in outcomes.items() if error is not None}
         for segment_id, reason in failed.items():
             self._failed(batch, segment_id, reason.message)
@@ -283,12 +275,15 @@ class SegmentRemover:
     async def _abort_uploads(self, segment: SegmentMetadata) -> None:
         """Abort what a copy left that was cut off; one that ran here has cleaned up."""
         if segment.segment_id not in self._ended and self._never_finished(segment):
-            bucket = self._tools.bucket
-            found = await leftovers.uploads_of(bucket, segment.partition, segment.segment_id)
-            await leftovers.abort(bucket, found)
+            leftovers = self._tools.leftovers
+            await leftovers.abort(await leftovers.uploads_of(segment))
 
     async def _keys(self, segment: SegmentMetadata) -> list[str]:
-        places = await self._tools.bucket.places(segment, self._kept(segment))
+        bucket, kept = self._tools.bucket, self._kept(segment)
+        if kept is None:  # any layout that was ever used: the marker is read anew
+            places = await self._tools.pace.call(lambda: bucket.places(segment))
+        else:
+            places = await bucket.places(segment, kept)
         # The .log first: what is half deleted must not look whole.
         return [key for place in places for key in reversed(place.keys.values())]
 

@@ -24,14 +24,13 @@ from rlmm_daemon.core.disposal.steps import (
 )
 from rlmm_daemon.core.disposal.third_set import may_go, removable
 from rlmm_daemon.core.outcome import Applied
-from rlmm_daemon.daemon.cleaner import leftovers
 from rlmm_daemon.daemon.cleaner.notes import StuckNote, add_stuck
 from rlmm_daemon.daemon.cleaner.peers import Peers
 from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.segment_log import decode_segment, update_record
-from rlmm_daemon.domain.errors import NotReady, RlmmError, StorageUnavailable
+from rlmm_daemon.domain.errors import NotReady, RlmmError
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentState
 
@@ -110,6 +109,7 @@ class Stuck:
             return
         due = [i for i in stuck if not self._segments.backoff.waits(i)]
         for segment_id in due[:COPIES_MAX]:
+            await self._tools.pace.take(1)
             if await self._is_still_stuck(partition, segment_id):
                 await self._end_copy(partition, segment_id)
         if ending and self._owner():
@@ -224,15 +224,11 @@ class Stuck:
         record = None if cache is None else cache.get(segment_id)
         if record is None:
             return  # somebody else ended it
-        try:
-            async with asyncio.timeout(tools.options.storage_seconds):
-                places = await tools.bucket.places(decode_segment(record))
-                keys = [key for place in places for key in reversed(place.keys.values())]
-                outcomes = await tools.bucket.storage.delete(keys)
-                uploads = await leftovers.uploads_of(tools.bucket, partition, segment_id)
-                await leftovers.abort(tools.bucket, uploads)
-        except TimeoutError as error:
-            raise StorageUnavailable("the remote storage did not answer in time") from error
+        segment = decode_segment(record)
+        places = await tools.pace.call(lambda: tools.bucket.places(segment))
+        keys = [key for place in places for key in reversed(place.keys.values())]
+        outcomes = await tools.pace.call(lambda: tools.bucket.storage.delete(keys))
+        await tools.leftovers.abort(await tools.leftovers.uploads_of(segment))
         failed = [error for error in outcomes.values() if error is not None]
         if failed:
             raise failed[0]

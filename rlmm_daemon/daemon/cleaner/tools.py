@@ -8,8 +8,10 @@ from typing import Protocol
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.cleaner.leftovers import LeftoverSearch
 from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
+from rlmm_daemon.daemon.cleaner.pace import Pace
 from rlmm_daemon.daemon.cleaner.peers import PeerSource
 from rlmm_daemon.daemon.cleaner.proof import TopicProof
 from rlmm_daemon.daemon.cleaner.superseded import Superseded
@@ -49,6 +51,8 @@ class Tools:
     recent_proof: TopicProof
     recent_peers: PeerSource
     options: CleanerOptions
+    pace: Pace
+    leftovers: LeftoverSearch
     broker_id: BrokerId
     clock: Clock
     rng: random.Random

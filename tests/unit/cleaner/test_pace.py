@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from rlmm_daemon.daemon.cleaner import backoff, segments
 from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, SegmentId
+from rlmm_daemon.ports.storage import ObjectInfo, UploadInfo
 from tests.simulation.cleaning import (
     OPTIONS,
     CleanWorld,
@@ -52,6 +53,53 @@ def _of(key: str) -> SegmentId:
     parsed = parse_key(Layout(), key)
     assert parsed is not None
     return parsed.segment_id
+
+
+class Counted(MemoryStorage):
+    """A bucket below a hash, whose calls of every kind take a second and are counted."""
+
+    def __init__(self, world: "HashWorld") -> None:
+        super().__init__(world.objects, clock=world.clock)
+        self._world = world
+
+    async def _counted(self, kind: str) -> None:
+        world = self._world
+        world.kinds[kind] += 1
+        world.calls += 1
+        world.most = max(world.most, world.calls)
+        await asyncio.sleep(1.0)
+        world.calls -= 1
+
+    async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
+        await self._counted("delete")
+        return await super().delete(keys)
+
+    async def abort_upload(self, upload: UploadInfo) -> None:
+        await self._counted("abort")
+        await super().abort_upload(upload)
+
+    async def list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+        await self._counted(f"list {prefix}")
+        async for page in super().list(prefix):
+            await self._counted("page")
+            yield page
+
+    async def list_uploads(self, prefix: str) -> AsyncGenerator[Sequence[UploadInfo], None]:
+        await self._counted(f"uploads {prefix}")
+        async for page in super().list_uploads(prefix):
+            yield page
+
+
+class HashWorld(CleanWorld):
+    layout = Layout(prefix="{hash:8}/kept")
+    calls = most = 0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.kinds: Counter[str] = Counter()
+
+    def storage_of(self, _broker_id: BrokerId) -> Any:
+        return Counted(self)
 
 
 class PaceWorld(CleanWorld):
@@ -171,5 +219,58 @@ def test_a_removal_that_takes_long_lets_others_have_a_turn():
         await world.until(lambda: is_finished(world), 3600)
         taken = asyncio.get_running_loop().time() - began
         assert taken < (MANY + 2 * BATCH_SEGMENTS) / 0.5, "and goes on at once"
+
+    run(scenario, PaceWorld)
+
+
+PARTS = 20
+
+
+def test_partitions_below_a_hash_share_their_listings_and_every_call_is_within_the_bound():
+    """Each would list the whole bucket otherwise."""
+    parts = [partition_of(1, number) for number in range(PARTS)]
+
+    async def scenario(world: CleanWorld) -> None:
+        assert isinstance(world, HashWorld)
+        for number, partition in enumerate(parts):
+            # A copy that was cut off, in another daemon.
+            world.put(world.started(number, partition, broker_id=2))
+            world.place(number, partition)
+            key = world.keys(number, partition)[2]
+            upload = UploadInfo(key=key, upload_id="u", initiated_ms=0)
+            world.objects.uploads[f"u/{key}"] = upload
+            world.place(1000 + number, partition)  # no event names it
+        world.finished(999, OTHER)
+        world.facts.gone.add(parts[0].topic_id)
+        cleaner = world.daemon(options=replace(OPTIONS, parallelism=2)).cleaner
+        for partition in parts:
+            world.mark(partition)
+        await world.until(lambda: cleaner.notes.deleted.total() == PARTS, 3600)
+        await world.until(lambda: not cleaner.rows()["removals"], 3600)
+        assert world.most <= 2
+        assert not [key for partition in parts for key in world.stored(partition)]
+        assert (world.objects.uploads, len(world.stored(OTHER))) == ({}, 3)
+        assert world.kinds["list "] < PARTS, "the whole bucket, not twice for each of them"
+        # Of one segment all is known that its uploads are named by.
+        assert world.kinds["uploads "] < PARTS
+        assert world.kinds["delete"] > 2
+
+    run(scenario, HashWorld)
+
+
+def test_stuck_copies_keep_the_rate_too():
+    per_second = 0.02
+
+    async def scenario(world: CleanWorld) -> None:
+        daemon = world.daemon(options=replace(OPTIONS, segments_per_second_max=per_second))
+        await asyncio.sleep(3)
+        for number in range(10):
+            world.put(world.started(number, OTHER, 100 * number))
+        daemon.manager.hello_from_broker(world.clock.now_ms() + 1)
+        daemon.manager.replace_assignment([OTHER], [])
+        await world.until(lambda: daemon.cleaner.notes.deleted["stuck_copy"] == 1, 3600)
+        begun = asyncio.get_running_loop().time()
+        await world.until(lambda: daemon.cleaner.notes.deleted["stuck_copy"] == 10, 3600)
+        assert asyncio.get_running_loop().time() - begun >= 8 / per_second
 
     run(scenario, PaceWorld)

@@ -1,0 +1,58 @@
+"""How much the cleaner does at once and in a second, over all its tasks."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Final, TypeVar
+
+from rlmm_daemon.daemon.cleaner.options import CleanerOptions
+from rlmm_daemon.daemon.cleaner.rate import RateLimit
+from rlmm_daemon.domain.errors import StorageUnavailable
+
+LATE: Final = "the remote storage did not answer in time"
+LATE_PAGE: Final = "a listing does not go on"
+
+T = TypeVar("T")
+
+
+class Pace:
+    """Calls to the storage that are in flight, and segments a second."""
+
+    def __init__(self, options: CleanerOptions, monotonic: Callable[[], float]) -> None:
+        self._calls = asyncio.Semaphore(options.parallelism)
+        self._seconds = options.storage_seconds
+        self._rate = RateLimit(options.segments_per_second_max, monotonic)
+
+    async def take(self, segments: int) -> None:
+        """Return when so many more segments may be deleted."""
+        await self._rate.take(segments)
+
+    async def call(self, work: Callable[[], Awaitable[T]], late: str = LATE) -> T:
+        """Do one call to the storage, when it is its turn; its time counts from then on.
+
+        `work` makes no other one.
+
+        Raises:
+            StorageUnavailable: it did not answer in time; `late` says so.
+        """
+        async with self._calls:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    return await work()
+            except TimeoutError as error:
+                raise StorageUnavailable(late) from error
+
+    async def pages(
+        self, listing: AsyncGenerator[Sequence[T], None]
+    ) -> AsyncGenerator[Sequence[T], None]:
+        """Yield a listing's pages, each a call of its own: a listing may be long, no page may."""
+        async with aclosing(listing):
+            while (page := await self.call(lambda: _next(listing), LATE_PAGE)) is not None:
+                yield page
+
+
+async def _next(listing: AsyncGenerator[Sequence[T], None]) -> Sequence[T] | None:
+    try:
+        return await listing.__anext__()
+    except StopAsyncIteration:
+        return None
