@@ -229,7 +229,7 @@ CHINA = "s3.cn-north-1.amazonaws.com.cn"
         ({"addressing": "path"}, "", "CONNECT s3.amazonaws.com:443"),
         ({"region": "cn-north-1"}, "", f"CONNECT b-1.{CHINA}:443"),
         ({"bucket": "a.b", "region": "cn-north-1"}, "", f"CONNECT {CHINA}:443"),
-        ({}, "http://h.invalid", "GET http://h.invalid/b-1/a.log"),
+        ({}, "http://h.invalid/s3", "GET http://h.invalid/s3/b-1/a.log"),
         ({"endpoint": "http://h.invalid:9/"}, "", "GET http://h.invalid:9/b-1/a.log"),
         (
             {"endpoint": "http://h.invalid"},

@@ -114,8 +114,8 @@ def address_of(options: S3Options, endpoint: str) -> str:
     is_aws = (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
     wanted = options.addressing == "virtual" or (options.addressing == "auto" and is_aws)
     if wanted and ("." not in bucket or parts.scheme == "http"):
-        return f"{parts.scheme}://{bucket}.{parts.netloc}"
-    return f"{parts.scheme}://{parts.netloc}/{bucket}"
+        return f"{parts.scheme}://{bucket}.{parts.netloc}{parts.path}"
+    return f"{parts.scheme}://{parts.netloc}{parts.path}/{bucket}"
 
 
 def store_settings(options: S3Options, address: str) -> dict[str, Any]:
