@@ -10,6 +10,7 @@ Q: rabbitmq-stream-s3, C: Crabka. A complaint that is not about storage or reads
         test_an_upload_to_a_silent_peer_ends_though_nobody_ever_says_continue
         test_whatever_ends_a_copy_in_the_middle_rolls_it_back
         test_one_whose_storage_is_slow
+        test_a_disk_that_hangs_keeps_a_thread_and_never_the_copy
         test_a_read_that_trickles_ends_though_it_is_never_silent
 2   A #483, #404: a reader's time-out throws the fetched bytes away, over and over
         test_with_a_cache_a_begun_chunk_is_finished_for_the_retry_of_who_gave_up
