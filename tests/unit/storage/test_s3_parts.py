@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import json
 import os
 import random
@@ -24,7 +25,10 @@ from rlmm_daemon.adapters.storage.s3.probe import ACTIONS
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import (
     JOINS_AT_ONCE,
+    PIECE_BYTES,
+    SEND_BYTES,
     Reader,
+    blocks_read,
     checksum_text,
     checksum_value,
     joined,
@@ -79,6 +83,29 @@ def test_a_checksum_is_four_bytes_in_base64_and_one_of_parts_is_none():
     assert checksum_value("4waSgw==") == 0xE3069283
     for other in (None, "", "4waSgw==-3", "AAAA", "!"):
         assert checksum_value(other) is None
+
+
+async def test_others_have_their_turn_between_the_pieces_of_a_block():
+    """A block that is written at once holds the loop, and each look-up that is due, for as long."""
+    size, turns, seen = 3 * SEND_BYTES + 5, 0, []
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    reader, source = Reader(1), Buffer(os.urandom(size))
+    other = asyncio.get_running_loop().create_task(others())
+    pieces = []
+    async for piece in blocks_read(reader, source, 0, size):
+        pieces.append(bytes(piece))
+        seen.append(turns)
+    other.cancel()
+    assert b"".join(pieces) == source.pread(0, size)
+    assert max(map(len, pieces)) <= PIECE_BYTES < SEND_BYTES
+    assert all(before < after for before, after in itertools.pairwise(seen))
+    reader.close()
 
 
 async def test_a_read_that_a_disk_holds_keeps_its_thread_and_no_caller(monkeypatch):

@@ -25,6 +25,9 @@ BLOCK_BYTES: Final = 256 * 1024
 #: One read for the socket. Alone in memory it is given back and taken again without a page fault;
 #: several smaller ones held together cost twice the CPU.
 SEND_BYTES: Final = 512 * 1024
+#: What the socket is handed in one step of the loop, which over TLS encrypts it too: a look-up that
+#: is due waits for no more.
+PIECE_BYTES: Final = 128 * 1024
 #: For a thread to end after a cancel: one read of a disk that works, however busy.
 LET_GO_SECONDS: Final = 10.0
 #: Checksums that are joined before others get a turn.
@@ -103,7 +106,7 @@ class Body:
     def __init__(
         self,
         size: int,
-        blocks: Callable[[], AsyncIterator[bytes]],
+        blocks: Callable[[], AsyncIterator[bytes | memoryview]],
         *,
         rate: TokenBucket,
         on_bytes: Callable[[int], None],
@@ -146,7 +149,7 @@ class Body:
         """Fail: it is here because botocore looks for it."""
         raise NotImplementedError("this body is streamed")
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[bytes | memoryview]:
         self._ours()
         try:
             async for block in self._blocks():
@@ -216,10 +219,15 @@ async def blocks_of(part: Part) -> AsyncIterator[bytes]:
 
 async def blocks_read(
     reader: Reader, source: Source, offset: int, length: int
-) -> AsyncIterator[bytes]:
-    """Yield a piece of a source, read as the network takes it: one block in memory."""
+) -> AsyncIterator[bytes | memoryview]:
+    """Yield a piece of a source bit by bit, read as the network takes it: a block in memory."""
     for at in range(offset, offset + length, SEND_BYTES):
-        yield await reader.block(source, at, min(SEND_BYTES, offset + length - at))
+        block = memoryview(await reader.block(source, at, min(SEND_BYTES, offset + length - at)))
+        for start in range(0, len(block), PIECE_BYTES):
+            yield block[start : start + PIECE_BYTES]
+            # Where the socket takes all of it at once, nobody else would have had a turn.
+            await asyncio.sleep(0)
+        del block  # before the next is read, into the same memory
 
 
 def version_of(source: Source) -> tuple[int, int, int] | None:

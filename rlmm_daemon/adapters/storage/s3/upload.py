@@ -346,7 +346,7 @@ class SegmentUpload:
         crc32c = await reader.checksum(source, offset, size)
         return crc32c, self._body(size, lambda: blocks_read(reader, source, offset, size))
 
-    def _body(self, size: int, blocks: Callable[[], AsyncIterator[bytes]]) -> Body:
+    def _body(self, size: int, blocks: Callable[[], AsyncIterator[bytes | memoryview]]) -> Body:
         return Body(size, blocks, rate=self._tools.rate, on_bytes=self._progress.moved)
 
     async def _send(
