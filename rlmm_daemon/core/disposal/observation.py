@@ -111,7 +111,7 @@ class Observation:
         }
 
     def stopped(self) -> None:
-        """Somebody else lets clocks run now."""
+        """Another daemon marks from now on, or this one does: every clock starts over."""
         self._suspects.clear()
         self.watched = {}
 
@@ -133,6 +133,27 @@ class Observation:
 
     def look(self, look: Look) -> list[TopicId]:
         """Take in a look and return the ids that may be marked now."""
+        enough, many = self._take_in(look)
+        marks = (
+            []
+            if many or not enough
+            else self._within_cap(look, self._due(look, self.options.grace_ms))
+        )
+        self._tell(look, enough=enough, many=many, marks=frozenset(marks))
+        return marks
+
+    def look_on(self, look: Look) -> None:
+        """Take in a look while somebody else marks: what is left over then waits for a person.
+
+        Whoever marks does so soon after the time is up. What is still unmarked an hour later was
+        beyond the cap, and stays so when this daemon is the one that marks.
+        """
+        enough, many = self._take_in(look)
+        if enough and not many:
+            self.for_purge.update(self._due(look, self.options.grace_ms + HOUR_MS))
+
+    def _take_in(self, look: Look) -> tuple[bool, bool]:
+        """Let the clocks run; return whether enough brokers answered, and if too much is gone."""
         self.alive(look.cluster_id, look.asked - look.unknown)
         self.seen &= look.asked
         self.for_purge &= look.asked
@@ -140,14 +161,11 @@ class Observation:
             self._suspects.clear()
         self._controller = look.controller
         enough = look.answers > 1 or look.answers == look.registered == 1
-        many = len(look.unknown) > self.options.unknown_share_max * len(look.asked)
         if enough:
             self._run_clocks(look)
         else:
             self._suspects.clear()
-        marks = [] if many or not enough else self._within_cap(look, self._due(look))
-        self._tell(look, enough=enough, many=many, marks=frozenset(marks))
-        return marks
+        return enough, len(look.unknown) > self.options.unknown_share_max * len(look.asked)
 
     def _run_clocks(self, look: Look) -> None:
         doubtful = (look.unknown & self.seen) - look.on_disk
@@ -159,12 +177,11 @@ class Observation:
             if suspect is None or suspect.events != events:
                 self._suspects[topic_id] = _Suspect(look.at_ms, events)
 
-    def _due(self, look: Look) -> list[TopicId]:
+    def _due(self, look: Look, after_ms: int) -> list[TopicId]:
         return sorted(
             topic_id
             for topic_id, suspect in self._suspects.items()
-            if look.at_ms - suspect.since_ms >= self.options.grace_ms
-            and topic_id not in self.for_purge
+            if look.at_ms - suspect.since_ms >= after_ms and topic_id not in self.for_purge
         )
 
     def _within_cap(self, look: Look, due: list[TopicId]) -> list[TopicId]:

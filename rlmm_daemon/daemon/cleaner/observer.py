@@ -1,9 +1,9 @@
 """Marks that nobody asked for: looks at the cluster, and lets `core.disposal.observation` judge.
 
 Off unless configured. A daemon with it follows every metadata partition, and remembers which topic
-ids it heard the brokers know; the clocks run in one of them, beside the leader of metadata
-partition 0: an event anywhere in the log starts a clock over. A mark is not a delete: the cleaner
-asks every broker again before it begins.
+ids it heard the brokers know; one of them marks, beside the leader of metadata partition 0: an
+event anywhere in the log starts a clock over. The others look on, so that they know what it left
+for a person. A mark is not a delete: the cleaner asks every broker again before it begins.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Observer:
         watches: Callable[[], bool],
         options: ObserverOptions,
     ) -> None:
-        """`watches`: whether this daemon is the one that lets clocks run."""
+        """`watches`: whether this daemon is the one that marks."""
         self._manager, self._cluster, self._log_dirs = manager, cluster, log_dirs
         self._broker_id, self._watches, self._options = broker_id, watches, options
         self.observation = Observation(options.bounds)
@@ -106,20 +106,22 @@ class Observer:
         with ExitStack() as kept:
             for number in range(follow_set.partition_count):
                 kept.enter_context(follow_set.keep(MetadataPartition(number)))
+            watched = False
             while True:
                 watches = self._watches()
-                if not watches:
+                if watches != watched:
                     self.observation.stopped()
-                await self._turn(whole=watches)
+                watched = watches
+                await self._turn(marks=watches)
 
-    async def _turn(self, *, whole: bool) -> None:
+    async def _turn(self, *, marks: bool) -> None:
         seconds = self._options.interval_seconds
         try:
             async with asyncio.timeout(LOOK_SECONDS_MAX):
                 await self._load()
-                marks = await self._look(whole=whole)
+                due = await self._look(marks=marks)
                 await self._keep()
-            for topic_id, partitions in marks.items():
+            for topic_id, partitions in due.items():
                 await self._mark(topic_id, partitions)
         except (RlmmError, OSError, TimeoutError) as error:
             message = str(error) or f"no answer in {LOOK_SECONDS_MAX:g} s"
@@ -134,39 +136,40 @@ class Observer:
 
     # A look.
 
-    async def _look(self, *, whole: bool) -> dict[TopicId, list[TopicIdPartition]]:
+    async def _look(self, *, marks: bool) -> dict[TopicId, list[TopicIdPartition]]:
         """Look at the cluster; return what may be marked now."""
-        known = await self._known(whole=whole)
+        if marks:
+            self._require_all_ready()
+        known = await self._known()
         asked = frozenset(known)
         told = await self._cluster.look(asked)
         self._require_ours(told)
-        if not whole:
+        if not marks and self._unready() is not None:
             self.observation.alive(told.cluster_id, asked - told.unknown)
             return {}
         on_disk = await topic_ids_on_disk(self._manager.state.disk, self._log_dirs)
         self._require_all_ready()
-        if not self._watches():
+        if marks and not self._watches():
             raise NotReady("another daemon observes the cluster now")
-        marks = self.observation.look(
-            Look(
-                at_ms=self._monotonic_ms(),
-                cluster_id=told.cluster_id,
-                controller=told.controller,
-                answers=told.live,
-                registered=told.registered,
-                asked=asked,
-                unknown=told.unknown,
-                on_disk=on_disk,
-                events={each: self._events[each] for each in told.unknown},
-                size_bytes={topic_id: each.size_bytes for topic_id, each in known.items()},
-            )
+        look = Look(
+            at_ms=self._monotonic_ms(),
+            cluster_id=told.cluster_id,
+            controller=told.controller,
+            answers=told.live,
+            registered=told.registered,
+            asked=asked,
+            unknown=told.unknown,
+            on_disk=on_disk,
+            events={each: self._events[each] for each in told.unknown},
+            size_bytes={topic_id: each.size_bytes for topic_id, each in known.items()},
         )
-        return {topic_id: known[topic_id].partitions for topic_id in marks}
+        if not marks:
+            self.observation.look_on(look)
+            return {}
+        return {topic_id: known[topic_id].partitions for topic_id in self.observation.look(look)}
 
-    async def _known(self, *, whole: bool) -> dict[TopicId, _Known]:
+    async def _known(self) -> dict[TopicId, _Known]:
         """Return the topics that have segments and are not marked, as far as they are followed."""
-        if whole:
-            self._require_all_ready()
         known: dict[TopicId, _Known] = {}
         for follower in self._manager.followed():
             if follower.state is not PartitionState.READY:
@@ -181,13 +184,20 @@ class Observer:
         return known
 
     def _require_all_ready(self) -> None:
+        number = self._unready()
+        if number is not None:
+            raise NotReady(f"metadata partition {number} is not ready")
+
+    def _unready(self) -> MetadataPartition | None:
+        """Return a metadata partition that nothing may be judged by now."""
         followers = self._manager.fleet.followers
         follow_set = self._manager.fleet.follow_set
         assert follow_set is not None, "the log is open"
         for number in map(MetadataPartition, range(follow_set.partition_count)):
             found = followers.get(number)
             if found is None or found.state is not PartitionState.READY:
-                raise NotReady(f"metadata partition {number} is not ready")
+                return number
+        return None
 
     def _require_ours(self, told: ClusterLook) -> None:
         identity = self._manager.fleet.identity

@@ -1,16 +1,19 @@
 """What the observer reads and keeps: disks, its own memory; the scenarios hold the rest."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.core.disposal import observation
 from rlmm_daemon.core.disposal.observation import SEEN_MAX, Observation, ObservationOptions
 from rlmm_daemon.daemon.cleaner.directories import topic_ids_on_disk
 from rlmm_daemon.daemon.cleaner.observer import ObserverOptions
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import TopicId, uuid_text
+from tests.simulation.cleaning import OPTIONS as CLEANING
 from tests.simulation.cleaning import CleanWorld, partition_of, run, topic
 
 ONE, TWO = TopicId(b"1" * 16), TopicId(b"2" * 16)
@@ -136,5 +139,26 @@ def test_a_look_that_asks_in_vain_is_counted_and_told():
         assert observer.rows()["trouble"] == "a broker does not answer"
         world.facts.silent = False
         await world.until(lambda: observer.trouble is None)
+
+    run(scenario)
+
+
+def test_what_one_daemon_left_for_a_person_the_next_one_leaves_too(monkeypatch):
+    monkeypatch.setattr(observation, "HOUR_MS", 300_000)
+    seldom = replace(CLEANING, interval_seconds=60.0)
+
+    async def scenario(world: CleanWorld) -> None:
+        stocked(world)
+        first, second = (world.daemon(n, seldom).observe(OPTIONS) for n in (1, 2))
+        await world.until(lambda: all(len(each.observation.seen) == 40 for each in (first, second)))
+        gone = [topic(number) for number in (1, 2, 3)]
+        world.facts.gone.update(gone)
+        await world.until(lambda: first.marked == 2)  # 5 % of what there is
+        await asyncio.sleep(500)
+        world.facts.owners = dict.fromkeys(world.facts.owners, 2)
+        await asyncio.sleep(500)
+        assert second.rows()["watches"]
+        assert (second.marked, second.observation.for_purge) == (0, {gone[2]})
+        assert world.removal(partition_of(3)) is None
 
     run(scenario)

@@ -105,6 +105,42 @@ def test_beyond_the_cap_it_takes_a_person_for_good():
     assert watch.look(look(9 * DAY, *IDS[1:3])) == []
 
 
+def test_whoever_looks_on_knows_what_was_left_for_a_person_when_it_marks():
+    """Clocks start over with it; what the other one had not marked in its time stays unmarked."""
+    watch = Observation()
+    watch.look_on(look(0))
+    watch.look_on(look(1, *IDS[:2]))
+    watch.look_on(look(DAY + 1, *IDS[:2]))
+    assert watch.for_purge == set(), "the other one is about to mark them"
+    watch.look_on(look(DAY + 1 + HOUR_MS, IDS[1]))  # it marked one, which is not asked about now
+    assert watch.for_purge == {IDS[1]}
+    watch.stopped()
+    later = 3 * DAY
+    assert watch.look(look(later, *IDS[1:3])) == []
+    assert watch.look(look(later + DAY, *IDS[1:3])) == [IDS[2]]
+    watch.look_on(look(later + DAY + 1))
+    assert watch.for_purge == set(), "it is known again"
+
+
+@pytest.mark.parametrize("odd", [{"controller": (2, 8)}, {"answers": 1}, {"events": {GONE: 1}}])
+def test_whoever_looks_on_starts_clocks_over_as_the_other_one_does(odd):
+    watch = Observation()
+    watch.look_on(look(0))
+    watch.look_on(look(1, GONE))
+    watch.look_on(replace(look(DAY, GONE), **odd))
+    lasting = {name: value for name, value in odd.items() if name != "answers"}
+    watch.look_on(replace(look(DAY + 1 + HOUR_MS, GONE), **lasting))
+    assert watch.for_purge == set()
+
+
+def test_whoever_looks_on_leaves_nothing_to_a_person_while_too_much_is_unknown():
+    watch = Observation()
+    watch.look_on(look(0))
+    watch.look_on(look(1, *IDS[:4]))
+    watch.look_on(look(2 * DAY, *IDS[:4]))
+    assert watch.for_purge == set()
+
+
 def test_the_cap_is_by_the_hour():
     watch = Observation(ObservationOptions(topics_max=1, bytes_share_max=1.0))
     watch.look(look(0))
