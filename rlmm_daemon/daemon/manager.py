@@ -653,6 +653,17 @@ class Manager:
                 await self._fold_to_end(number, timeout_seconds)
                 yield
 
+    async def until_folded(self, partition: TopicIdPartition, timeout_seconds: float) -> None:
+        """Return once everything is folded that the log held of a user partition when called.
+
+        Raises:
+            TimedOut, NotReady: that could not be reached in time.
+        """
+        follow_set = await self._opened()
+        number = follow_set.of(partition)
+        with follow_set.keep(number):
+            await self._fold_to_end(number, timeout_seconds)
+
     async def _fold_to_end(self, number: MetadataPartition, timeout_seconds: float) -> None:
         """Return once everything is folded that was in the log when this was called."""
         follower = await self._until_writable(number, timeout_seconds)

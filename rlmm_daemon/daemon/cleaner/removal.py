@@ -156,7 +156,7 @@ class PartitionRemoval:
             case Step.SWEEP:
                 await self._sweep()
             case Step.APPEND_FINISHED:
-                await self._append(D.DELETE_PARTITION_FINISHED)
+                await self._finish()
             case (
                 Step.REST
                 | Step.HOLD_FAILED
@@ -188,6 +188,16 @@ class PartitionRemoval:
         except IllegalTransition:
             # Another owner was faster, or a new life began: the next turn sees which.
             logger.info("mark refused", partition=str(self._partition), mark=state.name)
+
+    async def _finish(self) -> None:
+        """Append the last mark, unless a copy was begun that this daemon had not heard of.
+
+        The mark drops every segment before it, so nobody would know of that copy's objects.
+        """
+        tools = self._tools
+        await tools.manager.until_folded(self._partition, tools.options.write_seconds)
+        if partition_step(self._facts(self._proof, peers=True)) is Step.APPEND_FINISHED:
+            await self._append(D.DELETE_PARTITION_FINISHED)
 
     async def _delete_segments(self) -> bool:
         """Delete what may be deleted now; False if all that is left waits for its turn."""

@@ -13,6 +13,7 @@ from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import PartitionStep
 from rlmm_daemon.core.layout import Layout, object_key
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.cleaner.peers import Peers
 from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS, _Walk
 from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
@@ -24,6 +25,7 @@ from tests.simulation.cleaning import (
     COUNT,
     OPTIONS,
     CleanWorld,
+    SimPeers,
     number_of,
     partition_of,
     run,
@@ -221,6 +223,31 @@ def test_a_copy_of_ours_is_ended_first_and_swept_after():
         await world.until(lambda: is_finished(world), 30)
         assert world.stored(DEAD) == []
         assert daemon.copies.tasks == {}
+
+    run(scenario)
+
+
+def test_a_copy_that_was_begun_unheard_of_is_not_dropped_by_the_last_mark(monkeypatch):
+    """It stands in the log before DELETE_PARTITION_FINISHED, which drops every segment."""
+    look = SimPeers.look
+
+    async def scenario(world: CleanWorld) -> None:
+        world.finished(1, DEAD)
+        world.facts.gone.add(DEAD.topic_id)
+        unheard = [2]
+
+        async def found(self: SimPeers) -> Peers:
+            answer = await look(self)
+            if not world.stored(DEAD) and unheard:
+                world.put(world.started(unheard.pop(), DEAD, 100, broker_id=2))
+                world.place(2, DEAD, 100)
+            return answer
+
+        monkeypatch.setattr(SimPeers, "look", found)
+        world.daemon()
+        world.mark(DEAD)
+        await world.until(lambda: is_finished(world))
+        assert (unheard, world.stored(DEAD)) == ([], [])
 
     run(scenario)
 
