@@ -92,7 +92,7 @@ bench: install ## Benchmarks against their peers
 	$(BIN)/python -m tests.benchmarks.run
 
 bench-latency: install ## Look-ups at a fixed rate while the daemon works
-	$(BIN)/python -m tests.benchmarks.latency
+	$(BIN)/python -m tests.benchmarks.latency $(BENCH_ARGS)
 
 bench-scale: install ## Restart, snapshot, memory and replay as segments grow
 	$(BIN)/python -m tests.benchmarks.scale $(BENCH_ARGS)

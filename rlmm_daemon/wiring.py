@@ -95,6 +95,9 @@ _RELOADED = frozenset(
     }
 )
 _LOOK_SECONDS = 0.5
+#: What the admin port waits for the log, and then leaves to a broker that connects again.
+_OPEN_SECONDS = 1.0
+_FIRST_WORDS_SECONDS = 0.2
 _LAST_WORDS_SECONDS = 2.0
 
 
@@ -289,7 +292,7 @@ class Daemon:
                     runtime.spawn("cleaner.observer", cleaner.observer.run())
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
-            runtime.spawn("admin", admin.serve(), may_end=True)
+            runtime.spawn("admin", _serve_admin(admin, manager), may_end=True)
             runtime.ready("serving")
         copier.abandon()
 
@@ -465,6 +468,15 @@ async def _name_cluster(server: Server, manager: Manager) -> None:
         await manager.fleet.changed.wait()
     if identity.cluster_id is not None:
         server.identify(identity.cluster_id)
+
+
+async def _serve_admin(admin: AdminServer, manager: Manager) -> None:
+    """Serve the admin port in a moment: what it loads would hold up a broker's first words."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_OPEN_SECONDS):
+            await manager.until_open()
+    await asyncio.sleep(_FIRST_WORDS_SECONDS)
+    await admin.serve()
 
 
 async def _keep_view(view: ClusterView, manager: Manager) -> None:

@@ -26,7 +26,7 @@ from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import SegmentId, TopicId
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from rlmm_daemon.observability import logging
-from tests.benchmarks import daemon
+from tests.benchmarks import daemon, held
 from tests.benchmarks.rows import Row, table
 from tests.benchmarks.run import RESULTS, keep
 from tests.support import kafka_segments
@@ -180,8 +180,11 @@ def rows_of(name: str, taken: list[float], idle: list[float]) -> list[Row]:
     ]
 
 
-def measure(directory: Path, segments: int, seconds: float, phases: Sequence[str]) -> list[Row]:
-    process = DaemonProcess(directory, {"event_log.partition_count": daemon.PARTITION_COUNT})
+def measure(
+    directory: Path, segments: int, seconds: float, phases: Sequence[str], *, hold: bool = False
+) -> list[Row]:
+    settings = {"event_log.partition_count": daemon.PARTITION_COUNT}
+    process = DaemonProcess(directory, settings, spawn=held.spawn if hold else None)
     counts = {daemon.LARGE: segments, REPLAYED: segments}
     daemon.fill(directory / "var" / "state" / "log", counts)
     with process:
@@ -191,9 +194,11 @@ def measure(directory: Path, segments: int, seconds: float, phases: Sequence[str
         idle: list[float] = []
         rows: list[Row] = []
         for name in phases:
+            if hold:
+                held.ask(process)
             taken = phase(process, name, segments, seconds)
             idle = idle or taken
-            rows += rows_of(name, taken, idle)
+            rows += [held.row(name, held.ask(process))] if hold else rows_of(name, taken, idle)
     return rows
 
 
@@ -206,6 +211,11 @@ def main() -> int:
     options.add_argument(
         "--phases", nargs="+", choices=[*PHASES, ALL], help="idle and these; else all there are"
     )
+    options.add_argument(
+        "--held",
+        action="store_true",
+        help="what holds the loop, in processor time",
+    )
     chosen = options.parse_args()
     logging.configure(level="warning", style="console")
     work = RESULTS / "latency"
@@ -214,7 +224,7 @@ def main() -> int:
     try:
         names = chosen.phases or [*PHASES, ALL]
         phases = ["idle", *(name for name in names if name != "idle")]
-        rows = measure(work, chosen.segments, chosen.seconds, phases)
+        rows = measure(work, chosen.segments, chosen.seconds, phases, hold=chosen.held)
     finally:
         shutil.rmtree(work)
     console = Console(width=None if sys.stdout.isatty() else 150)

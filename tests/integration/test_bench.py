@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.benchmarks import daemon, daemon_restart, latency, scale
+from tests.benchmarks import daemon, daemon_restart, held, latency, scale
 from tests.benchmarks.curves import draw
 from tests.benchmarks.rows import Row, Scale, table
 from tests.benchmarks.run import GROUPS, keep, measure
@@ -74,12 +74,14 @@ def test_what_keeps_a_daemon_busy_can_do_so_phase_after_phase(tmp_path: Path):
     settings = {"event_log.partition_count": daemon.PARTITION_COUNT}
     log = tmp_path / "var" / "state" / "log"
     daemon.fill(log, {daemon.LARGE: 20, latency.REPLAYED: 20})
-    with DaemonProcess(tmp_path, settings) as process:
+    with DaemonProcess(tmp_path, settings, spawn=held.spawn) as process:
         daemon.until_ready(process.socket_path, [daemon.LARGE])
-        for _ in range(2):
-            for name, busy in latency.PHASES.items():
-                if busy is not None and name != "copying":  # a GiB
-                    busy(process.socket_path, process.log_dir, Soon(3))  # type: ignore[arg-type]
+        for busy in (*latency.PHASES.values(), latency.mutating):  # the latter twice
+            if busy not in (None, latency.copying):  # a GiB
+                busy(process.socket_path, process.log_dir, Soon(2))  # type: ignore[arg-type]
+        told = held.ask(process)
+        assert held.row("busy", told).value
+        assert any("Follower.run" in who for who in told["longest"]), told
 
 
 def test_a_daemon_that_was_restarted_on_a_snapshot_answers(tmp_path: Path):
