@@ -1,4 +1,4 @@
-"""Nights that delete beside daemons that copy and delete, on a real Kafka and a real S3 server.
+"""Nights that delete on a real Kafka and a real S3 server: beside busy daemons, and one that dies.
 
 Only in `make soak-reconcile`: some minutes.
 """
@@ -8,13 +8,18 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
 from deploy.dev import s3
+from deploy.dev import spark as standalone
 from deploy.dev.kafka.cluster import Cluster
 from rlmm_daemon.cli import verifying
 from rlmm_daemon.client import Client, ClientOptions
@@ -23,14 +28,20 @@ from rlmm_daemon.config.reconcile import Output, ReconcileConfig
 from rlmm_daemon.config.reconcile import Spark as SparkConfig
 from rlmm_daemon.core.disposal.findings import RULES, Severity
 from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.reconcile import control, listing
+from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
 from rlmm_daemon.reconcile.night import Run
-from tests.reconcile.test_living import Traffic, quarantine_everything
+from tests.reconcile.test_living import Traffic, quarantine_everything, told, wait_for
 from tests.reconcile.world import CLUSTER, DAY, S3, World
 from tests.support import stocked_daemon
+from tests.support.daemon_process import REPOSITORY
 from tests.support.stocked_daemon import Stocked
 
 ROUNDS = int(os.environ.get("RLMM_TEST_RECONCILE_ROUNDS", "0"))
 WAIT_SECONDS = 300.0
+LIVE = 300
+#: Of 320 segments, four objects each: what one night may touch.
+CAP = 12
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.kafka,
@@ -47,7 +58,7 @@ def stored(home: Path, broker: Cluster, server: s3.S3Server) -> tuple[set[str], 
     """Fill topic and bucket; return the orphans' keys and the daemon's configuration."""
     home.mkdir()
     world = World(home, time.time_ns() // 1_000_000)
-    for _ in range(300):  # of whose objects a night takes a hundredth
+    for _ in range(LIVE):  # of whose objects a night takes a hundredth
         world.store(world.live())
     names = {uuid_text(world._orphan(0).segment_id) for _ in range(20)}
     orphans = {key for key in world.objects if name_of(key) in names}
@@ -145,3 +156,65 @@ def test_deletes_beside_busy_daemons_take_nothing_that_lives(spark, tmp_path: Pa
         rows = verifying.run(daemon, None).rows
         assert [row for row in rows if row.judged.kind in grave] == []
         assert sum(traffic.copied for traffic in traffics) > ROUNDS
+
+
+@pytest.mark.timeout(900)
+def test_a_night_killed_on_real_servers_is_taken_up_by_the_next(tmp_path: Path) -> None:
+    """Its driver dies among its deletions; executors, bucket and topic go on."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(s3.running())
+        kafka = Cluster(directory=tmp_path / "kafka", count=1, heap="256m")
+        stack.callback(kafka.destroy)
+        kafka.start()
+        orphans, config = stored(tmp_path / "var", kafka, server)
+        daemon = load(config)
+        asyncio.run(quarantine_everything(daemon))
+        before = keys_of(server)
+        assert orphans < before
+        spark = stack.enter_context(standalone.running(cores=2, memory="1500m"))
+        first = later(tmp_path, config, spark)
+        stack.callback(first.kill)
+        wait_for(lambda: told(tmp_path, "deleted"), first)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        killed = before - keys_of(server)
+        assert killed, "it had deleted nothing"
+        assert killed <= {line["deleting"] for line in told(tmp_path, "deleting")}
+        assert len(killed) < CAP, "it was through"
+
+        # The dead run's lease has to run out; until then the next one would only say who holds it.
+        asyncio.run(let_the_lease_run_out(daemon))
+        second = later(tmp_path, config, spark)
+        stack.callback(second.kill)
+        assert second.wait(WAIT_SECONDS) == 0, (tmp_path / "later.log").read_text()[-3_000:]
+        gone = before - keys_of(server)
+        assert killed < gone <= orphans
+        assert gone == {line["deleting"] for line in told(tmp_path, "deleting")}
+        assert len({line["fence"] for line in told(tmp_path, "deleted")}) == 2
+
+
+def keys_of(server: s3.S3Server) -> set[str]:
+    pages = server.admin().get_paginator("list_objects_v2").paginate(Bucket=s3.BUCKET)
+    every = {each["Key"] for page in pages for each in page.get("Contents", ())}
+    return {key for key in every if not key.startswith(listing.CONTROL)}
+
+
+def later(home: Path, config: Path, spark: standalone.SparkCluster) -> "subprocess.Popen[bytes]":
+    words = ["-m", "tests.reconcile.later", str(config), str(home / "out"), spark.master]
+    with (home / "later.log").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, *words],
+            cwd=REPOSITORY,
+            env=spark.environment,
+            stdout=output,
+            stderr=output,
+        )
+
+
+async def let_the_lease_run_out(daemon: Config) -> None:
+    async with control.opened(daemon) as storage:
+        found = await storage.get_control(LEASE_KEY)
+        assert found is not None
+        lease = control.decode(found.data, Lease)
+        over = msgspec.structs.replace(lease, expires_ms=0)
+        await storage.put_control(LEASE_KEY, control.encode(over), if_etag=found.etag)
