@@ -1,7 +1,8 @@
-"""A second look at what a listing only hints at, on the executors.
+"""A second look at what a listing only hints at.
 
-First each object is asked for itself; then the caller reads the log's tail, whose end is younger
-than that answer: a segment that was rightly deleted meanwhile has DELETE_SEGMENT_STARTED there,
+The log's tail is read, for hours may lie behind the log; of segments that it does not name each
+object is asked for itself, on the executors; then the tail is read once more. Its end is younger
+than the answers: a segment that was rightly deleted meanwhile has DELETE_SEGMENT_STARTED there,
 since that is applied before any object goes. So what is left is really missing.
 """
 

@@ -12,7 +12,7 @@ for a segment that the tail did not name yet, could put something under one of t
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
@@ -20,15 +20,12 @@ from typing import Final, Protocol, runtime_checkable
 from rlmm_daemon.config import Config
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import RlmmError
-from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.ports.storage import RemoteStorage, Traffic, UploadInfo
-from rlmm_daemon.reconcile import listing, log_reading, quarantine
-from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile import listing, quarantine, tailing
 from rlmm_daemon.reconcile.last_look import Seen
 from rlmm_daemon.reconcile.lease import Holder
-from rlmm_daemon.reconcile.log_reading import LogSlice, LogView
+from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.quarantine import Entry, Identity
-from rlmm_daemon.reconcile.schema import Kind
 
 PAUSE_SECONDS: Final = 30.0
 #: Objects that are looked at side by side.
@@ -102,7 +99,7 @@ class Executor:
 
     async def _read_tail(self, now: LogView) -> None:
         """Learn of every segment that the log has named since the plan was made."""
-        touched, ends = await asyncio.to_thread(tail, self._config, self._ends, now)
+        touched, ends = await asyncio.to_thread(tailing.tail, self._config, self._ends, now)
         self._touched |= touched
         self._ends = dict(ends)
 
@@ -207,45 +204,3 @@ def left(config: Config, entries: Iterable[Entry]) -> int:
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as workers:
         changes = workers.map(lambda entry: what_changed(config, entry), objects)
         return sum(not change for change in changes)
-
-
-def tail(
-    config: Config, ends: Mapping[int, int], now: LogView
-) -> tuple[set[str], Mapping[int, int]]:
-    """Return the ids of segments that the log names behind `ends`, and where it ends.
-
-    `now` is the log as it was just seen, the same log as the one of the `ends`.
-
-    Raises:
-        Incomplete: a partition did not answer, or was cut.
-    """
-    fresh = {number: now.ranges[number].end for number in ends if number in now.ranges}
-    lost = sorted(number for number in ends if fresh.get(number, -1) < ends[number])
-    if lost:
-        raise Incomplete(f"metadata partitions {lost} end earlier than before, or don't answer")
-    return {*_named(config, now, ends, fresh)}, fresh
-
-
-def _named(
-    config: Config,
-    now: log_reading.LogView,
-    ends: Mapping[int, int],
-    fresh: Mapping[int, int],
-) -> Iterator[str]:
-    for number, begin in ends.items():
-        if fresh[number] == begin:
-            continue
-        part = LogSlice(
-            number=number,
-            begin=begin,
-            end=fresh[number],
-            partition_count=now.identity.partition_count,
-            topic_id=uuid_text(now.identity.topic_id),
-        )
-        for batch in log_reading.read(config, part):
-            kinds = batch["kind"].to_pylist()
-            for kind, segment_id in zip(kinds, batch["segment_id"].to_pylist(), strict=True):
-                if kind == Kind.UNREADABLE:
-                    raise Incomplete(f"metadata partition {number} has a record that is no event")
-                if segment_id is not None:
-                    yield segment_id

@@ -4,7 +4,7 @@
 2 listing (T0), uploads             written down before the log is asked for its end
 3 end offsets, then the log         so that every object listed has its event in it
 4 sifting, judging, lineage         findings
-5 confirming, then the log's tail   absence is only a hint until here
+5 tail, confirming, tail again      absence is only a hint until here
 6 guards                            may anything be condemned?
 7 plan, quarantine, deletion        with --execute only
 """
@@ -31,7 +31,6 @@ from rlmm_daemon.reconcile import (
     apart,
     control,
     evidence,
-    executing,
     exports,
     guards,
     inventory,
@@ -53,6 +52,7 @@ from rlmm_daemon.reconcile.judging import Judge
 from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, OBJECTS, batch, ddl
 from rlmm_daemon.reconcile.summary import Night
+from rlmm_daemon.reconcile.tailing import TOUCHED, Tail
 
 #: What a daemon may still do with an event after its own deadline: delivery_timeout_seconds.
 DELIVERY_TIMEOUT_MS: Final = 120_000
@@ -220,28 +220,27 @@ class Run:
         return self._spark.read.parquet(path)
 
     def _confirm(self, view: LogView) -> None:
-        judged = self._frame("judged", FINDINGS)
-        candidates = judged.where("confirm").repartition(self._config.spark.shuffle_partitions)
+        tail = None if self._exported() else Tail(self._daemon, view)
+        self._note_touched("moved", tail)
+        candidates = self._untouched("moved", self._frame("judged", FINDINGS).where("confirm"))
+        candidates = candidates.repartition(self._config.spark.shuffle_partitions)
         confirmed = candidates.mapInArrow(Confirm(self._daemon), ddl(FINDINGS))
         confirmed.write.parquet(self._path("confirmed"))
-        touched = set() if self._exported() else self._touched(view)
-        rows = pa.table({"segment_id": pa.array(sorted(touched), type=pa.string())})
-        pq.write_table(rows, self._work / "touched.parquet")
-
-    def _touched(self, view: LogView) -> set[str]:
-        """Return the ids of the segments that the log has named since it was read."""
-        now = log_reading.view(self._daemon)
-        if now.identity != view.identity:
-            raise Incomplete("the log was made anew, or got more partitions, while the run went on")
-        ends = {number: known.end for number, known in view.ranges.items()}
-        return executing.tail(self._daemon, ends, now)[0]
+        self._note_touched("touched", tail)
 
     def _findings(self) -> Any:
         """Return what stands: confirmed where that was needed, and untouched by the log since."""
-        touched = self._spark.read.parquet(self._path("touched.parquet"))
         certain = self._frame("judged", FINDINGS).where("NOT confirm")
         every = certain.unionByName(self._frame("confirmed", FINDINGS))
-        return every.join(touched, "segment_id", "left_anti").select(*FINDINGS.names)
+        return self._untouched("touched", every)
+
+    def _note_touched(self, name: str, tail: Tail | None) -> None:
+        touched = sorted(tail.read()) if tail else []
+        pq.write_table(pa.table([touched], schema=TOUCHED), self._work / name)
+
+    def _untouched(self, name: str, found: Any) -> Any:
+        touched = self._frame(name, TOUCHED)
+        return found.join(touched, "segment_id", "left_anti").select(*FINDINGS.names)
 
     # 6: may anything be condemned?
 

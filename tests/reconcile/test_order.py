@@ -1,17 +1,19 @@
 """Orders of steps that keep false alarms and refusals away; no Spark is started."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig
 from rlmm_daemon.domain.ids import TopicId
-from rlmm_daemon.ports.event_log import LogIdentity
-from rlmm_daemon.reconcile import control, executing, log_reading, sources
+from rlmm_daemon.ports.event_log import LogIdentity, LogRange
+from rlmm_daemon.reconcile import control, log_reading, sources, tailing
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.last_look import LastLook, Refused
 from rlmm_daemon.reconcile.log_reading import LogView
@@ -78,7 +80,10 @@ async def nothing(_roots: list[str]) -> None:
 def test_objects_are_asked_for_before_the_logs_tail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other way round a segment that is deleted between the two looks as if it were lost."""
+    """The other way round a segment that is deleted between the two looks as if it were lost.
+
+    Before them as well: of what the log has named since hours ago no object is asked for.
+    """
     world = World(tmp_path, NOW)
     world.write_log()
     config = ReconcileConfig(output=Output(directory=str(tmp_path / "out")))
@@ -87,15 +92,21 @@ def test_objects_are_asked_for_before_the_logs_tail(
     (run.directory / "work").mkdir(parents=True)
     told: list[str] = []
 
-    def tail(*_: object) -> tuple[set[str], dict[int, int]]:
+    def tail(
+        _config: object, ends: dict[int, int], _now: object
+    ) -> tuple[set[str], dict[int, int]]:
+        assert ends == {0: len(told)}, "from where it came to"
         told.append("tail")
-        return set(), {}
+        return {f"{len(told)}"}, {0: len(told) + 1}
 
     monkeypatch.setattr(run, "_frame", lambda *_: Frame(told))
-    monkeypatch.setattr(executing, "tail", tail)
-    seen = log_reading.view(daemon)
+    monkeypatch.setattr(tailing, "tail", tail)
+    seen = replace(log_reading.view(daemon), ranges={0: LogRange(start=0, end=0)})
     run._confirm(seen)
-    assert told == ["confirmed", "tail"]
+    assert told == ["tail", "confirmed", "tail"]
+    for name, touched in (("moved", ["1"]), ("touched", ["1", "3"])):
+        rows = pq.read_table(run.directory / "work" / name).to_pylist()
+        assert [row["segment_id"] for row in rows] == touched
     identity = LogIdentity(cluster_id="c", topic_id=TopicId(bytes(16)), partition_count=1)
     with pytest.raises(Incomplete, match="made anew"):  # whatever it says, it is another's
         run._confirm(LogView(identity=identity, ranges=seen.ranges))
