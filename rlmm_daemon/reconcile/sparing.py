@@ -1,13 +1,16 @@
 """Condemn nothing of a topic of which nothing would be left, unless it is known to be gone."""
 
-from typing import Any
+from typing import Any, Final
 
 from rlmm_daemon.reconcile import sifting
 from rlmm_daemon.reconcile.schema import FINDINGS
 
+#: Behind a finding's other facts.
+REASON: Final = " all that the topic has"
+
 
 def spare_live_topics(spark: Any, found: Any, *, objects: Any, unknown: Any) -> Any:
-    """Return the findings with all of a topic's spared where they are all that it has.
+    """Return the findings with all of a topic's spared where they are all that it has, and told so.
 
     `objects` as listed; `unknown` the topic ids that the cluster does not know: empty where no
     cluster was asked, and then every topic counts as alive.
@@ -19,6 +22,8 @@ def spare_live_topics(spark: Any, found: Any, *, objects: Any, unknown: Any) -> 
     touched = topics.join(doomed, "topic_id", "left_semi").drop("topic_id")
     sifting.parsed(spark, touched).createOrReplaceTempView("objects_of_segments")
     unknown.createOrReplaceTempView("unknown_topics")
+    changed = {"condemned", "facts"}
+    others = ", ".join(f"found.{name}" for name in FINDINGS.names if name not in changed)
     return spark.sql(f"""
         WITH stored AS (
             SELECT topic_id, count(*) AS objects FROM objects_of_segments
@@ -32,7 +37,9 @@ def spare_live_topics(spark: Any, found: Any, *, objects: Any, unknown: Any) -> 
                 LEFT ANTI JOIN unknown_topics USING (topic_id)
             WHERE doomed.objects >= stored.objects
         )
-        SELECT {", ".join(f"found.{name}" for name in FINDINGS.names if name != "condemned")},
+        SELECT {others},
+            IF(condemned AND spared.topic_id IS NOT NULL, concat(facts, '{REASON}'), facts)
+                AS facts,
             condemned AND spared.topic_id IS NULL AS condemned
         FROM found LEFT JOIN spared ON found.topic_id = spared.topic_id
     """).select(*FINDINGS.names)  # noqa: S608 - our own column names
