@@ -1,6 +1,7 @@
 """The HTTP port for operators' machines: /metrics, /healthz, /readyz. It changes nothing."""
 
 import asyncio
+import errno
 import importlib
 import socket
 from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _TEXT: Final = "text/plain"
 _SHUTDOWN_SECONDS: Final = 1.0
 _BACKLOG: Final = 128
+_ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +77,16 @@ class AdminServer:
         found = await asyncio.get_running_loop().getaddrinfo(
             host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
+        absent: OSError | None = None
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            listening = socket.socket(family, kind, protocol)
-            self._sockets.append(listening)
-            listening.setblocking(False)  # noqa: FBT003 - the standard library's own form
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listening.bind(address)
-            listening.listen(_BACKLOG)
+            try:
+                self._sockets.append(_listening(family, kind, protocol, address))
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    raise
+                absent = error  # a name has addresses of families that this machine does not use
+        if absent is not None and not self._sockets:
+            raise absent
 
     def _close(self) -> None:
         for listening in self._sockets:
@@ -129,3 +132,18 @@ class AdminServer:
             status=200 if answer.ready else 503,
             content_type="application/json",
         )
+
+
+def _listening(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)  # noqa: FBT003 - the standard library's own form
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)
+    except BaseException:
+        made.close()
+        raise
+    return made
