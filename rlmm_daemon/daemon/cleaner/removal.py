@@ -123,9 +123,8 @@ class PartitionRemoval:
         old = self._proven_at is None or now - self._proven_at > PROOF_SECONDS
         if fresh or old or self._proof is not Proof.GONE:
             topic_id = self._partition.topic_id
+            # That it is gone is never an answer of before.
             self._proof = (await self._tools.recent_proof.prove([topic_id]))[topic_id]
-            if self._proof is Proof.GONE and fresh:
-                self._proof = (await self._tools.proof.prove([topic_id]))[topic_id]
             self._proven_at = now
         return self._proof
 

@@ -37,6 +37,8 @@ WALK_TURNS_MAX: Final = 10_000
 #: one: a storage that refuses everything is not asked about all of a large partition in a row, and
 #: pauses are remembered of a bounded number of segments only.
 PUT_OFF_MAX: Final = 1_000
+#: User partitions of which it is remembered where that was.
+LEFT_AT_MAX: Final = 1_000
 #: After so long `remove` lets whoever else waits have a turn.
 TURN_SECONDS: Final = 60.0
 #: Segments whose copy is known to have ended that are remembered.
@@ -80,6 +82,10 @@ class _Walk:
 
     partition: TopicIdPartition
     candidates: Callable[[PartitionCache], Iterator[SegmentId]]
+    #: The first so many are passed over at first: the last search stopped behind them.
+    skip: int = 0
+    #: Of the present round, how many were looked at.
+    seen: int = 0
     cache: PartitionCache | None = None
     rest: Iterator[SegmentId] | None = None
 
@@ -92,6 +98,8 @@ class SegmentRemover:
         options = tools.options
         self._turns = asyncio.Semaphore(options.parallelism * BATCHES_PER_CALL)
         self._busy: set[SegmentId] = set()
+        #: Where a search stopped that put too much off.
+        self._left_at: dict[TopicIdPartition, int] = {}
         #: No copy of any daemon lives longer, as far as presence files tell.
         self._copy_ms = round(1000 * options.copy_deadline_seconds)
         #: Whether they were ever all read.
@@ -133,7 +141,8 @@ class SegmentRemover:
             NotReady: the fold may not be judged by any more.
         """
         unready: NotReady | None = None
-        walk, order = _Walk(partition, candidates), _Order(partition, why, holds)
+        walk = _Walk(partition, candidates, skip=self._left_at.pop(partition, 0))
+        order = _Order(partition, why, holds)
         monotonic = self._tools.clock.monotonic
         until, is_cut_off = monotonic() + TURN_SECONDS, False
         async with asyncio.TaskGroup() as workers:
@@ -159,6 +168,10 @@ class SegmentRemover:
                     raise
                 batch = _Batch(order, ids)
                 workers.create_task(self._work(batch), name=f"cleaner.batch {partition}")
+        if order.put_off >= PUT_OFF_MAX:  # else what fails first would be all that is ever tried
+            self._left_at[partition] = walk.seen
+            if len(self._left_at) > LEFT_AT_MAX:
+                del self._left_at[next(iter(self._left_at))]
         if unready is not None:
             raise unready
         return is_cut_off
@@ -177,7 +190,8 @@ class SegmentRemover:
             if walk.rest is None or walk.cache is not cache:
                 if begun:
                     return []
-                walk.cache, walk.rest, begun = cache, walk.candidates(cache), True
+                walk.cache, walk.rest, walk.seen = cache, walk.candidates(cache), 0
+                begun = not walk.skip
             try:
                 ids = self._some(walk)
             except RuntimeError:  # the dict that was walked has changed
@@ -197,12 +211,15 @@ class SegmentRemover:
         looked = 0
         for segment_id in islice(walk.rest, WALK_AT_ONCE):
             looked += 1
+            walk.seen += 1
+            if walk.seen <= walk.skip:
+                continue
             if segment_id not in self._busy and not self.backoff.waits(segment_id):
                 ids.append(segment_id)
                 if len(ids) == BATCH_SEGMENTS:
                     return ids
         if looked < WALK_AT_ONCE:
-            walk.rest = None
+            walk.rest, walk.skip = None, 0
         return ids
 
     async def _work(self, batch: _Batch) -> None:

@@ -106,6 +106,7 @@ class PaceWorld(CleanWorld):
     calls = most = 0
     denied: SegmentId | None = None
     all_denied = False
+    first_denied = 0
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -113,7 +114,9 @@ class PaceWorld(CleanWorld):
         self.tries: Counter[int] = Counter()
 
     def is_denied(self, key: str) -> bool:
-        return _of(key) == self.denied or (self.all_denied and key in self.stored(DEAD))
+        if self.all_denied and key in self.stored(DEAD):
+            return True
+        return _of(key) == self.denied or _of(key) < segment(self.first_denied)
 
     def storage_of(self, _broker_id: BrokerId) -> Any:
         return Watched(self)
@@ -204,6 +207,25 @@ def test_a_storage_that_refuses_more_segments_than_are_remembered_holds_no_other
         passes = 600 / OPTIONS.interval_seconds
         assert 10 < world.tries.total() <= 2 * passes, "two batches in flight, then a pause"
         world.all_denied = False
+        await world.until(lambda: is_finished(world), 3600)
+
+    run(scenario, PaceWorld)
+
+
+def test_what_fails_first_does_not_keep_the_rest_of_a_large_partition(monkeypatch):
+    monkeypatch.setattr(backoff, "KEYS_MAX", 20)
+    monkeypatch.setattr(segments, "PUT_OFF_MAX", 10)
+
+    async def scenario(world: CleanWorld) -> None:
+        assert isinstance(world, PaceWorld)
+        world.first_denied = 100
+        for number in range(MANY):
+            world.finished(number, DEAD, 100 * number)
+        world.facts.gone.add(DEAD.topic_id)
+        world.daemon(options=replace(OPTIONS, parallelism=1))
+        world.mark(DEAD)
+        await world.until(lambda: len(world.stored(DEAD)) == 3 * world.first_denied, 3600)
+        world.first_denied = 0
         await world.until(lambda: is_finished(world), 3600)
 
     run(scenario, PaceWorld)
