@@ -35,6 +35,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageManager.IndexType;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -85,12 +86,12 @@ final class PatienceTest {
 
     /** What is asked every few seconds of each long copy must not make the daemon walk through all it knows. */
     @Test
-    void aDaemonThatCopiesIsAskedForNothingThatCostsIt() throws Exception {
+    void aDaemonThatCopiesIsAskedForNothingThatCostsIt(@TempDir Path logDir) throws Exception {
         try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonStorageManager storage = new RlmmDaemonStorageManager()) {
             storage.configure(daemon.configs(Map.of()));
             Wait.until("connected", () -> OutageTest.connected("storage", 9));
             daemon.answer("copy_log_segment_data", id -> new byte[0]);
-            Segments.OnDisk segment = Segments.write(Files.createTempDirectory("copied"), ORDERS, 0, 1);
+            Segments.OnDisk segment = Segments.write(logDir, ORDERS, 0, 1);
             CompletableFuture<?> copy = inAThread(() -> storage.copyLogSegmentData(segment.metadata(), segment.data()));
             Wait.until("it is asked again", () -> daemon.asked.size() >= 3);
             assertEquals(List.of("hello", "copy_log_segment_data", "is_ready"), List.copyOf(daemon.asked).subList(0, 3));
