@@ -57,6 +57,7 @@ final class AssignmentTest {
                 made.set(connection);
                 connection.start();
                 Wait.until("it is told all", () -> rude.asked.contains("replace_assignment"));
+                assertTrue(isReady(new Caller(connection, metrics, 0)), "so the answer to it was taken as well");
                 rude.asked.clear();
                 assignment.changed(connection, new LosingSet(LED, rude, connection), Set.of());
                 Wait.until("it is told all again", () -> rude.asked.contains("replace_assignment"));
