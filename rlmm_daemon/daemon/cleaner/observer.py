@@ -144,10 +144,11 @@ class Observer:
         asked = frozenset(known)
         told = await self._cluster.look(asked)
         self._require_ours(told)
-        if not marks and self._unready() is not None:
+        if not marks:  # whatever becomes of the rest of this look
             self.observation.alive(told.cluster_id, asked - told.unknown)
-            return {}
         on_disk = await topic_ids_on_disk(self._manager.state.disk, self._log_dirs)
+        if not marks and self._unready() is not None:
+            return {}
         self._require_all_ready()
         if marks and not self._watches():
             raise NotReady("another daemon observes the cluster now")
