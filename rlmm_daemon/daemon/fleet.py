@@ -445,6 +445,7 @@ class Fleet:
             on_dropped=self._forget_position,
             reopen=self.reopen,
             hooks=self._hooks,
+            turns=self._state.turns,
         )
         recorded = [
             position

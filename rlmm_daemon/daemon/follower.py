@@ -34,6 +34,7 @@ from rlmm_daemon.daemon.history import History
 from rlmm_daemon.daemon.hooks import ManagerHooks
 from rlmm_daemon.daemon.snapshots import SnapshotStore
 from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.daemon.writer import Writer
 from rlmm_daemon.domain.errors import (
     CorruptError,
@@ -95,6 +96,8 @@ class FollowerContext:
     reopen: Callable[[TopicId], Awaitable[None]]
     #: Told of each applied record, after the fold and before the writer.
     hooks: ManagerHooks
+    #: For slices of a replay, and whatever else takes long.
+    turns: Turns
 
 
 class Follower:
@@ -466,7 +469,7 @@ class Follower:
                 self._apply_one(fold, offset, value)
             at = max(at, turn)
             if clock.monotonic() >= until:
-                await asyncio.sleep(0)
+                await self._context.turns.wait()
                 until = clock.monotonic() + SLICE_SECONDS
         # A batch that brought nothing new may not know the epoch of what came before it.
         fold.advance(batch.next_offset, max(batch.leader_epoch, fold.leader_epoch))

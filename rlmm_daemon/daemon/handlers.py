@@ -11,7 +11,6 @@
 Every row of `codec.api.METHODS` is in exactly one of them.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
@@ -28,6 +27,7 @@ from rlmm_daemon.daemon.services import (
     SegmentFetcher,
     Services,
 )
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.errors import InvalidArgument, StorageNotConfigured
 from rlmm_daemon.domain.ids import TopicIdPartition
 
@@ -211,20 +211,19 @@ def pages_of(records: list[bytes]) -> list[api.RecordPage]:
     return [*pages, api.RecordPage(page, more=False)]
 
 
-async def drawn(walk: Walk[T], one: asyncio.Lock) -> AsyncGenerator[T, None]:
-    """Yield the pieces of a long answer, of all that share the lock one in a turn of the loop."""
+async def drawn(walk: Walk[T], turns: Turns) -> AsyncGenerator[T, None]:
+    """Yield the pieces of a long answer, each in a turn of its own."""
     while True:
-        async with one:
-            piece = next(walk.pieces, None)
-            await asyncio.sleep(0)
+        await turns.wait()
+        piece = next(walk.pieces, None)
         if piece is None:
             return
         yield piece
 
 
-async def records_of(walk: Walk[list[bytes]], one: asyncio.Lock) -> AsyncGenerator[bytes, None]:
+async def records_of(walk: Walk[list[bytes]], turns: Turns) -> AsyncGenerator[bytes, None]:
     """Yield the records of a long listing."""
-    async with aclosing(drawn(walk, one)) as pieces:
+    async with aclosing(drawn(walk, turns)) as pieces:
         async for piece in pieces:
             for record in piece:
                 yield record

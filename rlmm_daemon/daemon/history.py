@@ -4,7 +4,6 @@
 did not apply. Any missing one makes the partition `failed(history_lost)`; none, and it goes on.
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
@@ -17,6 +16,7 @@ from rlmm_daemon.codec.tail import prefix_of
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Outcome
 from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
@@ -57,7 +57,7 @@ class History:
         if lost is None:
             self._missing, self.reasons = None, []
             return
-        self._missing = await _gathered(_by_key(lost.records))
+        self._missing = await _gathered(_by_key(lost.records), self._state.turns)
         self.reasons = lost.reasons
 
     @property
@@ -83,7 +83,7 @@ class History:
         """
         earlier = await self._state.lost(self.partition)
         before = _by_key(earlier.records if earlier else [])
-        known = await _gathered(chain(before, finished(fold)))
+        known = await _gathered(chain(before, finished(fold)), self._state.turns)
         reasons = list(earlier.reasons if earlier else [])
         if reasons[-1:] != [reason]:
             reasons.append(reason)
@@ -132,11 +132,11 @@ def _by_key(written: Iterable[bytes]) -> Iterator[tuple[_Key, bytes]]:
         yield prefix_of(segment.partition) + segment.segment_id, record
 
 
-async def _gathered(found: Iterable[tuple[_Key, bytes]]) -> dict[_Key, bytes]:
+async def _gathered(found: Iterable[tuple[_Key, bytes]], turns: Turns) -> dict[_Key, bytes]:
     """Return records by what they are about, with turns for others in between."""
     known: dict[_Key, bytes] = {}
     for index, (key, record) in enumerate(found):
         known[key] = record
         if index % TURN_RECORDS == TURN_RECORDS - 1:
-            await asyncio.sleep(0)
+            await turns.wait()
     return known

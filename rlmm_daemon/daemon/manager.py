@@ -42,6 +42,7 @@ from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions, Snapshotter
 from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import (
     ConfigError,
@@ -109,7 +110,9 @@ class Manager:
         self.hooks = ManagerHooks()
         self.on_delete_started = self.hooks.delete_started
         self.on_delete_put_aside = self.hooks.delete_put_aside
-        self.state = StateDirectory(disk, options.state_dir)
+        #: For whatever takes long.
+        self.turns = Turns()
+        self.state = StateDirectory(disk, options.state_dir, self.turns)
         self.snapshots = SnapshotStore(
             disk, self.state.snapshots, clock, keep=options.snapshots_kept
         )
@@ -119,6 +122,7 @@ class Manager:
             options.snapshots,
             self.hooks.tell_snapshot_written,
             announced=lambda partition: self._follow_set().announced_in(partition),
+            turns=self.turns,
         )
         self.fleet = Fleet(
             log=log,

@@ -93,8 +93,9 @@ class Server:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._shared = Shared(
-                    self._options, self._services, self._identity, tasks, self._stats
-                )
+                    self._options, self._services, self._identity, tasks, self._stats,
+                    turns=self._services.manager.turns,
+                )  # fmt: skip
                 self._accepting = tasks.create_task(self._accept(tasks), name="server.accept")
                 await self._stop.wait()
                 for session in tuple(self._sessions):

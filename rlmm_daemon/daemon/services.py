@@ -10,11 +10,15 @@ from rlmm_daemon.codec import api
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.pending import Append, Tell
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 
 
 class MetadataManager(Protocol):
     """The metadata methods. Look-ups and announcements are plain calls: no await, no IO."""
+
+    #: For whatever takes long.
+    turns: Turns
 
     def remote_log_segment_metadata(
         self, tp: TopicIdPartition, epoch: int, offset: int, caller: Caller

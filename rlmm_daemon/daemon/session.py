@@ -29,6 +29,7 @@ from rlmm_daemon.daemon.os_errors import from_os_error
 from rlmm_daemon.daemon.pending import Append, error_of
 from rlmm_daemon.daemon.quick_lookups import QuickLookups
 from rlmm_daemon.daemon.services import Services
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import (
     Draining,
@@ -70,8 +71,8 @@ class Shared:
     draining: bool = False
     #: Set while no request is in flight.
     idle: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Held while a piece of a long answer is drawn, and for a turn of the loop.
-    walking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: For pieces of long answers, and whatever else takes long.
+    turns: Turns = field(default_factory=Turns)
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -658,9 +659,9 @@ class Session(asyncio.Protocol):
 
     async def _send_walked(self, request_id: int, method: str, walk: Walk[Any]) -> bytes:
         if method == handlers.SIZING:
-            pieces = handlers.drawn(walk, self._shared.walking)
+            pieces = handlers.drawn(walk, self._shared.turns)
             return _result_frame(request_id, sum([piece async for piece in pieces]))
-        records = handlers.records_of(walk, self._shared.walking)
+        records = handlers.records_of(walk, self._shared.turns)
         return await self._send_all(request_id, handlers.record_pages(records))
 
     # --- reads that wait to become ready

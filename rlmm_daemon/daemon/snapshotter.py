@@ -18,11 +18,14 @@ from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.snapshots import SnapshotStore, WrittenSnapshot
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.errors import CorruptError, Malformed, NotReady
 from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
 
 POLL_SECONDS: Final = 1.0
+#: Look-ups wait for a slice of the drawing: of small tables one holds several steps.
+SLICE_SECONDS: Final = 0.0003
 #: Of one snapshot's tables, what is read through at each turn: all of most snapshots.
 CHECKED_BYTES: Final = 16 * 1024 * 1024
 #: After a failed snapshot the next one waits as long as after a written one, and at least this.
@@ -55,7 +58,9 @@ class Snapshotter:
         on_written: Callable[[WrittenSnapshot], None],
         *,
         announced: Callable[[MetadataPartition], Collection[TopicIdPartition]],
+        turns: Turns,
     ) -> None:
+        self._turns = turns
         self._store = store
         self._clock = clock
         self._options = options
@@ -147,10 +152,13 @@ class Snapshotter:
                 fold, next_offset = follower.fold, follower.fold.position
                 advanced = follower.applied_since_snapshot
                 pieces = list[bytes | memoryview]()
+                until = self._clock.monotonic() + SLICE_SECONDS
                 for piece in self._store.image(follower.fold):
                     if piece:
                         pieces.append(piece)
-                    await asyncio.sleep(0)
+                    if self._clock.monotonic() >= until:
+                        await self._turns.wait()
+                        until = self._clock.monotonic() + SLICE_SECONDS
                 follower.applied_since_snapshot = 0
                 fold.keep_journal()
             written = None
@@ -205,7 +213,7 @@ class Snapshotter:
 
         for index, _ in enumerate(rebase(fold, image, stays)):
             if index % REBASED_AT_ONCE == REBASED_AT_ONCE - 1:
-                await asyncio.sleep(0)
+                await self._turns.wait()
                 if follower.fold is not fold:
                     return
         gc.freeze()  # what stays is not walked again

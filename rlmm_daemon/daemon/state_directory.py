@@ -11,7 +11,6 @@
 The log is the truth: deleting every file but `N.lost` costs a replay and loses nothing.
 """
 
-import asyncio
 from typing import Final
 
 from rlmm_daemon.codec.primitives import crc32c
@@ -27,6 +26,7 @@ from rlmm_daemon.codec.state_files import (
     lost_pieces,
     to_json,
 )
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.disk import Disk, DiskLock
@@ -43,7 +43,8 @@ LOST_SUFFIX: Final = ".lost"
 class StateDirectory:
     """Reads and writes the files; every write is atomic and durable when it returns."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, turns: Turns | None = None) -> None:
+        self.turns = turns or Turns()
         self.disk = disk
         self.path = path
         self._lock: DiskLock | None = None
@@ -130,7 +131,7 @@ class StateDirectory:
         for piece in lost_pieces(lost):
             data += piece
             crc = crc32c(crc, piece)
-            await asyncio.sleep(0)  # there can be a million
+            await self.turns.wait()  # there can be a million
         head = lost_head(crc)
         data[: len(head)] = head
         name = self._lost(MetadataPartition(lost.metadata_partition))

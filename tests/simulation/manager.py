@@ -18,6 +18,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.core import user_partitions
 from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.user_partitions import Sleeping
+from rlmm_daemon.daemon import snapshotter
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import FleetOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
@@ -269,7 +270,11 @@ class ManagerScenario:
         # In half of the seeds every table is long, and read through before it is touched.
         touched = 0 if self.seed % 2 else user_partitions.TOUCHED_BYTES_MAX
         try:
-            with mock.patch.object(user_partitions, "TOUCHED_BYTES_MAX", touched):
+            with (
+                mock.patch.object(user_partitions, "TOUCHED_BYTES_MAX", touched),
+                # Virtual time stands while a snapshot is drawn: others have a turn at each step.
+                mock.patch.object(snapshotter, "SLICE_SECONDS", 0.0),
+            ):
                 await self._live(life)
         finally:
             self._manager = None

@@ -16,6 +16,7 @@ from rlmm_daemon.daemon.limits import ServerOptions
 from rlmm_daemon.daemon.pending import Append
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import NotReady, OutcomeUnknown, SegmentNotFound, TimedOut
 from rlmm_daemon.domain.ids import (
@@ -63,6 +64,7 @@ class FakeManager:
     entered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     cancelled: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     bug: bool = False
+    turns: Turns = field(default_factory=Turns)
     #: Whether sizes are summed in a task.
     long: bool = False
     #: Whether a broker's writes are begun without a task; whoever tells `begun` ends them.

@@ -1,0 +1,39 @@
+"""Long works in steps: of all that are under way, one does a step in each turn of the loop.
+
+If each of five did one in every turn, a look-up that comes in would wait for five steps.
+"""
+
+import asyncio
+from collections import deque
+
+
+class Turns:
+    """The queue of one loop's long works: who has done a step waits until the others had theirs."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        #: Whether somebody was given a turn that he has not begun.
+        self._given = False
+
+    async def wait(self) -> None:
+        """Return in a later turn of the loop, in which nobody else returns from here."""
+        future: asyncio.Future[None] | None = None
+        try:
+            if self._given:
+                future = asyncio.get_running_loop().create_future()
+                self._waiting.append(future)
+                await future
+            else:
+                self._given = True
+                await asyncio.sleep(0)
+        finally:
+            if future is None or not future.cancelled():  # else it was not ours to pass on
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        self._given = False

@@ -1,0 +1,51 @@
+"""Of all long works that are under way, one does a step in each turn of the loop."""
+
+import asyncio
+
+from rlmm_daemon.daemon.turns import Turns
+
+
+async def stepped(turns: Turns, name: str, steps: int, done: list[str]) -> None:
+    for _ in range(steps):
+        await turns.wait()
+        done.append(name)
+
+
+async def test_several_works_take_turns_and_nobody_is_left_out():
+    turns, done, at_once = Turns(), list[str](), list[int]()
+    async with asyncio.TaskGroup() as tasks:
+        works = [tasks.create_task(stepped(turns, name, 20, done)) for name in "abc"]
+        while not all(work.done() for work in works):
+            before = len(done)
+            await asyncio.sleep(0)
+            at_once.append(len(done) - before)
+    assert max(at_once) == 1
+    assert "".join(done) == "abc" * 20
+
+
+async def test_a_work_alone_has_every_turn():
+    turns, done, idle = Turns(), list[str](), 0
+    async with asyncio.TaskGroup() as tasks:
+        work = tasks.create_task(stepped(turns, "a", 20, done))
+        while not work.done():
+            before = len(done)
+            await asyncio.sleep(0)
+            idle += len(done) == before
+    assert len(done) == 20
+    assert idle <= 3
+
+
+async def test_whoever_is_cancelled_holds_up_nobody():
+    """In the queue, with a turn that he has not begun, and alone."""
+    for turns_until_then in range(6):
+        turns, done = Turns(), list[str]()
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            works = {name: tasks.create_task(stepped(turns, name, 9, done)) for name in "abc"}
+            for _ in range(turns_until_then):
+                await asyncio.sleep(0)
+            for name in "ab":
+                works[name].cancel()
+        assert done.count("c") == 9
+        async with asyncio.timeout(30):
+            await turns.wait()
+            await turns.wait()
