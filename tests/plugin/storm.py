@@ -85,15 +85,25 @@ class Followers:
             self._fleet.probe.ask("load_follow", topic=self._topic, partitions=PARTITIONS)
 
     def until_read(self, count: int, what: str) -> None:
-        """Wait until the newest has read so many records, each of them the next one."""
+        """Wait until the newest has read so many records, each of them the next one.
 
-        def has() -> bool:
-            told = self._fleet.probe.ask("load_followed")
-            assert not told["failure"], f"{what}: the consumer ended: {told['failure']}"
-            assert told["wrong"] == 0, f"{what}: {told['wrong']} records were not the next ones"
-            return bool(sum(told["read"]) >= count)
+        It may take as long as it reads on: a late one begins with gigabytes, all of them remote.
+        """
+        read = self._read(what)
+        while read < count:
+            before = read
 
-        until(has, f"a consumer that began at offset 0 has read everything: {what}")
+            def reads_on(before: int = before) -> bool:
+                return self._read(what) > before
+
+            until(reads_on, f"{what}: a consumer at {before} of {count} records reads on")
+            read = self._read(what)
+
+    def _read(self, what: str) -> int:
+        told = self._fleet.probe.ask("load_followed")
+        assert not told["failure"], f"{what}: the consumer ended: {told['failure']}"
+        assert told["wrong"] == 0, f"{what}: {told['wrong']} records were not the next ones"
+        return int(sum(told["read"]))
 
 
 def end_of(fleet: Fleet, topic: str, partition: int, which: str) -> int:
