@@ -19,6 +19,10 @@ from tests.kafka.rig import BROKER, P0, Writer, follower, segments, serving, tp_
 from tests.kafka.test_topic import failed
 from tests.unit.manager import events
 
+#: Kafka itself may take half a minute for an election, where a frozen node led the controllers.
+ELECTION_SECONDS = 120
+pytestmark = pytest.mark.timeout(2 * ELECTION_SECONDS)
+
 QUICK = {"event_log.kafka.fetch.request_timeout_ms": "1500"}
 KEPT, LOST = 3, 3
 #: Holds no replica.
@@ -80,9 +84,13 @@ async def only_one_in_sync(rig, cluster):
 
 
 async def elect_the_other(rig, cluster) -> None:
-    """Make replica 2 the leader, whatever it lacks; 1 comes back as its follower."""
-    async with asyncio.timeout(60):
-        while (await described(rig))["leader"] != 2:
+    """Make replica 2 the leader, whatever it lacks; 1 comes back as its follower.
+
+    Whoever is asked may be 2, and know of nothing since it was frozen: not of its last election
+    either. That 1 is out of sync tells the new one from it.
+    """
+    async with asyncio.timeout(ELECTION_SECONDS):
+        while (now := await described(rig))["leader"] != 2 or now["isr"] != [2]:
             await asked(rig, "elect", partition=0, unclean=True)
             await asyncio.sleep(0.2)
     cluster.thaw(1)
