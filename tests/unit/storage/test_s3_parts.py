@@ -351,7 +351,13 @@ def test_a_policy_for_tagged_objects_allows_tagging_where_objects_are_written():
 
 @pytest.mark.parametrize(
     ("region", "partition"),
-    [("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov"), ("eu-west-1", "aws")],
+    [
+        ("cn-north-1", "aws-cn"),
+        ("us-gov-west-1", "aws-us-gov"),
+        ("us-iso-east-1", "aws-iso"),
+        ("eu-west-1", "aws"),
+        ("garage", "aws"),
+    ],
 )
 def test_a_policy_is_of_the_regions_own_world_and_names_a_key_whole(region, partition):
     found = policy("b", ["put"], region=region, kms_key_id="k-1")

@@ -5,6 +5,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import google_crc32c
+from botocore.exceptions import UnknownRegionError
+from botocore.loaders import Loader
+from botocore.regions import EndpointResolver
 
 from rlmm_daemon.adapters.storage.s3 import control, deleting, listing, objects
 from rlmm_daemon.adapters.storage.s3.client import Client
@@ -221,7 +224,8 @@ def policy(
 
 def _partition(region: str) -> str:
     """Return which of AWS's separate worlds a region is in; each has names of its own."""
-    for prefix, partition in (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov")):
-        if region.startswith(prefix):
-            return partition
-    return "aws"
+    regions = EndpointResolver(Loader().load_data("endpoints"))
+    try:
+        return str(regions.get_partition_for_region(region))
+    except UnknownRegionError:  # none, or another server's own
+        return "aws"
