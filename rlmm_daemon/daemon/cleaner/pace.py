@@ -47,12 +47,5 @@ class Pace:
     ) -> AsyncGenerator[Sequence[T], None]:
         """Yield a listing's pages, each a call of its own: a listing may be long, no page may."""
         async with aclosing(listing):
-            while (page := await self.call(lambda: _next(listing), LATE_PAGE)) is not None:
+            while (page := await self.call(lambda: anext(listing, None), LATE_PAGE)) is not None:
                 yield page
-
-
-async def _next(listing: AsyncGenerator[Sequence[T], None]) -> Sequence[T] | None:
-    try:
-        return await listing.__anext__()
-    except StopAsyncIteration:
-        return None
