@@ -35,9 +35,16 @@ def slow() -> Slow:
 async def begin(
     group: asyncio.TaskGroup, together: Together[str, int], *keys: str
 ) -> list[asyncio.Task[int]]:
-    tasks = [group.create_task(together.of(key)) for key in keys]
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    """Return once each of them asks, or waits for its turn to."""
+    begun = asyncio.Semaphore(0)
+
+    async def one(key: str) -> int:
+        begun.release()  # nobody else has a turn before this one has to wait
+        return await together.of(key)
+
+    tasks = [group.create_task(one(key)) for key in keys]
+    for _ in tasks:
+        await begun.acquire()
     return tasks
 
 
