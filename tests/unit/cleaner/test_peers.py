@@ -123,7 +123,8 @@ async def test_who_cannot_be_asked_is_not_known(peers, bucket, cluster):
     assert not found.survive_finished(NOW_MS)
 
 
-def test_an_idle_owner_of_many_metadata_partitions_shares_its_looks(monkeypatch):
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Each is a LIST, a GET of every presence file and a question to the cluster."""
     looks = list[int]()
     look = SimPeers.look
@@ -133,7 +134,10 @@ def test_an_idle_owner_of_many_metadata_partitions_shares_its_looks(monkeypatch)
         return await look(self)
 
     monkeypatch.setattr(SimPeers, "look", counted)
+    return looks
 
+
+def test_an_idle_owner_of_many_metadata_partitions_shares_its_looks(looks):
     async def scenario(world: CleanWorld) -> None:
         world.daemon(options=replace(OPTIONS, interval_seconds=20.0))
         await asyncio.sleep(50)
@@ -144,16 +148,8 @@ def test_an_idle_owner_of_many_metadata_partitions_shares_its_looks(monkeypatch)
     run(scenario)
 
 
-def test_removals_that_wait_for_other_managers_share_their_looks(monkeypatch):
+def test_removals_that_wait_for_other_managers_share_their_looks(looks):
     """A mixed cluster may stay so for months."""
-    looks = list[int]()
-    look = SimPeers.look
-
-    async def counted(self: SimPeers) -> Peers:
-        looks.append(1)
-        return await look(self)
-
-    monkeypatch.setattr(SimPeers, "look", counted)
 
     async def scenario(world: CleanWorld) -> None:
         world.facts.registered.add(BrokerId(7))
