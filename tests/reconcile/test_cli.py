@@ -265,6 +265,8 @@ def test_a_run_that_is_told_to_stop_among_its_deletions_leaves_its_report(
 ) -> None:
     """As systemd does where it takes longer than the unit allows."""
 
+    said = threading.Event()
+
     def act(run: Run) -> None:
         run.judged = True
         try:
@@ -272,12 +274,14 @@ def test_a_run_that_is_told_to_stop_among_its_deletions_leaves_its_report(
             threading.Event().wait(60)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)  # while it says what it has done
+            said.set()
 
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(Run, "_judge_and_act", act)
     monkeypatch.setattr(session, "session", lambda _options: contextlib.nullcontext())
     run = told("run", "--execute", "--config", configured(world))
     assert run.exit_code == reconcile.INCOMPLETE, run.output
+    assert said.is_set(), "being told twice broke that off"
     summary = json.loads((world.home / "out" / "latest" / "summary.json").read_text())
     assert summary["broken_off"] == "it was told to stop"
     assert not [*(world.home / "out").glob("*/work")]
