@@ -10,8 +10,17 @@ import queue
 import random
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -267,13 +276,24 @@ async def _epoch_ends(
 async def _epoch_end(
     log: EventLog, number: MetadataPartition, epoch: int, until: float
 ) -> EpochEnd | None:
-    """Ask, and again until then: for a moment a partition may have no leader."""
+    """Return it, None of a partition that stays silent."""
+    with suppress(UnavailableError):
+        return await answered(lambda: log.epoch_end(number, epoch), until)
+    return None
+
+
+async def answered(ask: Callable[[], Awaitable[_T]], until: float) -> _T:
+    """Ask, and again until then: a partition may have no leader for a moment, a broker be down.
+
+    Raises:
+        UnavailableError: the last answer.
+    """
     while True:
         try:
-            return await log.epoch_end(number, epoch)
+            return await ask()
         except UnavailableError:
             if time.monotonic() >= until:
-                return None
+                raise
         await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -61,7 +61,7 @@ def test_a_broker_that_does_not_answer_for_a_moment_ends_no_night(
     cluster = Answering()
     monkeypatch.setattr(log_reading, "opened", opened)
     monkeypatch.setattr(wiring, "cluster_of", lambda *_: cluster)
-    monkeypatch.setattr(liveness, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(log_reading, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(liveness, "PATIENCE_SECONDS", 60.0 if whole else 0.1)
     ask = liveness.Unknown(parse(LOCAL_DAEMON.format(home=tmp_path)))
     ids = pa.RecordBatch.from_pydict({"topic_id": ["t" * 21 + "A"]}, schema=liveness.UNKNOWN)
