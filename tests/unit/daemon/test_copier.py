@@ -607,24 +607,23 @@ async def test_copies_run_in_turns_and_too_many_are_refused(world):
 
 async def test_a_copy_that_a_slow_disk_holds_up_takes_no_thread_from_anybody_else(world):
     """Reads of what is stored want one, to fetch what the page cache lacks."""
-    began, freed = threading.Event(), threading.Event()
+    loop, began, freed = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     class Held:
         def __init__(self, _: Any) -> None: ...
 
         def feed(self, _: bytes) -> None:
-            began.set()
+            loop.call_soon_threadsafe(began.set)
             assert freed.wait(PATIENCE_SECONDS)
 
         def finish(self) -> None: ...
 
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    loop.set_default_executor(ThreadPoolExecutor(1))
     copier = world.new_copier(replace(OPTIONS, parallel_max=2), new_check=Held)
     copy = world.group.create_task(copier.copy_segment(RECORD, world.files))
     try:
         async with asyncio.timeout(PATIENCE_SECONDS / 2):
-            while not began.is_set():  # noqa: ASYNC110 - of a thread
-                await asyncio.sleep(0.01)
+            await began.wait()
             assert await asyncio.to_thread(lambda: 1) == 1
     finally:
         freed.set()
