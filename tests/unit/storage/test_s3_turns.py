@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ import pytest
 from rlmm_daemon.adapters.storage.s3 import Rates
 from rlmm_daemon.adapters.storage.s3.options import MIB
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
-from rlmm_daemon.adapters.storage.s3.reading import Reader
+from rlmm_daemon.adapters.storage.s3.reading import Body, Reader
+from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.contract.storage import Buffer
@@ -203,6 +204,24 @@ def test_a_wait_for_the_rate_is_no_time_of_a_calls_own(threshold):
         await storage.close()
 
     in_virtual_time(main())
+
+
+async def test_a_body_whose_call_is_over_takes_nothing_of_the_rate():
+    """Its writer may still want a block, if the answer came before all were taken."""
+
+    async def blocks() -> AsyncIterator[bytes]:
+        yield bytes(MIB)
+
+    loop, rate = asyncio.get_running_loop(), TokenBucket(MIB)
+    body = Body(MIB, blocks, rate=rate, on_bytes=lambda _: None)
+    with Calls(loop.time).made("PutObject .log") as call:
+        async with asyncio.timeout(60) as deadline, asyncio.timeout(None) as patience:
+            body.watch(call, patience, 60.0, deadline)
+            await asyncio.sleep(0)
+    body.end()
+    with pytest.raises(ConnectionResetError):
+        await anext(aiter(body))
+    assert rate._tokens == MIB
 
 
 def test_those_who_wait_for_the_rate_go_in_the_order_in_which_they_came():

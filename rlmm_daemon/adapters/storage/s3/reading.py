@@ -153,9 +153,9 @@ class Body:
         self._ours()
         try:
             async for block in self._blocks():
+                self._require_call()
                 await self._allowed(len(block))
-                if self._over:
-                    raise ConnectionResetError("the call is over")
+                self._require_call()
                 self._theirs()
                 yield block
                 # The next is asked for when the socket took this one.
@@ -167,6 +167,10 @@ class Body:
             raise
         # Everything was taken: now for the answer.
         self._theirs()
+
+    def _require_call(self) -> None:
+        if self._over:
+            raise ConnectionResetError("the call is over")
 
     async def _allowed(self, size: int) -> None:
         """Return when the rate lets so many bytes go."""
