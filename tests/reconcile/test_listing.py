@@ -12,11 +12,12 @@ from deploy.dev import s3
 from deploy.dev.fault_proxy import FaultProxy
 from deploy.dev.kafka import keys as certificates
 from rlmm_daemon.config import Config, S3Storage, load
-from rlmm_daemon.reconcile import cutting, listing, s3_calls, sources, tagging
+from rlmm_daemon.reconcile import cutting, listing, s3_calls, s3_client, sources, tagging
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.listing import Slice
 from rlmm_daemon.reconcile.log_reading import LogSlice
 from tests.reconcile.world import CLUSTER, DAEMON, PARTITIONS, S3
+from tests.unit.reconcile.bucket import serving
 
 pytestmark = pytest.mark.timeout(300)
 PARTITION = "orders-0-AAAAAAAAAAAAAAAAAAAAAA"
@@ -111,6 +112,29 @@ async def test_a_listing_trusts_the_authority_that_the_configuration_names(
             await asyncio.to_thread(keys, ca_file=str(tmp_path / "none.pem"))
         with pytest.raises(Incomplete, match="cut short"):
             await asyncio.to_thread(keys)
+
+
+def test_whom_the_configured_authority_did_not_sign_is_not_trusted_even_if_the_system_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("theirs", "other"):
+        certificates.make(tmp_path / name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "theirs" / "server.pem")
+    monkeypatch.setattr(s3_client, "_ATTEMPTS", 0)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "theirs" / "ca.pem"))
+    with serving(tmp_path, ["trusted/one"], tls=context) as bucket:
+
+        def keys(**more: str) -> list[str]:
+            storage = msgspec.structs.replace(bucket.config.storage, **more)
+            known = msgspec.structs.replace(bucket.config, storage=storage)
+            return [each.key for each in listing.objects(known, Slice("trusted/"))]
+
+        assert keys() == ["trusted/one"], "the system trusts it"
+        with pytest.raises(Incomplete, match="cut short"):
+            keys(ca_file=str(tmp_path / "other" / "ca.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "other" / "ca.pem"))
+        assert keys(ca_file=str(tmp_path / "theirs" / "ca.pem")) == ["trusted/one"]
 
 
 def test_tags_are_set_and_taken_away_and_the_others_stay(

@@ -3,6 +3,7 @@
 It speaks ListObjectsV2 and HEAD as S3 documents them, and fails where a test says so.
 """
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ CONFIG = f"""{DAEMON}
 kind = "s3"
 bucket = "segments"
 region = "us-east-1"
-endpoint = "http://127.0.0.1:{{port}}"
+endpoint = "{{scheme}}://127.0.0.1:{{port}}"
 addressing = "path"
 access_key_id_file = "{{home}}/access_key_id"
 secret_access_key_file = "{{home}}/secret_access_key"
@@ -86,7 +87,7 @@ def _reference(key: str) -> str:
 
 
 @contextmanager
-def serving(home: Path, keys: list[str]) -> Iterator[Bucket]:
+def serving(home: Path, keys: list[str], *, tls: ssl.SSLContext | None = None) -> Iterator[Bucket]:
     """Yield a bucket that answers, and the configuration of a daemon that has it."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -119,10 +120,14 @@ def serving(home: Path, keys: list[str]) -> Iterator[Bucket]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     (home / "access_key_id").write_text("key")
     (home / "secret_access_key").write_text(SECRET)
-    bucket = Bucket(parse(CONFIG.format(home=home, port=server.server_port)), keys)
+    scheme = "http" if tls is None else "https"
+    config = parse(CONFIG.format(home=home, scheme=scheme, port=server.server_port))
+    bucket = Bucket(config, keys)
     thread.start()
     try:
         yield bucket
