@@ -35,17 +35,22 @@ async def test_a_work_alone_has_every_turn():
     assert idle <= 3
 
 
-async def test_whoever_is_cancelled_holds_up_nobody():
+async def test_whoever_is_cancelled_holds_up_nobody_and_gives_no_second_turn():
     """In the queue, with a turn that he has not begun, and alone."""
     for turns_until_then in range(6):
-        turns, done = Turns(), list[str]()
+        turns, done, at_once = Turns(), list[str](), list[int]()
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-            works = {name: tasks.create_task(stepped(turns, name, 9, done)) for name in "abc"}
+            works = {name: tasks.create_task(stepped(turns, name, 9, done)) for name in "abcd"}
             for _ in range(turns_until_then):
                 await asyncio.sleep(0)
             for name in "ab":
                 works[name].cancel()
-        assert done.count("c") == 9
+            while not all(work.done() for work in works.values()):
+                before = len(done)
+                await asyncio.sleep(0)
+                at_once.append(len(done) - before)
+        assert done.count("c") == done.count("d") == 9
+        assert max(at_once) == 1
         async with asyncio.timeout(30):
             await turns.wait()
             await turns.wait()
