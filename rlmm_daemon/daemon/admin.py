@@ -78,9 +78,10 @@ class AdminServer:
             host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         absent: OSError | None = None
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, _, _, _, address in dict.fromkeys(found):
             try:
-                self._sockets.append(_listening(family, kind, protocol, address))
+                listening = socket.create_server(address, family=family, backlog=_BACKLOG)
+                self._sockets.append(listening)
             except OSError as error:
                 if error.errno not in _ABSENT:
                     raise
@@ -132,18 +133,3 @@ class AdminServer:
             status=200 if answer.ready else 503,
             content_type="application/json",
         )
-
-
-def _listening(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setblocking(False)  # noqa: FBT003 - the standard library's own form
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(address)
-        made.listen(_BACKLOG)
-    except BaseException:
-        made.close()
-        raise
-    return made

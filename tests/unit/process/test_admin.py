@@ -5,7 +5,6 @@ import socket
 import aiohttp
 import pytest
 
-from rlmm_daemon.daemon import admin
 from rlmm_daemon.daemon.admin import AdminServer, Ready
 from rlmm_daemon.domain.errors import UnavailableError
 from rlmm_daemon.observability.metrics import Metrics
@@ -62,19 +61,19 @@ async def test_whoever_asks_before_it_serves_is_answered_then():
 
 @pytest.mark.parametrize("absent", [(), ("127.0.0.2",), ("127.0.0.2", "127.0.0.3")])
 async def test_a_name_is_listened_to_on_each_of_its_addresses_that_is_there(monkeypatch, absent):
-    real = admin._listening
+    real = socket.create_server
 
     async def found(_self, _host, port, **_):
         both = ("127.0.0.2", "127.0.0.3")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in both]
 
-    def listening(family, kind, protocol, address):
+    def listening(address, **options):
         if address[0] in absent:
             raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
-        return real(family, kind, protocol, address)
+        return real(address, **options)
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", found)
-    monkeypatch.setattr(admin, "_listening", listening)
+    monkeypatch.setattr(socket, "create_server", listening)
     server = AdminServer("name:0", Metrics(), lambda: Ready(ready=True))
     if len(absent) == 2:
         with pytest.raises(UnavailableError, match="Cannot assign"):
