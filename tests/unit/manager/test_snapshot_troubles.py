@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import os
-from mmap import PAGESIZE
+from mmap import PAGESIZE, mmap
 from typing import Any
 
 import pytest
@@ -42,6 +42,32 @@ _OTHERS = {
 OTHER, THIRD = list(_OTHERS.values())[:2]
 
 
+def slowed(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> asyncio.Event:
+    """Hold every call of a coroutine function until the returned event is set."""
+    going, real = asyncio.Event(), getattr(owner, name)
+
+    async def slow(*arguments: Any) -> Any:
+        await going.wait()
+        return await real(*arguments)
+
+    monkeypatch.setattr(owner, name, slow)
+    return going
+
+
+def failing(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, number: int
+) -> list[tuple[Any, ...]]:
+    """Let every call of a coroutine function fail with an error of the disk; return the calls."""
+    calls = list[tuple[Any, ...]]()
+
+    async def fails(*arguments: Any) -> None:
+        calls.append(arguments)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(owner, name, fails)
+    return calls
+
+
 async def test_whoever_is_announced_does_not_wait_for_the_last_snapshot_of_who_is_not(
     rig, monkeypatch
 ):
@@ -63,13 +89,7 @@ async def test_whoever_is_announced_does_not_wait_for_the_last_snapshot_of_who_i
 
 async def test_a_full_disk_is_not_filled_anew_at_every_turn(rig, monkeypatch):
     monkeypatch.setattr(snapshotter, "POLL_SECONDS", 0.01)
-    tries = []
-
-    async def full(_file: object, _offset: int, _data: object) -> int:
-        tries.append(1)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(snapshots, "write_fully", full)
+    tries = failing(monkeypatch, snapshots, "write_fully", errno.ENOSPC)
     options = SnapshotOptions(after_events=1, after_seconds=10**6)
     async with rig.manager(snapshots=options) as manager:
         manager.replace_assignment([TP], [])
@@ -98,11 +118,7 @@ async def test_a_full_disk_is_not_filled_anew_at_every_turn(rig, monkeypatch):
 async def test_a_table_on_a_bad_sector_is_replaced_by_the_log(rig, monkeypatch):
     await filled(rig)
     monkeypatch.setattr(snapshotter, "POLL_SECONDS", 0.01)
-
-    async def pread(_self: object, _offset: int, _length: int) -> bytes:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(LocalFile, "pread", pread)
+    failing(monkeypatch, LocalFile, "pread", errno.EIO)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.snapshots.rejected == 1)
@@ -115,13 +131,7 @@ async def test_a_long_table_is_read_by_a_thread_before_it_is_answered_from(rig, 
     await filled(rig)
     monkeypatch.setattr(snapshotter, "POLL_SECONDS", 10**9)  # nothing is checked by the way
     monkeypatch.setattr(user_partitions, "TOUCHED_BYTES_MAX", 0)
-    going, reads = asyncio.Event(), LocalFile.pread
-
-    async def slow(file: LocalFile, offset: int, length: int) -> bytes:
-        await going.wait()
-        return await reads(file, offset, length)
-
-    monkeypatch.setattr(LocalFile, "pread", slow)
+    going = slowed(monkeypatch, LocalFile, "pread")
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.snapshotter._asking._waiting and manager.followed())
@@ -154,11 +164,7 @@ async def test_a_long_table_of_a_disk_that_fails_otherwise_is_mapped_after_all(
         damage(snapshot_files(rig)[0], segment_id(3))
     monkeypatch.setattr(snapshotter, "POLL_SECONDS", 10**9)
     monkeypatch.setattr(user_partitions, "TOUCHED_BYTES_MAX", 0)
-
-    async def pread(_self: object, _offset: int, _length: int) -> bytes:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(LocalFile, "pread", pread)
+    failing(monkeypatch, LocalFile, "pread", errno.EMFILE)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.is_ready(TP))
@@ -226,13 +232,7 @@ async def test_a_follower_that_ended_leaves_no_snapshot_behind(rig, monkeypatch)
         await until(lambda: manager.is_ready(TP))
         await copied(manager, 1, 0, 9)
         follower = manager.fleet.followers[of(TP)]
-        going, writes = asyncio.Event(), manager.snapshots._write_file
-
-        async def slow(path: str, pieces: object) -> int:
-            await going.wait()
-            return int(await writes(path, pieces))
-
-        monkeypatch.setattr(manager.snapshots, "_write_file", slow)
+        going = slowed(monkeypatch, manager.snapshots, "_write_file")
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(manager.snapshotter.write(follower))
             await until(lambda: follower.fold.journal is not None)
@@ -250,13 +250,7 @@ async def test_what_is_noted_while_a_snapshot_is_written_has_a_bound(rig, monkey
         await until(lambda: manager.is_ready(TP))
         await copied(manager, 0, 0, 9)
         follower = manager.fleet.followers[of(TP)]
-        going, writes = asyncio.Event(), manager.snapshots._write_file
-
-        async def slow(path: str, pieces: object) -> int:
-            await going.wait()
-            return int(await writes(path, pieces))
-
-        monkeypatch.setattr(manager.snapshots, "_write_file", slow)
+        going = slowed(monkeypatch, manager.snapshots, "_write_file")
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(manager.snapshotter.write(follower))
             await until(lambda: follower.fold.journal is not None)
@@ -290,10 +284,7 @@ async def test_of_what_was_set_aside_the_newest_alone_is_kept(rig):
 
 
 async def test_a_snapshot_that_is_asked_for_on_a_full_disk_says_that(rig, monkeypatch):
-    async def full(_file: object, _offset: int, _data: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(snapshots, "write_fully", full)
+    failing(monkeypatch, snapshots, "write_fully", errno.ENOSPC)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.is_ready(TP))
@@ -313,8 +304,9 @@ def test_whoever_looks_at_a_file_that_was_cut_short_below_it_lives(tmp_path):
     mapped = _map(str(path))
     _, laid = unsealing.in_place(mapped)
     os.truncate(path, PAGESIZE)  # the header is left
+    assert isinstance(mapped, mmap)
     try:
-        mapped.madvise(22)  # type: ignore[union-attr] # it is a map
+        mapped.madvise(22)  # MADV_POPULATE_READ
     except OSError as error:
         if error.errno == errno.EINVAL:
             pytest.skip("this kernel cannot be asked")
