@@ -76,9 +76,9 @@ class FileSource:
 
     def close(self) -> None:
         """Give the descriptor back; idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

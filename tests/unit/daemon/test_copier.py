@@ -25,6 +25,7 @@ from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.copy_job import CopyOptions
+from rlmm_daemon.daemon.sources import FileSource
 from rlmm_daemon.daemon.upload import kafka_segment_check
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
@@ -554,6 +555,24 @@ async def test_a_disk_that_hangs_keeps_a_thread_and_never_the_copy(world, monkey
         assert await other.copy_segment(record, files_in(healthy))
     finally:
         freed.set()
+
+
+def test_a_file_is_closed_once_though_a_thread_that_was_given_up_closes_it_too(world, monkeypatch):
+    """The second time the number may be another file's."""
+    closed, real = [], os.close
+
+    def close(descriptor: int) -> None:
+        closed.append(descriptor)
+        if len(closed) == 1:
+            source.close()  # as the other one might, just now
+        real(descriptor)
+
+    descriptor = os.open(world.home / "11.log", os.O_RDONLY)
+    source = FileSource(descriptor, "11.log")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", close)
+        source.close()
+    assert closed == [descriptor]
 
 
 async def test_a_storage_that_holds_other_bytes_fails_the_copy(world):
