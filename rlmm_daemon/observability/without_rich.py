@@ -6,15 +6,25 @@ needs rich itself imports it as ever.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-_LOADED = "rich" in sys.modules
-if not _LOADED:
-    sys.modules["rich"] = None  # type: ignore[assignment] # which makes its import an ImportError
 
-import structlog  # noqa: E402
-from structlog.typing import EventDict, Processor, WrappedLogger  # noqa: E402
+@contextmanager
+def _absent(name: str) -> Iterator[None]:
+    """Let the import of a package fail as if it were not installed, unless it is loaded already."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment] # which makes its import an ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
-if not _LOADED:
-    del sys.modules["rich"]
+
+with _absent("rich"):
+    import structlog
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 __all__ = ["EventDict", "Processor", "WrappedLogger", "structlog"]
