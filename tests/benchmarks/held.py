@@ -86,7 +86,7 @@ def ask(process: DaemonProcess) -> dict[str, Any]:
     until = time.monotonic() + WAIT_SECONDS
     while len(lines := _lines(file)) == len(before):
         assert time.monotonic() < until, "the daemon answers"
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two looks: a file that grows tells nobody
     told: dict[str, Any] = json.loads(lines[-1])
     return told
 
@@ -113,14 +113,15 @@ def main() -> None:
 
     uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment] # any loop does
     held, file = Held(), Path(os.environ[FILE])
-    events.Handle._run = held.wrap(events.Handle._run)  # type: ignore[assignment,method-assign]
+    handle: Any = events.Handle  # asyncio has no hook for what each callback runs through
+    handle._run = held.wrap(handle._run)
 
     def tell(*_: object) -> None:
         with file.open("a") as out:
             out.write(json.dumps(held.told()) + "\n")
 
     signal.signal(signal.SIGUSR1, tell)
-    from rlmm_daemon.cli import main as rlmm  # noqa: PLC0415
+    from rlmm_daemon.cli import main as rlmm  # noqa: PLC0415 - behind what was replaced
 
     rlmm()
 

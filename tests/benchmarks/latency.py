@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from rich.console import Console
 
@@ -36,14 +35,22 @@ PER_SECOND: Final = 500
 COPY_BYTES: Final = 1024 * 1024 * 1024
 #: In another metadata partition than the one that is asked about.
 REPLAYED: Final = Partition(TopicId(bytes([4] * 16)), "orders", 3)
-Busy = Callable[[str, Path, Event], None]
+
+
+class Stop(Protocol):
+    """An order to stop, as an event of another process is."""
+
+    def is_set(self) -> bool: ...
+
+
+Busy = Callable[[str, Path, Stop], None]
 
 
 def _client(path: str) -> Client:
     return Client(path, ClientOptions(timeout_seconds=120.0))
 
 
-def replaying(path: str, _log_dir: Path, stop: Event) -> None:
+def replaying(path: str, _log_dir: Path, stop: Stop) -> None:
     """Drop the fold of another metadata partition and replay it, again and again."""
     number = metadata_partition(REPLAYED.topic_id, REPLAYED.partition, daemon.PARTITION_COUNT)
     with _client(path) as client:
@@ -56,13 +63,13 @@ def replaying(path: str, _log_dir: Path, stop: Event) -> None:
                 time.sleep(0.02)
 
 
-def snapshotting(path: str, _log_dir: Path, stop: Event) -> None:
+def snapshotting(path: str, _log_dir: Path, stop: Stop) -> None:
     with _client(path) as client:
         while not stop.is_set():
             client.snapshot_now()
 
 
-def mutating(path: str, _log_dir: Path, stop: Event) -> None:
+def mutating(path: str, _log_dir: Path, stop: Stop) -> None:
     """Add segments to the partition that is asked about and finish them."""
     with closing(daemon.broker(path)) as peer:
         # Behind what another phase added, which was fewer than one in each microsecond.
@@ -78,7 +85,7 @@ def mutating(path: str, _log_dir: Path, stop: Event) -> None:
                 assert said.error is None, said.error
 
 
-def listing(path: str, _log_dir: Path, stop: Event) -> None:
+def listing(path: str, _log_dir: Path, stop: Stop) -> None:
     """List the partition that is asked about and ask for its size, as retention does."""
     params = api.EpochParams(api.Partition.of(daemon.LARGE), daemon.EPOCH)
     with closing(daemon.broker(path)) as peer:
@@ -88,7 +95,7 @@ def listing(path: str, _log_dir: Path, stop: Event) -> None:
             assert daemon.ask(peer, "remote_log_size", params).error is None
 
 
-def copying(path: str, log_dir: Path, stop: Event) -> None:
+def copying(path: str, log_dir: Path, stop: Stop) -> None:
     placed = kafka_segments.place(log_dir)
     partition = next(iter(placed))
     big = kafka_segments.enlarge(placed[partition][-1], SegmentId(bytes([9] * 16)), COPY_BYTES)

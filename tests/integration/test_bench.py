@@ -78,7 +78,7 @@ def test_what_keeps_a_daemon_busy_can_do_so_phase_after_phase(tmp_path: Path):
         daemon.until_ready(process.socket_path, [daemon.LARGE])
         for busy in (*latency.PHASES.values(), latency.mutating):  # the latter twice
             if busy not in (None, latency.copying):  # a GiB
-                busy(process.socket_path, process.log_dir, Soon(2))  # type: ignore[arg-type]
+                busy(process.socket_path, process.log_dir, Soon(2))
         told = held.ask(process)
         assert held.row("busy", told).value
         assert any("Follower.run" in who for who in told["longest"]), told

@@ -17,8 +17,8 @@ OTHER = next(
 
 
 def gauges_of(manager: Any) -> gauges.Gauges:
-    idle = SimpleNamespace(jobs=list, outcomes=dict, bytes_copied=0)
-    return gauges.Gauges(Metrics(), manager, idle, ServerStats())  # type: ignore[arg-type]
+    idle: Any = SimpleNamespace(jobs=list, outcomes=dict, bytes_copied=0)
+    return gauges.Gauges(Metrics(), manager, idle, ServerStats())
 
 
 def samples(of_manager: gauges.Gauges, name: str) -> dict[str, float]:
