@@ -95,8 +95,9 @@ _RELOADED = frozenset(
     }
 )
 _LOOK_SECONDS = 0.5
-#: What the admin port waits for the log, and then leaves to a broker that connects again.
+#: What the admin port waits for the log.
 _OPEN_SECONDS = 1.0
+#: And then for a broker's first words. A time: no condition says whether one is about to connect.
 _FIRST_WORDS_SECONDS = 0.2
 _LAST_WORDS_SECONDS = 2.0
 
