@@ -193,7 +193,7 @@ def _incomplete(*, as_json: bool) -> Iterator[None]:
     except ImportError as error:
         click.echo(f"rlmm: {error}; install the extra: pip install 'rlmm-daemon[spark]'", err=True)
         raise click.exceptions.Exit(INCOMPLETE) from error
-    except Exception as error:
+    except (Exception, Stopped) as error:
         # Whatever it was: Python's own exit code for it is 1, which says "findings" here.
         show_error(plain(error), as_json=as_json)
         raise click.exceptions.Exit(INCOMPLETE) from error

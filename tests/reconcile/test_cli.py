@@ -281,6 +281,7 @@ def test_a_run_that_is_told_to_stop_among_its_deletions_leaves_its_report(
     monkeypatch.setattr(session, "session", lambda _options: contextlib.nullcontext())
     run = told("run", "--execute", "--config", configured(world))
     assert run.exit_code == reconcile.INCOMPLETE, run.output
+    assert "it was told to stop" in run.stderr
     assert said.is_set(), "being told twice broke that off"
     summary = json.loads((world.home / "out" / "latest" / "summary.json").read_text())
     assert summary["broken_off"] == "it was told to stop"
