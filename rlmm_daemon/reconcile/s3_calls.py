@@ -13,12 +13,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from rlmm_daemon import wiring
 from rlmm_daemon.adapters.storage.s3.client import REGION_DEFAULT
+from rlmm_daemon.codec.marker import PRESENCE_PREFIX
 from rlmm_daemon.config import Config, S3Storage
 from rlmm_daemon.domain.errors import StorageNotConfigured
 from rlmm_daemon.reconcile.errors import Incomplete
 
-#: Below it is never much.
-CONTROL: Final = "_rlmm/"
 _ATTEMPTS: Final = 5
 #: What a server answers that has not the call, or to whom the call is not allowed.
 _UNSUPPORTED: Final = frozenset(
@@ -81,8 +80,8 @@ class S3Calls:
         Raises:
             Incomplete: it is not, or the server did not answer.
         """
-        try:
-            self._call("list_objects_v2", Prefix=CONTROL, MaxKeys=1)
+        try:  # with what the job lists anyway
+            self._call("list_objects_v2", Prefix=PRESENCE_PREFIX, MaxKeys=1)
         except Unsupported as error:
             raise Incomplete(f"the bucket, as storage.expected_bucket_owner's: {error}") from error
 
