@@ -42,4 +42,4 @@ def spare_live_topics(spark: Any, found: Any, *, objects: Any, unknown: Any) -> 
                 AS facts,
             condemned AND spared.topic_id IS NULL AS condemned
         FROM found LEFT JOIN spared ON found.topic_id = spared.topic_id
-    """).select(*FINDINGS.names)  # noqa: S608 - our own column names
+    """).select(*FINDINGS.names)  # noqa: S608 - our own names and words
