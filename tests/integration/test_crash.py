@@ -98,6 +98,8 @@ class Load:
     enough: int
     pattern: list[KafkaSegment]
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    #: A copy was finished, and is not deleted again.
+    kept: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def write(self) -> None:
         """Take segments through their life, one operation after another, until the daemon dies."""
@@ -132,6 +134,8 @@ class Load:
             if self.luck.random() < 0.5:
                 async with self._operation(segment_id, {DELETING, None}, certain=None):
                     await self.client.delete_segment(segment.metadata.partition, segment_id)
+            else:
+                self.kept.set()
 
     @asynccontextmanager
     async def _operation(
@@ -223,6 +227,8 @@ async def load_and_kill(
             for work in [load.write] * WRITERS + copies:
                 tasks.create_task(dies_with_the_daemon(work()))
             await load.done.wait()
+            if copies and not copied_for_good(ledger):
+                await load.kept.wait()  # so that there is one to fetch in the end
             await asyncio.sleep(luck.uniform(0, JITTER_SECONDS))  # any moment will do
             daemon.kill()
 
@@ -264,9 +270,13 @@ def test_what_was_acknowledged_survives_every_kill(
     restarts_agree(daemon, ledger)
 
 
+def copied_for_good(ledger: Ledger) -> list[SegmentId]:
+    return [key for key in ledger.copies if ledger.states[key] == {FINISHED}]
+
+
 def fetch_copies(client: Client, ledger: Ledger) -> None:
     """What was copied and not deleted comes back whole."""
-    finished = [key for key in ledger.copies if ledger.states[key] == {FINISHED}]
+    finished = copied_for_good(ledger)
     assert finished
     for segment_id in finished[-5:]:
         wanted = ledger.copies[segment_id]
