@@ -584,9 +584,12 @@ def test_where_the_journal_was_full_the_rest_stays_on_the_snapshot_before(monkey
     moving = rebase(world.fold, other.image, lambda _: True)
     next(moving)
     caches = [world.fold.partitions[entry.user_partition] for entry in other.image.entries]
-    for n in range(2, 6):
+    world.upload(2, 20, 29)
+    is_kept = [world.fold.journal is not None]
+    for n in range(3, 6):
         world.upload(n, 10 * n, 10 * n + 9)
-    assert world.fold.journal is None
+    is_kept.append(world.fold.journal is not None)
+    assert is_kept == [True, False], "what was before it does not count"
     assert list(moving) == []
     assert [cache.segments.sealed is not None for cache in caches] == [True, False]
     assert world.fold.image is None
