@@ -98,3 +98,20 @@ async def test_who_leaves_while_asking_leaves_the_question_to_the_next(slow):
         slow.may_answer.set()
     assert [each.result() for each in waiting] == [2, 2]
     assert slow.asked == [["a"], ["b", "c"]], "whoever has left is not asked for"
+
+
+async def test_who_leaves_a_question_of_others_too_leaves_it_to_one_of_them(slow):
+    together = Together(slow.ask)
+    async with asyncio.TaskGroup() as group:
+        (first,) = await begin(group, together, "a")
+        leader, *waiting = await begin(group, together, "b", "c", "d")
+        slow.may_answer.set()
+        slow.may_answer.clear()  # the first question only
+        await first
+        async with asyncio.timeout(30):
+            while len(slow.asked) < 2:
+                await asyncio.sleep(0)
+        leader.cancel()
+        slow.may_answer.set()
+    assert [each.result() for each in waiting] == [3, 3]
+    assert slow.asked == [["a"], ["b", "c", "d"], ["c", "d"]]
