@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rlmm_daemon.adapters.storage import memory
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.core.layout import Layout, parse_key
-from rlmm_daemon.daemon.cleaner import backoff, segments
+from rlmm_daemon.daemon.cleaner import backoff, leftovers, segments
 from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, SegmentId
@@ -276,6 +277,36 @@ def test_partitions_below_a_hash_share_their_listings_and_every_call_is_within_t
         # Of one segment all is known that its uploads are named by.
         assert world.kinds["uploads "] < PARTS
         assert world.kinds["delete"] > 2
+
+    run(scenario, HashWorld)
+
+
+def test_a_search_stops_at_its_bound_and_whoever_shares_it_has_a_part_of_that(monkeypatch):
+    """What is left over of a large partition is not held in memory all at once."""
+    for module, name, value in (
+        (leftovers, "LEFTOVERS_MAX", 6),
+        (leftovers, "OF_EACH_MIN", 4),
+        (leftovers, "SWEEP_KEYS", 4),
+        (memory, "PAGE_KEYS", 4),
+    ):
+        monkeypatch.setattr(module, name, value)
+    partitions = (DEAD, OTHER, BEHIND)
+
+    async def scenario(world: CleanWorld) -> None:
+        assert isinstance(world, HashWorld)
+        search = world.daemon().cleaner.tools.leftovers
+        await asyncio.sleep(3)
+        for number in range(60):
+            world.place(number, partitions[number // 20])
+        world.kinds.clear()
+        found = await search.find(DEAD)
+        assert (len(found), world.kinds["page"]) == (6, 2), "the marker and seven of its keys"
+        await search.sweep(found)
+        assert (len(world.stored(DEAD)), world.kinds["delete"]) == (60 - 6, 2)
+
+        async with asyncio.TaskGroup() as group:
+            finds = [group.create_task(search.find(each)) for each in partitions]
+        assert [len(each.result()) for each in finds] == [6, 4, 4], "two share the second listing"
 
     run(scenario, HashWorld)
 
