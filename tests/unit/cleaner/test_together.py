@@ -15,11 +15,12 @@ class Slow:
 
     def __init__(self) -> None:
         self.asked = list[list[str]]()
-        self.may_answer = asyncio.Event()
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
         self.fails = False
 
     async def ask(self, keys: Collection[str]) -> Mapping[str, int]:
         self.asked.append(list(keys))
+        self.is_asked.set()
         count = len(self.asked)
         await self.may_answer.wait()
         if self.fails:
@@ -105,12 +106,12 @@ async def test_who_leaves_a_question_of_others_too_leaves_it_to_one_of_them(slow
     async with asyncio.TaskGroup() as group:
         (first,) = await begin(group, together, "a")
         leader, *waiting = await begin(group, together, "b", "c", "d")
+        slow.is_asked.clear()
         slow.may_answer.set()
         slow.may_answer.clear()  # the first question only
         await first
         async with asyncio.timeout(30):
-            while len(slow.asked) < 2:
-                await asyncio.sleep(0)
+            await slow.is_asked.wait()
         leader.cancel()
         slow.may_answer.set()
     assert [each.result() for each in waiting] == [3, 3]
