@@ -10,7 +10,7 @@ from typing import Any
 from rlmm_daemon.adapters.storage import memory
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.core.layout import Layout, parse_key
-from rlmm_daemon.daemon.cleaner import backoff, leftovers, segments
+from rlmm_daemon.daemon.cleaner import backoff, cleaner, leftovers, segments
 from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, SegmentId
@@ -232,10 +232,13 @@ def test_what_fails_first_does_not_keep_the_rest_of_a_large_partition(monkeypatc
     run(scenario, PaceWorld)
 
 
-def test_a_removal_that_takes_long_lets_others_have_a_turn():
+def test_a_removal_that_takes_long_lets_others_have_a_turn(monkeypatch):
+    monkeypatch.setattr(cleaner, "REMOVALS_AT_ONCE", 1)
+    monkeypatch.setattr(segments, "TURN_SECONDS", 20.0)
+
     async def scenario(world: CleanWorld) -> None:
         two_marked(world)
-        world.daemon(options=replace(OPTIONS, segments_per_second_max=0.5))
+        world.daemon(options=replace(OPTIONS, segments_per_second_max=0.5, interval_seconds=600.0))
         began = asyncio.get_running_loop().time()
         await world.until(lambda: not world.stored(BEHIND), 3600)
         assert world.stored(DEAD)
