@@ -36,9 +36,11 @@ from rlmm_daemon.adapters.storage.s3.reading import (
     version_of,
 )
 from rlmm_daemon.adapters.storage.s3.retries import Gate, RetryBudget
+from rlmm_daemon.cli import storage as storage_command
+from rlmm_daemon.config import load
 from rlmm_daemon.daemon.bucket import FOREIGN_MARKER
 from rlmm_daemon.domain.errors import ObjectMissing, StorageFull, StorageUnavailable
-from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
+from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, ProbeResult
 from tests.contract.storage import Buffer
 from tests.simulation.loop import SimLoop, ended
 from tests.unit.storage.scripted_s3 import storage_on
@@ -365,6 +367,32 @@ def test_a_policy_is_of_the_regions_own_world_and_names_a_key_whole(region, part
         f"arn:{partition}:s3:::b/*",
         f"arn:{partition}:kms:{region}:*:key/k-1",
     ]
+
+
+def test_the_doctors_policy_is_for_the_configured_bucket_region_key_and_tags(tmp_path):
+    file = tmp_path / "rlmm.toml"
+    file.write_text(
+        """
+[daemon]
+broker_id = 1
+cluster_id = "c"
+log_dirs = ["/l"]
+[event_log]
+kind = "embedded"
+single_broker = true
+[storage]
+kind = "s3"
+bucket = "b-1"
+region = "cn-north-1"
+sse = "aws:kms"
+sse_kms_key = "k-1"
+tags = ["kind=tiered"]
+"""
+    )
+    denied = StorageUnavailable("no", reason="denied")
+    assert storage_command._policy(
+        load(str(file), ()), ProbeResult(results={"put": denied})
+    ) == policy("b-1", ["put"], region="cn-north-1", kms_key_id="k-1", tags=True)
 
 
 def test_the_policy_on_paper_is_the_one_for_everything_that_the_probe_tries():
