@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from deploy.dev.kafka import libs
 from deploy.dev.kafka.cluster import FAST, Cluster, java
 from tests.benchmarks.kafka import FIRST_PARTITIONS, USER_PARTITIONS, peer
 from tests.benchmarks.rows import Row, table
+from tests.benchmarks.stolen import Calm
 from tests.kafka.probe import java_of_ours
 from tests.plugin.fleet import KAFKAS, OURS, BesideKafka, Fleet, Parts, until
 from tests.plugin.tiers import DirectoryTier
@@ -88,8 +89,8 @@ def consume(fleet: Fleet, topic: str, records: int) -> float:
 class Round:
     """One kind of broker, from an empty topic to everything read back."""
 
-    def __init__(self, fleet: Fleet, scale: Scale, name: str) -> None:
-        self.fleet, self.scale, self.name = fleet, scale, name
+    def __init__(self, fleet: Fleet, scale: Scale, name: str, calm: Calm) -> None:
+        self.fleet, self.scale, self.name, self.calm = fleet, scale, name, calm
 
     def run(self) -> dict[str, float]:
         return self._produce_while_tiering() | self._tier_and_read()
@@ -98,9 +99,10 @@ class Round:
         topic = f"live-{self.name}"
         self._create(topic, tiered=True)
         produce(self.fleet, topic, self.scale.records // 10)  # the broker's JVM is warm afterwards
-        fast = produce(self.fleet, topic, self.scale.records)
+        fast = self.calm.measure(lambda: produce(self.fleet, topic, self.scale.records))
         pace = self.scale.paced_per_second
-        paced = produce(self.fleet, topic, self.scale.paced_seconds * pace, pace)
+        count = self.scale.paced_seconds * pace
+        paced = self.calm.measure(lambda: produce(self.fleet, topic, count, pace))
         self.fleet.delete(topic)
         until(lambda: not self.fleet.stored(topic), f"{topic} is gone")
         return {"produce": fast["rate"], "p99": paced["p99"]}
@@ -117,7 +119,7 @@ class Round:
         size = sum(Path(each).stat().st_size for each in self.fleet.stored(topic, ".log"))
         self.fleet.configure(topic, local_retention_ms=1000)
         self.fleet.until_tiered(topic, self.scale.past_records)
-        rate = consume(self.fleet, topic, self.scale.past_records)
+        rate = self.calm.measure(lambda: consume(self.fleet, topic, self.scale.past_records))
         self.fleet.delete(topic)
         until(lambda: not self.fleet.stored(topic), f"{topic} is gone")
         return {"tier": size / took / 1e6, "tier_seconds": took, "read": rate, "tiered": size}
@@ -135,7 +137,7 @@ class Round:
 def segments(directory: Path, scale: Scale, console: Console) -> list[Row]:
     """Measure produce, tier and read, the kinds in turn."""
     found: dict[Parts, list[dict[str, float]]] = {OURS: [], KAFKAS: []}
-    fleet = Fleet(directory, JAR, count=1)
+    fleet, calm = Fleet(directory, JAR, count=1), Calm()
     fleet.cluster.heap, fleet.cluster.java_options = "1g", FAST
     try:
         fleet.start()
@@ -144,14 +146,16 @@ def segments(directory: Path, scale: Scale, console: Console) -> list[Row]:
                 if number or parts is not OURS:
                     fleet.restart(1, parts)
                 kind = "ours" if parts is OURS else "kafka"
-                results.append(Round(fleet, scale, f"{kind}-{number}").run())
+                results.append(Round(fleet, scale, f"{kind}-{number}", calm).run())
                 console.print(f"round {number + 1}, {kind}: {results[-1]}")
     finally:
         fleet.end()
-    return segment_rows(found[OURS], found[KAFKAS])
+    return segment_rows(found[OURS], found[KAFKAS], calm.share)
 
 
-def segment_rows(ours: list[dict[str, float]], kafkas: list[dict[str, float]]) -> list[Row]:
+def segment_rows(
+    ours: list[dict[str, float]], kafkas: list[dict[str, float]], stolen: float
+) -> list[Row]:
     def row(
         what: str,
         name: str,
@@ -164,6 +168,7 @@ def segment_rows(ours: list[dict[str, float]], kafkas: list[dict[str, float]]) -
         return Row(
             group="segments", what=what, value=mine, unit=unit, peer="TBRLMM, LocalTieredStorage",
             peer_value=theirs, ratio=mine / theirs, at_least=at_least, at_most=at_most,
+            stolen=stolen,
         )  # fmt: skip
 
     gib = ours[0]["tiered"] / 2**30
@@ -178,6 +183,7 @@ def segment_rows(ours: list[dict[str, float]], kafkas: list[dict[str, float]]) -
 
 def managers(directory: Path, scale: Scale) -> list[Row]:
     """Measure configure to every isReady, and look-ups, as a broker's JVM sees them."""
+    calm = Calm()
     cluster = Cluster(directory=directory / "kafka", count=1, heap="768m", java_options=FAST)
     home = directory / "d1"
     home.mkdir(parents=True)
@@ -204,17 +210,22 @@ def managers(directory: Path, scale: Scale) -> list[Row]:
                 raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
             return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
-        theirs = manager(_TBRLMM)
+        theirs = calm.measure(lambda: manager(_TBRLMM))
         daemon.start()
         first = manager(_PLUGIN)
-        again = manager(_PLUGIN)
-        assert daemon.stop() == 0, daemon.last_words()
-        daemon.start()
-        restarted = manager(_PLUGIN)
+        again = calm.measure(lambda: manager(_PLUGIN))
+
+        def with_the_daemon() -> dict[str, float]:
+            assert daemon.stop() == 0, daemon.last_words()
+            daemon.start()
+            return manager(_PLUGIN)
+
+        restarted = calm.measure(with_the_daemon)
     finally:
         daemon.kill()
         cluster.stop()
-    return manager_rows(theirs, first, again, restarted, events)
+    rows = manager_rows(theirs, first, again, restarted, events)
+    return [replace(row, stolen=calm.share) for row in rows]
 
 
 def manager_rows(

@@ -30,7 +30,7 @@ def run(process: DaemonProcess, scale: Scale) -> list[Row]:
     stored = None
     with process.client() as client:
         for number in range(scale.copy_rounds):
-            theirs.append(size / _cp(f"{big.stem}.log", process.remote / "peer"))
+            theirs.append(size / cp(f"{big.stem}.log", process.remote / "peer"))
             if stored is not None:
                 client.delete_segment(partition, stored.segment_id)
             again = _renamed(big, number)
@@ -65,7 +65,7 @@ def _renamed(segment: KafkaSegment, number: int) -> KafkaSegment:
     return replace(segment, metadata=replace(segment.metadata, segment_id=fresh))
 
 
-def _cp(source: str, target: Path) -> float:
+def cp(source: str, target: Path) -> float:
     """Return the seconds of a copy that is on the disk: the file and its name."""
     begun = time.perf_counter()
     subprocess.run(["cp", source, str(target)], check=True)

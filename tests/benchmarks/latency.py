@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -26,8 +27,10 @@ from rlmm_daemon.domain.ids import SegmentId, TopicId
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from rlmm_daemon.observability import logging
 from tests.benchmarks import daemon, held
+from tests.benchmarks.copy import cp
 from tests.benchmarks.rows import Row, table
 from tests.benchmarks.run import RESULTS, keep
+from tests.benchmarks.stolen import Calm
 from tests.support import kafka_segments
 from tests.support.daemon_process import REPOSITORY, DaemonProcess
 
@@ -42,6 +45,9 @@ class Stop(Protocol):
 
     def is_set(self) -> bool: ...
 
+
+#: Not the daemon copies, but another process.
+BESIDE: Final = "another process copies"
 
 Busy = Callable[[str, Path, Stop], None]
 
@@ -108,6 +114,15 @@ def copying(path: str, log_dir: Path, stop: Stop) -> None:
             client.delete_segment(partition, stored.segment_id)
 
 
+def copying_beside(_path: str, log_dir: Path, stop: Stop) -> None:
+    """Copy as much without the daemon: what the machine leaves for one that does nothing else."""
+    placed = kafka_segments.place(log_dir)
+    partition = next(iter(placed))
+    big = kafka_segments.enlarge(placed[partition][-1], SegmentId(bytes([9] * 16)), COPY_BYTES)
+    while not stop.is_set():
+        cp(f"{big.stem}.log", log_dir / "copied-beside")
+
+
 PHASES: Final[dict[str, Busy | None]] = {
     "idle": None,
     "replaying": replaying,
@@ -115,6 +130,7 @@ PHASES: Final[dict[str, Busy | None]] = {
     "mutating": mutating,
     "listing": listing,
     "copying": copying,
+    BESIDE: copying_beside,
 }
 #: The last phase: all of them at once.
 ALL: Final = "all of it"
@@ -164,7 +180,7 @@ def phase(process: DaemonProcess, name: str, segments: int, seconds: float) -> l
     return taken
 
 
-def rows_of(name: str, taken: list[float], idle: list[float]) -> list[Row]:
+def rows_of(name: str, taken: list[float], idle: list[float], stolen: float) -> list[Row]:
     def at(share: float, values: list[float]) -> float:
         return values[min(len(values) - 1, int(share * len(values)))]
 
@@ -183,6 +199,7 @@ def rows_of(name: str, taken: list[float], idle: list[float]) -> list[Row]:
             at_most=2.0 if compared else None,
             limit=None if compared else 2.0,
             note=note,
+            stolen=stolen,
         )
     ]
 
@@ -203,9 +220,13 @@ def measure(
         for name in phases:
             if hold:
                 held.ask(process)
-            taken = phase(process, name, segments, seconds)
+            calm = Calm()
+            taken = calm.measure(partial(phase, process, name, segments, seconds))
             idle = idle or taken
-            rows += [held.row(name, held.ask(process))] if hold else rows_of(name, taken, idle)
+            if hold:
+                rows.append(held.row(name, held.ask(process)))
+            else:
+                rows += rows_of(name, taken, idle, calm.share)
     return rows
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from tests.benchmarks.stolen import SHARE_MAX
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
@@ -51,6 +53,8 @@ class Row:
     #: At most so much, whatever the peer needs.
     limit: float | None = None
     note: str = ""
+    #: The share of the processors that the host took meanwhile, where somebody looked.
+    stolen: float | None = None
 
     @property
     def budget(self) -> str:
@@ -88,6 +92,8 @@ def table(rows: Sequence[Row]) -> Table:
         group = row.group
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         verdict = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[row.met]
+        if row.stolen is not None and row.stolen > SHARE_MAX:
+            verdict += f"[yellow], but the host took {row.stolen:.0%}[/]"
         what = f"{row.what} [dim]({row.note})[/]" if row.note else row.what
         shown.add_row(
             what, _amount(row.value, row.unit), row.peer, _amount(row.peer_value, row.unit),

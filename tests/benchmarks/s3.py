@@ -15,6 +15,8 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +25,8 @@ from rich.console import Console
 from deploy.dev.s3 import BUCKET, IDENTITIES, S3Server, running
 from tests.benchmarks.rows import Row, median, table
 from tests.benchmarks.run import RESULTS, keep
-from tests.benchmarks.s3_beside import measured
+from tests.benchmarks.s3_beside import Found, measured
+from tests.benchmarks.stolen import Calm
 from tests.support.daemon_process import REPOSITORY
 
 MIB: Final = 1024 * 1024
@@ -42,7 +45,7 @@ class Bench:
 
     def __init__(self, server: S3Server, home: Path, peers: Path, size: int) -> None:
         self.server, self.home, self.peers = server, home, peers
-        self.size = size
+        self.size, self.calm = size, Calm()
         key, secret, _ = IDENTITIES["daemon"]
         self.base = {
             "endpoint": server.endpoint, "bucket": BUCKET, "key": key, "secret": secret,
@@ -79,6 +82,13 @@ class Bench:
             raise RuntimeError(f"{client}: {run.stderr[:4_000]} ... {run.stderr[-2_000:]}")
         found: dict[str, float] = json.loads(run.stdout)
         return found
+
+    def cached(self, client: str, job: dict[str, Any]) -> Figures:
+        """The same with a cache that is empty before and gone afterwards."""
+        try:
+            return self.python(client, job)
+        finally:
+            shutil.rmtree(job["cache"], ignore_errors=True)
 
     def tool(self, command: Sequence[str]) -> Figures:
         """Run a command line tool; its start is in its figures."""
@@ -172,15 +182,15 @@ def ranges(bench: Bench, rounds: int) -> list[Row]:
     figures: dict[str, list[Figures]] = defaultdict(list)
     for number in range(rounds):
         for peer in ("boto3", "obstore"):
-            figures[peer].append(bench.python(peer, job))
+            figures[peer].append(bench.calm.measure(partial(bench.python, peer, job)))
         for name, client, warm in (
             ("ours", "ours", False),
             (OBSTORE, OBSTORE, False),
             ("ours warm", "ours", True),
         ):
             cache = bench.home / f"cache-{number}-{name.replace(' ', '-')}"
-            figures[name].append(bench.python(client, job | {"cache": str(cache), "warm": warm}))
-            shutil.rmtree(cache)
+            ours = partial(bench.cached, client, job | {"cache": str(cache), "warm": warm})
+            figures[name].append(bench.calm.measure(ours))
     p50 = {
         name: median([each["p50"] for each in several]) * 1000 for name, several in figures.items()
     }
@@ -209,7 +219,11 @@ def beside(bench: Bench, rounds: int) -> list[Row]:
     def other(file: Path) -> None:
         bench.python("boto3", {"work": "upload", "files": [[str(file), "bench/beside"]]})
 
-    found = [measured(bench.server, bench.home / f"beside-{n}", other) for n in range(rounds)]
+    def once() -> Found:
+        with tempfile.TemporaryDirectory(prefix="beside-", dir=bench.home) as home:
+            return measured(bench.server, Path(home) / "d", other)
+
+    found = [bench.calm.measure(once) for _ in range(rounds)]
     idle = median([each.idle_ms for each in found])
     during = median([each.copying_ms for each in found])
     speed = median([each.copy_mb_per_second for each in found])
@@ -243,9 +257,9 @@ def _rounds(
         plain = ("aiobotocore",) if job["work"] == "upload" else ()
         other = (OBSTORE,) if job["work"] == "download" else ()
         for client in ("ours", *other, "boto3", "obstore", *plain):
-            found[client].append(bench.python(client, job))
+            found[client].append(bench.calm.measure(partial(bench.python, client, job)))
         for name, command in tools.items():
-            found[name].append(bench.tool(command))
+            found[name].append(bench.calm.measure(partial(bench.tool, command)))
     return found
 
 
@@ -310,7 +324,10 @@ def main() -> int:
         bench = Bench(server, Path(work), chosen.peers.absolute(), chosen.mib * MIB)
         rows: list[Row] = []
         for name in chosen.only or GROUPS:
-            of_group = GROUPS[name](bench, chosen.rounds)
+            bench.calm = Calm()
+            of_group = [
+                replace(row, stolen=bench.calm.share) for row in GROUPS[name](bench, chosen.rounds)
+            ]
             console.print(table(of_group))  # at once: a later group may end the run
             rows += of_group
     console.print(f"kept in {keep(rows, RESULTS).relative_to(REPOSITORY)}")
