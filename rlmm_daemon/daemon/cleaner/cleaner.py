@@ -2,7 +2,8 @@
 
 The owner removes what is marked and ends what is stuck; a daemon that only follows ends its own
 broker's stuck copies. Those may lie where it follows nothing any more, since replicas move: so each
-metadata partition is followed for one pass now and then. With the Kafka log the owner is the daemon
+metadata partition is followed for one pass now and then, and soon after its broker was started
+anew. With the Kafka log the owner is the daemon
 of the partition's leader, and a view of the cluster that is too old owns nothing, so that a former
 owner stops.
 """
@@ -116,6 +117,8 @@ class Cleaner:
         self._marked: set[MetadataPartition] = set()
         #: How many passes over a metadata partition were ended, for the rounds.
         self._passes: Counter[MetadataPartition] = Counter()
+        #: The broker's incarnation whose forerunners' copies were looked for everywhere.
+        self._looked_for: int | None = None
         self._group: asyncio.TaskGroup | None = None
         self._orders: dict[str, asyncio.Task[None]] = {}
         #: Marks what nobody asked for; None: that is off, as it is unless configured.
@@ -163,9 +166,8 @@ class Cleaner:
 
     async def _rounds(self) -> None:
         """Follow each metadata partition that nobody else wants for a pass, one after another."""
-        options = self.tools.options
         while True:
-            await asyncio.sleep(options.round_seconds)
+            await self._until_round()
             follow_set = self.tools.manager.fleet.follow_set
             count = 0 if follow_set is None else follow_set.partition_count
             for number in map(MetadataPartition, range(count)):
@@ -173,19 +175,45 @@ class Cleaner:
                     with follow_set.keep(number):
                         await self._until_passed(number)
 
+    async def _until_round(self) -> None:
+        """Wait for a round's time, or until what an earlier incarnation of the broker began is old.
+
+        That one copies no more, so its copies need not hang until the next round.
+        """
+        tools, options = self.tools, self.tools.options
+        until = tools.clock.monotonic() + options.round_seconds
+        while tools.clock.monotonic() < until:
+            await asyncio.sleep(min(LOOK_SECONDS, options.round_seconds))
+            born_ms = tools.manager.assignment.incarnation_ms
+            if born_ms not in {None, self._looked_for} and self._is_old(born_ms):
+                self._looked_for = born_ms
+                return
+
+    def _is_old(self, event_ms: int) -> bool:
+        options = self.tools.options
+        patience = options.copy_deadline_seconds + options.delivery_timeout_seconds
+        return self.tools.clock.now_ms() - event_ms > 1000 * patience
+
     async def _until_passed(self, number: MetadataPartition) -> None:
-        """Return after a whole pass that found the fold ready, or that it failed.
+        """Return after a whole pass that left nothing to end, or as soon as the fold is `failed`.
 
         Not beyond a round's time.
         """
         before = self._passes[number]
         until = self.tools.clock.monotonic() + self.tools.options.round_seconds
-        while self._passes[number] == before:
+        while self._passes[number] == before or self._is_ending(number):
             await asyncio.sleep(LOOK_SECONDS)
             found = self.tools.manager.fleet.followers.get(number)
             failed = found is not None and found.state is PartitionState.FAILED
             if failed or self.tools.clock.monotonic() >= until:
                 return
+
+    def _is_ending(self, number: MetadataPartition) -> bool:
+        """Return whether the last pass over it found copies to end; the next one tells."""
+        return any(
+            CopyStep.REMOVE in note.copies and self._number(partition) == number
+            for partition, note in self.notes.stuck.items()
+        )
 
     async def _stop(self, number: MetadataPartition) -> None:
         task = self._tasks.pop(number)

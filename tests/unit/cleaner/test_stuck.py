@@ -146,8 +146,48 @@ def test_a_follower_ends_its_own_brokers_copies_too():
     run(scenario)
 
 
+def test_where_it_follows_nothing_it_looks_as_soon_as_a_new_broker_makes_copies_old():
+    """Its replicas moved while it was down: what it was copying is in nobody's sight."""
+
+    async def scenario(world: CleanWorld) -> None:
+        world.facts.owners.clear()
+        await begun(world)
+        await asyncio.sleep(5)
+        daemon = world.daemons[1]
+        daemon.manager.hello_from_broker(world.clock.now_ms())
+        assert OPTIONS.round_seconds > 2 * PATIENCE
+        await asyncio.sleep(PATIENCE - 20)
+        assert daemon.manager.fleet.followers == {}
+        await world.until(lambda: is_gone(world), 90)
+        assert world.stored(AT) == []
+        await world.until(lambda: not daemon.manager.fleet.followers, 120)
+
+    run(scenario)
+
+
+def test_a_round_stays_where_a_copy_could_not_be_ended_until_it_can():
+    async def scenario(world: CleanWorld) -> None:
+        world.facts.owners.clear()
+        await begun(world)
+        manager = world.daemons[1].manager
+        update_if, refusals = manager.update_if, iter(range(2))
+
+        async def refused(record: bytes, *args: Any, **named: Any) -> Any:
+            if next(refusals, None) is not None:
+                raise TimedOut("not now")
+            return await update_if(record, *args, **named)
+
+        manager.update_if = refused  # type: ignore[method-assign] # fails twice
+        manager.hello_from_broker(world.clock.now_ms() + 1)
+        await world.until(lambda: is_gone(world), PATIENCE + 300)
+        assert next(refusals, None) is None
+        assert world.stored(AT) == []
+
+    run(scenario)
+
+
 def test_a_failed_metadata_partition_does_not_hold_a_round_up():
-    """Where it follows nothing, a daemon looks once an hour: at one after another."""
+    """Where it follows nothing, a daemon looks now and then: at one after another."""
     held = next(p for n in range(99) if number_of(p := partition_of(2, n)) == 0)
     own = next(p for n in range(99) if number_of(p := partition_of(2, n)) == 1)
 
