@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
-from rlmm_daemon import wiring
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded.verify import verify
@@ -29,6 +28,7 @@ from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentSnapshot
 from rlmm_daemon.ports.event_log import LogIdentity, LogMoved, LogRange
+from rlmm_daemon.wiring import adapters
 
 #: Events of the future by more than this: a clock is wrong somewhere.
 SKEW_MS_MAX: Final = 30_000
@@ -74,7 +74,7 @@ async def _opened(config: Config) -> AsyncIterator[KafkaLog]:
     disk = LocalDisk()
     try:
         async with asyncio.TaskGroup() as group:
-            log = wiring.event_log_of(
+            log = adapters.event_log_of(
                 config,
                 disk,
                 SystemClock(),

@@ -4,7 +4,6 @@ import asyncio
 import secrets
 from typing import Final
 
-from rlmm_daemon import wiring
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
 from rlmm_daemon.adapters.event_log.kafka.provisioning import lone_replicas, read_settings
 from rlmm_daemon.adapters.kafka_connection.directory import metadata_by_name
@@ -15,6 +14,7 @@ from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.ports.event_log import LogMissing, NoTopicId
+from rlmm_daemon.wiring import adapters
 
 #: AclOperation's codes, as Metadata's authorized operations have them, a bit each.
 _RIGHTS: Final = {"READ": 3, "WRITE": 4, "DESCRIBE": 8, "DESCRIBE_CONFIGS": 10}
@@ -115,7 +115,7 @@ async def discovery(config: Config, log: KafkaLog, seconds: float) -> Finding:
     see_all = "the principal has to see every topic: DESCRIBE and DESCRIBE_CONFIGS on topic '*'"
     try:
         async with asyncio.timeout(seconds):
-            tiered = await wiring.cluster_of(config, log).tiered_topics(broker_id)
+            tiered = await adapters.cluster_of(config, log).tiered_topics(broker_id)
     except TimeoutError:
         return Finding(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
     except RlmmError as error:
@@ -133,7 +133,7 @@ async def observation(config: Config, log: KafkaLog, seconds: float) -> Finding:
     check, nobodys = "observation", TopicId(secrets.token_bytes(16))
     try:
         async with asyncio.timeout(seconds):
-            look = await wiring.cluster_of(config, log).look(frozenset({nobodys}))
+            look = await adapters.cluster_of(config, log).look(frozenset({nobodys}))
     except TimeoutError:
         return Finding(check=check, verdict="failed", found=f"nothing within {seconds:g} s")
     except RlmmError as error:

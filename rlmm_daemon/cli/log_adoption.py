@@ -2,7 +2,6 @@
 
 import random
 
-from rlmm_daemon import wiring
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.cli.log_contents import KAFKA
 from rlmm_daemon.codec.state_files import Identity
@@ -12,6 +11,7 @@ from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.ports.event_log import LogIdentity
+from rlmm_daemon.wiring import adapters
 
 
 def is_configured(config: Config, name: str) -> bool:
@@ -65,7 +65,7 @@ async def refuse_beside_a_daemon(config: Config) -> None:
 
 
 async def _name_in_marker(config: Config, identity: LogIdentity) -> None:
-    storage = wiring.storage_of(config, random.Random())  # noqa: S311 - names and jitter
+    storage = adapters.storage_of(config, random.Random())  # noqa: S311 - names and jitter
     if storage is None:
         return
     try:

@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon import wiring
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.codec import records
@@ -25,6 +24,7 @@ from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
 from rlmm_daemon.ports.event_log import EventLog, LogRange
+from rlmm_daemon.wiring import adapters
 
 KAFKA: Final = "kafka"
 #: Appends in flight; each partition's are in order.
@@ -59,7 +59,7 @@ async def opened(config: Config, name: str, count: int | None) -> AsyncIterator[
     disk = LocalDisk()
     try:
         async with asyncio.TaskGroup() as group:
-            log = wiring.event_log_of(
+            log = adapters.event_log_of(
                 _config_of(config, name, count),
                 disk,
                 SystemClock(),

@@ -28,6 +28,6 @@ def command(file: str, overrides: tuple[str, ...]) -> None:
     config = read()
     logging.configure(level=config.log.level, style=config.log.format)
     # Imported late: a wrong configuration is told before everything is loaded.
-    from rlmm_daemon import wiring
+    from rlmm_daemon.wiring.daemon import run as serve
 
-    sys.exit(wiring.run(config, reload=read))
+    sys.exit(serve(config, reload=read))

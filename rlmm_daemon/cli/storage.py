@@ -106,11 +106,11 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
 
 async def _probed(config: Config) -> ProbeResult:
     # Imported late: a wrong configuration is told before everything is loaded.
-    from rlmm_daemon import wiring
+    from rlmm_daemon.wiring import adapters
 
     # The daemon may be at its own canary just now.
     owner = f"doctor-{config.daemon.broker_id}"
-    storage = wiring.storage_of(config, random.Random(), owner=owner)  # noqa: S311 - jitter
+    storage = adapters.storage_of(config, random.Random(), owner=owner)  # noqa: S311 - jitter
     if storage is None:
         raise StorageNotConfigured('storage.kind is "none": there is nothing to check')
     try:

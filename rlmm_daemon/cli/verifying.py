@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from rlmm_daemon import wiring
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import files as embedded
@@ -35,6 +34,7 @@ from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import EventLog, LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import RemoteStorage
+from rlmm_daemon.wiring import adapters
 
 #: A prefix of ours in the bucket that holds no segments.
 CONTROL: Final = "_rlmm/"
@@ -98,7 +98,7 @@ def told(row: Row) -> dict[str, Any]:
 
 
 async def _run(config: Config, topic: str | None) -> Verified:
-    made = wiring.storage_of(config, random.Random(), reads_only=True)  # noqa: S311 - jitter
+    made = adapters.storage_of(config, random.Random(), reads_only=True)  # noqa: S311 - jitter
     if made is None:
         raise StorageNotConfigured('storage.kind is "none": there is nothing to verify')
     storage = made.backend

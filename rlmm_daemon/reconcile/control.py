@@ -12,12 +12,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from rlmm_daemon import wiring
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import MARKER_KEY, PRESENCE_PREFIX, BucketMarker, Presence
 from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import Malformed, StorageNotConfigured, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict, RemoteStorage
+from rlmm_daemon.wiring import adapters
 
 HOME: Final = "_rlmm/reconcile/"
 ACCEPTED_KEY: Final = f"{HOME}accepted-records.json"
@@ -64,7 +64,7 @@ async def opened(config: Config, *, reads_only: bool = False) -> AsyncIterator[R
         StorageNotConfigured: storage.kind is "none": there is nothing to hold the log against.
     """
     luck = random.Random()  # noqa: S311 - jitter
-    storage = wiring.storage_of(config, luck, owner=OWNER, reads_only=reads_only)
+    storage = adapters.storage_of(config, luck, owner=OWNER, reads_only=reads_only)
     if storage is None:
         raise StorageNotConfigured('storage.kind is "none": segments are another plugin\'s')
     try:

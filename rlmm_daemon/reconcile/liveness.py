@@ -12,13 +12,13 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from rlmm_daemon import wiring
 from rlmm_daemon.config import Config
 from rlmm_daemon.core.disposal.findings import RULES, Finding
 from rlmm_daemon.domain.ids import TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.domain.segment import SegmentState as S
 from rlmm_daemon.reconcile import log_reading
 from rlmm_daemon.reconcile.schema import literal
+from rlmm_daemon.wiring import adapters
 
 ASK_SECONDS: Final = 120.0
 #: Of a broker that does not answer, until it is called dead by the cluster or a night ends by it.
@@ -78,7 +78,7 @@ def findings(spark: Any, events: Any, unknown: Any, cluster: str) -> Any:
 
 async def _unknown(config: Config, topic_ids: frozenset[TopicId]) -> frozenset[TopicId]:
     async with asyncio.timeout(ASK_SECONDS), log_reading.opened(config) as log:
-        cluster = wiring.cluster_of(config, log)
+        cluster = adapters.cluster_of(config, log)
         # A broker that died counts as live until its session ends.
         until = time.monotonic() + PATIENCE_SECONDS
         return await log_reading.answered(lambda: cluster.topic_ids_unknown(topic_ids), until)

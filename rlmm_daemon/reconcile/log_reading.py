@@ -26,7 +26,6 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from rlmm_daemon import wiring
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.config import Config, EmbeddedLog
@@ -37,6 +36,7 @@ from rlmm_daemon.reconcile import log_files, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
 from rlmm_daemon.reconcile.log_files import Records
+from rlmm_daemon.wiring import adapters
 
 #: Of one question to the log.
 ASK_SECONDS: Final = 120.0
@@ -307,7 +307,7 @@ async def opened(config: Config) -> AsyncIterator[EventLog]:
     disk = LocalDisk()
     try:
         async with asyncio.TaskGroup() as group:
-            log = wiring.event_log_of(
+            log = adapters.event_log_of(
                 config,
                 disk,
                 SystemClock(),

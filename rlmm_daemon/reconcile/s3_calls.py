@@ -11,12 +11,12 @@ import botocore.session
 from botocore.config import Config as BotoConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
-from rlmm_daemon import wiring
 from rlmm_daemon.adapters.storage.s3.client import REGION_DEFAULT
 from rlmm_daemon.codec.marker import PRESENCE_PREFIX
 from rlmm_daemon.config import Config, S3Storage
 from rlmm_daemon.domain.errors import StorageNotConfigured
 from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.wiring import adapters
 
 _ATTEMPTS: Final = 5
 #: What a server answers that has not the call, or to whom the call is not allowed.
@@ -41,7 +41,7 @@ class S3Calls:
         s3 = config.storage
         if not isinstance(s3, S3Storage):
             raise StorageNotConfigured("the storage is not S3")
-        keys = wiring.s3_static_keys_of(s3)
+        keys = adapters.s3_static_keys_of(s3)
         credentials: dict[str, str] = {}
         if keys is not None:
             found = keys()

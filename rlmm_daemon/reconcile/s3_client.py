@@ -9,11 +9,11 @@ from typing import Any, Final
 import botocore.session
 from obstore.store import S3Store
 
-from rlmm_daemon import wiring
 from rlmm_daemon.config import Config, S3Storage
 from rlmm_daemon.domain.errors import StorageNotConfigured, StorageUnavailable
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.s3_calls import S3Calls
+from rlmm_daemon.wiring import adapters
 
 _ATTEMPTS: Final = 5
 _CLIENT_SECONDS: Final = 60
@@ -61,7 +61,7 @@ def _opened(s3: S3Storage, minute: int) -> Any:
     }
     if s3.endpoint:
         options["endpoint"] = s3.endpoint
-    keys = wiring.s3_static_keys_of(s3)
+    keys = adapters.s3_static_keys_of(s3)
     if keys is None:
         return S3Store(s3.bucket, credential_provider=_chain, **options)
     found = keys()

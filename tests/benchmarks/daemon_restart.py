@@ -24,7 +24,7 @@ ROUNDS: Final = 5
 #: Segments in the log, whose end is where the snapshot stands.
 FEW: Final = 5
 LIMIT_MS: Final = 60.0
-IMPORTS: Final = "import rlmm_daemon.cli.run, rlmm_daemon.wiring; print('done', flush=True)"
+IMPORTS: Final = "import rlmm_daemon.cli.run, rlmm_daemon.wiring.daemon; print('done', flush=True)"
 
 
 def measure(work: Path, segments: int, shapes: Sequence[int]) -> list[Row]:

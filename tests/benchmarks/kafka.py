@@ -25,7 +25,7 @@ import uvloop
 from rich.console import Console
 
 from deploy.dev.kafka.cluster import FAST, Cluster
-from rlmm_daemon import config, wiring
+from rlmm_daemon import config
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.codec import records
@@ -42,6 +42,7 @@ from rlmm_daemon.domain.ids import (
     TopicIdPartition,
 )
 from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.wiring import adapters
 from tests.benchmarks.rows import Row, table
 from tests.kafka.probe import java_of_ours
 
@@ -96,7 +97,7 @@ bootstrap = ["{cluster.bootstrap()}"]
 """
     disk = LocalDisk()
     async with asyncio.TaskGroup() as group:
-        log = wiring.event_log_of(
+        log = adapters.event_log_of(
             config.parse(text),
             disk,
             SystemClock(),

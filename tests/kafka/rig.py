@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.dev.kafka.cluster import PASSWORDS, Cluster
-from rlmm_daemon import config, wiring
+from rlmm_daemon import config
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.codec import records
@@ -21,6 +21,7 @@ from rlmm_daemon.daemon.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.wiring import adapters
 from tests.kafka.probe import Probe
 from tests.unit.manager import events
 
@@ -133,7 +134,7 @@ replication_factor = {self.replicas}
     async def log(self, **configured: Any) -> AsyncIterator[EventLog]:
         """The event log alone, closed; its tasks end with the context."""
         async with asyncio.TaskGroup() as group:
-            log = wiring.event_log_of(
+            log = adapters.event_log_of(
                 self.config(**configured),
                 self.disk,
                 SystemClock(),

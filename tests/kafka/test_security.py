@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rlmm_daemon import config as configuration
-from rlmm_daemon import wiring
 from rlmm_daemon.cli import checkup
 from rlmm_daemon.domain.errors import ConfigError, UnavailableError
 from rlmm_daemon.domain.ids import BrokerId, TopicId
+from rlmm_daemon.wiring import adapters
 from tests.kafka.cleaner_rig import OneDaemon
 from tests.kafka.cleaner_rig import until as patiently
 from tests.kafka.rig import Writer, serving, tp_in, until
@@ -70,7 +70,7 @@ async def test_the_documented_rights_suffice(rig):
     async with rig.manager(**way) as manager:
         await serving(manager, tp)
         await Writer(manager, tp, base=10).copy(0)
-        cluster = wiring.cluster_of(rig.config(**way), manager.log)
+        cluster = adapters.cluster_of(rig.config(**way), manager.log)
         assert await cluster.metadata_leaders()
         assert await cluster.brokers()
 
@@ -85,7 +85,7 @@ async def test_the_documented_rights_to_discover_suffice(rig, probe):
     try:
         async with rig.log(**way) as log:
             await log.open(create=False)
-            cluster = wiring.cluster_of(rig.config(**way), log)
+            cluster = adapters.cluster_of(rig.config(**way), log)
             seen: set[str] = set()
             async with asyncio.timeout(60):
                 while tiered not in seen:
@@ -106,7 +106,7 @@ async def test_the_documented_right_to_observe_is_needed_and_suffices(rig, probe
     nobodys = TopicId(b"no topic has it.")
     async with rig.log(**way) as log:
         await log.open(create=False)
-        cluster = wiring.cluster_of(rig.config(**way), log)
+        cluster = adapters.cluster_of(rig.config(**way), log)
         with pytest.raises(UnavailableError, match="CLUSTER_AUTHORIZATION_FAILED"):
             await cluster.look(frozenset({nobodys}))
         grant(rig, "User:rlmm", [TO_OBSERVE])

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon import wiring
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.readiness import FailureReason, PartitionState
 from rlmm_daemon.daemon.cluster_view import ClusterFacts, ClusterView
@@ -18,6 +17,7 @@ from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.domain.errors import HistoryLost, NotReady, PartitionFailed, RlmmError
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.ports.event_log import LogMissing
+from rlmm_daemon.wiring import adapters
 from tests.kafka.rig import (
     BROKER,
     COUNT,
@@ -137,7 +137,7 @@ async def watching(rig, manager) -> AsyncIterator[ClusterView]:
         view.refresh()
 
     view = ClusterView(
-        wiring.cluster_of(rig.config(), manager.log),
+        adapters.cluster_of(rig.config(), manager.log),
         manager.clock,
         random.Random(1),
         broker_id=BrokerId(1),

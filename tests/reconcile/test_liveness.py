@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rlmm_daemon import wiring
 from rlmm_daemon.config import load, parse
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.reconcile import liveness, log_reading
+from rlmm_daemon.wiring import adapters
 from tests.reconcile.world import CLUSTER, DAEMON_OF_KAFKA, LOCAL, PARTITIONS
 from tests.unit.reconcile.configured import LOCAL as LOCAL_DAEMON
 
@@ -60,7 +60,7 @@ def test_a_broker_that_does_not_answer_for_a_moment_ends_no_night(
 
     cluster = Answering()
     monkeypatch.setattr(log_reading, "opened", opened)
-    monkeypatch.setattr(wiring, "cluster_of", lambda *_: cluster)
+    monkeypatch.setattr(adapters, "cluster_of", lambda *_: cluster)
     monkeypatch.setattr(log_reading, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(liveness, "PATIENCE_SECONDS", 60.0 if whole else 0.1)
     ask = liveness.Unknown(parse(LOCAL_DAEMON.format(home=tmp_path)))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlmm_daemon import wiring
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
@@ -38,6 +37,7 @@ from rlmm_daemon.domain.segment import (
     SegmentUpdate,
 )
 from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.wiring import adapters
 
 CLUSTER = "c2lkZWNhci1kZXYta2Fma2"
 HOUR = 3_600_000
@@ -324,7 +324,7 @@ class World:
     async def _write_kafka(self, config: Config) -> None:
         disk = LocalDisk()
         async with asyncio.TaskGroup() as group:
-            log = wiring.event_log_of(
+            log = adapters.event_log_of(
                 config,
                 disk,
                 SystemClock(),

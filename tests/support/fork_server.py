@@ -87,7 +87,7 @@ class ForkServer:
 
 def serve() -> None:
     import rlmm_daemon.cli.run  # noqa: PLC0415 - the server's side only
-    import rlmm_daemon.wiring  # noqa: F401, PLC0415 - the server's side only
+    import rlmm_daemon.wiring.daemon  # noqa: F401, PLC0415 - the server's side only
 
     for line in sys.stdin.buffer:
         launch = Launch(**json.loads(line))

@@ -8,7 +8,7 @@ import pytest
 
 from rlmm_daemon.config import S3Storage, effective_toml, parse
 from rlmm_daemon.domain.errors import ConfigError
-from rlmm_daemon.wiring import s3_options_of
+from rlmm_daemon.wiring.adapters import s3_options_of
 
 PAIR = ("access_key_id", "secret_access_key")
 DEMO = Path(__file__).parents[3] / "config" / "rlmm.toml"

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rlmm_daemon import wiring
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.daemon.caller import Caller
@@ -18,6 +17,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.wiring import daemon
 from tests.unit.manager.events import TP, of, started, until, updated
 
 BROKER = Caller.BROKER
@@ -259,9 +259,9 @@ async def test_the_brokers_manager_is_called_foreign_unless_it_is_connected(rig)
     async with rig.manager() as manager:
         await ready(manager)
         manager.assignment.is_connected = connected.__contains__
-        assert wiring.presence_of(manager).metadata_manager == "foreign"
+        assert daemon.presence_of(manager).metadata_manager == "foreign"
         manager.hello_from_broker(7)
-        found = wiring.presence_of(manager)
+        found = daemon.presence_of(manager)
         assert (found.metadata_manager, found.incarnation) == ("rlmm", 7)
         connected.clear()
-        assert wiring.presence_of(manager).metadata_manager == "foreign"
+        assert daemon.presence_of(manager).metadata_manager == "foreign"

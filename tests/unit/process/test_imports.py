@@ -9,9 +9,9 @@ REPOSITORY = Path(__file__).parents[3]
 STARTED = """
 import sys
 from rlmm_daemon.cli import run
-from rlmm_daemon import wiring
+from rlmm_daemon.wiring.daemon import Daemon
 config = run.load(sys.argv[1], ())
-wiring.Daemon(config, lambda: config)
+Daemon(config, lambda: config)
 print(*{name.partition(".")[0] for name in sys.modules})
 """
 S3 = """

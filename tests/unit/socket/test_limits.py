@@ -9,7 +9,7 @@ import pytest
 from rlmm_daemon.config import load
 from rlmm_daemon.config.model import Readiness, Socket
 from rlmm_daemon.daemon.limits import LIMITS, ServerOptions, ServerStats
-from rlmm_daemon.wiring import server_options_of
+from rlmm_daemon.wiring.options import server_options_of
 from tests.support.daemon_process import CONFIG
 
 TESTS = Path(__file__).parents[2] / "integration"

@@ -1,83 +1,58 @@
-"""Which adapter stands behind which port: the only module that names concrete ones.
-
-Those that bring a library of their own are imported when they are chosen: a start would wait for
-the SDK of S3 and for Kafka's client longer than for everything else, also where neither is used.
-"""
+"""One process: its rooms, put together, started, reloaded and drained in this order."""
 
 import asyncio
-import functools
 import os
 import random
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, assert_never
 
 import structlog
 
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.cluster.fixed import FixedCluster
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
-from rlmm_daemon.adapters.event_log.embedded.repair import repair
-from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.codec.marker import PresencePartition
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.config import Config, NoStorage, differences, read_secret
+from rlmm_daemon.config import Config, differences
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
-from rlmm_daemon.config import LocalStorage as LocalStorageConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
-from rlmm_daemon.core.disposal.observation import ObservationOptions
 from rlmm_daemon.core.facts import LastError
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.core.readiness import Freshness, PartitionState
+from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.daemon.admin import AdminServer, Ready
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
-from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
-from rlmm_daemon.daemon.cleaner.observer import (
-    WATCHED_BY_OWNER_OF,
-    Observer,
-    ObserverOptions,
-)
-from rlmm_daemon.daemon.cleaner.options import CleanerOptions
+from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer
 from rlmm_daemon.daemon.cleaner.peers import NoPeers, PresentPeers
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof
 from rlmm_daemon.daemon.cluster_view import ClusterFacts, ClusterView
 from rlmm_daemon.daemon.copier import Copier
-from rlmm_daemon.daemon.copy_job import CopyOptions
 from rlmm_daemon.daemon.crash_guard import CrashGuard
 from rlmm_daemon.daemon.facts import StorageView
 from rlmm_daemon.daemon.fetcher import Fetcher
-from rlmm_daemon.daemon.fleet import FleetOptions
 from rlmm_daemon.daemon.gauges import Gauges
-from rlmm_daemon.daemon.limits import ServerOptions
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.mending import LogRepair
+from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.operator import Operator, storage_kind
 from rlmm_daemon.daemon.presence import LEASE_SECONDS, PresenceFacts, PresenceFile
-from rlmm_daemon.daemon.read_ahead import ReadOptions
-from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
+from rlmm_daemon.daemon.read_caches import ReadCaches
 from rlmm_daemon.daemon.recorded_log import RecordedLog
-from rlmm_daemon.daemon.rights import Grant, RightsTable
 from rlmm_daemon.daemon.runtime import Runtime, Stopping, execute
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
-from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.daemon.systemd import Notifier
 from rlmm_daemon.domain.errors import ConfigError, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
-from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.observability import logging
-from rlmm_daemon.observability.metrics import LogMetrics, Metrics
-from rlmm_daemon.ports.cluster import Cluster
+from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.event_log import EventLog
-from rlmm_daemon.ports.storage import RemoteStorage
-
-if TYPE_CHECKING:
-    from rlmm_daemon.adapters.event_log.kafka import KafkaLog
-    from rlmm_daemon.adapters.storage.s3 import Rates, S3Options, S3Storage, StaticKeys
+from rlmm_daemon.wiring import adapters
+from rlmm_daemon.wiring.options import (
+    cleaner_options_of,
+    copy_options_of,
+    manager_options_of,
+    observer_options_of,
+    read_cache_options_of,
+    server_options_of,
+)
 
 logger = structlog.get_logger(__name__)
 
@@ -115,14 +90,6 @@ async def _serve(config: Config, reload: Callable[[], Config]) -> None:
         daemon.disk.close()
 
 
-@dataclass(slots=True)
-class _Storage:
-    """What stands behind the storage methods."""
-
-    backend: RemoteStorage
-    bucket: Bucket
-
-
 class Daemon:
     """All rooms of one process, put together from one configuration."""
 
@@ -142,7 +109,7 @@ class Daemon:
             watchdog_lag_seconds_max=config.daemon.watchdog_lag_ms_max / 1000,
             guard=self._guard,
         )
-        self._storage = storage_of(config, self._rng)
+        self._storage = adapters.storage_of(config, self._rng)
         self._storage_error: LastError | None = None
         self._presence: PresenceFile | None = None
 
@@ -150,7 +117,7 @@ class Daemon:
         """Run until a stop was ordered and drained, or until something failed."""
         async with asyncio.TaskGroup() as writes:
             # The log's own tasks outlive every room, so that `close` can finish them.
-            log = event_log_of(
+            log = adapters.event_log_of(
                 self._config,
                 self.disk,
                 self._clock,
@@ -171,26 +138,12 @@ class Daemon:
                     await self._storage.backend.close()
 
     def _manager(self, log: EventLog) -> Manager:
-        readiness, snapshots = self._config.readiness, self._config.snapshots
         return Manager(
             log=log,
             disk=self.disk,
             clock=self._clock,
             rng=self._rng,
-            options=ManagerOptions(
-                state_dir=self._config.daemon.state_dir,
-                fleet=FleetOptions(
-                    freshness=Freshness(
-                        stale_after_seconds=readiness.stale_after_seconds,
-                        strict_after_seconds=readiness.strict_stale_after_seconds,
-                    ),
-                    delivery_timeout_seconds=delivery_seconds_of(self._config),
-                ),
-                snapshots=SnapshotOptions(
-                    after_events=snapshots.every_events, after_seconds=snapshots.every_seconds
-                ),
-                snapshots_kept=snapshots.keep,
-            ),
+            options=manager_options_of(self._config),
             bucket=None
             if self._storage is None
             else RecordedLog(
@@ -208,7 +161,10 @@ class Daemon:
         config, runtime = self._config, self._runtime
         bucket = self._storage.bucket if self._storage else None
         view = self._cluster_view(manager)
-        kafka, s3 = kafka_log_of(config, manager.log), _s3_of(config, self._storage)
+        kafka, s3 = (
+            adapters.kafka_log_of(config, manager.log),
+            adapters.s3_of(config, self._storage),
+        )
         copier = Copier(
             bucket,
             manager,
@@ -239,7 +195,7 @@ class Daemon:
             storage=lambda: StorageView(
                 kind=storage_kind(config), error=self._storage_trouble(view)
             ),
-            repair=_repair_of(manager.log),
+            repair=adapters.repair_of(manager.log),
             cleaner=cleaner,
         )
         server = Server(
@@ -265,7 +221,7 @@ class Daemon:
             log_facts=log_facts,
             traffic=s3.traffic if s3 else None,
             cleaner=cleaner,
-            writable=lambda: not isinstance(manager.log, EmbeddedLog) or manager.log.writable,
+            writable=lambda: adapters.is_writable(manager.log),
             buffered=server.buffered_bytes,
         )
         await _name_known_cluster(server, manager)
@@ -307,15 +263,15 @@ class Daemon:
                 manager.fleet.follow_set.discover(facts.tiered.replicated)
 
         view = ClusterView(
-            cluster_of(self._config, manager.log),
+            adapters.cluster_of(self._config, manager.log),
             self._clock,
             self._rng,
             broker_id=self._config.daemon.broker_id,
             discovers=discovers,
-            private_storage=_is_private(self._config),
+            private_storage=adapters.is_private(self._config),
             on_answer=answered,
         )
-        if (kafka := kafka_log_of(self._config, manager.log)) is not None:
+        if (kafka := adapters.kafka_log_of(self._config, manager.log)) is not None:
             kafka.directory.on_change.append(view.refresh)
         return view
 
@@ -402,7 +358,7 @@ class Daemon:
             return LastError(message=trouble, at_ms=self._clock.now_ms())
         return None if self._presence is None else self._presence.trouble
 
-    async def _keep_storage(self, storage: _Storage, manager: Manager) -> None:
+    async def _keep_storage(self, storage: adapters.Storage, manager: Manager) -> None:
         """Settle the marker once the log is known, then keep the presence file fresh."""
         while (identity := manager.fleet.identity) is None:
             await manager.fleet.changed.wait()
@@ -434,25 +390,14 @@ class Daemon:
 
     async def _reloaded(self) -> None:
         fresh = self._reload()
-        backend = _s3_of(self._config, self._storage)
+        backend = adapters.s3_of(self._config, self._storage)
         if backend is not None and isinstance(fresh.storage, S3StorageConfig):
             await backend.reload_credentials()  # first: where it fails, the old settings stay
-            backend.set_rates(_rates_of(fresh.storage))
+            backend.set_rates(adapters.rates_of(fresh.storage))
         logging.set_level(fresh.log.level)
         for key in differences(self._config, fresh):
             if key not in _RELOADED:
                 logger.warning("this key changes at the next start only", key=key)
-
-
-def _repair_of(log: EventLog) -> LogRepair | None:
-    """Return how the log's files are mended; None where they are the brokers'."""
-    if not isinstance(log, EmbeddedLog):
-        return None
-
-    async def mend(partition: MetadataPartition, records: Collection[bytes]) -> Mapping[str, Any]:
-        return asdict(await repair(log, partition, records))
-
-    return mend
 
 
 async def _name_known_cluster(server: Server, manager: Manager) -> None:
@@ -508,278 +453,6 @@ async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
             before = now
             presence.changed()
         await asyncio.sleep(_LOOK_SECONDS)
-
-
-def event_log_of(
-    config: Config,
-    disk: LocalDisk,
-    clock: SystemClock,
-    rng: random.Random,
-    spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
-    *,
-    metrics: LogMetrics | None = None,
-) -> EventLog:
-    """Return the configured event log, closed."""
-    chosen = config.event_log
-    if isinstance(chosen, KafkaLogConfig):
-        from rlmm_daemon.adapters.event_log.kafka import KafkaLog
-        from rlmm_daemon.adapters.kafka_connection.security import load_security
-
-        security = chosen.kafka.security
-        return KafkaLog(
-            chosen.kafka,
-            clock=clock,
-            luck=rng,
-            spawn=spawn,
-            load_security=lambda: load_security(security),
-        )
-    return EmbeddedLog(
-        disk=disk,
-        clock=clock,
-        spawn=spawn,
-        luck=rng,
-        directory=config.event_log_directory,
-        partition_count=chosen.partition_count,
-        cluster_id=config.daemon.cluster_id,
-        options=EmbeddedOptions(segment_bytes=chosen.segment_bytes),
-        on_sync=None if metrics is None else metrics.synced,
-    )
-
-
-def kafka_log_of(config: Config, log: EventLog) -> "KafkaLog | None":
-    """Return the event log as Kafka's; None where another one is configured."""
-    if not isinstance(config.event_log, KafkaLogConfig):
-        return None
-    from rlmm_daemon.adapters.event_log.kafka import KafkaLog
-
-    assert isinstance(log, KafkaLog), "the log is the configured one"
-    return log
-
-
-def cluster_of(config: Config, log: EventLog) -> Cluster:
-    """Return the cluster of the log's brokers; an embedded log's is the one broker."""
-    if isinstance(config.event_log, KafkaLogConfig):
-        from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
-
-        kafka = kafka_log_of(config, log)
-        assert kafka is not None, "the log is the configured one"
-        return KafkaCluster(
-            kafka.client,
-            config.event_log.kafka.topic,
-            lambda: kafka.identity.topic_id if kafka.identity else None,
-        )
-    return FixedCluster(
-        cluster_id=config.daemon.cluster_id or "",
-        broker_id=config.daemon.broker_id,
-        partition_count=lambda: log.identity.partition_count if log.identity else 0,
-    )
-
-
-def _is_private(config: Config) -> bool:
-    """Return whether only this broker sees the storage, in what may be a cluster of several."""
-    several = isinstance(config.event_log, KafkaLogConfig)
-    return several and isinstance(config.storage, LocalStorageConfig) and not config.storage.shared
-
-
-def storage_of(
-    config: Config, rng: random.Random, *, owner: str | None = None, reads_only: bool = False
-) -> _Storage | None:
-    """Return the configured storage, closed; None for metadata only.
-
-    `open` sweeps what an earlier run of the daemon left: whoever is not the daemon, and may run
-    beside it, says another `owner`, or that it `reads_only` and has nothing made or swept.
-    """
-    sweeps = owner is None and not reads_only
-    owner = owner or str(config.daemon.broker_id)
-    match config.storage:
-        case NoStorage():
-            return None
-        case LocalStorageConfig(directory=directory, prefix=prefix):
-            backend = LocalStorage(
-                directory,
-                owner=owner,
-                threads_max=config.copy.parallelism + 2,
-                reads_only=reads_only,
-            )
-            return _Storage(backend, Bucket(backend, layout=Layout(prefix), rng=rng))
-        case S3StorageConfig() as s3:
-            from rlmm_daemon.adapters.storage.s3 import S3Storage
-
-            options = s3_options_of(config, s3)
-            remote = S3Storage(options, owner=owner, rng=rng, sweeps=sweeps)
-            return _Storage(remote, Bucket(remote, layout=Layout(s3.prefix), rng=rng))
-        case _:
-            assert_never(config.storage)
-
-
-def _s3_of(config: Config, storage: _Storage | None) -> "S3Storage | None":
-    """Return the storage as S3's; None where another one is configured, or none."""
-    if storage is None or not isinstance(config.storage, S3StorageConfig):
-        return None
-    from rlmm_daemon.adapters.storage.s3 import S3Storage
-
-    assert isinstance(storage.backend, S3Storage), "the storage is the configured one"
-    return storage.backend
-
-
-def s3_options_of(config: Config, s3: S3StorageConfig) -> "S3Options":
-    """Return the S3 adapter's options; the keys are read when they are needed."""
-    from rlmm_daemon.adapters.storage.s3 import S3Options
-
-    return S3Options(
-        bucket=s3.bucket,
-        region=s3.region,
-        endpoint=s3.endpoint,
-        transport=s3.transport,
-        addressing=s3.addressing,
-        ca_file=s3.ca_file,
-        proxy=s3.proxy,
-        static_keys=s3_static_keys_of(s3),
-        multipart_threshold_bytes=s3.multipart_threshold_bytes,
-        part_size_bytes=s3.part_size_bytes,
-        parts_in_flight_max=s3.parts_in_flight_max,
-        connect_timeout=s3.connect_timeout_ms / 1000,
-        read_timeout=s3.read_timeout_ms / 1000,
-        call_timeout=s3.call_timeout_ms / 1000,
-        idle_timeout=s3.idle_timeout_ms / 1000,
-        attempts_max=s3.attempts_max,
-        writes_max=s3.writes_in_flight_max,
-        reads_max=s3.reads_in_flight_max,
-        sse=s3.sse,
-        sse_kms_key_id=s3.sse_kms_key,
-        expected_bucket_owner=s3.expected_bucket_owner,
-        storage_class=s3.storage_class,
-        tags={name: value for name, _, value in (tag.partition("=") for tag in s3.tags)},
-        rates=_rates_of(s3),
-        copy_deadline=float(config.copy.deadline_seconds),
-        prefix=s3.prefix,
-    )
-
-
-def s3_static_keys_of(s3: S3StorageConfig) -> "Callable[[], StaticKeys] | None":
-    """Return what reads the configured keys, or None where the SDK's chain finds them."""
-    has_keys = s3.access_key_id_file is not None or s3.access_key_id_env is not None
-    return functools.partial(_static_keys, s3) if has_keys else None
-
-
-def _rates_of(s3: S3StorageConfig) -> "Rates":
-    from rlmm_daemon.adapters.storage.s3 import Rates
-
-    return Rates(
-        copy_bytes_per_second=s3.copy_bytes_per_second_max,
-        fetch_bytes_per_second=s3.fetch_bytes_per_second_max,
-    )
-
-
-def _static_keys(s3: S3StorageConfig) -> "StaticKeys":
-    from rlmm_daemon.adapters.storage.s3 import StaticKeys
-
-    def read(name: str) -> Secret | None:
-        return read_secret(
-            f"storage.{name}",
-            file=getattr(s3, f"{name}_file"),
-            env=getattr(s3, f"{name}_env"),
-            environ=os.environ,
-        )
-
-    key, secret = read("access_key_id"), read("secret_access_key")
-    if key is None or secret is None:
-        raise ConfigError("storage.access_key_id_* and storage.secret_access_key_* go together")
-    return StaticKeys(
-        access_key_id=key, secret_access_key=secret, session_token=read("session_token")
-    )
-
-
-def read_cache_options_of(config: Config) -> ReadCacheOptions:
-    """Return the sizes of the read path."""
-    read = config.read
-    return ReadCacheOptions(
-        reads=ReadOptions(
-            chunk_bytes=read.chunk_bytes,
-            ahead_chunks_max=read.read_ahead_chunks_max,
-            buffered_bytes_max=read.buffered_bytes_max,
-            idle_seconds=read.idle_seconds,
-            silence_seconds=read.idle_seconds,
-        ),
-        chunks=ChunkCacheOptions(
-            directory=config.cache_directory,
-            bytes_max=read.cache_bytes,
-            chunk_bytes=read.chunk_bytes,
-            free_bytes_min=read.cache_free_bytes_min,
-        ),
-        index_bytes_max=read.index_cache_bytes,
-    )
-
-
-def copy_options_of(config: Config) -> CopyOptions:
-    """Return the copier's limits."""
-    copy = config.copy
-    return CopyOptions(
-        parallel_max=copy.parallelism,
-        waiting_max=copy.waiting_max,
-        deadline_seconds=copy.deadline_seconds,
-        progress_floor_bytes_per_second=copy.progress_bytes_per_second_min,
-        progress_window_seconds=copy.progress_window_seconds,
-        check_segments=copy.check_segment,
-    )
-
-
-def delivery_seconds_of(config: Config) -> float:
-    """Return after how long a record whose fate is not known is given up."""
-    if isinstance(config.event_log, KafkaLogConfig):
-        return config.event_log.kafka.producer.delivery_timeout_ms / 1000
-    return FleetOptions().delivery_timeout_seconds
-
-
-def cleaner_options_of(config: Config) -> CleanerOptions:
-    """Return the cleaner's bounds. Nobody else reads an embedded log."""
-    cleaner = config.cleaner
-    return CleanerOptions(
-        interval_seconds=cleaner.interval_seconds,
-        parallelism=cleaner.parallelism,
-        segments_per_second_max=cleaner.segments_per_second_max,
-        stuck_delete_seconds=cleaner.stuck_delete_seconds,
-        copy_deadline_seconds=config.copy.deadline_seconds,
-        delivery_timeout_seconds=delivery_seconds_of(config),
-        jvm_peers=cleaner.jvm_peers and isinstance(config.event_log, KafkaLogConfig),
-    )
-
-
-def observer_options_of(config: Config) -> ObserverOptions:
-    """Return when the cluster is looked at, and after how long a topic is marked."""
-    observe = config.cleaner.observe
-    return ObserverOptions(
-        interval_seconds=observe.interval_seconds,
-        bounds=ObservationOptions(grace_ms=1000 * observe.grace_seconds),
-    )
-
-
-def server_options_of(config: Config) -> ServerOptions:
-    """Return the socket's limits and rights."""
-    socket, rights = config.socket, config.socket.rights
-
-    def grant(peers: Any) -> Grant:
-        return Grant(uids=frozenset(peers.uids), gids=frozenset(peers.gids))
-
-    return ServerOptions(
-        path=socket.path,
-        mode=int(socket.mode, 8),
-        rights=RightsTable(
-            read=grant(rights.read), write=grant(rights.write), admin=grant(rights.admin)
-        ),
-        connections_max=socket.connections_max,
-        requests_per_connection_max=socket.requests_per_connection_max,
-        requests_max=socket.requests_max,
-        frame_bytes_max=socket.frame_bytes_max,
-        buffered_bytes_max=socket.buffered_bytes_max,
-        slow_reader_seconds=socket.slow_reader_timeout_ms / 1000,
-        unfinished_bytes_max=socket.unfinished_bytes_max,
-        hello_seconds=socket.hello_timeout_ms / 1000,
-        request_seconds=socket.request_timeout_ms / 1000,
-        job_seconds=config.copy.deadline_seconds * 2,
-        held_reads_max=config.readiness.held_reads_max,
-        not_ready_hold_seconds=config.readiness.not_ready_hold_ms / 1000,
-    )
 
 
 def presence_of(manager: Manager) -> PresenceFacts:

@@ -1,0 +1,243 @@
+"""Which adapter stands behind which port, as configured.
+
+Those that bring a library of their own are imported when they are chosen: a start would wait for
+the SDK of S3 and for Kafka's client longer than for everything else, also where neither is used.
+"""
+
+import asyncio
+import functools
+import os
+import random
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, assert_never
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.cluster.fixed import FixedCluster
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.adapters.event_log.embedded.repair import repair
+from rlmm_daemon.adapters.storage.local import LocalStorage
+from rlmm_daemon.config import Config, NoStorage, read_secret
+from rlmm_daemon.config import KafkaLog as KafkaLogConfig
+from rlmm_daemon.config import LocalStorage as LocalStorageConfig
+from rlmm_daemon.config import S3Storage as S3StorageConfig
+from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.mending import LogRepair
+from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.secret import Secret
+from rlmm_daemon.observability.metrics import LogMetrics
+from rlmm_daemon.ports.cluster import Cluster
+from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.ports.storage import RemoteStorage
+
+if TYPE_CHECKING:
+    from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+    from rlmm_daemon.adapters.storage.s3 import Rates, S3Options, S3Storage, StaticKeys
+
+
+def event_log_of(
+    config: Config,
+    disk: LocalDisk,
+    clock: SystemClock,
+    rng: random.Random,
+    spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+    *,
+    metrics: LogMetrics | None = None,
+) -> EventLog:
+    """Return the configured event log, closed."""
+    chosen = config.event_log
+    if isinstance(chosen, KafkaLogConfig):
+        from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+        from rlmm_daemon.adapters.kafka_connection.security import load_security
+
+        security = chosen.kafka.security
+        return KafkaLog(
+            chosen.kafka,
+            clock=clock,
+            luck=rng,
+            spawn=spawn,
+            load_security=lambda: load_security(security),
+        )
+    return EmbeddedLog(
+        disk=disk,
+        clock=clock,
+        spawn=spawn,
+        luck=rng,
+        directory=config.event_log_directory,
+        partition_count=chosen.partition_count,
+        cluster_id=config.daemon.cluster_id,
+        options=EmbeddedOptions(segment_bytes=chosen.segment_bytes),
+        on_sync=None if metrics is None else metrics.synced,
+    )
+
+
+def kafka_log_of(config: Config, log: EventLog) -> "KafkaLog | None":
+    """Return the event log as Kafka's; None where another one is configured."""
+    if not isinstance(config.event_log, KafkaLogConfig):
+        return None
+    from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+
+    assert isinstance(log, KafkaLog), "the log is the configured one"
+    return log
+
+
+def is_writable(log: EventLog) -> bool:
+    """Return whether the log's files take more, as far as is known; brokers are asked instead."""
+    return not isinstance(log, EmbeddedLog) or log.writable
+
+
+def repair_of(log: EventLog) -> LogRepair | None:
+    """Return how the log's files are mended; None where they are the brokers'."""
+    if not isinstance(log, EmbeddedLog):
+        return None
+
+    async def mend(partition: MetadataPartition, records: Collection[bytes]) -> Mapping[str, Any]:
+        return asdict(await repair(log, partition, records))
+
+    return mend
+
+
+def cluster_of(config: Config, log: EventLog) -> Cluster:
+    """Return the cluster of the log's brokers; an embedded log's is the one broker."""
+    if isinstance(config.event_log, KafkaLogConfig):
+        from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
+
+        kafka = kafka_log_of(config, log)
+        assert kafka is not None, "the log is the configured one"
+        return KafkaCluster(
+            kafka.client,
+            config.event_log.kafka.topic,
+            lambda: kafka.identity.topic_id if kafka.identity else None,
+        )
+    return FixedCluster(
+        cluster_id=config.daemon.cluster_id or "",
+        broker_id=config.daemon.broker_id,
+        partition_count=lambda: log.identity.partition_count if log.identity else 0,
+    )
+
+
+@dataclass(slots=True)
+class Storage:
+    """What stands behind the storage methods."""
+
+    backend: RemoteStorage
+    bucket: Bucket
+
+
+def storage_of(
+    config: Config, rng: random.Random, *, owner: str | None = None, reads_only: bool = False
+) -> Storage | None:
+    """Return the configured storage, closed; None for metadata only.
+
+    `open` sweeps what an earlier run of the daemon left: whoever is not the daemon, and may run
+    beside it, says another `owner`, or that it `reads_only` and has nothing made or swept.
+    """
+    sweeps = owner is None and not reads_only
+    owner = owner or str(config.daemon.broker_id)
+    match config.storage:
+        case NoStorage():
+            return None
+        case LocalStorageConfig(directory=directory, prefix=prefix):
+            backend = LocalStorage(
+                directory,
+                owner=owner,
+                threads_max=config.copy.parallelism + 2,
+                reads_only=reads_only,
+            )
+            return Storage(backend, Bucket(backend, layout=Layout(prefix), rng=rng))
+        case S3StorageConfig() as s3:
+            from rlmm_daemon.adapters.storage.s3 import S3Storage
+
+            options = s3_options_of(config, s3)
+            remote = S3Storage(options, owner=owner, rng=rng, sweeps=sweeps)
+            return Storage(remote, Bucket(remote, layout=Layout(s3.prefix), rng=rng))
+        case _:
+            assert_never(config.storage)
+
+
+def is_private(config: Config) -> bool:
+    """Return whether only this broker sees the storage, in what may be a cluster of several."""
+    several = isinstance(config.event_log, KafkaLogConfig)
+    return several and isinstance(config.storage, LocalStorageConfig) and not config.storage.shared
+
+
+def s3_of(config: Config, storage: Storage | None) -> "S3Storage | None":
+    """Return the storage as S3's; None where another one is configured, or none."""
+    if storage is None or not isinstance(config.storage, S3StorageConfig):
+        return None
+    from rlmm_daemon.adapters.storage.s3 import S3Storage
+
+    assert isinstance(storage.backend, S3Storage), "the storage is the configured one"
+    return storage.backend
+
+
+def s3_options_of(config: Config, s3: S3StorageConfig) -> "S3Options":
+    """Return the S3 adapter's options; the keys are read when they are needed."""
+    from rlmm_daemon.adapters.storage.s3 import S3Options
+
+    return S3Options(
+        bucket=s3.bucket,
+        region=s3.region,
+        endpoint=s3.endpoint,
+        transport=s3.transport,
+        addressing=s3.addressing,
+        ca_file=s3.ca_file,
+        proxy=s3.proxy,
+        static_keys=s3_static_keys_of(s3),
+        multipart_threshold_bytes=s3.multipart_threshold_bytes,
+        part_size_bytes=s3.part_size_bytes,
+        parts_in_flight_max=s3.parts_in_flight_max,
+        connect_timeout=s3.connect_timeout_ms / 1000,
+        read_timeout=s3.read_timeout_ms / 1000,
+        call_timeout=s3.call_timeout_ms / 1000,
+        idle_timeout=s3.idle_timeout_ms / 1000,
+        attempts_max=s3.attempts_max,
+        writes_max=s3.writes_in_flight_max,
+        reads_max=s3.reads_in_flight_max,
+        sse=s3.sse,
+        sse_kms_key_id=s3.sse_kms_key,
+        expected_bucket_owner=s3.expected_bucket_owner,
+        storage_class=s3.storage_class,
+        tags={name: value for name, _, value in (tag.partition("=") for tag in s3.tags)},
+        rates=rates_of(s3),
+        copy_deadline=float(config.copy.deadline_seconds),
+        prefix=s3.prefix,
+    )
+
+
+def s3_static_keys_of(s3: S3StorageConfig) -> "Callable[[], StaticKeys] | None":
+    """Return what reads the configured keys, or None where the SDK's chain finds them."""
+    has_keys = s3.access_key_id_file is not None or s3.access_key_id_env is not None
+    return functools.partial(_static_keys, s3) if has_keys else None
+
+
+def _static_keys(s3: S3StorageConfig) -> "StaticKeys":
+    from rlmm_daemon.adapters.storage.s3 import StaticKeys
+
+    def read(name: str) -> Secret | None:
+        return read_secret(
+            f"storage.{name}",
+            file=getattr(s3, f"{name}_file"),
+            env=getattr(s3, f"{name}_env"),
+            environ=os.environ,
+        )
+
+    key, secret = read("access_key_id"), read("secret_access_key")
+    if key is None or secret is None:
+        raise ConfigError("storage.access_key_id_* and storage.secret_access_key_* go together")
+    return StaticKeys(
+        access_key_id=key, secret_access_key=secret, session_token=read("session_token")
+    )
+
+
+def rates_of(s3: S3StorageConfig) -> "Rates":
+    """Return the bounds of copies and fetches, which a reload may change."""
+    from rlmm_daemon.adapters.storage.s3 import Rates
+
+    return Rates(
+        copy_bytes_per_second=s3.copy_bytes_per_second_max,
+        fetch_bytes_per_second=s3.fetch_bytes_per_second_max,
+    )

@@ -1,0 +1,130 @@
+"""What the configuration's keys mean to each room: its options."""
+
+from typing import Any
+
+from rlmm_daemon.config import Config
+from rlmm_daemon.config import KafkaLog as KafkaLogConfig
+from rlmm_daemon.core.disposal.observation import ObservationOptions
+from rlmm_daemon.core.readiness import Freshness
+from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
+from rlmm_daemon.daemon.cleaner.observer import ObserverOptions
+from rlmm_daemon.daemon.cleaner.options import CleanerOptions
+from rlmm_daemon.daemon.copy_job import CopyOptions
+from rlmm_daemon.daemon.fleet import FleetOptions
+from rlmm_daemon.daemon.limits import ServerOptions
+from rlmm_daemon.daemon.manager import ManagerOptions
+from rlmm_daemon.daemon.read_ahead import ReadOptions
+from rlmm_daemon.daemon.read_caches import ReadCacheOptions
+from rlmm_daemon.daemon.rights import Grant, RightsTable
+from rlmm_daemon.daemon.snapshotter import SnapshotOptions
+
+
+def manager_options_of(config: Config) -> ManagerOptions:
+    """Return when a fold is stale, when a snapshot is due and what is kept of them."""
+    readiness, snapshots = config.readiness, config.snapshots
+    return ManagerOptions(
+        state_dir=config.daemon.state_dir,
+        fleet=FleetOptions(
+            freshness=Freshness(
+                stale_after_seconds=readiness.stale_after_seconds,
+                strict_after_seconds=readiness.strict_stale_after_seconds,
+            ),
+            delivery_timeout_seconds=delivery_seconds_of(config),
+        ),
+        snapshots=SnapshotOptions(
+            after_events=snapshots.every_events, after_seconds=snapshots.every_seconds
+        ),
+        snapshots_kept=snapshots.keep,
+    )
+
+
+def server_options_of(config: Config) -> ServerOptions:
+    """Return the socket's limits and rights."""
+    socket, rights = config.socket, config.socket.rights
+
+    def grant(peers: Any) -> Grant:
+        return Grant(uids=frozenset(peers.uids), gids=frozenset(peers.gids))
+
+    return ServerOptions(
+        path=socket.path,
+        mode=int(socket.mode, 8),
+        rights=RightsTable(
+            read=grant(rights.read), write=grant(rights.write), admin=grant(rights.admin)
+        ),
+        connections_max=socket.connections_max,
+        requests_per_connection_max=socket.requests_per_connection_max,
+        requests_max=socket.requests_max,
+        frame_bytes_max=socket.frame_bytes_max,
+        buffered_bytes_max=socket.buffered_bytes_max,
+        slow_reader_seconds=socket.slow_reader_timeout_ms / 1000,
+        unfinished_bytes_max=socket.unfinished_bytes_max,
+        hello_seconds=socket.hello_timeout_ms / 1000,
+        request_seconds=socket.request_timeout_ms / 1000,
+        job_seconds=config.copy.deadline_seconds * 2,
+        held_reads_max=config.readiness.held_reads_max,
+        not_ready_hold_seconds=config.readiness.not_ready_hold_ms / 1000,
+    )
+
+
+def copy_options_of(config: Config) -> CopyOptions:
+    """Return the copier's limits."""
+    copy = config.copy
+    return CopyOptions(
+        parallel_max=copy.parallelism,
+        waiting_max=copy.waiting_max,
+        deadline_seconds=copy.deadline_seconds,
+        progress_floor_bytes_per_second=copy.progress_bytes_per_second_min,
+        progress_window_seconds=copy.progress_window_seconds,
+        check_segments=copy.check_segment,
+    )
+
+
+def read_cache_options_of(config: Config) -> ReadCacheOptions:
+    """Return the sizes of the read path."""
+    read = config.read
+    return ReadCacheOptions(
+        reads=ReadOptions(
+            chunk_bytes=read.chunk_bytes,
+            ahead_chunks_max=read.read_ahead_chunks_max,
+            buffered_bytes_max=read.buffered_bytes_max,
+            idle_seconds=read.idle_seconds,
+            silence_seconds=read.idle_seconds,
+        ),
+        chunks=ChunkCacheOptions(
+            directory=config.cache_directory,
+            bytes_max=read.cache_bytes,
+            chunk_bytes=read.chunk_bytes,
+            free_bytes_min=read.cache_free_bytes_min,
+        ),
+        index_bytes_max=read.index_cache_bytes,
+    )
+
+
+def delivery_seconds_of(config: Config) -> float:
+    """Return after how long a record whose fate is not known is given up."""
+    if isinstance(config.event_log, KafkaLogConfig):
+        return config.event_log.kafka.producer.delivery_timeout_ms / 1000
+    return FleetOptions().delivery_timeout_seconds
+
+
+def cleaner_options_of(config: Config) -> CleanerOptions:
+    """Return the cleaner's bounds. Nobody else reads an embedded log."""
+    cleaner = config.cleaner
+    return CleanerOptions(
+        interval_seconds=cleaner.interval_seconds,
+        parallelism=cleaner.parallelism,
+        segments_per_second_max=cleaner.segments_per_second_max,
+        stuck_delete_seconds=cleaner.stuck_delete_seconds,
+        copy_deadline_seconds=config.copy.deadline_seconds,
+        delivery_timeout_seconds=delivery_seconds_of(config),
+        jvm_peers=cleaner.jvm_peers and isinstance(config.event_log, KafkaLogConfig),
+    )
+
+
+def observer_options_of(config: Config) -> ObserverOptions:
+    """Return when the cluster is looked at, and after how long a topic is marked."""
+    observe = config.cleaner.observe
+    return ObserverOptions(
+        interval_seconds=observe.interval_seconds,
+        bounds=ObservationOptions(grace_ms=1000 * observe.grace_seconds),
+    )
