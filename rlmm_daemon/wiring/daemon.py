@@ -11,15 +11,11 @@ import structlog
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.codec.marker import PresencePartition
-from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, differences
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
-from rlmm_daemon.core.facts import LastError
-from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.daemon.admin import AdminServer, Ready
-from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer
 from rlmm_daemon.daemon.cleaner.peers import NoPeers, PresentPeers
@@ -32,15 +28,15 @@ from rlmm_daemon.daemon.fetcher import Fetcher
 from rlmm_daemon.daemon.gauges import Gauges
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.operator import Operator, storage_kind
-from rlmm_daemon.daemon.presence import LEASE_SECONDS, PresenceFacts, PresenceFile
 from rlmm_daemon.daemon.read_caches import ReadCaches
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.runtime import Runtime, Stopping, execute
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
+from rlmm_daemon.daemon.storage_keeper import StorageKeeper
 from rlmm_daemon.daemon.systemd import Notifier
-from rlmm_daemon.domain.errors import ConfigError, RlmmError
-from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
+from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.event_log import EventLog
@@ -69,12 +65,10 @@ _RELOADED = frozenset(
         "storage.fetch_bytes_per_second_max",
     }
 )
-_LOOK_SECONDS = 0.5
 #: What the admin port waits for the log.
 _OPEN_SECONDS = 1.0
 #: And then for a broker's first words. A time: no condition says whether one is about to connect.
 _FIRST_WORDS_SECONDS = 0.2
-_LAST_WORDS_SECONDS = 2.0
 
 
 def run(config: Config, *, reload: Callable[[], Config]) -> int:
@@ -110,8 +104,6 @@ class Daemon:
             guard=self._guard,
         )
         self._storage = adapters.storage_of(config, self._rng)
-        self._storage_error: LastError | None = None
-        self._presence: PresenceFile | None = None
 
     async def serve(self) -> None:
         """Run until a stop was ordered and drained, or until something failed."""
@@ -183,6 +175,7 @@ class Daemon:
             else None
         )
         cleaner = self._cleaner(manager, copier, view)
+        keeper = self._storage_keeper(manager, view)
         log_facts = kafka.facts if kafka else None
         operator = Operator(
             manager,
@@ -193,7 +186,7 @@ class Daemon:
             guard=self._guard,
             version=__version__,
             storage=lambda: StorageView(
-                kind=storage_kind(config), error=self._storage_trouble(view)
+                kind=storage_kind(config), error=keeper.trouble() if keeper else None
             ),
             repair=adapters.repair_of(manager.log),
             cleaner=cleaner,
@@ -241,8 +234,8 @@ class Daemon:
             runtime.spawn("cluster.view", _keep_view(view, manager))
             if kafka is not None:
                 runtime.spawn("cluster.settings", kafka.watch_settings())
-            if self._storage is not None:
-                runtime.spawn("storage", self._keep_storage(self._storage, manager))
+            if keeper is not None:
+                runtime.spawn("storage", keeper.run())
             if cleaner is not None:
                 runtime.spawn("cleaner", cleaner.run())
                 if cleaner.observer is not None:
@@ -318,6 +311,20 @@ class Daemon:
             )
         return cleaner
 
+    def _storage_keeper(self, manager: Manager, view: ClusterView) -> StorageKeeper | None:
+        if self._storage is None:
+            return None
+        return StorageKeeper(
+            self._storage.backend,
+            self._storage.bucket,
+            manager,
+            self._runtime,
+            broker_id=self._config.daemon.broker_id,
+            cluster_id=self._config.daemon.cluster_id,
+            copy_deadline_seconds=self._config.copy.deadline_seconds,
+            trouble_by_cluster=view.storage_trouble,
+        )
+
     def _read_caches(self, manager: Manager, jobs: asyncio.TaskGroup) -> ReadCaches | None:
         """Return what remote reads need; local files are sent as they are."""
         if not isinstance(self._config.storage, S3StorageConfig):
@@ -349,44 +356,6 @@ class Daemon:
         self._runtime.on_drain("requests", finish)
         self._runtime.on_drain("snapshots", manager.drain)
         self._runtime.on_drain("socket", stop_server)
-
-    def _storage_trouble(self, view: ClusterView) -> LastError | None:
-        """Return what is wrong with the remote storage: refused, a broker's own, or away."""
-        if self._storage_error is not None:
-            return self._storage_error
-        if (trouble := view.storage_trouble()) is not None:
-            return LastError(message=trouble, at_ms=self._clock.now_ms())
-        return None if self._presence is None else self._presence.trouble
-
-    async def _keep_storage(self, storage: adapters.Storage, manager: Manager) -> None:
-        """Settle the marker once the log is known, then keep the presence file fresh."""
-        while (identity := manager.fleet.identity) is None:
-            await manager.fleet.changed.wait()
-        cluster_id = identity.cluster_id or self._config.daemon.cluster_id or ""
-        try:
-            await storage.bucket.open(
-                BucketIdentity(
-                    cluster_id=cluster_id,
-                    partition_count=identity.partition_count,
-                    metadata_topic_id=uuid_text(identity.topic_id),
-                )
-            )
-        except ConfigError as refusal:
-            # Metadata is served on; copies, fetches and deletes are refused with this reason.
-            logger.warning("remote storage refused", error=refusal.message)
-            self._storage_error = LastError(message=refusal.message, at_ms=self._clock.now_ms())
-            await asyncio.Event().wait()
-        presence = self._presence = PresenceFile(
-            storage.backend,
-            self._clock,
-            cluster_id=cluster_id,
-            broker_id=self._config.daemon.broker_id,
-            copy_deadline_seconds=self._config.copy.deadline_seconds,
-            facts=lambda: presence_of(manager),
-        )
-        self._runtime.on_drain("presence", lambda: _last_words(presence))
-        self._runtime.spawn("storage.presence", presence.run())
-        await _tell_of_changes(manager, presence)
 
     async def _reloaded(self) -> None:
         fresh = self._reload()
@@ -429,54 +398,6 @@ async def _keep_view(view: ClusterView, manager: Manager) -> None:
     """Ask the cluster for ever, once the log that says which cluster it is has opened."""
     await manager.until_open()
     await view.run()
-
-
-async def _last_words(presence: PresenceFile) -> None:
-    """Leave the presence file as of the end, unless the storage is away."""
-    try:
-        async with asyncio.timeout(_LAST_WORDS_SECONDS):
-            await presence.write()
-    except TimeoutError:
-        logger.warning("presence file not written at the end")
-
-
-async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
-    """Have the presence file rewritten soon after a state or the broker's manager changed."""
-    before: object = None
-    while True:
-        now = (
-            manager.assignment.incarnation_ms,
-            manager.assignment.has_manager,
-            {follower.partition: follower.state for follower in manager.followed()},
-        )
-        if now != before:
-            before = now
-            presence.changed()
-        await asyncio.sleep(_LOOK_SECONDS)
-
-
-def presence_of(manager: Manager) -> PresenceFacts:
-    """Return what the presence file says of the followed metadata partitions."""
-    identity = manager.fleet.identity
-    topic_id = uuid_text(identity.topic_id) if identity else ""
-    states = {follower.partition: follower.state for follower in manager.followed()}
-    unread = {partition: Position(0, -1) for partition in states}
-    positions = {**unread, **manager.fleet.furthest()}
-    return PresenceFacts(
-        incarnation=manager.assignment.incarnation_ms,
-        lease_end_ms=manager.clock.now_ms() + round(LEASE_SECONDS * 1000),
-        # Another manager never connects, and neither does ours before the broker runs.
-        metadata_manager="rlmm" if manager.assignment.has_manager else "foreign",
-        partitions={
-            partition: PresencePartition(
-                state=states.get(partition, PartitionState.UNASSIGNED).value,
-                topic_id=topic_id,
-                leader_epoch=position.leader_epoch,
-                next_offset=position.next_offset,
-            )
-            for partition, position in positions.items()
-        },
-    )
 
 
 async def _until_open(manager: Manager, bucket: Bucket | None) -> None:

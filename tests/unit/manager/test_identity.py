@@ -9,6 +9,7 @@ from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketLog
 from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.storage_keeper import presence_of
 from rlmm_daemon.domain.errors import (
     HistoryLost,
     InvalidArgument,
@@ -17,7 +18,6 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
-from rlmm_daemon.wiring import daemon
 from tests.unit.manager.events import TP, of, started, until, updated
 
 BROKER = Caller.BROKER
@@ -259,9 +259,9 @@ async def test_the_brokers_manager_is_called_foreign_unless_it_is_connected(rig)
     async with rig.manager() as manager:
         await ready(manager)
         manager.assignment.is_connected = connected.__contains__
-        assert daemon.presence_of(manager).metadata_manager == "foreign"
+        assert presence_of(manager).metadata_manager == "foreign"
         manager.hello_from_broker(7)
-        found = daemon.presence_of(manager)
+        found = presence_of(manager)
         assert (found.metadata_manager, found.incarnation) == ("rlmm", 7)
         connected.clear()
-        assert daemon.presence_of(manager).metadata_manager == "foreign"
+        assert presence_of(manager).metadata_manager == "foreign"
