@@ -505,8 +505,11 @@ class ChaosWorld(CleanWorld):
                     continue
                 self.put(self.updated(number, partition, S.DELETE_SEGMENT_FINISHED, broker_id=JVM))
             else:
-                # Before anybody marked it.
-                self.mark(partition, luck.randrange(1, 3), broker_id=JVM)
+                # Only before anybody marked it, where it is nonsense: behind a mark it would be
+                # the same lie, of all the partition's objects.
+                step = luck.randrange(1, 3)
+                if self.removal(partition) is None:
+                    self.mark(partition, step, broker_id=JVM)
 
     async def late_finishes(self) -> None:
         """A finish that was in flight when its broker died lands after all."""
