@@ -1,7 +1,7 @@
 """The remote log metadata manager: KIP-405's SPI over the followers' folds.
 
-Look-ups are plain calls that answer at once or raise; a write waits for its own apply. The gates
-of readiness bind a broker; an operator's request follows what it asks about on demand.
+Look-ups are plain calls that answer at once or raise; a write waits for its own apply. Whether
+one may be answered now is for the `gates` to say.
 """
 
 import asyncio
@@ -24,19 +24,14 @@ from rlmm_daemon.core.readiness import (
     PartitionState,
     Permit,
     Question,
-    not_ready,
-    not_sure,
-    permit,
 )
-from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.assignment import Assignment, from_file
-from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.fleet import BucketRecord, Fleet, FleetOptions
-from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.gates import Gates
 from rlmm_daemon.daemon.hooks import ManagerHooks
 from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore
@@ -50,10 +45,8 @@ from rlmm_daemon.domain.errors import (
     IllegalTransition,
     InvalidArgument,
     Malformed,
-    NotAssigned,
     NotLeader,
     NotReady,
-    RlmmError,
     TimedOut,
     UnsupportedProtocol,
 )
@@ -121,7 +114,7 @@ class Manager:
             clock,
             options.snapshots,
             self.hooks.tell_snapshot_written,
-            announced=lambda partition: self._follow_set().announced_in(partition),
+            announced=lambda partition: self.gates.follow_set().announced_in(partition),
             turns=self.turns,
         )
         self.fleet = Fleet(
@@ -138,6 +131,7 @@ class Manager:
             metrics=metrics,
         )
         self.assignment = Assignment(self._announced_changed)
+        self.gates = Gates(self.fleet, self.assignment, self.snapshotter)
         #: Announced partitions whose follower passed every gate: a hit needs no further question.
         #: Emptied whenever the announcement or the gate changes.
         self._serving: dict[TopicIdPartition, Follower] = {}
@@ -145,8 +139,6 @@ class Manager:
         #: A cleaner runs here: it alone says that a partition's removal began or ended.
         self.has_cleaner = False
         self._group: asyncio.TaskGroup | None = None
-        #: Rung when the gate, the announcement or the set of followers changed.
-        self._changed = Bell()
 
     # The tasks.
 
@@ -207,12 +199,12 @@ class Manager:
 
     def _warm(self, warm: list[TopicIdPartition]) -> None:
         """The log is open: take up what was announced meanwhile, or else what had been."""
-        follow_set = self._follow_set()
+        follow_set = self.gates.follow_set()
         if self.assignment.version:
             follow_set.announce(list(self.assignment.announced), self.assignment.announced)
         else:
             follow_set.warm(warm)
-        self._changed.ring()
+        self.gates.changed.ring()
 
     async def drain(self) -> None:
         """Take no new writes and write a last snapshot of whatever advanced."""
@@ -283,7 +275,7 @@ class Manager:
                 else:
                     follower.confirmation.remove(partition)
             self.fleet.target_wanted.ring()
-        self._changed.ring()
+        self.gates.changed.ring()
 
     # Look-ups: at once, or an error.
 
@@ -302,13 +294,13 @@ class Manager:
                 hit = cache.lookup(epoch, offset)
                 if hit is not None:
                     return hit
-        follower, allowed = self._ask(partition, Question.LOOKUP, caller)
+        follower, allowed = self.gates.ask(partition, Question.LOOKUP, caller)
         if caller is Caller.BROKER:
             self._serving[partition] = follower
         cache = follower.fold.partitions.get(partition)
         found = None if cache is None else cache.lookup(epoch, offset)
         if found is None and allowed is Permit.POSITIVE_ONLY:
-            raise self._not_ready(follower, partition)
+            raise self.gates.refusal(follower, partition)
         return found
 
     def highest_offset_for_epoch(
@@ -355,100 +347,17 @@ class Manager:
 
     def is_ready(self, partition: TopicIdPartition, caller: Caller = Caller.BROKER) -> bool:
         """Return whether every question about this partition would be answered; never raises."""
-        try:
-            self._ask(partition, Question.HIGHEST, caller)
-            self._ask(partition, Question.WHOLE, caller)
-        except RlmmError:
-            return False
-        return True
+        return self.gates.is_ready(partition, caller)
 
     def _cache(
         self, partition: TopicIdPartition, question: Question, caller: Caller
     ) -> PartitionCache | None:
-        follower, _ = self._ask(partition, question, caller)
+        follower, _ = self.gates.ask(partition, question, caller)
         return follower.fold.partitions.get(partition)
-
-    def _ask(
-        self, partition: TopicIdPartition, question: Question, caller: Caller
-    ) -> tuple[Follower, Permit]:
-        """Return who may answer and how, or raise why nobody may."""
-        if caller is Caller.BROKER:
-            self._gate(partition)
-        follower = self._follower(partition)
-        confirmation = follower.confirmation
-        if partition not in confirmation.confirmed and confirmation.insert(partition):
-            self.fleet.target_wanted.ring()
-        allowed = permit(
-            question,
-            follower.state,
-            confirmed=partition in confirmation.confirmed,
-            silent_seconds=follower.silent_seconds,
-            freshness=self.fleet.options.freshness,
-        )
-        if allowed is Permit.NONE or (
-            allowed is Permit.POSITIVE_ONLY and question is not Question.LOOKUP
-        ):
-            raise self._not_ready(follower, partition)
-        if self._being_read(follower, partition):
-            raise NotReady(
-                f"the snapshot's table of {partition} is being read through",
-                state=PartitionState.REPLAYING.value,
-                metadata_partition=follower.partition,
-                lag=follower.lag,
-            )
-        return follower, allowed
-
-    def _being_read(self, follower: Follower, partition: TopicIdPartition) -> bool:
-        """Whether a long table has to be read through first, which a thread begins to do."""
-        held = follower.fold.partitions.peek(partition)
-        if not isinstance(held, Sleeping) or not held.is_long_unread:
-            return False
-        self.snapshotter.check_soon(follower, held)
-        return True
-
-    def _gate(self, partition: TopicIdPartition) -> None:
-        if not self.assignment.gate_open:
-            raise NotReady(
-                "the broker has not announced its partitions to this daemon yet",
-                state="unannounced",
-            )
-        if partition not in self.assignment.announced:
-            raise NotAssigned(f"{partition} was not announced by the broker")
-
-    def _follower(self, partition: TopicIdPartition) -> Follower:
-        metadata_partition = self._follow_set().of(partition)
-        follower = self.fleet.followers.get(metadata_partition)
-        failure = self.fleet.whole_failure or (follower.failure if follower else None)
-        if failure is not None:
-            raise failure.error(metadata_partition)
-        if follower is None:
-            raise not_ready(metadata_partition, PartitionState.UNASSIGNED, None)
-        return follower
-
-    def _follow_set(self) -> FollowSet:
-        if self.fleet.follow_set is None:
-            if self.fleet.whole_failure is not None:
-                raise self.fleet.whole_failure.error(MetadataPartition(0))
-            raise NotReady(f"the event log is not open: {self.fleet.trouble}", state="starting")
-        return self.fleet.follow_set
-
-    @staticmethod
-    def _not_ready(follower: Follower, partition: TopicIdPartition | None = None) -> NotReady:
-        state, confirmation = follower.state, follower.confirmation
-        if state is not PartitionState.READY or partition is None:
-            return not_ready(follower.partition, state, follower.lag)
-        return not_sure(
-            follower.partition,
-            position=follower.fold.position,
-            end=confirmation.waiting.get(partition),
-            confirmed=partition in confirmation.confirmed,
-            silent_seconds=follower.silent_seconds,
-        )
 
     async def until_open(self) -> None:
         """Return once the event log is open, or is known not to open without an operator."""
-        while self.fleet.follow_set is None and self.fleet.whole_failure is None:
-            await self.fleet.changed.wait()
+        await self.gates.until_open()
 
     async def until_readable(
         self, partition: TopicIdPartition, caller: Caller, timeout_seconds: float
@@ -457,37 +366,7 @@ class Manager:
 
         For an operator the metadata partition is followed on demand, for a while.
         """
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                while not self.is_ready(partition, caller):
-                    await self._until_changed(partition, caller)
-        except TimeoutError:
-            return
-        except RlmmError:
-            return  # asked once more, the question raises it
-
-    async def _until_changed(self, partition: TopicIdPartition, caller: Caller) -> None:
-        """Wait for anything that may change the answer; raise what no waiting changes."""
-        if caller is Caller.BROKER and self.assignment.gate_open:
-            self._gate(partition)
-        follow_set = self.fleet.follow_set
-        if follow_set is None:
-            await self.fleet.changed.wait()
-            return
-        metadata_partition = follow_set.of(partition)
-        if caller is Caller.OPERATOR:
-            follow_set.demand([metadata_partition])
-        follower = self.fleet.followers.get(metadata_partition)
-        if follower is None or (caller is Caller.BROKER and not self.assignment.gate_open):
-            bell = self._changed if caller is Caller.BROKER else self.fleet.changed
-            try:
-                async with asyncio.timeout(0.05):  # two bells may ring: gate and followers
-                    await bell.wait()
-            except TimeoutError:
-                pass
-            return
-        self._follower(partition)
-        await follower.changed.wait()
+        await self.gates.until_readable(partition, caller, timeout_seconds)
 
     # Writes.
 
@@ -526,7 +405,7 @@ class Manager:
                 f"a segment is added as COPY_SEGMENT_STARTED, not as {event.state.name}"
             )
         if caller is Caller.BROKER:
-            self._gate(event.partition)
+            self.gates.require_announced(event.partition)
             if not self.assignment.announced[event.partition]:
                 raise NotLeader(f"the broker's last word made it a follower of {event.partition}")
         return event, normal
@@ -556,9 +435,9 @@ class Manager:
         if event.state is SegmentState.COPY_SEGMENT_STARTED:
             raise InvalidArgument("an update cannot lead back to COPY_SEGMENT_STARTED")
         if caller is Caller.BROKER:
-            follow_set = self._follow_set()
+            follow_set = self.gates.follow_set()
             if follow_set.of(event.partition) not in self.fleet.followers:
-                self._gate(event.partition)
+                self.gates.require_announced(event.partition)
         return event, normal
 
     async def put_partition_delete(
@@ -587,7 +466,7 @@ class Manager:
         await self._write(event, normal, caller, timeout_seconds, on_demand=True, judge=judge)
 
     def _judge_repeat(self, mark: PartitionDelete) -> Fold:
-        fold = self._judge(mark.partition).fold
+        fold = self.gates.writable(mark.partition).fold
         cache = fold.partitions.get(mark.partition)
         if cache is None or cache.delete_state is not mark.state:
             raise IllegalTransition(
@@ -619,7 +498,7 @@ class Manager:
             raise InvalidArgument("an update record is wanted")
 
         def judge() -> Fold:
-            fold = self._judge(event.partition).fold
+            fold = self.gates.writable(event.partition).fold
             cache = fold.partitions.get(event.partition)
             if cache is None or not holds(cache):
                 raise IllegalTransition("what the update was meant for does not hold any more")
@@ -647,7 +526,7 @@ class Manager:
         Raises:
             OutcomeUnknown, TimedOut, NotReady: that could not be reached in time.
         """
-        follow_set, group = await self._opened(), self._group
+        follow_set, group = await self.gates.opened(), self._group
         if group is None:
             raise Draining("the daemon stops; nothing was begun")
         number = follow_set.of(partition)
@@ -663,14 +542,14 @@ class Manager:
         Raises:
             TimedOut, NotReady: that could not be reached in time.
         """
-        follow_set = await self._opened()
+        follow_set = await self.gates.opened()
         number = follow_set.of(partition)
         with follow_set.keep(number):
             await self._fold_to_end(number, timeout_seconds)
 
     async def _fold_to_end(self, number: MetadataPartition, timeout_seconds: float) -> None:
         """Return once everything is folded that was in the log when this was called."""
-        follower = await self._until_writable(number, timeout_seconds)
+        follower = await self.gates.until_writable(number, timeout_seconds)
         try:
             async with asyncio.timeout(timeout_seconds):
                 known = (await self.log.end_offsets([number])).get(number)
@@ -701,23 +580,23 @@ class Manager:
         if caller is Caller.OPERATOR and self.fleet.follow_set is None:
             try:
                 async with asyncio.timeout(timeout_seconds):
-                    await self._opened()
+                    await self.gates.opened()
             except TimeoutError as error:
                 raise TimedOut("the event log was not open in time") from error
-        follow_set, group = self._follow_set(), self._group
+        follow_set, group = self.gates.follow_set(), self._group
         if group is None:
             raise Draining("the daemon stops; nothing was begun")
         metadata_partition = follow_set.of(event.partition)
         with follow_set.keep(metadata_partition):
             if on_demand or caller is Caller.OPERATOR:
-                await self._until_writable(metadata_partition, timeout_seconds)
-            await self.until_read(metadata_partition, event.partition, timeout_seconds)
+                await self.gates.until_writable(metadata_partition, timeout_seconds)
+            await self.gates.until_read(metadata_partition, event.partition, timeout_seconds)
             left = timeout_seconds - (self.clock.monotonic() - started)
             writer = self.fleet.writer(metadata_partition, group)
             return await writer.write(
                 event,
                 value,
-                judge or (lambda: self._judge(event.partition).fold),
+                judge or (lambda: self.gates.writable(event.partition).fold),
                 max(0.0, left),
                 inside=inside,
             )
@@ -734,65 +613,10 @@ class Manager:
             raise Draining
         if self._group is None:
             raise Draining("the daemon stops; nothing was begun")
-        follower = self._judge(event.partition)
-        if self._being_read(follower, event.partition):
+        follower = self.gates.writable(event.partition)
+        if self.gates.is_being_read(follower, event.partition):
             raise MustWait
         return follower.writer.begin(event, value, lambda: follower.fold, timeout_seconds, tell)
-
-    async def until_read(
-        self, number: MetadataPartition, partition: TopicIdPartition, timeout_seconds: float
-    ) -> None:
-        """Return once a long table of this partition was read through, or could not be in time."""
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                while (follower := self.fleet.followers.get(number)) is not None:
-                    if not self._being_read(follower, partition):
-                        return
-                    await follower.changed.wait()
-        except TimeoutError:
-            return
-
-    def _judge(self, partition: TopicIdPartition) -> Follower:
-        """Return the follower whose fold may judge a write."""
-        follower = self._follower(partition)
-        if (
-            permit(
-                Question.WRITE,
-                follower.state,
-                confirmed=True,
-                silent_seconds=follower.silent_seconds,
-                freshness=self.fleet.options.freshness,
-            )
-            is not Permit.ANY
-        ):
-            raise self._not_ready(follower)
-        return follower
-
-    async def _until_writable(
-        self, metadata_partition: MetadataPartition, timeout_seconds: float
-    ) -> Follower:
-        """Wait until a metadata partition that is kept followed is ready.
-
-        Raises:
-            TimedOut: it was not ready in time; nothing was begun.
-        """
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                while True:
-                    follower = self.fleet.followers.get(metadata_partition)
-                    if follower is None:
-                        await self.fleet.changed.wait()
-                        continue
-                    failure = self.fleet.whole_failure or follower.failure
-                    if failure is not None:
-                        raise failure.error(metadata_partition)
-                    if follower.state is PartitionState.READY:
-                        return follower
-                    await follower.changed.wait()
-        except TimeoutError as error:
-            raise TimedOut(
-                f"metadata partition {metadata_partition} was not ready in time"
-            ) from error
 
     # For copies, deletes and fetches.
 
@@ -802,17 +626,9 @@ class Manager:
 
         Waits, under the caller's deadline, until the log is open.
         """
-        follow_set = await self._opened()
+        follow_set = await self.gates.opened()
         with follow_set.keep(follow_set.of(partition)):
             yield
-
-    async def _opened(self) -> FollowSet:
-        """Wait until the log is open; raise at once what no waiting changes."""
-        while self.fleet.follow_set is None:
-            if self.fleet.whole_failure is not None:
-                raise self.fleet.whole_failure.error(MetadataPartition(0))
-            await self.fleet.changed.wait()
-        return self.fleet.follow_set
 
     async def segment(
         self, partition: TopicIdPartition, segment_id: SegmentId, timeout_seconds: float = 30.0
@@ -824,7 +640,9 @@ class Manager:
             PartitionFailed and kin: it will not be.
         """
         async with self.keep_followed(partition):
-            follower = await self._until_writable(self._follow_set().of(partition), timeout_seconds)
+            follower = await self.gates.until_writable(
+                self.gates.follow_set().of(partition), timeout_seconds
+            )
             return _segment(follower, partition, segment_id)
 
     async def until_state(
@@ -842,10 +660,10 @@ class Manager:
         earliest = min(states)
         deadline = self.clock.monotonic() + timeout_seconds
         async with self.keep_followed(partition):
-            metadata_partition = self._follow_set().of(partition)
+            metadata_partition = self.gates.follow_set().of(partition)
             while True:
                 left = max(0.0, deadline - self.clock.monotonic())
-                follower = await self._until_writable(metadata_partition, left)
+                follower = await self.gates.until_writable(metadata_partition, left)
                 found = _segment(follower, partition, segment_id)
                 if found is not None and found[0] >= earliest:
                     return found
@@ -859,13 +677,13 @@ class Manager:
         self, partition: TopicIdPartition, segment_id: SegmentId
     ) -> bytes | None:
         """Return the last custom metadata that was not null, which a delete needs for its keys."""
-        follower = self._follower(partition)
+        follower = self.gates.follower(partition)
         cache = follower.fold.partitions.get(partition)
         return None if cache is None else cache.last_custom_metadata(segment_id)
 
     def is_held(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
         """Whether a segment's objects may not be deleted, whatever its state says."""
-        follower = self.fleet.followers.get(self._follow_set().of(partition))
+        follower = self.fleet.followers.get(self.gates.follow_set().of(partition))
         cache = None if follower is None else follower.fold.partitions.get(partition)
         return cache is not None and segment_id in cache.held
 
@@ -886,7 +704,7 @@ class Manager:
 
     async def follow_all(self, timeout_seconds: float) -> None:
         """Follow every metadata partition for a while and wait until each is ready or failed."""
-        follow_set = self._follow_set()
+        follow_set = self.gates.follow_set()
         everything = [MetadataPartition(n) for n in range(follow_set.partition_count)]
         follow_set.demand(everything)
         try:

@@ -76,7 +76,7 @@ class Stuck:
                 await asyncio.sleep(0)
             if not self._still_ours():
                 return
-            await self._tools.manager.until_read(follower.partition, partition, READ_SECONDS)
+            await self._tools.manager.gates.until_read(follower.partition, partition, READ_SECONDS)
             try:
                 await self._look_into(partition, follower.fold.partitions.get(partition))
             except NotReady:
