@@ -18,11 +18,11 @@ import structlog
 
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon import handlers
+from rlmm_daemon.daemon.admission import Shared, decode_params, internal_frame
 from rlmm_daemon.daemon.greeting import Introduction, verify
 from rlmm_daemon.daemon.page_cache import is_cached
 from rlmm_daemon.daemon.peer_watch import while_wanted
 from rlmm_daemon.daemon.services import BulkAnswer, FileSlice
-from rlmm_daemon.daemon.session import Shared, decode_params, internal_frame
 from rlmm_daemon.domain.errors import CorruptError, InvalidArgument, Malformed, RlmmError, TimedOut
 
 #: What is known to be in the page cache before it is sent; one `sendfile` never reads more.

@@ -10,13 +10,14 @@ import msgspec
 import structlog
 
 from rlmm_daemon.codec import api, frames
+from rlmm_daemon.daemon.admission import Shared
 from rlmm_daemon.daemon.bulk import BulkSession
 from rlmm_daemon.daemon.greeting import Identity, Introduction, Part, Role, introduce, verify
 from rlmm_daemon.daemon.limits import ServerOptions, ServerStats
 from rlmm_daemon.daemon.listening import Listener
 from rlmm_daemon.daemon.rights import peer_of
 from rlmm_daemon.daemon.services import Services
-from rlmm_daemon.daemon.session import Session, Shared
+from rlmm_daemon.daemon.session import Session
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     Malformed,

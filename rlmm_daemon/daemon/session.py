@@ -2,15 +2,14 @@
 
 The shape follows from what is fast on one event loop: a look-up is answered inside the read
 callback, a broker's write is begun there and answered by its own apply, and all answers of one turn
-of the loop leave in one write. Everything else is a task. What comes
-in faster than it can be answered waits in the kernel: while the peer does not read its answers,
-this side does not read its requests.
+of the loop leave in one write. Everything else is a task. What comes in faster than it can be
+answered waits in the kernel: while the peer does not read its answers, this side does not read its
+requests.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
@@ -22,25 +21,20 @@ from rlmm_daemon.codec import api, frames
 from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon import handlers, quick_lookups
+from rlmm_daemon.daemon.admission import PARAMS, UNDECODABLE, Shared, decode_params, internal_frame
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.greeting import Identity, Introduction, Role
-from rlmm_daemon.daemon.limits import ServerOptions, ServerStats
+from rlmm_daemon.daemon.greeting import Introduction, Role
 from rlmm_daemon.daemon.os_errors import from_os_error
 from rlmm_daemon.daemon.pending import Append, error_of
 from rlmm_daemon.daemon.quick_lookups import QuickLookups
-from rlmm_daemon.daemon.services import Services
-from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import (
-    Draining,
     InvalidArgument,
     Malformed,
     NotReady,
     Overloaded,
     RlmmError,
     TimedOut,
-    Unauthorized,
-    UnknownMethod,
 )
 from rlmm_daemon.domain.ids import TopicIdPartition
 
@@ -50,7 +44,6 @@ BURST_BYTES: Final = 256 * 1024
 _ASKS_MAX: Final = 4
 #: A held read's second ask says more than a plain `timed_out`, so it gets this much longer.
 _GRACE_SECONDS: Final = 1.0
-_UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _HEADER: Final = frames.HEADER_BYTES
 _length_at_start: Final = frames.LENGTH.unpack_from
 _decode_request: Final = frames.decode_request
@@ -58,112 +51,15 @@ _result_frame: Final = frames.result_frame
 
 _log = structlog.get_logger(__name__)
 
-
-@dataclass(slots=True)
-class Shared:
-    """What all sessions of one server have in common."""
-
-    options: ServerOptions
-    services: Services
-    identity: Identity
-    tasks: asyncio.TaskGroup
-    stats: ServerStats = field(default_factory=ServerStats)
-    draining: bool = False
-    #: Set while no request is in flight.
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
-    #: For pieces of long answers, and whatever else takes long.
-    turns: Turns = field(default_factory=Turns)
-
-    def __post_init__(self) -> None:
-        self.idle.set()
-
-    def begin_request(self, in_flight_here: int) -> None:
-        """Count one more request in flight.
-
-        Raises:
-            Overloaded: a limit is reached.
-        """
-        if in_flight_here >= self.options.requests_per_connection_max:
-            self.stats.requests_refused_here += 1
-            raise Overloaded(
-                f"{in_flight_here} requests of this connection are in flight",
-                limit=self.options.requests_per_connection_max,
-            )
-        if self.stats.requests_now >= self.options.requests_max:
-            self.stats.requests_refused += 1
-            raise Overloaded(limit=self.options.requests_max)
-        self.stats.requests_now += 1
-        self.idle.clear()
-
-    def end_request(self) -> None:
-        """Count one request less."""
-        self.stats.requests_now -= 1
-        if not self.stats.requests_now:
-            self.idle.set()
-
-    def admit(self, method: str, rights: frozenset[api.Right]) -> api.Method:
-        """Return the method's row if it may be begun now by such a peer.
-
-        Raises:
-            UnknownMethod, Unauthorized, NotReady, Draining: as they say.
-        """
-        row = api.METHODS.get(method)
-        if row is None:
-            raise UnknownMethod(f"there is no method {method[:100]!r}")
-        if row.right not in rights:
-            self.stats.requests_unauthorized += 1
-            raise Unauthorized(f"{method} needs the right {row.right.value}", right=row.right.value)
-        if self.identity.cluster_id is None and method not in handlers.ABOUT_THE_DAEMON:
-            raise NotReady("the daemon does not know its cluster yet", state="starting")
-        if self.draining and method not in handlers.WHILE_DRAINING:
-            raise Draining
-        return row
-
-    def seconds_for(self, method: str, params: Any) -> float | None:
-        """Return how long a request may take; None only for a tail that is followed."""
-        if getattr(params, "follow", False):
-            seconds = None
-        elif method in handlers.JOBS:
-            seconds = self.options.job_seconds
-        else:
-            seconds = self.options.request_seconds
-        asked: int | None = params.timeout_ms
-        if asked is None:
-            return seconds
-        if asked <= 0:
-            raise TimedOut("the request came with no time left")
-        return asked / 1000 if seconds is None else min(seconds, asked / 1000)
-
-
-def decode_params(row: api.Method, raw: msgspec.Raw) -> Any:
-    """Return a method's parameters.
-
-    Raises:
-        InvalidArgument: not of the method's types and ranges.
-    """
-    try:
-        return _PARAMS[row.name](raw)
-    except _UNDECODABLE as error:
-        raise InvalidArgument(f"{row.name}: {error}") from error
-
-
-def internal_frame(request_id: int) -> bytes:
-    """Return the answer to a request that met a bug; the details are in the daemon's log."""
-    body = frames.ErrorBody(0, "internal", "the daemon met a bug and restarts", {})
-    return frames.frame((frames.RESPONSE, request_id, body, None))
+#: Look-ups that the read callback answers: how to decode, what to call, whether it is walked.
+_FAST: Final = {
+    name: (PARAMS[name], call, name in handlers.WALKS) for name, call in handlers.LOOKUPS.items()
+}
 
 
 async def fail(error: Exception) -> None:
     """Raise a bug where the server's task group sees it: a bug ends the process."""
     raise error
-
-
-_PARAMS: Final[dict[str, Callable[[Any], Any]]] = {
-    row.name: msgspec.msgpack.Decoder(row.params).decode for row in api.METHODS.values()
-}
-_FAST: Final = {
-    name: (_PARAMS[name], call, name in handlers.WALKS) for name, call in handlers.LOOKUPS.items()
-}
 
 
 class Session(asyncio.Protocol):
@@ -427,7 +323,7 @@ class Session(asyncio.Protocol):
             return _result_frame(request_id, result)
         except NotReady as error:
             return self._hold(request_id, method, raw, error)
-        except _UNDECODABLE as error:
+        except UNDECODABLE as error:
             return frames.error_frame(request_id, InvalidArgument(f"{method}: {error}"))
         except RlmmError as error:
             return frames.error_frame(request_id, error)
@@ -443,7 +339,7 @@ class Session(asyncio.Protocol):
             return  # a later version's; notifications are never answered
         try:
             (request_id,) = msgspec.msgpack.decode(message.params, type=tuple[int])
-        except _UNDECODABLE as error:
+        except UNDECODABLE as error:
             raise Malformed(f"cancel: {error}") from error
         task = self._in_flight.get(request_id)
         if task is not None:

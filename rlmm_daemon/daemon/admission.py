@@ -1,0 +1,129 @@
+"""Whether a request may begin: its peer's rights, its parameters, the limits that all share.
+
+Connections of both kinds ask, those of requests and answers and those of bulk reads; both have the
+same words for a request that met a bug.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from rlmm_daemon.codec import api, frames
+from rlmm_daemon.daemon import handlers
+from rlmm_daemon.daemon.greeting import Identity
+from rlmm_daemon.daemon.limits import ServerOptions, ServerStats
+from rlmm_daemon.daemon.services import Services
+from rlmm_daemon.daemon.turns import Turns
+from rlmm_daemon.domain.errors import (
+    Draining,
+    InvalidArgument,
+    NotReady,
+    Overloaded,
+    TimedOut,
+    Unauthorized,
+    UnknownMethod,
+)
+
+#: What a decoder says of bytes that are not what was wanted.
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+#: By method.
+PARAMS: Final[dict[str, Callable[[Any], Any]]] = {
+    row.name: msgspec.msgpack.Decoder(row.params).decode for row in api.METHODS.values()
+}
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all sessions of one server have in common."""
+
+    options: ServerOptions
+    services: Services
+    identity: Identity
+    tasks: asyncio.TaskGroup
+    stats: ServerStats = field(default_factory=ServerStats)
+    draining: bool = False
+    #: Set while no request is in flight.
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    #: For pieces of long answers, and whatever else takes long.
+    turns: Turns = field(default_factory=Turns)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    def begin_request(self, in_flight_here: int) -> None:
+        """Count one more request in flight.
+
+        Raises:
+            Overloaded: a limit is reached.
+        """
+        if in_flight_here >= self.options.requests_per_connection_max:
+            self.stats.requests_refused_here += 1
+            raise Overloaded(
+                f"{in_flight_here} requests of this connection are in flight",
+                limit=self.options.requests_per_connection_max,
+            )
+        if self.stats.requests_now >= self.options.requests_max:
+            self.stats.requests_refused += 1
+            raise Overloaded(limit=self.options.requests_max)
+        self.stats.requests_now += 1
+        self.idle.clear()
+
+    def end_request(self) -> None:
+        """Count one request less."""
+        self.stats.requests_now -= 1
+        if not self.stats.requests_now:
+            self.idle.set()
+
+    def admit(self, method: str, rights: frozenset[api.Right]) -> api.Method:
+        """Return the method's row if it may be begun now by such a peer.
+
+        Raises:
+            UnknownMethod, Unauthorized, NotReady, Draining: as they say.
+        """
+        row = api.METHODS.get(method)
+        if row is None:
+            raise UnknownMethod(f"there is no method {method[:100]!r}")
+        if row.right not in rights:
+            self.stats.requests_unauthorized += 1
+            raise Unauthorized(f"{method} needs the right {row.right.value}", right=row.right.value)
+        if self.identity.cluster_id is None and method not in handlers.ABOUT_THE_DAEMON:
+            raise NotReady("the daemon does not know its cluster yet", state="starting")
+        if self.draining and method not in handlers.WHILE_DRAINING:
+            raise Draining
+        return row
+
+    def seconds_for(self, method: str, params: Any) -> float | None:
+        """Return how long a request may take; None only for a tail that is followed."""
+        if getattr(params, "follow", False):
+            seconds = None
+        elif method in handlers.JOBS:
+            seconds = self.options.job_seconds
+        else:
+            seconds = self.options.request_seconds
+        asked: int | None = params.timeout_ms
+        if asked is None:
+            return seconds
+        if asked <= 0:
+            raise TimedOut("the request came with no time left")
+        return asked / 1000 if seconds is None else min(seconds, asked / 1000)
+
+
+def decode_params(row: api.Method, raw: msgspec.Raw) -> Any:
+    """Return a method's parameters.
+
+    Raises:
+        InvalidArgument: not of the method's types and ranges.
+    """
+    try:
+        return PARAMS[row.name](raw)
+    except UNDECODABLE as error:
+        raise InvalidArgument(f"{row.name}: {error}") from error
+
+
+def internal_frame(request_id: int) -> bytes:
+    """Return the answer to a request that met a bug; the details are in the daemon's log."""
+    body = frames.ErrorBody(0, "internal", "the daemon met a bug and restarts", {})
+    return frames.frame((frames.RESPONSE, request_id, body, None))
