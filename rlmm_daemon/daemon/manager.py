@@ -6,16 +6,15 @@ one may be answered now is for the `gates` to say.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.codec.state_files import Announced, AnnouncedPartition, Identity, Positions
 from rlmm_daemon.core import walks
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.fold import Fold
@@ -26,7 +25,7 @@ from rlmm_daemon.core.readiness import (
     Question,
 )
 from rlmm_daemon.core.walks import Walk
-from rlmm_daemon.daemon.assignment import Assignment, from_file
+from rlmm_daemon.daemon.assignment import Assignment
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.fleet import BucketRecord, Fleet, FleetOptions
@@ -34,23 +33,17 @@ from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.gates import Gates
 from rlmm_daemon.daemon.hooks import ManagerHooks
 from rlmm_daemon.daemon.pending import Append, Tell
+from rlmm_daemon.daemon.publisher import Publisher
+from rlmm_daemon.daemon.remembered import keep_announced, remembered
 from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions, Snapshotter
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.turns import Turns
-from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import (
-    ConfigError,
-    Draining,
     IllegalTransition,
     InvalidArgument,
-    Malformed,
     NotLeader,
-    NotReady,
-    TimedOut,
-    UnsupportedProtocol,
 )
-from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import (
     LeaderEpoch,
     MetadataPartition,
@@ -65,11 +58,8 @@ from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import EventLog
 
-_File = TypeVar("_File")
-
 logger = structlog.get_logger(__name__)
 
-ANNOUNCED_SECONDS: Final = 0.5
 WRITE_SECONDS_DEFAULT: Final = 30.0
 
 
@@ -132,13 +122,15 @@ class Manager:
         )
         self.assignment = Assignment(self._announced_changed)
         self.gates = Gates(self.fleet, self.assignment, self.snapshotter)
+        self._publisher = Publisher(
+            log, self.fleet, self.gates, clock, is_draining=lambda: self.draining
+        )
         #: Announced partitions whose follower passed every gate: a hit needs no further question.
         #: Emptied whenever the announcement or the gate changes.
         self._serving: dict[TopicIdPartition, Follower] = {}
         self.draining = False
         #: A cleaner runs here: it alone says that a partition's removal began or ended.
         self.has_cleaner = False
-        self._group: asyncio.TaskGroup | None = None
 
     # The tasks.
 
@@ -146,10 +138,10 @@ class Manager:
         """Serve until cancelled; the socket may ask from the first moment and hears "not ready"."""
         await self.state.open()
         try:
-            known, positions, warm = await self._remembered()
+            known, positions, warm = await remembered(self.state)
             await self.snapshots.sweep()
             async with asyncio.TaskGroup() as group:
-                self._group = group
+                self._publisher.group = group
                 await self.fleet.open(known, positions)
                 self._warm(warm)
                 group.create_task(self.fleet.run(group), name="fleet")
@@ -157,45 +149,18 @@ class Manager:
                 group.create_task(self.fleet.check_marker(), name="fleet.marker")
                 group.create_task(self.fleet.keep_targets(), name="fleet.targets")
                 group.create_task(self.fleet.keep_positions(), name="fleet.positions")
-                group.create_task(self._keep_announced(), name="assignment.persist")
+                group.create_task(
+                    keep_announced(self.state, self.assignment), name="assignment.persist"
+                )
                 group.create_task(self.snapshotter.keep_checked(), name="snapshotter.asked")
                 group.create_task(
                     self.snapshotter.run(lambda: list(self.fleet.followers.values())),
                     name="snapshotter",
                 )
         finally:
-            self._group = None
+            self._publisher.group = None
             self.fleet.end_writes()
             await self.state.close()
-
-    async def _remembered(
-        self,
-    ) -> tuple[Identity | None, Positions | None, list[TopicIdPartition]]:
-        """Return what the state directory knows of earlier lives.
-
-        Raises:
-            ConfigError: it was written by a newer daemon, or the log's identity is damaged.
-        """
-        try:
-            known = await self.state.identity()
-            positions = await self._or_none(self.state.positions())
-            announced = await self._or_none(self.state.announced())
-        except Malformed as damage:
-            raise ConfigError(
-                f"{damage.message}; restore it, or empty the state directory {self.state.path}, "
-                "which the daemon then replays from the log"
-            ) from damage
-        except UnsupportedProtocol as newer:
-            raise ConfigError(newer.message) from newer
-        return known, positions, from_file(announced)
-
-    async def _or_none(self, reading: Awaitable[_File]) -> _File | None:
-        """Return a file that only guards or warms; damaged, it is left out with a warning."""
-        try:
-            return await reading
-        except Malformed as damage:
-            logger.warning("state file ignored", error=damage.message)
-            return None
 
     def _warm(self, warm: list[TopicIdPartition]) -> None:
         """The log is open: take up what was announced meanwhile, or else what had been."""
@@ -220,22 +185,6 @@ class Manager:
                     await self.state.write_announced(self.assignment.to_file())
             except OSError as error:  # they warm and guard the next start; the log has everything
                 logger.warning("last state not written", error=str(error))
-
-    async def _keep_announced(self) -> None:
-        written = 0
-        while True:
-            await asyncio.sleep(ANNOUNCED_SECONDS)
-            version = self.assignment.version
-            if version != written:
-                rows = list[AnnouncedPartition]()
-                for some in self.assignment.rows():
-                    rows += some
-                    await asyncio.sleep(0)
-                try:
-                    await self.state.write_announced(Announced(partitions=rows))
-                except OSError:
-                    continue  # it only warms a restart; the next turn tries again
-                written = version
 
     # Assignment.
 
@@ -382,7 +331,7 @@ class Manager:
             OutcomeUnknown: it may be in the log, now or later.
         """
         event, normal = self._addition(record, caller)
-        await self._write(event, normal, caller, timeout_seconds, on_demand=False)
+        await self._publisher.write(event, normal, caller, timeout_seconds, on_demand=False)
 
     def begin_add(self, record: bytes, timeout_seconds: float, tell: Tell) -> Append | None:
         """Begin a broker's `add` without a task; `tell` hears once, and later, what it came to.
@@ -394,7 +343,7 @@ class Manager:
             RefusedError, UnavailableError: as `add`; nothing was appended.
         """
         event, normal = self._addition(record, Caller.BROKER)
-        return self._begin(event, normal, timeout_seconds, tell)
+        return self._publisher.begin(event, normal, timeout_seconds, tell)
 
     def _addition(self, record: bytes, caller: Caller) -> tuple[SegmentMetadata, bytes]:
         event, normal = records.decode_normal(record)
@@ -421,12 +370,12 @@ class Manager:
             OutcomeUnknown: it may be in the log, now or later.
         """
         event, normal = self._change(record, caller)
-        await self._write(event, normal, caller, timeout_seconds, on_demand=False)
+        await self._publisher.write(event, normal, caller, timeout_seconds, on_demand=False)
 
     def begin_update(self, record: bytes, timeout_seconds: float, tell: Tell) -> Append | None:
         """Begin a broker's `update` without a task; see `begin_add`."""
         event, normal = self._change(record, Caller.BROKER)
-        return self._begin(event, normal, timeout_seconds, tell)
+        return self._publisher.begin(event, normal, timeout_seconds, tell)
 
     def _change(self, record: bytes, caller: Caller) -> tuple[SegmentUpdate, bytes]:
         event, normal = records.decode_normal(record)
@@ -463,7 +412,9 @@ class Manager:
         marks = event.state is PartitionDeleteState.DELETE_PARTITION_MARKED
         allowed = marks or by_cleaner or not self.has_cleaner
         judge = None if allowed else partial(self._judge_repeat, event)
-        await self._write(event, normal, caller, timeout_seconds, on_demand=True, judge=judge)
+        await self._publisher.write(
+            event, normal, caller, timeout_seconds, on_demand=True, judge=judge
+        )
 
     def _judge_repeat(self, mark: PartitionDelete) -> Fold:
         fold = self.gates.writable(mark.partition).fold
@@ -504,7 +455,7 @@ class Manager:
                 raise IllegalTransition("what the update was meant for does not hold any more")
             return fold
 
-        return await self._write(
+        return await self._publisher.write(
             event,
             normal,
             Caller.OPERATOR,
@@ -514,27 +465,15 @@ class Manager:
             inside=inside,
         )
 
-    @asynccontextmanager
-    async def fence(
+    def fence(
         self, partition: TopicIdPartition, segment_id: SegmentId, timeout_seconds: float
-    ) -> AsyncGenerator[None, None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Refuse updates of a segment, but those `inside`, from a fold that holds all there is.
-
-        Before the block runs, writes in flight have ended and an end offset that was asked for
-        after them is folded.
 
         Raises:
             OutcomeUnknown, TimedOut, NotReady: that could not be reached in time.
         """
-        follow_set, group = await self.gates.opened(), self._group
-        if group is None:
-            raise Draining("the daemon stops; nothing was begun")
-        number = follow_set.of(partition)
-        with follow_set.keep(number):
-            writer = self.fleet.writer(number, group)
-            async with writer.fence((partition, segment_id), timeout_seconds):
-                await self._fold_to_end(number, timeout_seconds)
-                yield
+        return self._publisher.fence(partition, segment_id, timeout_seconds)
 
     async def until_folded(self, partition: TopicIdPartition, timeout_seconds: float) -> None:
         """Return once everything is folded that the log held of a user partition when called.
@@ -542,81 +481,7 @@ class Manager:
         Raises:
             TimedOut, NotReady: that could not be reached in time.
         """
-        follow_set = await self.gates.opened()
-        number = follow_set.of(partition)
-        with follow_set.keep(number):
-            await self._fold_to_end(number, timeout_seconds)
-
-    async def _fold_to_end(self, number: MetadataPartition, timeout_seconds: float) -> None:
-        """Return once everything is folded that was in the log when this was called."""
-        follower = await self.gates.until_writable(number, timeout_seconds)
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                known = (await self.log.end_offsets([number])).get(number)
-                if known is None:
-                    raise NotReady(f"the end of metadata partition {number} is not known")
-                fold = follower.fold
-                while follower.fold is fold and fold.position < known.end:
-                    await follower.changed.wait()
-        except TimeoutError as error:
-            raise TimedOut(f"metadata partition {number} was not folded to its end") from error
-        if follower.fold is not fold:
-            raise NotReady(f"metadata partition {number} is being folded anew")
-
-    async def _write(
-        self,
-        event: Event,
-        value: bytes,
-        caller: Caller,
-        timeout_seconds: float,
-        *,
-        on_demand: bool,
-        judge: Callable[[], Fold] | None = None,
-        inside: bool = False,
-    ) -> Outcome | None:
-        if self.draining and caller is Caller.BROKER:
-            raise Draining
-        started = self.clock.monotonic()
-        if caller is Caller.OPERATOR and self.fleet.follow_set is None:
-            try:
-                async with asyncio.timeout(timeout_seconds):
-                    await self.gates.opened()
-            except TimeoutError as error:
-                raise TimedOut("the event log was not open in time") from error
-        follow_set, group = self.gates.follow_set(), self._group
-        if group is None:
-            raise Draining("the daemon stops; nothing was begun")
-        metadata_partition = follow_set.of(event.partition)
-        with follow_set.keep(metadata_partition):
-            if on_demand or caller is Caller.OPERATOR:
-                await self.gates.until_writable(metadata_partition, timeout_seconds)
-            await self.gates.until_read(metadata_partition, event.partition, timeout_seconds)
-            left = timeout_seconds - (self.clock.monotonic() - started)
-            writer = self.fleet.writer(metadata_partition, group)
-            return await writer.write(
-                event,
-                value,
-                judge or (lambda: self.gates.writable(event.partition).fold),
-                max(0.0, left),
-                inside=inside,
-            )
-
-    def _begin(
-        self, event: Event, value: bytes, timeout_seconds: float, tell: Tell
-    ) -> Append | None:
-        """As `_write` for a broker, where nothing has to be waited for.
-
-        The metadata partition stays followed without a `keep`: a follower that judged is there,
-        and none is stopped while its writer has something in flight.
-        """
-        if self.draining:
-            raise Draining
-        if self._group is None:
-            raise Draining("the daemon stops; nothing was begun")
-        follower = self.gates.writable(event.partition)
-        if self.gates.is_being_read(follower, event.partition):
-            raise MustWait
-        return follower.writer.begin(event, value, lambda: follower.fold, timeout_seconds, tell)
+        await self._publisher.until_folded(partition, timeout_seconds)
 
     # For copies, deletes and fetches.
 

@@ -1,0 +1,68 @@
+"""What earlier lives of the daemon left to this one, and what is announced to it for the next."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+import structlog
+
+from rlmm_daemon.codec.state_files import Announced, AnnouncedPartition, Identity, Positions
+from rlmm_daemon.daemon.assignment import Assignment, from_file
+from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.domain.errors import ConfigError, Malformed, UnsupportedProtocol
+from rlmm_daemon.domain.ids import TopicIdPartition
+
+ANNOUNCED_SECONDS: Final = 0.5
+
+_File = TypeVar("_File")
+
+logger = structlog.get_logger(__name__)
+
+
+async def remembered(
+    state: StateDirectory,
+) -> tuple[Identity | None, Positions | None, list[TopicIdPartition]]:
+    """Return what the state directory knows of earlier lives.
+
+    Raises:
+        ConfigError: it was written by a newer daemon, or the log's identity is damaged.
+    """
+    try:
+        known = await state.identity()
+        positions = await _or_none(state.positions())
+        announced = await _or_none(state.announced())
+    except Malformed as damage:
+        raise ConfigError(
+            f"{damage.message}; restore it, or empty the state directory {state.path}, "
+            "which the daemon then replays from the log"
+        ) from damage
+    except UnsupportedProtocol as newer:
+        raise ConfigError(newer.message) from newer
+    return known, positions, from_file(announced)
+
+
+async def _or_none(reading: Awaitable[_File]) -> _File | None:
+    """Return a file that only guards or warms; damaged, it is left out with a warning."""
+    try:
+        return await reading
+    except Malformed as damage:
+        logger.warning("state file ignored", error=damage.message)
+        return None
+
+
+async def keep_announced(state: StateDirectory, assignment: Assignment) -> None:
+    """Write down what is announced, soon after it changed, for ever."""
+    written = 0
+    while True:
+        await asyncio.sleep(ANNOUNCED_SECONDS)
+        version = assignment.version
+        if version != written:
+            rows = list[AnnouncedPartition]()
+            for some in assignment.rows():
+                rows += some
+                await asyncio.sleep(0)
+            try:
+                await state.write_announced(Announced(partitions=rows))
+            except OSError:
+                continue  # it only warms a restart; the next turn tries again
+            written = version
