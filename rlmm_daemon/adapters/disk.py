@@ -1,6 +1,7 @@
 """Real files behind `ports.disk`: blocking calls in a few threads, never in the loop."""
 
 import asyncio
+import errno
 import fcntl
 import itertools
 import mmap
@@ -20,6 +21,8 @@ THREADS_DEFAULT: Final = 4
 TEMPORARY_SUFFIX: Final = ".tmp"
 _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
+#: Linux' MADV_POPULATE_READ; of pages that would end whoever looks at them it says EFAULT.
+_POPULATE_READ: Final = 22
 
 
 class LocalDisk:
@@ -45,7 +48,7 @@ class LocalDisk:
         """Return a whole small file."""
         return await self._run(Path(path).read_bytes)
 
-    async def map(self, path: str) -> "bytes | mmap.mmap":
+    async def map(self, path: str) -> "bytes | MappedFile":
         """Return a whole file, mapped."""
         return await self._run(lambda: _map(path))
 
@@ -185,12 +188,31 @@ class LocalLock:
             os.close(descriptor)
 
 
-def _map(path: str) -> bytes | mmap.mmap:
+class MappedFile(mmap.mmap):
+    """A file mapped to be read."""
+
+    __slots__ = ()
+
+    def bring_in(self, at: int, size: int) -> bool:
+        """Have the kernel read a part, before anybody looks at it.
+
+        A page that it cannot give, since the file was cut short or its disk has a bad sector, would
+        end the process that looks at it. Kernels before 5.14 cannot be asked.
+        """
+        begin = at - at % mmap.PAGESIZE
+        try:
+            self.madvise(_POPULATE_READ, begin, at + size - begin)
+        except OSError as error:
+            return error.errno != errno.EFAULT
+        return True
+
+
+def _map(path: str) -> bytes | MappedFile:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not os.fstat(descriptor).st_size:
             return b""  # nothing can be mapped
-        return mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        return MappedFile(descriptor, 0, prot=mmap.PROT_READ)
     finally:
         os.close(descriptor)
 

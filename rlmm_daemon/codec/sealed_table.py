@@ -7,9 +7,9 @@ only this program writes such files. Nothing here is kept per segment. Layout: `
 import sys
 from bisect import bisect_left
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from rlmm_daemon.codec.snapshot import Entry
+from rlmm_daemon.codec.snapshot import Entry, Mapped
 from rlmm_daemon.codec.snapshot_table import (
     ALIGNMENT,
     EPOCH,
@@ -24,9 +24,6 @@ from rlmm_daemon.codec.snapshot_table import (
 )
 from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.domain.ids import UUID_BYTES, SegmentId
-
-if TYPE_CHECKING:
-    from mmap import mmap
 
 #: The columns are little-endian, and nothing is converted here.
 SUPPORTED: Final = sys.byteorder == "little"
@@ -57,7 +54,7 @@ class SealedTable:
         "writer",
     )
 
-    def __init__(self, buffer: "bytes | mmap", entry: Entry) -> None:
+    def __init__(self, buffer: bytes | Mapped, entry: Entry) -> None:
         """Take up where the columns are.
 
         Raises:

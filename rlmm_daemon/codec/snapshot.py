@@ -9,12 +9,10 @@
 Format 1 had fewer facts in its directory, so its files are read whole; format 2 is written.
 """
 
-import errno
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from mmap import PAGESIZE
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -30,9 +28,6 @@ from rlmm_daemon.codec.snapshot_table import (
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, UnsupportedProtocol
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
 
-if TYPE_CHECKING:
-    from mmap import mmap
-
 FORMAT: Final = 2
 #: Whose directory does not count segments: such a file is not answered from in place.
 FORMAT_UNCOUNTED: Final = 1
@@ -46,13 +41,23 @@ _END_MAGIC: Final = b"RLMMSEND"
 _HEADER: Final = struct.Struct("<8sIII4x")
 _TRAILER: Final = struct.Struct("<QQI4x8s")
 _STATES: Final = 3
-#: Linux' MADV_POPULATE_READ; of pages that would end whoever looks at them it says EFAULT.
-_POPULATE_READ: Final = 22
 _T = TypeVar("_T")
 
-#: A file's bytes, read or mapped: a slice of either is `bytes`.
-Buffer = "bytes | mmap"
 Counts = tuple[int, int, int]
+
+
+class Mapped(Protocol):
+    """A file's bytes that are read when they are looked at; a slice of them is `bytes`."""
+
+    def bring_in(self, at: int, size: int) -> bool:
+        """Read a part, before anybody looks at it; False: it cannot be read, and may not be."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,7 +142,7 @@ def image_of(table: PartitionTable) -> TableImage:
     return TableImage(entry, encode_table(table))
 
 
-def image_of_entry(buffer: "bytes | mmap", entry: Entry) -> TableImage:
+def image_of_entry(buffer: bytes | Mapped, entry: Entry) -> TableImage:
     """Return the image of a table that stays as it is in another file: nothing is read here."""
     view = memoryview(buffer)[entry.at : entry.at + entry.size]
     return TableImage(entry, [view], entry.crc)
@@ -208,7 +213,7 @@ class _Pieces:
             self._small = bytearray()
 
 
-def decode_header(buffer: "bytes | mmap") -> tuple[Header, int]:
+def decode_header(buffer: bytes | Mapped) -> tuple[Header, int]:
     """Return the header and the offset behind it.
 
     Raises:
@@ -216,7 +221,7 @@ def decode_header(buffer: "bytes | mmap") -> tuple[Header, int]:
         ChecksumMismatch: the header is damaged.
         Malformed: not a snapshot, or cut short.
     """
-    bring_in(buffer, 0, _HEADER.size)
+    _bring_in(buffer, 0, _HEADER.size)
     if len(buffer) < _HEADER.size or buffer[: len(_MAGIC)] != _MAGIC:
         raise Malformed("not a snapshot file")
     _, version, size, crc = _HEADER.unpack_from(buffer)
@@ -226,7 +231,7 @@ def decode_header(buffer: "bytes | mmap") -> tuple[Header, int]:
             format=version,
         )
     behind = _HEADER.size + size + -size % ALIGNMENT
-    bring_in(buffer, 0, behind)
+    _bring_in(buffer, 0, behind)
     body = buffer[_HEADER.size : _HEADER.size + size]
     if crc != crc32c(crc32c(0, _HEADER.pack(_MAGIC, version, size, 0)), body):
         raise ChecksumMismatch("the snapshot's header is damaged")
@@ -235,13 +240,13 @@ def decode_header(buffer: "bytes | mmap") -> tuple[Header, int]:
     return _unpack(body, Header), behind
 
 
-def format_of(buffer: "bytes | mmap") -> int:
+def format_of(buffer: bytes | Mapped) -> int:
     """Return the format of a file whose header was decoded."""
     version: int = _HEADER.unpack_from(buffer)[1]
     return version
 
 
-def decode_directory(buffer: "bytes | mmap") -> tuple[Header, list[Entry]]:
+def decode_directory(buffer: bytes | Mapped) -> tuple[Header, list[Entry]]:
     """Return header and directory of a file of the present format; no table is read.
 
     Raises:
@@ -258,14 +263,14 @@ def decode_directory(buffer: "bytes | mmap") -> tuple[Header, list[Entry]]:
     return header, entries
 
 
-def check_table(buffer: "bytes | mmap", entry: Entry) -> None:
+def check_table(buffer: bytes | Mapped, entry: Entry) -> None:
     """Read one table through.
 
     Raises:
         ChecksumMismatch: it is damaged.
         Malformed: the disk does not give it.
     """
-    bring_in(buffer, entry.at, entry.size)
+    _bring_in(buffer, entry.at, entry.size)
     crc = 0
     for at in range(entry.at, entry.at + entry.size, PIECE_BYTES_MAX):
         crc = crc32c(crc, buffer[at : min(at + PIECE_BYTES_MAX, entry.at + entry.size)])
@@ -282,32 +287,25 @@ def judge_table(entry: Entry, crc: int) -> None:
         raise ChecksumMismatch(f"the table of {entry.topic}-{entry.partition} is damaged")
 
 
-def bring_in(buffer: "bytes | mmap", at: int, size: int) -> None:
-    """Have the kernel read a part of a mapped file, before anybody looks at it.
-
-    A page that it cannot give, since the file was cut short or its disk has a bad sector, would end
-    the process that looks at it. Kernels before 5.14 cannot be asked.
+def _bring_in(buffer: bytes | Mapped, at: int, size: int) -> None:
+    """Have a part of a mapped file read, before anybody looks at it.
 
     Raises:
-        Malformed: it cannot give all of it.
+        Malformed: the disk does not give all of it.
     """
     if isinstance(buffer, bytes) or at >= len(buffer):
         return
-    begin = at - at % PAGESIZE
-    try:
-        buffer.madvise(_POPULATE_READ, begin, min(at + size, len(buffer)) - begin)
-    except OSError as error:
-        if error.errno == errno.EFAULT:
-            raise Malformed(f"the disk does not give the snapshot's byte {at}") from error
+    if not buffer.bring_in(at, min(size, len(buffer) - at)):
+        raise Malformed(f"the disk does not give the snapshot's byte {at}")
 
 
-def decode_file(buffer: "bytes | mmap") -> tuple[Header, list[PartitionTable]]:
+def decode_file(buffer: bytes | Mapped) -> tuple[Header, list[PartitionTable]]:
     """Return all that a file of any known format holds; every byte of it is checked.
 
     Raises:
         UnsupportedProtocol, ChecksumMismatch, Malformed: as `decode_header`, for every part.
     """
-    bring_in(buffer, 0, len(buffer))
+    _bring_in(buffer, 0, len(buffer))
     header, at = decode_header(buffer)
     tables = []
     entries: Sequence[Entry | _EntryUncounted] = (
@@ -335,10 +333,10 @@ def _encode_header(header: Header) -> bytes:
     return _HEADER.pack(_MAGIC, FORMAT, len(body), crc) + padded(body)
 
 
-def _trailer(buffer: "bytes | mmap") -> tuple[int, int, int]:
+def _trailer(buffer: bytes | Mapped) -> tuple[int, int, int]:
     if len(buffer) < _HEADER.size + _TRAILER.size:
         raise Malformed("the snapshot is cut short")
-    bring_in(buffer, len(buffer) - _TRAILER.size, _TRAILER.size)
+    _bring_in(buffer, len(buffer) - _TRAILER.size, _TRAILER.size)
     at, size, crc, _ = _TRAILER.unpack_from(buffer, len(buffer) - _TRAILER.size)
     # Packed anew, so that the padding counts too.
     exact = buffer[len(buffer) - _TRAILER.size :] == _TRAILER.pack(at, size, crc, _END_MAGIC)
@@ -347,9 +345,9 @@ def _trailer(buffer: "bytes | mmap") -> tuple[int, int, int]:
     return at, size, crc
 
 
-def _directory(buffer: "bytes | mmap", kind: type[_T]) -> list[_T]:
+def _directory(buffer: bytes | Mapped, kind: type[_T]) -> list[_T]:
     at, size, crc = _trailer(buffer)
-    bring_in(buffer, at, size)
+    _bring_in(buffer, at, size)
     encoded = buffer[at : at + size]
     if crc32c(0, encoded) != crc:
         raise ChecksumMismatch("the snapshot's directory is damaged")

@@ -2,11 +2,11 @@
 
 from array import array
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rlmm_daemon.codec import sealed_table, snapshot
 from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.codec.snapshot import Header
+from rlmm_daemon.codec.snapshot import Header, Mapped
 from rlmm_daemon.codec.snapshot_table import EpochTable, PartitionTable
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.epoch_index import EpochIndex
@@ -19,13 +19,10 @@ from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, SegmentId, Top
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 
-if TYPE_CHECKING:
-    from mmap import mmap
-
 FINISHED: Final = int(SegmentState.COPY_SEGMENT_FINISHED)
 
 
-def in_place(buffer: "bytes | mmap") -> tuple[Header, Fold]:
+def in_place(buffer: bytes | Mapped) -> tuple[Header, Fold]:
     """Return the header and a fold whose user partitions sleep in `buffer`.
 
     Only header, directory and trailer are read; a table is checked when it is first looked at.
@@ -49,7 +46,7 @@ def in_place(buffer: "bytes | mmap") -> tuple[Header, Fold]:
     return header, fold
 
 
-def load(buffer: "bytes | mmap") -> tuple[Header, Fold]:
+def load(buffer: bytes | Mapped) -> tuple[Header, Fold]:
     """Return the header and a fold that goes on where the written one stood, all in memory.
 
     Whether the snapshot belongs to this cluster and log is the caller's question.

@@ -7,19 +7,16 @@ checked, and what was put aside is applied. It sleeps again when the next snapsh
 
 import struct
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import WeakMethod
 
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.sealed_table import SealedTable
-from rlmm_daemon.codec.snapshot import Entry, check_table
+from rlmm_daemon.codec.snapshot import Entry, Mapped, check_table
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.domain.errors import CorruptError, Malformed, NotReady
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
-
-if TYPE_CHECKING:
-    from mmap import mmap
 
 #: Events put aside for one partition; waking then takes a few milliseconds at most.
 ASIDE_MAX: Final = 256
@@ -33,7 +30,7 @@ class Image:
 
     __slots__ = ("_unchecked", "buffer", "damage", "entries", "path")
 
-    def __init__(self, buffer: "bytes | mmap", entries: list[Entry], *, checked: bool) -> None:
+    def __init__(self, buffer: bytes | Mapped, entries: list[Entry], *, checked: bool) -> None:
         self.buffer = buffer
         #: Where it came from, if it is a file's.
         self.path: str | None = None

@@ -4,10 +4,9 @@ What makes a write durable is said by the caller: `fdatasync` for bytes and size
 for names. Errors are `OSError` with its errno, as the kernel gave it.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from mmap import mmap
+from rlmm_daemon.codec.snapshot import Mapped
 
 
 class DiskFile(Protocol):
@@ -69,12 +68,12 @@ class Disk(Protocol):
         """Return a whole small file."""
         ...
 
-    async def map(self, path: str) -> "bytes | mmap":
+    async def map(self, path: str) -> bytes | Mapped:
         """Return a whole file whose pages are read when they are looked at.
 
         It stays what it was when the file is removed or replaced; nobody may write into it. To
         look at a page that is gone (somebody cut the file short) or that the disk fails to read
-        ends the process (SIGBUS): no error can be raised there.
+        ends the process (SIGBUS): no error can be raised there, so `bring_in` is asked first.
         """
         ...
 
