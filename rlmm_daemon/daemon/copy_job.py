@@ -22,7 +22,7 @@ from rlmm_daemon.daemon.segment_log import (
     update_record,
 )
 from rlmm_daemon.daemon.sources import SegmentSources, open_sources
-from rlmm_daemon.daemon.upload import NewCheck, in_thread, upload
+from rlmm_daemon.daemon.upload import NewCheck, upload
 from rlmm_daemon.domain.errors import (
     IllegalTransition,
     InvalidArgument,
@@ -37,6 +37,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
 from rlmm_daemon.ports.storage import Progress
+from rlmm_daemon.ports.threads import in_thread
 
 FINISH_RETRY_SECONDS: Final = 0.2
 FINISH_RETRY_SECONDS_MAX: Final = 5.0

@@ -2,11 +2,10 @@
 
 import asyncio
 import concurrent.futures
-import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import google_crc32c
 
@@ -24,14 +23,10 @@ from rlmm_daemon.ports.storage import (
     Source,
     StoredObject,
 )
+from rlmm_daemon.ports.threads import in_thread
 
 #: google-crc32c holds the GIL: 30 us at this size.
 READ_BYTES: Final = 256 * 1024
-
-#: For a thread to end after a cancel: one read of a disk that works, however busy.
-LET_GO_SECONDS: Final = 10.0
-
-T = TypeVar("T")
 
 
 class _ReadMeanwhile:
@@ -123,32 +118,6 @@ async def upload(
     if by_kind[ObjectKind.LOG].crc32c != reading.result():
         raise ChecksumMismatch("the storage holds another .log than the broker's disk")
     return _custom_metadata(place, by_kind)
-
-
-async def in_thread(threads: Executor, work: Callable[[], T], stop: threading.Event) -> T:
-    """Run blocking work in one of `threads`; a cancel sets `stop` and waits for the work to end.
-
-    Not for ever: a disk or mount that hangs keeps the thread, never the copy. The work must bear
-    that its files are closed then; nobody takes what it comes to.
-    """
-    future = asyncio.get_running_loop().run_in_executor(threads, work)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        stop.set()
-        await _let_go(future)
-        raise
-
-
-async def _let_go(future: asyncio.Future[T]) -> None:
-    """Wait for a thread, however often the caller is cancelled; not for one that a disk holds."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + LET_GO_SECONDS
-    while not future.done() and (left := until - loop.time()) > 0:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([future], timeout=left)
-    if not future.cancel() and not future.cancelled():
-        future.exception()  # retrieved: nobody asks any more
 
 
 def _read(log: Source, check: SegmentCheck | None, stop: threading.Event) -> int:

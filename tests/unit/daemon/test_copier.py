@@ -20,7 +20,6 @@ from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.progress_floor import ProgressFloor, TooSlow
-from rlmm_daemon.daemon import upload
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copier import Copier
@@ -45,6 +44,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.ports import threads
 from rlmm_daemon.ports.storage import Progress
 from tests.unit.daemon.segments import (
     IDENTITY,
@@ -538,7 +538,7 @@ async def test_a_disk_that_hangs_keeps_a_thread_and_never_the_copy(world, monkey
 
     returned: list[int] = []
     monkeypatch.setattr(os, "pread", pread)
-    monkeypatch.setattr(upload, "LET_GO_SECONDS", 0.2)
+    monkeypatch.setattr(threads, "LET_GO_SECONDS", 0.2)
     copier = world.new_copier(replace(OPTIONS, parallel_max=2, deadline_seconds=1.0))
     world.storage.gate.clear()
     try:

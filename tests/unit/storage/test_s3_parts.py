@@ -40,6 +40,7 @@ from rlmm_daemon.cli import storage as storage_command
 from rlmm_daemon.config import load
 from rlmm_daemon.daemon.bucket import FOREIGN_MARKER
 from rlmm_daemon.domain.errors import ObjectMissing, StorageFull, StorageUnavailable
+from rlmm_daemon.ports import threads
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, ProbeResult
 from tests.contract.storage import Buffer
 from tests.simulation.loop import SimLoop, ended
@@ -119,7 +120,7 @@ async def test_a_read_that_a_disk_holds_keeps_its_thread_and_no_caller(monkeypat
             returned.set()
             return super().pread(offset, length)
 
-    monkeypatch.setattr(reading, "LET_GO_SECONDS", 0.1)
+    monkeypatch.setattr(threads, "LET_GO_SECONDS", 0.1)
     reader = Reader(1)
     first = asyncio.get_running_loop().create_task(reader.block(Hung(b"abc"), 0, 3))
     second = asyncio.get_running_loop().create_task(reader.checksum(Buffer(b"abc"), 0, 3))

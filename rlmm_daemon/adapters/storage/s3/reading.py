@@ -6,13 +6,12 @@ blocks: hashed one by one and handed to the socket as they are.
 
 import asyncio
 import base64
-import contextlib
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 import google_crc32c
 
@@ -20,6 +19,7 @@ from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.core.calls import Call
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, Source
+from rlmm_daemon.ports.threads import in_thread
 
 BLOCK_BYTES: Final = 256 * 1024
 #: One read for the socket. Alone in memory it is given back and taken again without a page fault;
@@ -28,15 +28,11 @@ SEND_BYTES: Final = 512 * 1024
 #: What the socket is handed in one step of the loop, which over TLS encrypts it too: a look-up that
 #: is due waits for no more.
 PIECE_BYTES: Final = 128 * 1024
-#: For a thread to end after a cancel: one read of a disk that works, however busy.
-LET_GO_SECONDS: Final = 10.0
 #: Checksums that are joined before others get a turn.
 JOINS_AT_ONCE: Final = 64
 #: CRC-32C, reflected.
 _POLYNOMIAL: Final = 0x82F63B78
 _ONE: Final = 0x80000000
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +56,19 @@ class Reader:
         Raises:
             ChecksumMismatch: the source became shorter, or a second read of a buffer differs.
         """
-        return await self._run(functools.partial(_part, source, offset, length))
+        return await in_thread(self._threads, functools.partial(_part, source, offset, length))
 
     async def checksum(self, source: Source, offset: int, length: int) -> int:
         """Return the CRC-32C of a piece of the source without keeping it."""
-        return await self._run(functools.partial(_checksum, source, offset, length))
+        return await in_thread(self._threads, functools.partial(_checksum, source, offset, length))
 
     async def block(self, source: Source, offset: int, length: int) -> bytes:
         """Return a small piece of the source."""
-        return await self._run(functools.partial(source.pread, offset, length))
+        return await in_thread(self._threads, functools.partial(source.pread, offset, length))
 
     def close(self) -> None:
         """Free the threads; running reads end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await _let_go(future)
-            raise
-
-
-async def _let_go(future: asyncio.Future[T]) -> None:
-    """Wait for a thread, however often the caller is cancelled: it may close the file then.
-
-    Not for a thread that a disk or mount holds: whatever it reads at last, nobody takes.
-    """
-    loop = asyncio.get_running_loop()
-    until = loop.time() + LET_GO_SECONDS
-    while not future.done() and (left := until - loop.time()) > 0:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([future], timeout=left)
-    if not future.cancel() and not future.cancelled():
-        future.exception()  # retrieved: nobody asks any more
 
 
 class Body:

@@ -1,0 +1,42 @@
+"""A source's blocking reads, on both sides of the storage's seam: in a thread, let go in time."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final, TypeVar
+
+#: For a thread to end after a cancel: one read of a disk that works, however busy.
+LET_GO_SECONDS: Final = 10.0
+
+T = TypeVar("T")
+
+
+async def in_thread(
+    threads: Executor, work: Callable[[], T], stop: threading.Event | None = None
+) -> T:
+    """Run blocking work in one of `threads`; a cancel sets `stop` and waits for the work to end.
+
+    Not for ever: a disk or mount that hangs keeps the thread, never the caller. The work must bear
+    that its files are closed then; nobody takes what it comes to.
+    """
+    future = asyncio.get_running_loop().run_in_executor(threads, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if stop is not None:
+            stop.set()
+        await _let_go(future)
+        raise
+
+
+async def _let_go(future: asyncio.Future[T]) -> None:
+    """Wait for a thread, however often the caller is cancelled: it may close the file then."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + LET_GO_SECONDS
+    while not future.done() and (left := until - loop.time()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([future], timeout=left)
+    if not future.cancel() and not future.cancelled():
+        future.exception()  # retrieved: nobody asks any more
