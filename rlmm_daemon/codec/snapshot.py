@@ -351,7 +351,7 @@ def _directory(buffer: bytes | Mapped, kind: type[_T]) -> list[_T]:
     encoded = buffer[at : at + size]
     if crc32c(0, encoded) != crc:
         raise ChecksumMismatch("the snapshot's directory is damaged")
-    return _unpack(encoded, list[kind])  # type: ignore[valid-type]
+    return _unpack(encoded, list[kind])  # type: ignore[valid-type] # a type made here
 
 
 def _unpack(encoded: bytes, kind: type[_T]) -> _T:

@@ -62,7 +62,7 @@ class _Part(InputPartition):  # type: ignore[misc]  # pyspark is not typed for u
     slices: bytes
 
 
-class ObjectsSource(DataSource):  # type: ignore[misc]
+class ObjectsSource(DataSource):  # type: ignore[misc]  # as above
     """What lies in the storage."""
 
     @classmethod
@@ -80,7 +80,7 @@ class ObjectsSource(DataSource):  # type: ignore[misc]
         return _ObjectsReader(self.options)
 
 
-class _ObjectsReader(DataSourceReader):  # type: ignore[misc]
+class _ObjectsReader(DataSourceReader):  # type: ignore[misc]  # as above
     def __init__(self, options: Any) -> None:
         self._config: str = options[_CONFIG]
         self._slices: str = options[_SLICES]
@@ -98,7 +98,7 @@ class _ObjectsReader(DataSourceReader):  # type: ignore[misc]
             yield from listing.listed(config, part, self._pages)
 
 
-class EventsSource(DataSource):  # type: ignore[misc]
+class EventsSource(DataSource):  # type: ignore[misc]  # as above
     """What the log says."""
 
     @classmethod
@@ -116,7 +116,7 @@ class EventsSource(DataSource):  # type: ignore[misc]
         return _EventsReader(self.options)
 
 
-class _EventsReader(DataSourceReader):  # type: ignore[misc]
+class _EventsReader(DataSourceReader):  # type: ignore[misc]  # as above
     def __init__(self, options: Any) -> None:
         self._config: str = options[_CONFIG]
         self._slices: str = options[_SLICES]

@@ -157,7 +157,7 @@ def rows_of(segments: int, per_partition: int, found: dict[str, Facts]) -> list[
     arrived = found["aside"]
 
     def row(what: str, value: float, unit: str, **more: float | str | None) -> Row:
-        return Row(group=sized, what=f"{what}, {sized}", value=value, unit=unit, **more)  # type: ignore[arg-type]
+        return Row(group=sized, what=f"{what}, {sized}", value=value, unit=unit, **more)  # type: ignore[arg-type] # of a row
 
     return [
         row("replay from local batches", ours["events_per_second"], "1/s", at_least=600_000),
@@ -217,7 +217,7 @@ def main() -> int:
     chosen = options.parse_args()
     if chosen.child:
         kind, directory, segments, each = chosen.child
-        print(json.dumps(CHILDREN[kind](Path(directory), int(segments), int(each))))  # noqa: T201
+        print(json.dumps(CHILDREN[kind](Path(directory), int(segments), int(each))))  # noqa: T201 - to its parent
         return 0
     work = RESULTS / "scale"
     shutil.rmtree(work, ignore_errors=True)

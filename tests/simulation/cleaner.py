@@ -628,7 +628,7 @@ class ChaosWorld(CleanWorld):
     async def kill(self, broker_id: int) -> None:
         daemon = self.daemons[broker_id]
         log, storage = daemon.manager.log, daemon.bucket.storage
-        log.dead = storage.dead = True  # type: ignore[attr-defined]
+        log.dead = storage.dead = True  # type: ignore[attr-defined] # the simulation's own
         await daemon.stop()
         disk = daemon.manager.state.disk
         assert isinstance(disk, SimDisk)

@@ -135,7 +135,7 @@ def add_stuck(
     at_ms: int,
 ) -> None:
     """Count one segment under its step; the oldest gives the example."""
-    rows: dict[CopyStep | DeleteStep, StuckFacts] = table  # type: ignore[assignment]
+    rows: dict[CopyStep | DeleteStep, StuckFacts] = table  # type: ignore[assignment] # of one kind
     before = rows.get(step)
     if before is None:
         rows[step] = StuckFacts(count=1, oldest_id=uuid_text(segment_id), oldest_at_ms=at_ms)

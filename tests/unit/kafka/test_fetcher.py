@@ -203,7 +203,10 @@ async def test_a_broken_batch_is_fetched_again_once():
     broker.put(0, b"a")
     broken = bytearray(encoded(0, [b"a"]))
     broken[-1] ^= 1
-    spoiled = lambda request: fetched(request, broker.partitions[0], 0, bytes(broken))  # noqa: E731
+
+    def spoiled(request):
+        return fetched(request, broker.partitions[0], 0, bytes(broken))
+
     async with opened(broker) as log:
         broker.faults["Fetch"].append(spoiled)
         async with aclosing(log.follow(P0, 0)) as batches:

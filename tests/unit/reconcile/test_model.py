@@ -122,7 +122,7 @@ def recorded(events: tuple[Event, ...]) -> Recorded:
 
 
 @functools.cache
-def condemned(events: tuple[Event, ...], stored: Object, grace: bool) -> bool:  # noqa: FBT001
+def condemned(events: tuple[Event, ...], stored: Object, *, grace: bool) -> bool:
     ages = Ages(listed_ms=NOW + 1, grace_ms=DAY if grace else 0, stuck_copy_ms=DAY, skew_ms=-1)
     present = {LOG: Present(suffix=LOG, size=1, modified_ms=NOW - stored[1] * DAY)}
     return any(one.condemned for one in judge(recorded(events), present, ages))
@@ -277,7 +277,7 @@ def planned(world: World, guards: Guards) -> Job:
         (at, stored[0])
         for at, stored in enumerate(job.listing)
         if stored is not None
-        and condemned(world.segments[at].events[: job.read[at]], stored, guards.grace)
+        and condemned(world.segments[at].events[: job.read[at]], stored, grace=guards.grace)
     )
     plan: tuple[tuple[int, int], ...] = tuple(sorted(found))
     fresh: tuple[tuple[int, int], ...] = ()
