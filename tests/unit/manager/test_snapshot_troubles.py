@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from mmap import PAGESIZE, mmap
 from typing import Any
 
@@ -18,6 +20,7 @@ from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blamed
 from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.daemon.writer import MustWait
@@ -226,18 +229,31 @@ async def test_whoever_was_asked_about_once_sleeps_again_after_the_next_snapshot
         assert listed(manager) == 20
 
 
+async def with_one_segment(manager: Manager) -> Follower:
+    manager.replace_assignment([TP], [])
+    await until(lambda: manager.is_ready(TP))
+    await copied(manager, 0, 0, 9)
+    return manager.fleet.followers[of(TP)]
+
+
+@asynccontextmanager
+async def held_write(
+    manager: Manager, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[asyncio.Task[Any], None]:
+    """Do the block while a snapshot is being written; the file is whole behind it."""
+    going = slowed(monkeypatch, manager.snapshots, "_write_file")
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(manager.snapshotter.write(follower))
+        await until(lambda: follower.fold.journal is not None)
+        yield writing
+        going.set()
+
+
 async def test_a_follower_that_ended_leaves_no_snapshot_behind(rig, monkeypatch):
     async with rig.manager(snapshots=NEVER) as manager:
-        manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
-        await copied(manager, 1, 0, 9)
-        follower = manager.fleet.followers[of(TP)]
-        going = slowed(monkeypatch, manager.snapshots, "_write_file")
-        async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(manager.snapshotter.write(follower))
-            await until(lambda: follower.fold.journal is not None)
+        follower = await with_one_segment(manager)
+        async with held_write(manager, follower, monkeypatch) as writing:
             await manager.fleet._end(of(TP))
-            going.set()
         assert writing.result() is None
         assert await manager.snapshots._generations(of(TP)) == []
 
@@ -246,18 +262,11 @@ async def test_what_is_noted_while_a_snapshot_is_written_has_a_bound(rig, monkey
     """A disk that hangs must not fill the memory; the file is good, and the next is moved on to."""
     monkeypatch.setattr(fold_module, "JOURNAL_EVENTS_MAX", 10)
     async with rig.manager(snapshots=NEVER) as manager:
-        manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
-        await copied(manager, 0, 0, 9)
-        follower = manager.fleet.followers[of(TP)]
-        going = slowed(monkeypatch, manager.snapshots, "_write_file")
-        async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(manager.snapshotter.write(follower))
-            await until(lambda: follower.fold.journal is not None)
+        follower = await with_one_segment(manager)
+        async with held_write(manager, follower, monkeypatch) as writing:
             for number in range(1, 8):
                 await copied(manager, number, 10 * number, 10 * number + 9)
             assert follower.fold.journal is None
-            going.set()
         assert writing.result() is not None
         before = follower.fold.image
         assert before is None, "it was not moved on to"
