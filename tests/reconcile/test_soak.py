@@ -91,7 +91,12 @@ def announced(stocked: Stocked, number: int) -> Client:
         role="broker", part="metadata", cluster_id=CLUSTER, broker_id=number, broker_incarnation=7
     )
     client = Client(stocked.daemon.socket_path, options)
-    client.replace_assignment([stocked.orders[number - 1]], [])
+
+    def announce() -> bool:
+        client.replace_assignment([stocked.orders[number - 1]], [])
+        return True
+
+    stocked_daemon.eventually(announce)  # its daemon asks the brokers which cluster it is in first
     return client
 
 
