@@ -251,7 +251,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="not_ready_answers_as_if_empty",
-        module=f"{_DAEMON}.manager",
+        module=f"{_DAEMON}.gates",
         old="        if allowed is Permit.NONE or (",
         new="        if allowed is None and (",
         seeds=20,
@@ -259,9 +259,9 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="gate_ignored_after_a_restart",
-        module=f"{_DAEMON}.manager",
-        old="        if not self.assignment.gate_open:",
-        new="        if self.assignment.gate_open is None:",
+        module=f"{_DAEMON}.gates",
+        old="        if not self._assignment.gate_open:",
+        new="        if self._assignment.gate_open is None:",
         seeds=10,
         scenario="manager",
     ),

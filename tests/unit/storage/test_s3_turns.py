@@ -5,14 +5,15 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Executor
 from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.storage.s3 import Rates
+from rlmm_daemon.adapters.storage.s3 import Rates, reading
 from rlmm_daemon.adapters.storage.s3.options import MIB
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
-from rlmm_daemon.adapters.storage.s3.reading import Body, Reader
+from rlmm_daemon.adapters.storage.s3.reading import Body
 from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import ObjectKind, Progress
@@ -27,10 +28,10 @@ COPIES, SLOTS = 4, 4
 def no_threads(monkeypatch):
     """Sources are read at once, so that a run has one order."""
 
-    async def run(_: Reader, work: Callable[[], Any]) -> Any:
+    async def at_once(_threads: Executor, work: Callable[[], Any]) -> Any:
         return work()
 
-    monkeypatch.setattr(Reader, "_run", run)
+    monkeypatch.setattr(reading, "in_thread", at_once)
 
 
 def in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
