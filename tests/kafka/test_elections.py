@@ -182,7 +182,10 @@ async def test_a_lost_range_that_was_overwritten_beyond_our_position_is_noticed(
                 events.updated(number, tp=tp),
             )
         ]
-        # A producer that knew the former leader might write to it before it hears of the election.
+        # Before it has heard of the election the former leader might take what comes.
+        async with asyncio.timeout(ELECTION_SECONDS):
+            while (now := await described(rig))["leader"] != 2 or sorted(now["isr"]) != [1, 2]:
+                await asyncio.to_thread(time.sleep, 0.2)
         to_the_other = {"via": bystander(rig)}
         offsets = await asyncio.to_thread(
             rig.probe.produce, rig.topic, 0, overwriting, **to_the_other
