@@ -132,7 +132,7 @@ PHASES: Final[dict[str, Busy | None]] = {
     "copying": copying,
     BESIDE: copying_beside,
 }
-#: The last phase: all of them at once.
+#: The last phase: all that the daemon does, at once.
 ALL: Final = "all of it"
 
 
@@ -159,7 +159,8 @@ def phase(process: DaemonProcess, name: str, segments: int, seconds: float) -> l
     spawning = multiprocessing.get_context("spawn")
     stop = spawning.Event()
     path = process.socket_path
-    loads = list(PHASES.values()) if name == ALL else [PHASES[name]]
+    at_once = [busy for each, busy in PHASES.items() if each != BESIDE]
+    loads = at_once if name == ALL else [PHASES[name]]
     workers = [
         spawning.Process(target=busy, args=(path, process.log_dir, stop)) for busy in loads if busy
     ]
@@ -197,7 +198,7 @@ def rows_of(name: str, taken: list[float], idle: list[float], stolen: float) -> 
             peer_value=idle_p99,
             ratio=p99 / idle_p99,
             at_most=2.0 if compared else None,
-            limit=None if compared else 2.0,
+            limit=None if compared or name == BESIDE else 2.0,
             note=note,
             stolen=stolen,
         )

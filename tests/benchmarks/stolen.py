@@ -5,6 +5,7 @@ ran, ours or a peer's. Linux counts it as `steal` in /proc/stat (proc(5)), in ti
 """
 
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -27,19 +28,18 @@ class Calm:
 
     def measure(self, once: Callable[[], T]) -> T:
         """Return what `once` returned when the host took least, of at most TRIES_MAX times."""
-        least, kept = 2.0, None
-        for _ in range(TRIES_MAX):
+        tries: list[tuple[float, T]] = []
+        while len(tries) < TRIES_MAX:
             stolen, total = self._ticks()
             found = once()
             stolen_after, total_after = self._ticks()
             share = (stolen_after - stolen) / max(1, total_after - total)
-            if share < least:
-                least, kept = share, (found,)
+            tries.append((share, found))
             if share <= SHARE_MAX:
                 break
-        assert kept is not None
+        least, kept = min(tries, key=itemgetter(0))
         self.share = max(self.share, least)
-        return kept[0]
+        return kept
 
 
 def _ticks() -> tuple[int, int]:
