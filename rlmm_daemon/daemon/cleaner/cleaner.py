@@ -3,9 +3,8 @@
 The owner removes what is marked and ends what is stuck; a daemon that only follows ends its own
 broker's stuck copies. Those may lie where it follows nothing any more, since replicas move: so each
 metadata partition is followed for one pass now and then, and soon after its broker was started
-anew. With the Kafka log the owner is the daemon
-of the partition's leader, and a view of the cluster that is too old owns nothing, so that a former
-owner stops.
+anew. With the Kafka log the owner is the daemon of the partition's leader, and a view of the
+cluster that is too old owns nothing, so that a former owner stops.
 """
 
 import asyncio
@@ -180,19 +179,16 @@ class Cleaner:
 
         That one copies no more, so its copies need not hang until the next round.
         """
-        tools, options = self.tools, self.tools.options
-        until = tools.clock.monotonic() + options.round_seconds
-        while tools.clock.monotonic() < until:
-            await asyncio.sleep(min(LOOK_SECONDS, options.round_seconds))
-            born_ms = tools.manager.assignment.incarnation_ms
-            if born_ms not in {None, self._looked_for} and self._is_old(born_ms):
+        clock, options = self.tools.clock, self.tools.options
+        until = clock.monotonic() + options.round_seconds
+        while clock.monotonic() < until:
+            await asyncio.sleep(LOOK_SECONDS)
+            born_ms = self.tools.manager.assignment.incarnation_ms
+            if born_ms is None or born_ms == self._looked_for:
+                continue
+            if clock.now_ms() - born_ms > options.own_patience_ms:
                 self._looked_for = born_ms
                 return
-
-    def _is_old(self, event_ms: int) -> bool:
-        options = self.tools.options
-        patience = options.copy_deadline_seconds + options.delivery_timeout_seconds
-        return self.tools.clock.now_ms() - event_ms > 1000 * patience
 
     async def _until_passed(self, number: MetadataPartition) -> None:
         """Return after a whole pass that left nothing to end, or as soon as the fold is `failed`.

@@ -32,3 +32,8 @@ class CleanerOptions:
     storage_seconds: float = 120.0
     backoff_seconds_min: float = 1.0
     backoff_seconds_max: float = 300.0
+
+    @property
+    def own_patience_ms(self) -> int:
+        """What this broker began longer ago is no copy, and no record of one, in flight."""
+        return round(1000 * (self.copy_deadline_seconds + self.delivery_timeout_seconds))

@@ -174,8 +174,9 @@ class Stuck:
 
     def _patience_ms(self, *, own: bool) -> int:
         options = self._tools.options
-        seconds = options.copy_deadline_seconds
-        copy_ms = round(1000 * seconds) if own else self._peers.copy_deadline_ms(seconds)
+        if own:
+            return options.own_patience_ms
+        copy_ms = self._peers.copy_deadline_ms(options.copy_deadline_seconds)
         return copy_ms + round(1000 * options.delivery_timeout_seconds)
 
     async def _end_copy(self, partition: TopicIdPartition, segment_id: SegmentId) -> None:
