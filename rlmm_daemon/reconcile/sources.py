@@ -56,13 +56,13 @@ def events(spark: Any, config: "Config", slices: "list[LogSlice]") -> Any:
 
 
 @dataclass
-class _Part(InputPartition):  # type: ignore[misc]  # pyspark is not typed for us
+class _Part(InputPartition):  # type: ignore[misc]  # pyspark is not typed
     """Some slices, as JSON: what Spark hands to a task."""
 
     slices: bytes
 
 
-class ObjectsSource(DataSource):  # type: ignore[misc]  # as above
+class ObjectsSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
     """What lies in the storage."""
 
     @classmethod
@@ -80,7 +80,7 @@ class ObjectsSource(DataSource):  # type: ignore[misc]  # as above
         return _ObjectsReader(self.options)
 
 
-class _ObjectsReader(DataSourceReader):  # type: ignore[misc]  # as above
+class _ObjectsReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typed
     def __init__(self, options: Any) -> None:
         self._config: str = options[_CONFIG]
         self._slices: str = options[_SLICES]
@@ -98,7 +98,7 @@ class _ObjectsReader(DataSourceReader):  # type: ignore[misc]  # as above
             yield from listing.listed(config, part, self._pages)
 
 
-class EventsSource(DataSource):  # type: ignore[misc]  # as above
+class EventsSource(DataSource):  # type: ignore[misc]  # pyspark is not typed
     """What the log says."""
 
     @classmethod
@@ -116,7 +116,7 @@ class EventsSource(DataSource):  # type: ignore[misc]  # as above
         return _EventsReader(self.options)
 
 
-class _EventsReader(DataSourceReader):  # type: ignore[misc]  # as above
+class _EventsReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typed
     def __init__(self, options: Any) -> None:
         self._config: str = options[_CONFIG]
         self._slices: str = options[_SLICES]
