@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, Final, Self
 
-import google_crc32c
+from crc32c import crc32c
 
 from rlmm_daemon.client import _common as common
 from rlmm_daemon.codec import api, frames
@@ -166,7 +166,7 @@ class BulkReader(io.RawIOBase):
             raise self._cut_short()
         self._left -= size
         if self.crc32c is not None:
-            self._sum = google_crc32c.extend(self._sum, bytes(target[:size]))
+            self._sum = crc32c(target[:size], self._sum)
             if not self._left and self._sum != self.crc32c:
                 raise ChecksumMismatch(expected=self.crc32c, actual=self._sum)
         return size

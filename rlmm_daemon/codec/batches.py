@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import Final
 
 import msgspec
+from crc32c import crc32c
 
-from rlmm_daemon.codec.primitives import INT32_MAX, crc32c, read_varint, varint
+from rlmm_daemon.codec.primitives import INT32_MAX, read_varint, varint
 from rlmm_daemon.domain.errors import InvalidArgument, LogCorrupt, Malformed
 
 MAGIC: Final = 2
@@ -110,7 +111,7 @@ def build(
         covered = _REST.pack(
             0, last, timestamp_ms, timestamp_ms, *[_NO_PRODUCER] * 3, len(records)
         ) + body  # fmt: skip
-        prefix = _PREFIX.pack(base_offset, length, leader_epoch, MAGIC, crc32c(0, covered))
+        prefix = _PREFIX.pack(base_offset, length, leader_epoch, MAGIC, crc32c(covered))
     except struct.error as error:
         raise InvalidArgument(f"no batch header holds this: {error}") from error
     return prefix + covered
@@ -198,7 +199,7 @@ def _batch(buffer: bytes, at: int, shift: int) -> Batch:
     if size > left:
         raise _corrupt(f"the batch claims {size} bytes but only {left} are left", position)
     payload = buffer[at + CRC_FROM : at + size]
-    if (found := crc32c(0, payload)) != crc:
+    if (found := crc32c(payload)) != crc:
         raise _corrupt(f"CRC-32C is {found:08x}, the header says {crc:08x}", position)
     attributes, delta, base_ms, max_ms, producer, epoch, sequence, count = _REST.unpack_from(
         payload

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import google_crc32c
+from crc32c import crc32c
 
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
 from rlmm_daemon.domain.segment import CustomMetadata
@@ -128,7 +128,7 @@ def _ours(custom: bytes) -> bool:
 
 
 def _check(body: bytes) -> bytes:
-    return _CHECK.pack(google_crc32c.value(body) & _LOW_HALF)
+    return _CHECK.pack(crc32c(body) & _LOW_HALF)
 
 
 def _only_if_started() -> CustomMetadata:

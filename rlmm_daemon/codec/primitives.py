@@ -5,10 +5,8 @@ Source: ByteUtils, ByteBufferAccessor and the message generator's flexible versi
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
-
-import google_crc32c
 
 from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.domain.ids import UUID_BYTES
@@ -24,9 +22,6 @@ _VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
 _VARINT_TOP: Final = 0x80
 _ONE_BYTE: Final = tuple(bytes((n,)) for n in range(0x80))
-
-#: `crc32c(crc so far, bytes) -> crc`. Takes `bytes` only: the C module refuses memoryviews.
-crc32c: Final[Callable[[int, bytes], int]] = google_crc32c.extend
 
 
 def uvarint(value: int) -> bytes:

@@ -13,8 +13,9 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
+from crc32c import crc32c
+
 from rlmm_daemon.codec.batches import CRC_FROM, HEADER_BYTES, LENGTH_END, MAGIC
-from rlmm_daemon.codec.primitives import crc32c
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed
 from rlmm_daemon.domain.ids import Offset
 
@@ -145,7 +146,7 @@ class SegmentChecker:
                 and base > last
                 and base >= first
                 and base + delta <= self._end_offset
-                and crc32c(0, piece[at + CRC_FROM : end]) == expected
+                and crc32c(piece[at + CRC_FROM : end]) == expected
             )
             if not sound:
                 break
@@ -209,8 +210,8 @@ class SegmentChecker:
         return behind
 
     def _sum(self, covered: bytes) -> None:
-        add = crc32c if self._kind is _Sum.CRC32C else _crc32
-        self._crc = add(self._crc, covered)
+        add = crc32c if self._kind is _Sum.CRC32C else zlib.crc32
+        self._crc = add(covered, self._crc)
         self._missing -= len(covered)
         if not self._missing and self._crc != self._expected_crc:
             raise ChecksumMismatch(
@@ -231,7 +232,3 @@ class SegmentChecker:
             position=self._position,
             offset=self._offset,
         )
-
-
-def _crc32(crc: int, covered: bytes) -> int:
-    return zlib.crc32(covered, crc)

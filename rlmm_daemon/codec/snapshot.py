@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 import msgspec
+from crc32c import crc32c
 
-from rlmm_daemon.codec.primitives import crc32c
 from rlmm_daemon.codec.snapshot_table import (
     ALIGNMENT,
     PartitionTable,
@@ -169,13 +169,13 @@ def encode_file(
             if isinstance(section, memoryview):
                 yield from pieces.add_view(section)
                 continue
-            crc = crc32c(crc, section)
+            crc = crc32c(section, crc)
             yield from pieces.add(section)
         entries.append(msgspec.structs.replace(table.entry, at=at, crc=crc))
         at += table.entry.size
     directory = msgspec.msgpack.encode(entries)
     yield from pieces.add(directory)
-    yield from pieces.add(_TRAILER.pack(at, len(directory), crc32c(0, directory), _END_MAGIC))
+    yield from pieces.add(_TRAILER.pack(at, len(directory), crc32c(directory), _END_MAGIC))
     yield from pieces.flush()
 
 
@@ -233,7 +233,7 @@ def decode_header(buffer: bytes | Mapped) -> tuple[Header, int]:
     behind = _HEADER.size + size + -size % ALIGNMENT
     _bring_in(buffer, 0, behind)
     body = buffer[_HEADER.size : _HEADER.size + size]
-    if crc != crc32c(crc32c(0, _HEADER.pack(_MAGIC, version, size, 0)), body):
+    if crc != crc32c(body, crc32c(_HEADER.pack(_MAGIC, version, size, 0))):
         raise ChecksumMismatch("the snapshot's header is damaged")
     if any(buffer[_HEADER.size - 4 : _HEADER.size]) or any(buffer[_HEADER.size + size : behind]):
         raise Malformed("the snapshot's header is followed by garbage")
@@ -273,7 +273,7 @@ def check_table(buffer: bytes | Mapped, entry: Entry) -> None:
     _bring_in(buffer, entry.at, entry.size)
     crc = 0
     for at in range(entry.at, entry.at + entry.size, PIECE_BYTES_MAX):
-        crc = crc32c(crc, buffer[at : min(at + PIECE_BYTES_MAX, entry.at + entry.size)])
+        crc = crc32c(buffer[at : min(at + PIECE_BYTES_MAX, entry.at + entry.size)], crc)
     judge_table(entry, crc)
 
 
@@ -317,7 +317,7 @@ def decode_file(buffer: bytes | Mapped) -> tuple[Header, list[PartitionTable]]:
         if entry.at != at:
             raise Malformed(f"a table begins at {entry.at}, not at {at}")
         encoded = buffer[at : at + entry.size]
-        if crc32c(0, encoded) != entry.crc:
+        if crc32c(encoded) != entry.crc:
             raise ChecksumMismatch(f"the table of {entry.topic}-{entry.partition} is damaged")
         partition = TopicIdPartition(TopicId(entry.topic_id), entry.topic, entry.partition)
         tables.append(decode_table(encoded, partition))
@@ -329,7 +329,7 @@ def decode_file(buffer: bytes | Mapped) -> tuple[Header, list[PartitionTable]]:
 
 def _encode_header(header: Header) -> bytes:
     body = msgspec.msgpack.encode(header)
-    crc = crc32c(crc32c(0, _HEADER.pack(_MAGIC, FORMAT, len(body), 0)), body)
+    crc = crc32c(body, crc32c(_HEADER.pack(_MAGIC, FORMAT, len(body), 0)))
     return _HEADER.pack(_MAGIC, FORMAT, len(body), crc) + padded(body)
 
 
@@ -349,7 +349,7 @@ def _directory(buffer: bytes | Mapped, kind: type[_T]) -> list[_T]:
     at, size, crc = _trailer(buffer)
     _bring_in(buffer, at, size)
     encoded = buffer[at : at + size]
-    if crc32c(0, encoded) != crc:
+    if crc32c(encoded) != crc:
         raise ChecksumMismatch("the snapshot's directory is damaged")
     return _unpack(encoded, list[kind])  # type: ignore[valid-type] # a type made here
 

@@ -7,8 +7,8 @@ unknown newer one is refused untouched.
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
-import google_crc32c
 import msgspec
+from crc32c import crc32c
 
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, UnsupportedProtocol
 
@@ -151,7 +151,7 @@ def lost_from(data: bytes, name: str) -> Lost:
     body = data[head:]
     if not data.startswith(_LOST_MAGIC) or len(data) < head:
         raise Malformed(f"{name} is not a list of lost segments")
-    if google_crc32c.value(body) != int.from_bytes(data[len(_LOST_MAGIC) : head], "big"):
+    if crc32c(body) != int.from_bytes(data[len(_LOST_MAGIC) : head], "big"):
         raise ChecksumMismatch(f"{name} is damaged: its checksum does not hold")
     try:
         if msgspec.msgpack.decode(body, type=_Format).format > FORMAT:

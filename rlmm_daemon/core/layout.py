@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-import google_crc32c
+from crc32c import crc32c
 
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import (
@@ -98,7 +98,7 @@ class ParsedKey:
 
 def _hash(segment_id: SegmentId) -> int:
     """Return 32 bits that are even over ids of any kind."""
-    return int(google_crc32c.value(segment_id))
+    return crc32c(segment_id)
 
 
 def object_key(

@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-import google_crc32c
 import structlog
 from cachetools import Cache, LRUCache
+from crc32c import crc32c
 
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
@@ -31,7 +31,6 @@ from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.observability.metrics import ReadMetrics
 from rlmm_daemon.ports.disk import Disk, DiskLock
 
-#: google-crc32c holds the GIL: 30 us at this size.
 READ_BYTES: Final = 256 * 1024
 #: One write call; pieces of the network are smaller.
 WRITE_BYTES: Final = 1024 * 1024
@@ -439,7 +438,7 @@ def _stamp(descriptor: int) -> _Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _verify(path: str, length: int, crc32c: int) -> _Stamp | None:
+def _verify(path: str, length: int, expected: int) -> _Stamp | None:
     """Return the file's stamp if its bytes are right; blocking."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -449,9 +448,9 @@ def _verify(path: str, length: int, crc32c: int) -> _Stamp | None:
         stamp = _stamp(descriptor)
         found, at = 0, 0
         while block := os.pread(descriptor, READ_BYTES, at):
-            found = google_crc32c.extend(found, block)
+            found = crc32c(block, found)
             at += len(block)
-        return stamp if (at, found) == (length, crc32c) and stamp == _stamp(descriptor) else None
+        return stamp if (at, found) == (length, expected) and stamp == _stamp(descriptor) else None
     except OSError:
         return None
     finally:

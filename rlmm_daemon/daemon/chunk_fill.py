@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
-import google_crc32c
+from crc32c import crc32c
 
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.chunk_cache import ChunkCache, ChunkKey, ObjectId
@@ -201,7 +201,7 @@ class ChunkFill:
         self.at += len(piece)
         self._options.buffer(len(piece))
         if self._options.cache is not None:
-            self._crc32c = google_crc32c.extend(self._crc32c, piece)
+            self._crc32c = crc32c(piece, self._crc32c)
         self.moved.ring()
 
     def _another_object(self) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from crc32c import crc32c
 
-from rlmm_daemon.codec.primitives import crc32c
 from rlmm_daemon.codec.snapshot import (
     PIECE_BYTES_MAX,
     Entry,
@@ -283,7 +283,7 @@ async def _checksum(file: DiskFile, entry: Entry) -> int:
             raise Malformed(f"the disk cannot read it at byte {at}: {error.strerror}") from error
         if not piece:
             break
-        crc = crc32c(crc, piece)
+        crc = crc32c(piece, crc)
         at += len(piece)
     return crc
 

@@ -13,7 +13,8 @@ The log is the truth: deleting every file but `N.lost` costs a replay and loses 
 
 from typing import Final
 
-from rlmm_daemon.codec.primitives import crc32c
+from crc32c import crc32c
+
 from rlmm_daemon.codec.state_files import (
     Announced,
     Identity,
@@ -130,7 +131,7 @@ class StateDirectory:
         data, crc = bytearray(lost_head(0)), 0
         for piece in lost_pieces(lost):
             data += piece
-            crc = crc32c(crc, piece)
+            crc = crc32c(piece, crc)
             await self.turns.wait()  # there can be a million
         head = lost_head(crc)
         data[: len(head)] = head

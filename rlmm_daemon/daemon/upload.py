@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final, Protocol
 
-import google_crc32c
+from crc32c import crc32c
 
 from rlmm_daemon.codec import custom_metadata
 from rlmm_daemon.codec.custom_metadata import StoredFacts
@@ -25,8 +25,8 @@ from rlmm_daemon.ports.storage import (
 )
 from rlmm_daemon.ports.threads import in_thread
 
-#: google-crc32c holds the GIL: 30 us at this size.
-READ_BYTES: Final = 256 * 1024
+#: Reading and hashing it leave the interpreter to others.
+READ_BYTES: Final = 1024 * 1024
 
 
 class _ReadMeanwhile:
@@ -121,18 +121,18 @@ async def upload(
 
 
 def _read(log: Source, check: SegmentCheck | None, stop: threading.Event) -> int:
-    crc32c = 0
+    found = 0
     for offset in range(0, log.size, READ_BYTES):
         if stop.is_set():
             break
         chunk = log.pread(offset, min(READ_BYTES, log.size - offset))
-        crc32c = google_crc32c.extend(crc32c, chunk)
+        found = crc32c(chunk, found)
         if check is not None:
             check.feed(chunk)
     else:
         if check is not None:
             check.finish()
-    return int(crc32c)
+    return found
 
 
 def _custom_metadata(place: SegmentPlace, stored: dict[ObjectKind, StoredObject]) -> CustomMetadata:

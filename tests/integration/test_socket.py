@@ -7,8 +7,8 @@ import os
 import stat
 from pathlib import Path
 
-import google_crc32c
 import pytest
+from crc32c import crc32c
 
 from rlmm_daemon.client import AsyncClient, Client, ClientOptions, socket_path
 from rlmm_daemon.codec import api, frames, records
@@ -442,8 +442,8 @@ def ranged(file, *, crc=True):
 
     def make(start, end):
         length = (len(whole) if end is None else end + 1) - start
-        crc32c = google_crc32c.value(whole[start : start + length]) if crc else None
-        return FakeBulk(length=length, crc32c=crc32c, file=(os.open(file, os.O_RDONLY), start))
+        expected = crc32c(whole[start : start + length]) if crc else None
+        return FakeBulk(length=length, crc32c=expected, file=(os.open(file, os.O_RDONLY), start))
 
     return make
 

@@ -8,8 +8,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import google_crc32c
 import pytest
+from crc32c import crc32c
 
 from deploy.dev.fault_proxy import Fault, Kind
 from deploy.dev.s3 import S3Server, running_versitygw, versitygw_binary
@@ -110,7 +110,7 @@ class Soak:
             except (RlmmError, TimeoutError) as error:
                 self.count(error)
             else:
-                assert stored[-1].crc32c == google_crc32c.value(body)
+                assert stored[-1].crc32c == crc32c(body)
                 self.finished[f"{prefix}.log"] = body
 
     async def read(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import google_crc32c
+from crc32c import crc32c
 
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
@@ -42,7 +42,7 @@ class _Stored:
 
     @property
     def etag(self) -> str:
-        return f"{google_crc32c.value(self.body):08x}-{len(self.body)}"
+        return f"{crc32c(self.body):08x}-{len(self.body)}"
 
 
 @dataclass(slots=True)
@@ -101,10 +101,7 @@ class MemoryStorage:
                 self.bucket.uploads.pop(f"{upload_id}/{key}", None)
         for key, body in bodies:
             self._store(key, body)
-        return [
-            StoredObject(key=key, size=len(body), crc32c=google_crc32c.value(body))
-            for key, body in bodies
-        ]
+        return [StoredObject(key=key, size=len(body), crc32c=crc32c(body)) for key, body in bodies]
 
     async def fetch(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield the range in pieces of at most 256 KiB."""

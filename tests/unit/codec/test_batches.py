@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmm_daemon.codec import batches
-from rlmm_daemon.codec.primitives import crc32c
 from rlmm_daemon.domain.errors import InvalidArgument, LogCorrupt
 
 values = st.lists(st.binary(max_size=300), min_size=1, max_size=80)
@@ -50,7 +50,7 @@ def changed(batch, at, replacement, *, keep_crc=False):
     altered = batch[:at] + replacement + batch[at + len(replacement) :]
     if keep_crc:
         return altered
-    return altered[:17] + struct.pack(">I", crc32c(0, altered[21:])) + altered[21:]
+    return altered[:17] + struct.pack(">I", crc32c(altered[21:])) + altered[21:]
 
 
 @given(values, offsets, st.integers(0, 2**31 - 1), timestamps)

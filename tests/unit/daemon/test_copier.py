@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import pytest
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.local import LocalStorage
@@ -148,7 +148,7 @@ async def test_a_whole_copy_ends_finished_with_what_was_stored(world):
     assert finished.state is S.COPY_SEGMENT_FINISHED
     facts = custom_metadata.decode(finished.custom_metadata)
     assert facts is not None
-    assert facts.log_crc32c == google_crc32c.value(b"A" * LOG_BYTES)
+    assert facts.log_crc32c == crc32c(b"A" * LOG_BYTES)
     assert facts.sizes[".txnindex"] == 3
     assert len(world.stored) == 6
     assert world.copier.jobs() == []

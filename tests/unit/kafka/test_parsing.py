@@ -1,7 +1,7 @@
 """What a Fetch answer holds, batch by batch."""
 
-import google_crc32c
 import pytest
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.event_log.kafka.parsing import InvalidBatch, slices
 from tests.unit.kafka.broker import encoded
@@ -13,7 +13,7 @@ def control(base: int) -> bytes:
     """A transaction marker: attributes are inside the checksum, so it is made anew."""
     batch = bytearray(encoded(base, [b"marker"]))
     batch[21:23] = (0x30).to_bytes(2, "big")
-    batch[17:21] = google_crc32c.value(bytes(batch[21:])).to_bytes(4, "big")
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
     return bytes(batch)
 
 

@@ -4,9 +4,9 @@ import asyncio
 
 import msgspec
 import pytest
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.codec.primitives import crc32c
 from rlmm_daemon.codec.state_files import LOST_RECORDS_AT_ONCE, Lost, lost_from
 from rlmm_daemon.codec.tail import ENVELOPE, prefix_of
 from rlmm_daemon.core import sealing, unsealing
@@ -100,7 +100,7 @@ async def test_what_is_written_in_pieces_is_the_file_that_it_was_in_one():
         await StateDirectory(files, "state").write_lost(lost)
         (written,) = files.kept.values()
         body = msgspec.msgpack.encode(lost)
-        assert written == b"RLML" + crc32c(0, body).to_bytes(4, "big") + body
+        assert written == b"RLML" + crc32c(body).to_bytes(4, "big") + body
         assert lost_from(written, "3.lost") == lost
 
 

@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import google_crc32c
 from botocore.exceptions import ClientError
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
@@ -107,7 +107,7 @@ class StoringS3(ScriptedS3):
         return ok()
 
     def _keep(self, key: str, body: bytes) -> None:
-        self.objects[key] = (google_crc32c.value(body), len(body))
+        self.objects[key] = (crc32c(body), len(body))
 
     def _head(self, *, Key: str, **_: Any) -> Any:
         crc32c, size = self.objects[Key]

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-import google_crc32c
 import pytest
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.local.copying import BLOCK_BYTES
@@ -224,8 +224,8 @@ class ReadMeanwhile(Buffer):
 
 
 async def test_a_source_that_is_read_meanwhile_is_not_read_again(storage):
-    content = os.urandom(700_000)
-    source = ReadMeanwhile(content, google_crc32c.value(content))
+    content = os.urandom(9 * 1024 * 1024)
+    source = ReadMeanwhile(content, crc32c(content))
     await storage.put_segment([(ObjectKind.LOG, "d/a.log", source)], progress=Progress())
     assert source.reads == 3, "once, in blocks"
     assert await read(storage, "d/a.log") == content

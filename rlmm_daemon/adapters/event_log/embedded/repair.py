@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.event_log.embedded import files
 from rlmm_daemon.adapters.event_log.embedded.log import EmbeddedLog
 from rlmm_daemon.adapters.event_log.embedded.verify import pieces
 from rlmm_daemon.codec.batches import MAGIC
-from rlmm_daemon.codec.primitives import crc32c
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import LogRange
@@ -108,7 +108,7 @@ def _mend(buffer: bytes, base: int, after: int | None) -> tuple[bytes, list[LogR
 
 def _empty_batch(offset: int, end: int, epoch: int) -> bytes:
     body = _BODY.pack(0, end - offset - 1, -1, -1, -1, -1, -1, 0)
-    crc = crc32c(0, body)
+    crc = crc32c(body)
     return _HEAD.pack(offset, len(body) + _HEAD_COUNTED, epoch, MAGIC, crc) + body
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from rlmm_daemon.codec.batches import CRC_FROM, HEADER_BYTES, LENGTH_END, MAGIC
-from rlmm_daemon.codec.primitives import crc32c
 
 #: Kafka's record batch v2: base offset, length, leader epoch, magic, CRC, attributes, last delta.
 _HEADER: Final = struct.Struct(">qiibIhi")
@@ -112,7 +113,7 @@ def _batch_at(buffer: bytes, position: int) -> Found | str:
     end = position + size
     if end > len(buffer):
         return f"a batch of {size} bytes is cut short"
-    if crc32c(0, buffer[position + CRC_FROM : end]) != crc:
+    if crc32c(buffer[position + CRC_FROM : end]) != crc:
         return "the batch's CRC does not fit"
     return Found(position, size, base, base + delta + 1, epoch)
 

@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import google_crc32c
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.local.root import Root, make_directories, sync_directory
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageFull
 from rlmm_daemon.ports.storage import ObjectKind, Progress, ReadSource, Source, StoredObject
 
-#: One copy_file_range; the stop flag is looked at in between.
+#: One copy_file_range, and one pread for its checksum, which leave the interpreter to others: the
+#: fewer, the less often the event loop waits for it. The stop flag is looked at in between.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
-#: One pread for a checksum: google-crc32c holds the GIL, for 30 us at this size.
-HASH_BYTES: Final = 256 * 1024
 #: Writing back begins while the rest is still copied, so that the last sync finds little to do.
 WRITE_BACK_BYTES: Final = 64 * 1024 * 1024
 #: What file systems answer that cannot copy in the kernel.
@@ -96,11 +95,9 @@ class Attempt:
                 self._check_stop()
                 length = min(BLOCK_BYTES, source.size - offset)
                 copier.copy(offset, length)
-                for at in range(offset, offset + length, HASH_BYTES):
-                    size = min(HASH_BYTES, offset + length - at)
-                    if reads:
-                        read = google_crc32c.extend(read, source.pread(at, size))
-                    written = google_crc32c.extend(written, os.pread(target, size, at))
+                if reads:
+                    read = crc32c(source.pread(offset, length), read)
+                written = crc32c(os.pread(target, length, offset), written)
                 self.progress.bytes_done += length
                 write_back.advance(offset + length)
         finally:
@@ -152,7 +149,7 @@ class _BlockCopier:
         while offset < end:
             copied = self._in_kernel(offset, end - offset)
             if copied is None:
-                copied = self._by_hand(offset, min(HASH_BYTES, end - offset))
+                copied = self._by_hand(offset, end - offset)
             offset += copied
 
     def _in_kernel(self, offset: int, length: int) -> int | None:

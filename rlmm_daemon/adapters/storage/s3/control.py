@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-import google_crc32c
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, length_told, told
@@ -72,7 +72,7 @@ async def _write(client: Client, key: str, data: bytes, tag: str, condition: dic
         **condition,
         Body=data,
         Metadata={WRITE_TAG: tag},
-        ChecksumCRC32C=checksum_text(google_crc32c.value(data)),
+        ChecksumCRC32C=checksum_text(crc32c(data)),
     )
     return told(answer, "ETag")
 

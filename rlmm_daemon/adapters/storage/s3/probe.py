@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-import google_crc32c
 from botocore.exceptions import UnknownRegionError
 from botocore.loaders import Loader
 from botocore.regions import EndpointResolver
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.s3 import control, deleting, listing, objects
 from rlmm_daemon.adapters.storage.s3.client import Client
@@ -19,7 +19,7 @@ from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict, ProbeResult
 
 CANARY: Final = b"canary of rlmm-daemon\n"
-CHECKSUM: Final = checksum_text(google_crc32c.value(CANARY))
+CHECKSUM: Final = checksum_text(crc32c(CANARY))
 #: Of no object's version.
 NOBODYS_ETAG: Final = f'"{"0" * 32}"'
 
@@ -87,7 +87,7 @@ class Probe:
         found = await client.call("HeadObject", lambda: objects.head(client, key), key=key)
         if found is None or found.size != len(CANARY):
             raise StorageUnavailable("the canary that was written is not there")
-        if found.crc32c != google_crc32c.value(CANARY):
+        if found.crc32c != crc32c(CANARY):
             raise StorageUnavailable(
                 f"the storage does not report the CRC-32C of {key}, so no copy could be verified",
                 reason="no_checksums",

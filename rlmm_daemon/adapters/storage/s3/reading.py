@@ -1,7 +1,6 @@
 """From a source to the wire: blocks read and hashed in threads, streamed without a copy.
 
-google-crc32c holds the interpreter's lock and takes whole `bytes` only, so a part is a list of
-blocks: hashed one by one and handed to the socket as they are.
+A part is a list of blocks, hashed one by one and handed to the socket as they are.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-import google_crc32c
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.core.calls import Call
@@ -292,7 +291,10 @@ def _part(source: Source, offset: int, length: int) -> Part:
     blocks = _blocks(source, offset, length)
     if blocks != _blocks(source, offset, length):
         raise ChecksumMismatch("the source changed while it was read")
-    return Part(blocks, length, int(functools.reduce(google_crc32c.extend, blocks, 0)))
+    found = 0
+    for block in blocks:
+        found = crc32c(block, found)
+    return Part(blocks, length, found)
 
 
 def _blocks(source: Source, offset: int, length: int) -> list[bytes]:
@@ -301,8 +303,7 @@ def _blocks(source: Source, offset: int, length: int) -> list[bytes]:
 
 
 def _checksum(source: Source, offset: int, length: int) -> int:
-    crc32c = 0
+    found = 0
     for at in range(offset, offset + length, BLOCK_BYTES):
-        block = source.pread(at, min(BLOCK_BYTES, offset + length - at))
-        crc32c = google_crc32c.extend(crc32c, block)
-    return int(crc32c)
+        found = crc32c(source.pread(at, min(BLOCK_BYTES, offset + length - at)), found)
+    return found
