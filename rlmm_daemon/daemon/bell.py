@@ -16,11 +16,22 @@ class Bell:
             if not future.done():
                 future.set_result(None)
 
-    async def wait(self) -> None:
-        """Return at the next ring."""
+    async def wait(self, *others: "Bell") -> None:
+        """Return at the next ring, of this bell or of one of the others."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[future] = None
+        bells = (self, *others)
+        for bell in bells:
+            bell.enter(future)
         try:
             await future
         finally:
-            self._waiting.pop(future, None)
+            for bell in bells:
+                bell.leave(future)
+
+    def enter(self, future: asyncio.Future[None]) -> None:
+        """Let the next ring complete this."""
+        self._waiting[future] = None
+
+    def leave(self, future: asyncio.Future[None]) -> None:
+        """Let no ring complete it any more."""
+        self._waiting.pop(future, None)

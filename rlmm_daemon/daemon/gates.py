@@ -200,12 +200,7 @@ class Gates:
             follow_set.demand([metadata_partition])
         follower = self._fleet.followers.get(metadata_partition)
         if follower is None or (caller is Caller.BROKER and not self._assignment.gate_open):
-            bell = self.changed if caller is Caller.BROKER else self._fleet.changed
-            try:
-                async with asyncio.timeout(0.05):  # two bells may ring: gate and followers
-                    await bell.wait()
-            except TimeoutError:
-                pass
+            await self.changed.wait(self._fleet.changed)
             return
         self.follower(partition)
         await follower.changed.wait()
