@@ -85,13 +85,14 @@ def test_what_keeps_a_daemon_busy_can_do_so_phase_after_phase(tmp_path: Path):
 
 
 def test_a_daemon_that_was_restarted_on_a_snapshot_answers(tmp_path: Path):
-    assert daemon_restart.first_answer(daemon_restart.stocked(tmp_path, 400, 20)) > 0
+    taken = daemon_restart.first_answer(daemon_restart.stocked(tmp_path, 400, 20))
+    assert taken.imports > 0 < taken.serving
 
 
 def test_restarts_are_held_against_their_limit_and_each_other(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(daemon_restart, "_imports", lambda: 500.0)
+    taken = daemon_restart.Taken
     monkeypatch.setattr(daemon_restart, "stocked", lambda _, __, each: each)
-    monkeypatch.setattr(daemon_restart, "first_answer", lambda each: 540.0 + each)
+    monkeypatch.setattr(daemon_restart, "first_answer", lambda each: taken(500.0, 40.0 + each))
     rows = daemon_restart.measure(tmp_path, 400, [30, 10])
     found = [(row.value, row.limit, row.ratio, row.met) for row in rows]
     assert found == [
