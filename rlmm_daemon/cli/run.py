@@ -1,5 +1,6 @@
 """`rlmm run`: the daemon itself."""
 
+import gc
 import sys
 
 import click
@@ -27,7 +28,11 @@ def command(file: str, overrides: tuple[str, ...]) -> None:
 
     config = read()
     logging.configure(level=config.log.level, style=config.log.format)
+    # What is loaded stays: the collector need not walk it, now or while look-ups wait.
+    gc.disable()
     # Imported late: a wrong configuration is told before everything is loaded.
     from rlmm_daemon.wiring.daemon import run as serve
 
+    gc.freeze()
+    gc.enable()
     sys.exit(serve(config, reload=read))
