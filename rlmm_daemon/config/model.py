@@ -320,7 +320,8 @@ class Read(_Section, frozen=True, kw_only=True):
     cache_bytes: Annotated[int, Meta(ge=0, le=1_048_576 * _MIB)] = 1_024 * _MIB
     #: The cache gives way where less than this would stay free on its disk.
     cache_free_bytes_min: Annotated[int, Meta(ge=0, le=1_048_576 * _MIB)] = 1_024 * _MIB
-    #: A segment is read and cached in pieces of this size; changing it empties the cache.
+    #: The most that one request brings, and that one cached file holds; changing it empties the
+    #: cache.
     chunk_bytes: Annotated[int, Meta(ge=65_536, le=64 * _MIB, multiple_of=65_536)] = 4 * _MIB
     #: Segments' indexes in memory; 0 keeps none.
     index_cache_bytes: Annotated[int, Meta(ge=0, le=65_536 * _MIB)] = 32 * _MIB

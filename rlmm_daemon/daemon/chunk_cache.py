@@ -3,8 +3,9 @@
     lock                                       held while a daemon runs
     ID-TAG-START-LENGTH-CRC-SEQUENCE.SIZE.chunk  bytes START to START+LENGTH of one segment's `.log`
 
-A chunk ends where an aligned chunk of SIZE bytes ends and may begin inside it. Its name says all
-that is known of it, so a restart costs one listing. Nothing is synced: a file that a crash left
+A chunk is what one download brought: at most SIZE bytes, from wherever it began. No two overlap,
+and what they are good for is asked by position. Its name says all that is known of a chunk, so a
+restart costs one listing. Nothing is synced: a file that a crash left
 short or wrong fails its CRC-32C and is fetched again. A disk that is full or fails switches the
 writing off for a while; reads then go to the storage.
 """
@@ -13,6 +14,7 @@ import asyncio
 import errno
 import os
 import re
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -57,11 +59,11 @@ class ObjectId(NamedTuple):
     tag: str
 
 
-class ChunkKey(NamedTuple):
-    """One aligned chunk."""
+class _Key(NamedTuple):
+    """One chunk; sorted, those of one object stand together and in order."""
 
     object: ObjectId
-    number: int
+    start: int
 
 
 #: What changes when somebody writes to a file: inode, size, mtime.
@@ -70,8 +72,7 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    key: ChunkKey
-    start: int
+    key: _Key
     length: int
     crc32c: int
     name: str
@@ -79,13 +80,17 @@ class _Entry:
     verified: _Stamp | None = field(default=None)
 
     @property
+    def start(self) -> int:
+        return self.key.start
+
+    @property
     def end(self) -> int:
-        return self.start + self.length
+        return self.key.start + self.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkCacheOptions:
-    """Where, how much, in pieces of what size."""
+    """Where, how much, in pieces of at most what size."""
 
     directory: str
     bytes_max: int
@@ -109,10 +114,11 @@ class ChunkCache:
     ) -> None:
         self._options, self._disk, self._metrics = options, disk, metrics
         self._monotonic = monotonic
-        self._entries: LRUCache[ChunkKey, _Entry] = LRUCache(
+        self._entries: LRUCache[_Key, _Entry] = LRUCache(
             options.bytes_max, getsizeof=lambda entry: entry.length
         )
-        self._by_segment: dict[SegmentId, set[ChunkKey]] = {}
+        #: Sorted.
+        self._by_segment: dict[SegmentId, list[_Key]] = {}
         self._sequence = 0
         self._lock: DiskLock | None = None
         self._writes = asyncio.Semaphore(WRITES_MAX)
@@ -157,37 +163,45 @@ class ChunkCache:
         if lock is not None:
             await lock.release()
 
-    def has(self, key: ChunkKey) -> bool:
-        """Return whether the whole chunk is cached, without counting as a use."""
-        entry = self._peek(key)
-        return entry is not None and entry.start == key.number * self._options.chunk_bytes
+    def lacks_from(self, object_id: ObjectId, at: int) -> int:
+        """Return the first position from `at` on that is not cached, without counting as a use."""
+        while (entry := self._covering(object_id, at)) is not None:
+            at = entry.end
+        return at
 
-    async def open(self, key: ChunkKey, at: int) -> FileSlice | None:
-        """Return the bytes from `at` to the chunk's end as an open file, or None if not cached.
+    def begin_of(self, object_id: ObjectId, at: int) -> int | None:
+        """Return where the chunk with this position begins; None if it is not cached."""
+        entry = self._covering(object_id, at)
+        return None if entry is None else entry.start
+
+    async def open(self, object_id: ObjectId, at: int) -> FileSlice | None:
+        """Return the bytes from `at` to their chunk's end as an open file, or None if not cached.
 
         The checksum is verified at the first use since the start, when the file was touched, and
         whenever the bytes come from the disk rather than the page cache; a wrong one is a miss.
         """
-        entry = self._entries.get(key)
-        if entry is None or not entry.start <= at < entry.end:
+        entry = self._covering(object_id, at)
+        if entry is None:
             return None
+        self._entries.get(entry.key)  # it was used
         found = self._open_sound(entry, at)
         if found is None and await self._verified(entry):
             found = self._open_sound(entry, at, fresh=True)
         return found
 
-    async def put(self, key: ChunkKey, start: int, pieces: Sequence[bytes], crc32c: int) -> bool:
-        """Keep a chunk's bytes from `start` to its end; False if they are not kept.
+    async def put(
+        self, object_id: ObjectId, start: int, pieces: Sequence[bytes], crc32c: int
+    ) -> bool:
+        """Keep bytes from `start` on; False if they are not kept. What overlaps them goes.
 
         An error of the disk is never the reader's: it pauses the cache.
         """
         length = sum(map(len, pieces))
-        present = self._peek(key)
-        if present and present.start <= start and present.end >= start + length:
+        if self.lacks_from(object_id, start) >= start + length:
             return True
         if not self.writable or not 0 < length <= self._options.bytes_max:
             return False
-        entry = self._named(key, start, length, crc32c)
+        entry = self._named(_Key(object_id, start), length, crc32c)
         async with self._writes:
             self._coming_bytes += length
             try:
@@ -246,20 +260,19 @@ class ChunkCache:
         if match is None or int(match["size"]) != self._options.chunk_bytes:
             return None
         start, length = int(match["start"]), int(match["length"])
-        index = start // self._options.chunk_bytes
-        if not length or (start + length - 1) // self._options.chunk_bytes != index:
+        if not 0 < length <= self._options.chunk_bytes:
             return None
         object_id = ObjectId(SegmentId(bytes.fromhex(match["id"])), match["tag"])
-        entry = _Entry(ChunkKey(object_id, index), start, length, int(match["crc"], 16), name)
+        entry = _Entry(_Key(object_id, start), length, int(match["crc"], 16), name)
         return int(match["sequence"]), entry
 
-    def _named(self, key: ChunkKey, start: int, length: int, crc32c: int) -> _Entry:
+    def _named(self, key: _Key, length: int, crc32c: int) -> _Entry:
         self._sequence += 1
         name = (
-            f"{key.object.segment_id.hex()}-{key.object.tag}-{start}-{length}-{crc32c:08x}"
+            f"{key.object.segment_id.hex()}-{key.object.tag}-{key.start}-{length}-{crc32c:08x}"
             f"-{self._sequence}.{self._options.chunk_bytes}.chunk"
         )
-        return _Entry(key, start, length, crc32c, name)
+        return _Entry(key, length, crc32c, name)
 
     # Reading.
 
@@ -361,20 +374,34 @@ class ChunkCache:
 
     # The index.
 
-    def _peek(self, key: ChunkKey) -> _Entry | None:
+    def _peek(self, key: _Key) -> _Entry | None:
         """Return an entry without making it the most recently used."""
         if key not in self._entries:
             return None
         return Cache.__getitem__(self._entries, key)
 
+    def _covering(self, object_id: ObjectId, at: int) -> _Entry | None:
+        """Return the chunk that holds this position; O(log n), as no two overlap."""
+        entry = self._last_before(object_id, at + 1)
+        return entry if entry is not None and at < entry.end else None
+
+    def _last_before(self, object_id: ObjectId, end: int) -> _Entry | None:
+        """Return the last chunk of an object that begins before `end`."""
+        keys = self._by_segment.get(object_id.segment_id, [])
+        number = bisect_left(keys, _Key(object_id, end)) - 1
+        if number < 0 or keys[number].object != object_id:
+            return None
+        return self._peek(keys[number])
+
     def _insert(self, entry: _Entry) -> None:
-        present = self._peek(entry.key)
-        if present is not None:
+        while (present := self._last_before(entry.key.object, entry.end)) is not None:
+            if present.end <= entry.start:
+                break
             self._drop(present, "replaced")
         while self._entries and self.size_bytes + entry.length > self._options.bytes_max:
             self._drop_oldest("size")
         self._entries[entry.key] = entry
-        self._by_segment.setdefault(entry.key.object.segment_id, set()).add(entry.key)
+        insort(self._by_segment.setdefault(entry.key.object.segment_id, []), entry.key)
         self._metrics.cached.labels("chunk").set(self.size_bytes)
 
     def _drop_oldest(self, cause: str) -> None:
@@ -388,7 +415,7 @@ class ChunkCache:
     def _dropped(self, entry: _Entry, cause: str) -> None:
         segment_id = entry.key.object.segment_id
         keys = self._by_segment[segment_id]
-        keys.discard(entry.key)
+        del keys[bisect_left(keys, entry.key)]
         if not keys:
             del self._by_segment[segment_id]
         self._throw_away(entry.name)

@@ -1,15 +1,16 @@
-"""One chunk of a segment on its way from the storage: read by many while it still comes."""
+"""Some bytes of a segment on their way from the storage: read by many while they still come."""
 
 import asyncio
 import contextlib
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from crc32c import crc32c
 
 from rlmm_daemon.daemon.bell import Bell
-from rlmm_daemon.daemon.chunk_cache import ChunkCache, ChunkKey, ObjectId
+from rlmm_daemon.daemon.chunk_cache import ChunkCache, ObjectId
 from rlmm_daemon.daemon.retry import Retry
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
@@ -19,6 +20,10 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.observability.metrics import ReadMetrics
 from rlmm_daemon.ports.storage import RemoteStorage, Version, VersionedStorage
+
+#: Where what is kept begins and ends, but for the object's end: close readers then share it, and
+#: chunks touch rather than overlap.
+ALIGNED_BYTES: Final = 64 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +48,6 @@ class RemoteLog:
 class FillOptions:
     """What all fills share: memory, patience, and where chunks are kept."""
 
-    chunk_bytes: int
     #: One for each chunk that may be in memory.
     slots: asyncio.Semaphore
     #: Without a byte for so long a range is asked for again.
@@ -67,9 +71,7 @@ class FillOptions:
 class ChunkFill:
     """`single_flight.Work`: downloads [start, end), has it kept, lets go of the memory."""
 
-    def __init__(
-        self, log: RemoteLog, key: ChunkKey, start: int, end: int, options: FillOptions
-    ) -> None:
+    def __init__(self, log: RemoteLog, start: int, end: int, options: FillOptions) -> None:
         self.holders = 0
         self.start = self.at = start
         self.end = end
@@ -79,7 +81,7 @@ class ChunkFill:
         self.over = False
         #: Rings when bytes came or it is over.
         self.moved = Bell()
-        self._log, self._key, self._options = log, key, options
+        self._log, self._options = log, options
         self._pieces: list[bytes] = []
         self._starts: list[int] = []
         self._crc32c = 0
@@ -127,16 +129,19 @@ class ChunkFill:
         self._working = True
         await self._download()
         cache = self._keeper()
-        if cache is not None and await cache.put(self._key, self.start, self._pieces, self._crc32c):
+        if cache is not None and await cache.put(
+            self._log.id, self.start, self._pieces, self._crc32c
+        ):
             return
         self._working = False
         await self._linger()
 
     def _keeper(self) -> ChunkCache | None:
-        """Return the cache if it would take this, which it does to a chunk's very end only."""
+        """Return the cache if it would take this, which was then asked for to be kept."""
         cache = self._options.cache
-        whole = self.end == self._log.size or not self.end % self._options.chunk_bytes
-        return cache if cache is not None and cache.writable and whole else None
+        whole = self.end == self._log.size or not self.end % ALIGNED_BYTES
+        aligned = whole and not self.start % ALIGNED_BYTES
+        return cache if cache is not None and cache.writable and aligned else None
 
     async def _linger(self) -> None:
         """Return when nobody took anything for a while, or holds it: the latter cancels."""

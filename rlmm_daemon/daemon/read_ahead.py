@@ -2,20 +2,22 @@
 
 A reader that leaves takes nothing away from others; a reader that sleeps holds no connection, as a
 chunk is downloaded into memory and then onto the disk at the storage's pace, not at the reader's.
-How far ahead is read follows what is asked: to the end of a range whose end was named, and
-further with each chunk that a segment's readers walk on.
+How much is downloaded follows what is asked. Who names an end and is not known to read on gets what
+was asked for and little more: a broker that looks at one place waits for no bytes but its own. Who
+reads on gets whole chunks, further ahead with each that a segment's readers walk on.
 """
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from cachetools import LRUCache
 
-from rlmm_daemon.daemon.chunk_cache import ChunkCache, ChunkKey, ObjectId
-from rlmm_daemon.daemon.chunk_fill import ChunkFill, FillOptions, RemoteLog
+from rlmm_daemon.daemon.chunk_cache import ChunkCache, ObjectId
+from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES, ChunkFill, FillOptions, RemoteLog
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.retry import Retry
 from rlmm_daemon.daemon.services import FileSlice
@@ -24,13 +26,14 @@ from rlmm_daemon.domain.errors import ChecksumMismatch, Overloaded, StorageUnava
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.observability.metrics import ReadMetrics
 
-#: Where a download inside a chunk begins: close readers then share it.
-ALIGNED_BYTES = 64 * 1024
 #: Segments whose readers' habits are remembered.
 HABITS_MAX = 4_096
+#: Readers of one segment that are told apart. More, and one that jumps about would seem to go on
+#: where some other one stopped.
+READERS_MAX = 4
 #: Readers that wait for memory or bytes.
 FLIGHTS_MAX = 4_096
-#: Downloads of one chunk that may end without a byte for a reader, dropped or stored and evicted.
+#: Downloads that may end without a byte for their reader, dropped or stored and evicted.
 VAIN_MAX = 16
 
 
@@ -38,6 +41,7 @@ VAIN_MAX = 16
 class ReadOptions:
     """How reads share memory and connections."""
 
+    #: The most that one download brings. Who reads on has one end where a multiple of it does.
     chunk_bytes: int = 4 * 1024 * 1024
     #: Chunks of one reader on their way at once, beside the one it reads.
     ahead_chunks_max: int = 4
@@ -47,9 +51,9 @@ class ReadOptions:
     silence_seconds: float = 30.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Habit:
-    """How the last reader of a segment went."""
+    """How a reader of a segment went."""
 
     start: int
     at: int
@@ -73,7 +77,6 @@ class Reads:
         self._metrics = metrics
         self._slots_max = max(1, options.buffered_bytes_max // options.chunk_bytes)
         self._fills = FillOptions(
-            chunk_bytes=options.chunk_bytes,
             slots=asyncio.Semaphore(self._slots_max),
             silence_seconds=options.silence_seconds,
             idle_seconds=options.idle_seconds,
@@ -81,10 +84,10 @@ class Reads:
             new_retry=new_retry,
             metrics=metrics,
         )
-        self._flights: SingleFlight[ChunkKey, ChunkFill] = SingleFlight(
+        self._flights: SingleFlight[ObjectId, ChunkFill] = SingleFlight(
             spawn, "read.chunk", flights_max=FLIGHTS_MAX, goes_on=ChunkFill.worth_finishing
         )
-        self._habits: LRUCache[ObjectId, _Habit] = LRUCache(HABITS_MAX)
+        self._habits: LRUCache[ObjectId, deque[_Habit]] = LRUCache(HABITS_MAX)
         self._logs: LRUCache[ObjectId, RemoteLog] = LRUCache(HABITS_MAX)
         deleted.listen(self.forget)
 
@@ -109,7 +112,7 @@ class Reads:
 
     def forget(self, segment_id: SegmentId) -> None:
         """Stop every download of a segment; its readers get SegmentNotFound."""
-        self._flights.cancel(lambda key: key.object.segment_id == segment_id)
+        self._flights.cancel(lambda each: each.segment_id == segment_id)
 
     async def read(
         self, log: RemoteLog, start: int, end: int, *, bounded: bool
@@ -134,18 +137,13 @@ class Reads:
 
     # For readers.
 
-    def key(self, log: RemoteLog, index: int) -> ChunkKey:
-        """Return the name of a chunk."""
-        return ChunkKey(log.id, index)
-
-    def span(self, log: RemoteLog, index: int) -> tuple[int, int]:
-        """Return where a chunk begins and ends."""
-        size = self._options.chunk_bytes
-        return index * size, min((index + 1) * size, log.size)
-
     def index(self, at: int) -> int:
-        """Return the chunk of a position."""
+        """Return the aligned chunk of a position."""
         return at // self._options.chunk_bytes
+
+    def walked(self, start: int, at: int) -> bool:
+        """Return whether that was a whole chunk's way."""
+        return at - start >= self._options.chunk_bytes
 
     @property
     def keeps(self) -> bool:
@@ -166,65 +164,78 @@ class Reads:
             os.close(piece.descriptor)
 
     async def cached(self, log: RemoteLog, at: int) -> FileSlice | None:
-        """Return the cached bytes from `at` to the end of its chunk."""
-        if self._cache is None:
-            return None
-        return await self._cache.open(self.key(log, self.index(at)), at)
+        """Return cached bytes from `at` on."""
+        return None if self._cache is None else await self._cache.open(log.id, at)
 
     def join(self, log: RemoteLog, at: int, end: int) -> Hold[ChunkFill]:
-        """Share or begin the download of what is wanted of one chunk.
-
-        Only what is wanted where nothing is kept; else to the chunk's end.
+        """Share or begin the download that brings `at`, and no more than is wanted: to `end`.
 
         Raises:
             SegmentNotFound, Overloaded: as they say.
         """
         self._deleted.check(log.id.segment_id)
-        index = self.index(at)
-        first, last = self.span(log, index)
-        begin = max(first, at - at % ALIGNED_BYTES)
-        if not self.keeps:
-            begin, last = at, min(last, end)
-        key = self.key(log, index)
-        shared = self._flights.find(key)
-        outcome = "joined" if shared is not None and shared.covers(at) else "miss"
-        self._metrics.lookups.count("chunk", outcome)
+        shared = self._coming(log, at)
+        self._metrics.lookups.count("chunk", "miss" if shared is None else "joined")
+        return self._share(log, at, end)
+
+    def join_ahead(self, log: RemoteLog, index: int, end: int) -> Hold[ChunkFill] | None:
+        """Begin what an aligned chunk lacks before `end`, unless memory is short."""
+        at = index * self._options.chunk_bytes
+        if self._cache is not None:
+            at = self._cache.lacks_from(log.id, at)
+        if at >= end or self.index(at) != index:
+            return None
+        # Half of the memory is for those who wait.
+        if self._coming(log, at) is None and 2 * len(self._flights) >= self._slots_max:
+            return None
+        return self._share(log, at, end)
+
+    def _share(self, log: RemoteLog, at: int, end: int) -> Hold[ChunkFill]:
         return self._flights.join(
-            key,
-            lambda: ChunkFill(log, key, begin, last, self._fills),
+            log.id,
+            lambda: ChunkFill(log, *self._span(log, at, end), self._fills),
             fits=lambda fill: fill.covers(at),
         )
 
-    def join_ahead(self, log: RemoteLog, index: int, end: int) -> Hold[ChunkFill] | None:
-        """Begin a chunk that will be wanted, unless it is there or memory is short."""
-        first, last = self.span(log, index)
-        key = self.key(log, index)
-        if self._cache is not None and self._cache.has(key):
-            return None
-        # Half of the memory is for those who wait.
-        if self._flights.find(key) is None and 2 * len(self._flights) >= self._slots_max:
-            return None
-        if not self.keeps:
-            last = min(last, end)
-        return self._flights.join(key, lambda: ChunkFill(log, key, first, last, self._fills))
+    def _span(self, log: RemoteLog, at: int, end: int) -> tuple[int, int]:
+        """Return what a download for [at, end) brings: aligned if it is kept, a chunk at most."""
+        start = at
+        if self.keeps:
+            start, end = at - at % ALIGNED_BYTES, min(end + -end % ALIGNED_BYTES, log.size)
+        if self.walked(start, end):
+            end = (self.index(at) + 1) * self._options.chunk_bytes
+        # What is there already or on its way is not asked for again.
+        while (there := self._begin_of(log, end - 1)) is not None and there > at:
+            end = there
+        return start, end
+
+    def _begin_of(self, log: RemoteLog, at: int) -> int | None:
+        """Return where the chunk begins that holds this position, cached or coming."""
+        coming = self._coming(log, at)
+        if coming is not None:
+            return coming.start
+        return None if self._cache is None else self._cache.begin_of(log.id, at)
+
+    def _coming(self, log: RemoteLog, at: int) -> ChunkFill | None:
+        return self._flights.find(log.id, fits=lambda fill: fill.covers(at))
 
     def hit(self) -> None:
         """Count a chunk that was cached."""
         self._metrics.lookups.count("chunk", "hit")
 
-    def begin(self, log: RemoteLog, start: int) -> int:
-        """Return how many chunks ahead a reader from `start` begins with: 0 for a stranger."""
-        habit = self._habits.get(log.id)
-        # The last reader was sent more than it took: buffers were on the way.
-        if habit is None or not habit.start < start <= habit.at + self._options.chunk_bytes:
-            return 0
-        if self.index(start) == self.index(habit.start):
-            return habit.depth
-        return min(self.ahead_max, max(1, 2 * habit.depth))
+    def habit(self, log: RemoteLog, start: int) -> _Habit | None:
+        """Return how the reader went whom a reader from `start` goes on from."""
+        # It was sent more than it took: buffers were on the way.
+        near = self._options.chunk_bytes
+        known = reversed(self._habits.get(log.id, ()))
+        return next((each for each in known if each.start < start <= each.at + near), None)
 
-    def note(self, log: RemoteLog, start: int, at: int, depth: int) -> None:
-        """Remember how a reader went."""
-        self._habits[log.id] = _Habit(start, at, depth)
+    def note(self, log: RemoteLog, habit: _Habit, before: _Habit | None) -> None:
+        """Remember how a reader went, in the place of the one it went on from."""
+        known = self._habits.setdefault(log.id, deque(maxlen=READERS_MAX))
+        if before is not None and before in known:
+            known.remove(before)
+        known.append(habit)
 
 
 class _Reader:
@@ -237,7 +248,15 @@ class _Reader:
         self._reads, self._log, self._start, self._end = reads, log, start, end
         #: The last chunk that is wanted for certain.
         self._sure = reads.index(end - 1) if bounded else reads.index(start)
-        self._depth = reads.begin(log, start)
+        self._before = before = reads.habit(log, start)
+        #: Whether what follows the range will be wanted, as far as one can tell.
+        self._reads_on = not bounded or not start or before is not None
+        #: How many chunks ahead.
+        self._depth = 0
+        if before is not None:
+            self._depth = before.depth
+            if reads.index(start) != reads.index(before.start):
+                self._reach_further()
         self._index = reads.index(start)
         self._ahead: dict[int, Hold[ChunkFill]] = {}
         #: The tag of the downloaded bytes given out; "" while unknown.
@@ -257,7 +276,7 @@ class _Reader:
                 self.at += length
                 yield FileSlice(found.descriptor, found.start, length)
             return
-        with reads.join(self._log, self.at, self._end) as hold:
+        with reads.join(self._log, self.at, self._wanted) as hold:
             self._look_ahead()
             fill, before = hold.work, self.at
             while self.at < min(fill.end, self._end):
@@ -278,7 +297,12 @@ class _Reader:
         for hold in self._ahead.values():
             hold.release()
         self._ahead.clear()
-        self._reads.note(self._log, self._start, self.at, self._depth)
+        self._reads.note(self._log, _Habit(self._start, self.at, self._depth), self._before)
+
+    @property
+    def _wanted(self) -> int:
+        """Where the end is of what should be downloaded: nobody keeps what is beyond the range."""
+        return self._log.size if self._reads_on and self._reads.keeps else self._end
 
     def _judge(self, fill: ChunkFill, before: int) -> None:
         if self.at >= min(fill.end, self._end):
@@ -301,21 +325,25 @@ class _Reader:
         index = self._reads.index(self.at)
         if index != self._index:
             self._index = index
-            self._depth = min(self._reads.ahead_max, max(1, 2 * self._depth))
+            if self._reads_on or self._reads.walked(self._start, self.at):
+                self._reads_on = True
+                self._reach_further()
+
+    def _reach_further(self) -> None:
+        self._depth = min(self._reads.ahead_max, max(1, 2 * self._depth))
 
     def _look_ahead(self) -> None:
         """Have the next chunks on their way, and no others."""
-        reads, most = self._reads, self._reads.ahead_max
+        reads, most, wanted = self._reads, self._reads.ahead_max, self._wanted
         last = max(min(self._sure, self._index + most), self._index + self._depth)
-        # What is beyond the range is of use only if it is kept.
-        last = min(last, reads.index((self._log.size if reads.keeps else self._end) - 1))
+        last = min(last, reads.index(wanted - 1))
         for index in [each for each in self._ahead if not self._index < each <= last]:
             self._ahead.pop(index).release()
         for index in range(self._index + 1, last + 1):
             if index in self._ahead:
                 continue
             try:
-                hold = reads.join_ahead(self._log, index, self._end)
+                hold = reads.join_ahead(self._log, index, wanted)
             except Overloaded:
                 return
             if hold is not None:

@@ -1,4 +1,4 @@
-"""One piece of work per key, shared by all who want it.
+"""One piece of work per key, or per part of a key's matter, shared by all who want it.
 
 The work runs in a task of its own, so whoever stops waiting stops nothing that others wait for.
 When the last holder lets go it is cancelled, unless `goes_on` says that it is worth finishing.
@@ -40,6 +40,10 @@ def _never(_work: Any) -> bool:
     return False
 
 
+def _always(_work: Any) -> bool:
+    return True
+
+
 class Hold(Generic[W]):
     """One holder's share in a piece of work; released once, by the end of a `with`."""
 
@@ -78,28 +82,28 @@ class SingleFlight(Generic[K, W]):
     ) -> None:
         self._spawn, self._name = spawn, name
         self._flights_max, self._goes_on = flights_max, goes_on
-        #: The newest of each key.
-        self._newest: dict[K, W] = {}
+        #: What can be joined, oldest first.
+        self._listed: dict[K, list[W]] = {}
         self._tasks: dict[W, tuple[K, asyncio.Task[None]]] = {}
 
     def __len__(self) -> int:
         """Return how many run, those that nobody can join any more included."""
         return len(self._tasks)
 
-    def find(self, key: K) -> W | None:
-        """Return the work that the next to join would share, if there is any."""
-        return self._newest.get(key)
+    def find(self, key: K, *, fits: Callable[[W], bool] = _always) -> W | None:
+        """Return the work that the next to join would share, if there is any: the newest."""
+        return next(filter(fits, reversed(self._listed.get(key, ()))), None)
 
     def join(
-        self, key: K, begin: Callable[[], W], *, fits: Callable[[W], bool] | None = None
+        self, key: K, begin: Callable[[], W], *, fits: Callable[[W], bool] = _always
     ) -> Hold[W]:
         """Hold the work in progress, or begin one if there is none that `fits`.
 
         Raises:
             Overloaded: as much is in progress as may be.
         """
-        work = self._newest.get(key)
-        if work is None or (fits is not None and not fits(work)):
+        work = self.find(key, fits=fits)
+        if work is None:
             if len(self._tasks) >= self._flights_max:
                 raise Overloaded(f"{self._flights_max} reads of the storage are in progress")
             work = self._begin(key, begin())
@@ -116,7 +120,7 @@ class SingleFlight(Generic[K, W]):
 
     def _begin(self, key: K, work: W) -> W:
         task = self._spawn(work.run(), self._name)
-        self._newest[key] = work
+        self._listed.setdefault(key, []).append(work)
         self._tasks[work] = (key, task)
 
         def over(_task: asyncio.Task[None]) -> None:
@@ -136,5 +140,8 @@ class SingleFlight(Generic[K, W]):
         task.cancel()
 
     def _unlist(self, key: K, work: W) -> None:
-        if self._newest.get(key) is work:
-            del self._newest[key]
+        listed = self._listed.get(key, [])
+        if work in listed:
+            listed.remove(work)
+            if not listed:
+                del self._listed[key]

@@ -106,7 +106,7 @@ class ReadWorld:
                 chunks=ChunkCacheOptions(
                     directory=str(directory),
                     bytes_max=cache_bytes,
-                    chunk_bytes=CHUNK,
+                    chunk_bytes=self.options.chunk_bytes,
                     free_bytes_min=free_bytes_min,
                     pause_seconds=5.0,
                 ),

@@ -1,0 +1,204 @@
+"""How much is downloaded: what was asked for to a stranger, whole chunks to who reads on."""
+
+import asyncio
+import tempfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.daemon.chunk_cache import ChunkCache, ChunkCacheOptions, ObjectId
+from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES
+from rlmm_daemon.daemon.deleted_segments import DeletedSegments
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.observability.metrics import Metrics
+from tests.unit.daemon.reading import BODY, SIZE, reading, segment_id, until
+
+UNIT = ALIGNED_BYTES
+CHUNK = 4 * UNIT
+OBJECT = ObjectId(segment_id(0), "aa")
+
+
+def wide(directory, **options):
+    return reading(directory, chunk_bytes=CHUNK, **options)
+
+
+def gets(world) -> list[tuple[int, int]]:
+    return [(start, end) for _, start, end in world.storage.fetched]
+
+
+async def ask(world, start: int, end: int, **named) -> None:
+    assert await world.read(start, end, bounded=True, **named) == BODY[start:end]
+    await world.settle()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "asked"),
+    [
+        (CHUNK + UNIT + 9, CHUNK + UNIT + 10, (CHUNK + UNIT, CHUNK + 2 * UNIT)),
+        (CHUNK + 3 * UNIT + 1, 2 * CHUNK + 5, (CHUNK + 3 * UNIT, 2 * CHUNK + UNIT)),
+        (SIZE - 9, SIZE, (SIZE - SIZE % UNIT, SIZE)),
+    ],
+)
+async def test_a_stranger_gets_little_more_than_it_asked_for_in_one_request(
+    tmp_path, start, end, asked
+):
+    async with wide(tmp_path, ahead_chunks_max=4) as world:
+        for _ in range(2):
+            await ask(world, start, end)
+        assert gets(world) == [asked]
+        assert (world.lookups("miss"), world.lookups("hit")) == (1, 1)
+
+
+async def test_who_goes_on_where_it_stopped_gets_whole_chunks_and_the_next_ones(tmp_path):
+    async with wide(tmp_path, ahead_chunks_max=4) as world:
+        await ask(world, UNIT, 2 * UNIT)
+        await ask(world, 2 * UNIT, 3 * UNIT)
+        await ask(world, 3 * UNIT, 5 * UNIT)
+        assert gets(world) == [
+            (UNIT, 2 * UNIT),
+            (2 * UNIT, CHUNK),
+            (CHUNK, 2 * CHUNK),
+            (2 * CHUNK, SIZE),
+        ]
+        await ask(world, 5 * UNIT, SIZE)
+        assert len(gets(world)) == 4
+
+
+async def test_a_read_from_the_very_beginning_is_taken_for_one_that_reads_on(tmp_path):
+    async with wide(tmp_path) as world:
+        await ask(world, 0, 9)
+        assert gets(world) == [(0, CHUNK)]
+
+
+async def test_readers_of_one_segment_that_take_turns_are_told_apart(tmp_path):
+    async with wide(tmp_path) as world:
+        for step in range(3):
+            for first in (UNIT, CHUNK + 3 * UNIT):
+                start = first + step * UNIT
+                await ask(world, start, start + UNIT)
+        assert len(gets(world)) == 4
+
+
+async def test_what_is_cached_or_coming_at_the_end_of_a_range_is_not_asked_for_again(tmp_path):
+    async with wide(tmp_path) as world:
+        await ask(world, 5 * UNIT, 6 * UNIT)
+        world.storage.flows.clear()
+        async with asyncio.TaskGroup() as group:
+            for start, end in ((3 * UNIT, 4 * UNIT), (2 * UNIT, 6 * UNIT - 1)):
+                number = len(gets(world))
+                group.create_task(ask(world, start, end))
+                await until(lambda number=number: len(gets(world)) > number)
+            world.storage.flows.set()
+        assert sorted(gets(world)) == [
+            (2 * UNIT, 3 * UNIT), (3 * UNIT, 4 * UNIT), (4 * UNIT, 5 * UNIT), (5 * UNIT, 6 * UNIT)
+        ]  # fmt: skip
+
+
+async def test_two_strangers_in_one_chunk_leave_each_other_what_they_brought(tmp_path):
+    async with wide(tmp_path) as world:
+        for _ in range(2):
+            await ask(world, 3 * UNIT, 4 * UNIT)
+            await ask(world, UNIT, 2 * UNIT)
+        assert len(gets(world)) == 2
+    async with wide(tmp_path) as world:
+        await ask(world, 3 * UNIT, 4 * UNIT)
+        await ask(world, UNIT, 2 * UNIT)
+        assert gets(world) == []
+
+
+async def test_who_reads_on_replaces_islands_rather_than_asking_around_them(tmp_path):
+    async with wide(tmp_path) as world:
+        await ask(world, 2 * UNIT, 3 * UNIT)
+        await ask(world, 0, 9)
+        assert gets(world)[1:] == [(0, CHUNK)]
+        assert world.evicted("replaced") == 1
+        await until(lambda: len(world.files()) == 1)
+        assert world.chunks.size_bytes == CHUNK
+
+
+async def test_every_part_of_a_deleted_segment_goes(tmp_path):
+    async with wide(tmp_path) as world:
+        for start in (UNIT, 3 * UNIT, 7 * UNIT):
+            await ask(world, start, start + UNIT)
+        await ask(world, UNIT, 2 * UNIT, number=1)
+        world.delete()
+        await until(lambda: len(world.files()) == 1)
+        assert world.evicted("deleted") == 3
+        assert world.chunks.size_bytes == UNIT
+
+
+puts = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 20), st.integers(1, 4)), min_size=1, max_size=20
+)
+
+
+@settings(max_examples=30)
+@given(puts)
+def test_the_cache_answers_what_was_put_and_nothing_twice(asked):
+    """Chunks that overlap, which only races make: the cache against a set of positions."""
+
+    async def check() -> None:
+        disk = LocalDisk()
+        with tempfile.TemporaryDirectory() as directory:
+            cache = ChunkCache(
+                ChunkCacheOptions(directory=directory, bytes_max=1000, chunk_bytes=4),
+                disk, DeletedSegments(),
+                metrics=Metrics().reads, monotonic=asyncio.get_running_loop().time,
+            )  # fmt: skip
+            await cache._open()
+            there: dict[str, dict[int, int]] = {"a": {}, "b": {}}
+            for tag, start, length in asked:
+                wanted = range(start, start + length)
+                held = there[tag]
+                if not all(at in held for at in wanted):
+                    gone = {held[at] for at in wanted if at in held}
+                    for at in [at for at, begin in held.items() if begin in gone]:
+                        del held[at]
+                    held.update(dict.fromkeys(wanted, start))
+                assert await cache.put(ObjectId(segment_id(0), tag), start, [bytes(length)], 0)
+                for each, model in there.items():
+                    for at in range(26):
+                        assert cache.begin_of(ObjectId(segment_id(0), each), at) == model.get(at)
+                assert cache.size_bytes == sum(map(len, there.values()))
+            await cache.close()
+        disk.close()
+
+    asyncio.run(check())
+
+
+ranges = st.lists(
+    st.tuples(
+        st.integers(0, SIZE - 1), st.integers(1, 6 * UNIT), st.booleans(),
+        st.sampled_from(["", "wait", "cut", "delete_files"]),
+    ),
+    min_size=1, max_size=12,
+)  # fmt: skip
+
+
+@settings(max_examples=30)
+@given(asked=ranges, cached=st.sampled_from([0, 2, 100]), ahead=st.integers(0, 3))
+def test_any_sequence_of_ranges_over_parts_of_chunks_equals_the_file(asked, cached, ahead):
+    async def same(world, start, end, *, bounded) -> None:
+        assert await world.read(start, end, bounded=bounded) == BODY[start:end]
+
+    async def check() -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            async with wide(
+                directory, cache_bytes=cached * CHUNK, ahead_chunks_max=ahead,
+                buffered_bytes_max=4 * CHUNK, idle_seconds=0.05,
+            ) as world:  # fmt: skip
+                async with asyncio.TaskGroup() as group:
+                    for start, length, bounded, before in asked:
+                        if before == "wait":
+                            await world.settle()
+                        elif before == "cut":
+                            world.storage.script.append((777, StorageUnavailable("away")))
+                        elif before == "delete_files":
+                            world.remove_files()
+                        end = min(start + length, SIZE)
+                        group.create_task(same(world, start, end, bounded=bounded))
+                assert world.reads.buffered_bytes_most <= 4 * CHUNK
+
+    asyncio.run(check())
