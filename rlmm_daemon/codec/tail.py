@@ -8,6 +8,7 @@ fixed places and the state is found from the end. Source: RemoteLogSegmentMetada
 """
 
 import struct
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -52,6 +53,14 @@ def prefix_of(partition: TopicIdPartition) -> bytes:
 def state_of(tail: bytes) -> int:
     """Return the number of the segment's state."""
     return tail[-2] if tail[-1] == _NO_TAGS else tail[-5]
+
+
+def states_of(tails: Sequence[bytes], joined: bytes, size: int) -> bytes:
+    """Return the states of tails that all have this size: a strided copy if they end alike."""
+    ends = joined[size - 1 :: size]
+    if not any(ends):
+        return joined[size - 2 :: size]
+    return bytes(map(state_of, tails)) if _NO_TAGS in ends else joined[size - 5 :: size]
 
 
 def has_txn_index(tail: bytes) -> bool:

@@ -9,13 +9,14 @@ is made anew.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator
-from itertools import accumulate, count, islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import snapshot
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.snapshot import Header, TableImage
 from rlmm_daemon.codec.snapshot_table import EpochTable, PartitionTable
+from rlmm_daemon.core import id_order
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.epoch_index import EpochIndex
 from rlmm_daemon.core.fold import Fold
@@ -32,7 +33,6 @@ ROWS_AT_ONCE: Final = 512
 #: Copied runs of numbers cost far less than rows that are made anew.
 NUMBERS_AT_ONCE: Final = 2048
 _GONE: Final = 0xFFFF_FFFF
-_BUCKETS: Final = 256
 
 
 def header_of(
@@ -91,7 +91,6 @@ def steps(cache: PartitionCache) -> Generator[None, None, PartitionTable]:
     """Make one user partition's columns in short steps, and return them at the end."""
     rows = _Rows(cache)
     yield from rows.fill()
-    id_order = yield from rows.by_id()
     kept = yield from _kept(cache, rows)
     epochs = list[EpochTable]()
     for number in cache.epochs.numbers():
@@ -105,7 +104,7 @@ def steps(cache: PartitionCache) -> Generator[None, None, PartitionTable]:
         ids=rows.ids,
         offs=rows.offs,
         states=rows.states,
-        id_order=id_order,
+        id_order=rows.order,
         heap=rows.heap,
         kept=kept,
         held=sorted(cache.held.items()),
@@ -144,38 +143,59 @@ class _Rows:
         self.offs = array("I", [0])
         self.states = bytearray()
         self.heap: list[bytes] = []
+        #: The rows by id.
+        self.order = array("I")
         #: Old row -> new row.
         self._moved = array("I")
-        #: Segments that are not where the old table has them.
-        self._changed: dict[SegmentId, int] = {}
+        #: Segments that are not where the old table has them, and their rows.
+        self._fresh_ids = bytearray()
+        self._fresh_rows = array("I")
+        #: Behind the rows that were asked for last: what is asked for next often stands there.
+        self._next = 0
 
     def of(self, segment_id: SegmentId) -> int:
-        """Return a segment's row."""
-        row = self._changed.get(segment_id)
-        if row is None:
-            assert self._sealed is not None, "every segment has a row"
-            row = self._moved[self._sealed.row_of(segment_id)]
+        """Return a segment's row. One bisect."""
+        row = self.order[bisect_left(self.order, segment_id, key=self.id)]
+        assert self.id(row) == segment_id, "every segment has a row"
         return row
 
+    def id(self, row: int) -> SegmentId:
+        """Return a row's segment id."""
+        return SegmentId(bytes(self.ids[UUID_BYTES * row : UUID_BYTES * (row + 1)]))
+
     def of_all(self, ids: Iterable[SegmentId]) -> "Generator[None, None, array[int]]":
-        """Return the rows of segments that are looked for one by one."""
-        found = array("I")
-        for at, segment_id in enumerate(ids):
-            found.append(self.of(segment_id))
-            if at % LOOKS_AT_ONCE == 0:
+        """Return the rows of segments; those that stand here one behind the other cost little."""
+        found, left = array("I"), iter(ids)
+        while run := list(islice(left, ROWS_AT_ONCE)):
+            if (rows := self._in_a_row(run, self._next)) is not None:
+                found.extend(rows)
+                yield
+                continue
+            for at in range(0, len(run), LOOKS_AT_ONCE):
+                part = run[at : at + LOOKS_AT_ONCE]
+                rows = self._in_a_row(part, self.of(part[0]))
+                found.extend(map(self.of, part) if rows is None else rows)
+                self._next = found[-1] + 1
                 yield
         return found
+
+    def _in_a_row(self, ids: list[SegmentId], row: int) -> range | None:
+        """Return the rows from `row` on if they are those of `ids`."""
+        if not self.ids.startswith(b"".join(ids), UUID_BYTES * row):
+            return None
+        self._next = row + len(ids)
+        return range(row, self._next)
 
     def of_sealed(self, row: int) -> int:
         """Return the new row of the segment that had this row."""
         found = self._moved[row]
         if found == _GONE:
             assert self._sealed is not None, "only a sealed table has rows"
-            found = self._changed[self._sealed.id(row)]
+            found = self.of(self._sealed.id(row))
         return found
 
     def fill(self) -> Iterator[None]:
-        """Make ids, offsets, states and heap."""
+        """Make ids, offsets, states and heap, and put the rows in the ids' order."""
         sealed, fresh = self._sealed, list[SegmentId]()
         if sealed is not None:
             self._moved = array("I", [_GONE]) * sealed.rows
@@ -185,28 +205,38 @@ class _Rows:
                 yield
             elif isinstance(run, tuple):
                 self._take(fresh)
+                fresh = []
                 assert sealed is not None, "runs are of sealed rows"
                 for low in range(run[0], run[1], NUMBERS_AT_ONCE):
                     self._copy(sealed, low, min(low + NUMBERS_AT_ONCE, run[1]))
                     yield
             else:
-                fresh.append(run)
-                if len(fresh) == ROWS_AT_ONCE:
+                fresh += run
+                if len(fresh) >= ROWS_AT_ONCE:
                     self._take(fresh)
+                    fresh = []
                     yield
         self._take(fresh)
+        yield from self._put_in_order()
 
     def _take(self, fresh: list[SegmentId]) -> None:
-        """Append segments that are not in the old table, and forget the list."""
+        """Append segments that are not in the old table."""
         if not fresh:
             return
-        kept = [self._segments[segment_id] for segment_id in fresh]
-        self._changed.update(zip(fresh, count(len(self.states)), strict=False))
-        self.ids += b"".join(fresh)
-        self.states += bytes(map(tails.state_of, kept))
-        self.offs.extend(islice(accumulate(map(len, kept), initial=self.offs[-1]), 1, None))
-        self.heap.append(b"".join(kept))
-        fresh.clear()
+        kept = [tail for tail in map(self._segments.changes.get, fresh) if tail is not None]
+        assert len(kept) == len(fresh), "they are all there"
+        ids, heap, size = b"".join(fresh), b"".join(kept), len(kept[0])
+        self._fresh_ids += ids
+        self._fresh_rows.extend(range(len(self.states), len(self.states) + len(fresh)))
+        self.ids += ids
+        if set(map(len, kept)) == {size}:
+            behind = self.offs[-1] + size
+            self.states += tails.states_of(kept, heap, size)
+            self.offs.extend(range(behind, behind + len(heap), size))
+        else:
+            self.states += bytes(map(tails.state_of, kept))
+            self.offs.extend(islice(accumulate(map(len, kept), initial=self.offs[-1]), 1, None))
+        self.heap.append(heap)
 
     def _copy(self, sealed: "SealedTable", low: int, high: int) -> None:
         first = len(self.states)
@@ -221,41 +251,32 @@ class _Rows:
             self.offs.frombytes(offs.tobytes())
         self.heap.append(sealed.heap(low, high))
 
-    def by_id(self) -> Generator[None, None, "array[int]"]:
-        """Return the rows by id: the old order without what is gone, the rest sorted in."""
-        changed = self._changed
-        buckets: list[list[SegmentId]] = [[] for _ in range(_BUCKETS)]
-        for at, segment_id in enumerate(changed):
-            buckets[segment_id[0]].append(segment_id)
-            if at % NUMBERS_AT_ONCE == 0:
-                yield
-        order = array("I")
-        sealed = self._sealed
+    def _put_in_order(self) -> Iterator[None]:
+        """Put the rows in the ids' order: the old one without what is gone, the rest sorted in."""
+        sealed, row_of = self._sealed, self._fresh_rows.__getitem__
         old = memoryview(b"").cast("I") if sealed is None else sealed.id_order
         at = 0
-        for bucket in filter(None, buckets):  # a turn of the loop for each, so none for nothing
-            bucket.sort()
-            if at == len(old):
-                order.extend(map(changed.__getitem__, bucket))
+        for part in id_order.ordered(bytes(self._fresh_ids)):
+            if sealed is None or at == len(old):
+                self.order.extend(map(row_of, part))
                 yield
                 continue
-            for index, segment_id in enumerate(bucket):
-                if sealed is not None and at < len(old):
-                    if index % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1:
+            for looks, index in enumerate(part):
+                if at < len(old):
+                    if looks % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1:
                         yield
-                    behind = bisect_left(old, segment_id, lo=at, key=sealed.id)
-                    yield from self._extend(order, old, at, behind)
+                    behind = bisect_left(old, self.id(row_of(index)), lo=at, key=sealed.id)
+                    yield from self._extend(old, at, behind)
                     at = behind
-                order.append(changed[segment_id])
+                self.order.append(row_of(index))
             yield
-        yield from self._extend(order, old, at, len(old))
-        return order
+        yield from self._extend(old, at, len(old))
 
-    def _extend(self, order: "array[int]", old: memoryview, low: int, high: int) -> Iterator[None]:
+    def _extend(self, old: memoryview, low: int, high: int) -> Iterator[None]:
         moved = self._moved
         for first in range(low, high, NUMBERS_AT_ONCE):
             part = old[first : min(first + NUMBERS_AT_ONCE, high)]
-            order.extend([row for at in part if (row := moved[at]) != _GONE])
+            self.order.extend([row for at in part if (row := moved[at]) != _GONE])
             if len(part) == NUMBERS_AT_ONCE:
                 yield
 
@@ -276,11 +297,14 @@ def _seal_epoch(
     table.plain = yield from _is_uniform(index)
     if not table.plain:
         assert index.referenced is not None, "apart from the cover"
-        for at, (key, ref) in enumerate(index.referenced.refs()):
-            table.keys.append(key)
-            table.key_rows.append(rows.of_sealed(ref) if isinstance(ref, int) else rows.of(ref))
-            if at % ROWS_AT_ONCE == 0:
-                yield
+        referenced = index.referenced.refs()
+        while part := list(islice(referenced, ROWS_AT_ONCE)):
+            own = yield from rows.of_all(ref for _, ref in part if not isinstance(ref, int))
+            found = iter(own)
+            for key, ref in part:
+                table.keys.append(key)
+                table.key_rows.append(rows.of_sealed(ref) if isinstance(ref, int) else next(found))
+            yield
     return table
 
 
@@ -310,7 +334,7 @@ def _seal_cover(
                 end = min(begin + ROWS_AT_ONCE, high)
                 table.starts += own.starts[begin:end]
                 table.ends += own.ends[begin:end]
-                table.rows.extend(map(rows.of, own.ids[begin:end]))
+                table.rows.extend((yield from rows.of_all(own.ids[begin:end])))
                 table.txn.extend(_places(own.txn, own.starts, begin, end, first - low))
                 last = min(end, high - 1)
                 table.breaks.extend(_places(own.breaks, own.starts, begin, last, first - low))
@@ -355,7 +379,6 @@ def _rejoin(table: EpochTable, following: int | None, cache: PartitionCache, row
     if not table.starts:
         return
     last = len(table.starts) - 1
-    at = UUID_BYTES * table.rows[last]
-    segment_end = cache.facts(SegmentId(bytes(rows.ids[at : at + UUID_BYTES])))[0]
+    segment_end = cache.facts(rows.id(table.rows[last]))[0]
     if segment_end != table.ends[last] or (following is not None and following != segment_end + 1):
         table.breaks.append(last)

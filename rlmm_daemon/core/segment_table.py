@@ -6,9 +6,10 @@ The one place that knows how a segment is stored: as a row of the sealed table t
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from heapq import merge
-from itertools import chain, pairwise
+from itertools import chain, islice
+from operator import lt
 from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import tail as tails
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from rlmm_daemon.codec.sealed_table import SealedTable
 
 _START: Final = slice(tails.START_AT, tails.END_AT)
-_START_BYTES: Final = tails.END_AT - tails.START_AT
-_PLACES_AT_ONCE: Final = 512
+#: Changed segments that are put in order in one go.
+_PAGE: Final = 512
 #: Of what is looked for in sealed rows: each takes a bisect.
 LOOKS_AT_ONCE: Final = 32
 
@@ -140,30 +141,17 @@ class SegmentTable:
     def refs(self) -> Iterator[SegmentId | int]:
         """Yield all segments by start offset, then id; those in sealed rows by row."""
         for run in self.runs():
-            if isinstance(run, tuple):
-                yield from range(*run)
-            elif run is not None:
-                yield run
+            if run is not None:
+                yield from range(*run) if isinstance(run, tuple) else run
 
-    def runs(self) -> Iterator[tuple[int, int] | SegmentId | None]:
+    def runs(self) -> Iterator[tuple[int, int] | list[SegmentId] | None]:
         """Yield ranges of sealed rows, and changed segments between them, by start offset and id.
 
         All there are: nothing that is gone, nothing twice. None comes between steps that are long.
         """
-        places: list[list[bytes]] = [[]]
-        for segment_id, tail in self.changes.items():
-            if tail is not None:
-                # Offsets are never negative, so their big-endian bytes sort as they do.
-                places[-1].append(tail[_START] + segment_id)
-                if len(places[-1]) == _PLACES_AT_ONCE:
-                    places[-1].sort()
-                    places.append([])
-                    yield None
-        places[-1].sort()
-        in_order = all(a[-1] < b[0] for a, b in pairwise(filter(None, places)))
-        ordered = chain.from_iterable(places) if in_order else merge(*places)
+        pages = yield from self._pages()
         if self.sealed is None:
-            yield from (SegmentId(place[_START_BYTES:]) for place in ordered)
+            yield from pages
             return
         hidden = list[int]()
         for index, segment_id in enumerate(self.changes):
@@ -172,25 +160,64 @@ class SegmentTable:
             if index % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1:
                 yield None
         hidden.sort()
-        yield from self._between(self.sealed, ordered, hidden)
+        yield from self._between(self.sealed, pages, hidden)
+
+    def _pages(self) -> Generator[None, None, Iterable[list[SegmentId]]]:
+        """Return the changed segments that are there, by start offset and id.
+
+        They nearly always came in that order, which the offsets alone tell.
+        """
+        ids, kept = iter(self.changes), iter(self.changes.values())
+        pages, last, in_order = list[list[SegmentId]](), b"", True
+        while page := list(islice(ids, _PAGE)):
+            # Offsets are never negative, so their big-endian bytes sort as they do.
+            starts = [tail[_START] for tail in islice(kept, _PAGE) if tail is not None]
+            if self.gone:
+                page = [each for each in page if self.changes[each] is not None]
+            if not starts:
+                continue
+            if not all(map(lt, starts, islice(starts, 1, None))):
+                page.sort(key=self._changed_place)
+                starts = [min(starts), max(starts)]
+            in_order, last = in_order and last < starts[0], starts[-1]
+            pages.append(page)
+            yield
+        if in_order:
+            pages.reverse()
+            return (pages.pop() for _ in range(len(pages)))  # freed one by one
+        ordered = merge(*pages, key=self._changed_place)
+        return iter(lambda: list(islice(ordered, LOOKS_AT_ONCE)), [])
 
     def _between(
-        self, sealed: "SealedTable", places: Iterable[bytes], hidden: list[int]
-    ) -> Iterator[tuple[int, int] | SegmentId | None]:
+        self, sealed: "SealedTable", pages: Iterable[list[SegmentId]], hidden: list[int]
+    ) -> Iterator[tuple[int, int] | list[SegmentId] | None]:
         """Put changed segments between the rows that are not hidden."""
         last = self._place(sealed.rows - 1) if sealed.rows else b""
-        at = cut = 0
-        for index, place in enumerate(places):
-            if index % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1:
-                yield None
-            row = sealed.rows
+        at = cut = looks = 0
+        run = list[SegmentId]()
+        for segment_id in chain.from_iterable(pages):
+            place, row = self._changed_place(segment_id), sealed.rows
             if place <= last:
+                looks += 1
+                if looks % LOOKS_AT_ONCE == 0:
+                    yield None
                 row = bisect_left(range(sealed.rows), place, lo=at, key=self._place)
-            behind = bisect_left(hidden, row, lo=cut)
-            yield from _left(at, row, hidden[cut:behind])
-            at, cut = max(at, row), behind
-            yield SegmentId(place[_START_BYTES:])
+            if row > at or len(run) == _PAGE:
+                if run:
+                    yield run
+                    run = []
+                behind = bisect_left(hidden, row, lo=cut)
+                yield from _left(at, row, hidden[cut:behind])
+                at, cut = row, behind
+            run.append(segment_id)
+        if run:
+            yield run
         yield from _left(at, sealed.rows, hidden[cut:])
+
+    def _changed_place(self, segment_id: SegmentId) -> bytes:
+        tail = self.changes[segment_id]
+        assert tail is not None, "what is gone has no place"
+        return tail[_START] + segment_id
 
     def _place(self, row: int) -> bytes:
         sealed = self.sealed

@@ -90,7 +90,8 @@ def _all(table: SegmentTable) -> Iterator[Sequence[_Ref]]:
             for low in range(*run, SEGMENTS_AT_ONCE):
                 yield range(low, min(low + SEGMENTS_AT_ONCE, run[1]))
         else:
-            yield (run,)
+            for low in range(0, len(run), SEGMENTS_AT_ONCE):
+                yield run[low : low + SEGMENTS_AT_ONCE]
 
 
 def _in_order(table: SegmentTable, index: EpochIndex) -> Iterator[Sequence[_Ref]]:
