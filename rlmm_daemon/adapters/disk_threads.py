@@ -6,6 +6,7 @@ for a write that the disk has taken in a tenth of a millisecond is most of what 
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -22,12 +23,17 @@ class _Job(NamedTuple):
 
 
 class DiskThreads:
-    """Runs calls in threads of its own, started at the first call."""
+    """Runs calls in threads of its own, each started at the first call that finds none idle.
+
+    To start one takes a thread's turn and back, which on a busy machine is long.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        #: One for each thread without a call, as long as more may be started. No lock is as cheap.
+        self._idle: deque[None] = deque(maxlen=count)
         self._closed = False
 
     def run(
@@ -39,7 +45,9 @@ class DiskThreads:
         """
         if self._closed:
             raise RuntimeError("the disk's threads have ended")
-        if not self._threads:
+        if self._idle:
+            self._idle.pop()
+        elif len(self._threads) < self._count:
             self._start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -57,21 +65,24 @@ class DiskThreads:
 
     def _start(self) -> None:
         # Daemonic: whoever forgets `close` ends all the same, as by a crash.
-        self._threads = [
-            threading.Thread(target=_work, args=(self._queue,), name=f"disk-{n}", daemon=True)
-            for n in range(self._count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        thread = threading.Thread(
+            target=_work,
+            args=(self._queue, self._idle),
+            name=f"disk-{len(self._threads)}",
+            daemon=True,
+        )
+        thread.start()
+        self._threads.append(thread)
 
 
-def _work(queue: "SimpleQueue[_Job | None]") -> None:
+def _work(queue: "SimpleQueue[_Job | None]", idle: deque[None]) -> None:
     while (job := queue.get()) is not None:
         result, failure = None, None
         try:
             result = job.call()
         except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
             failure = error
+        idle.append(None)
         try:
             job.loop.call_soon_threadsafe(_settle, job, result, failure)
         except RuntimeError:  # the loop is closed

@@ -1,0 +1,44 @@
+"""A thread for each call that blocks, up to their number, and none before it is needed."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rlmm_daemon.adapters.disk_threads import DiskThreads
+
+COUNT = 3
+PATIENCE_SECONDS = 20.0
+
+
+@pytest.fixture
+def threads() -> Iterator[DiskThreads]:
+    threads = DiskThreads(COUNT)
+    yield threads
+    threads.close()
+
+
+async def test_calls_one_by_one_have_one_thread(threads: DiskThreads) -> None:
+    assert len({await threads.run(threading.get_ident) for _ in range(5)}) == 1
+
+
+@pytest.mark.parametrize("before", [0, 1, 2 * COUNT])
+async def test_as_many_calls_block_at_once_as_there_may_be_threads(
+    threads: DiskThreads, before: int
+) -> None:
+    for _ in range(before):
+        await threads.run(threading.get_ident)
+    together = threading.Barrier(COUNT)
+    for _ in range(3):
+        calls = [threads.run(lambda: together.wait(PATIENCE_SECONDS)) for _ in range(COUNT)]
+        await asyncio.wait(calls)
+        assert {call.result() for call in calls} == set(range(COUNT))
+
+
+async def test_there_are_no_more_threads_than_that(threads: DiskThreads) -> None:
+    go_on = threading.Event()
+    calls = [threads.run(lambda: (go_on.wait(), threading.get_ident())[1]) for _ in range(10)]
+    go_on.set()
+    await asyncio.wait(calls)
+    assert len({call.result() for call in calls}) <= COUNT
