@@ -1,5 +1,6 @@
 package rlmm.daemon.kafka;
 
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.StandardProtocolFamily;
@@ -48,6 +49,7 @@ final class Connection implements AutoCloseable {
     private static final long TICK_MS = 20;
     private static final long IDLE_TICK_MS = 500;
     private static final int BUFFER_BYTES = 256 * 1024;
+    private static final int PIECE_BYTES = 32 * 1024;
     private static final long CLOSE_JOIN_MS = 2_000;
     private static final Logger LOG = LoggerFactory.getLogger(Connection.class);
 
@@ -157,12 +159,17 @@ final class Connection implements AutoCloseable {
      * @throws DaemonException nobody is there or too much waits already; then nothing was or will be sent
      */
     void submit(Call call) throws DaemonException {
+        submit(List.of(call));
+    }
+
+    /** As {@link #submit(Call)}: all of them or none, and they leave together. */
+    void submit(List<Call> calls) throws DaemonException {
         lock.lock();
         try {
             if (!open) {
                 throw away();
             }
-            enqueue(call);
+            enqueue(calls);
         } finally {
             lock.unlock();
         }
@@ -174,22 +181,22 @@ final class Connection implements AutoCloseable {
         return DaemonException.disconnected("no daemon answers on " + config.socketPath());
     }
 
-    /** As {@link #submit}, from {@link Owner#onGreeted} before {@link #open}: what nobody may speak before. */
+    /** As {@link #submit(Call)}, from {@link Owner#onGreeted} before {@link #open}: what nobody may speak before. */
     void submitFirst(Call call) throws DaemonException {
         lock.lock();
         try {
-            enqueue(call);
+            enqueue(List.of(call));
         } finally {
             lock.unlock();
         }
         selector.wakeup();
     }
 
-    private void enqueue(Call call) throws DaemonException {
-        if (waiting.size() >= waitingMax) {
+    private void enqueue(List<Call> calls) throws DaemonException {
+        if (waiting.size() + calls.size() > waitingMax) {
             throw DaemonException.overloaded(waitingMax + " requests wait for the daemon");
         }
-        waiting.add(call);
+        waiting.addAll(calls);
     }
 
     /** Nobody waits for this any more: the daemon is told, unless it never heard of it. */
@@ -419,11 +426,27 @@ final class Connection implements AutoCloseable {
                     return;
                 }
             }
-            sending = nextFrame();
+            sending = nextFrames();
             if (sending == null) {
                 return;
             }
         }
+    }
+
+    /** What waits, up to about {@value #PIECE_BYTES} bytes, in one piece: a call into the kernel costs more than a copy. */
+    private ByteBuffer nextFrames() {
+        ByteBuffer first = nextFrame();
+        ByteBuffer next = first == null ? null : nextFrame();
+        if (next == null) {
+            return first;
+        }
+        ByteArrayOutputStream piece = new ByteArrayOutputStream(PIECE_BYTES);
+        piece.writeBytes(first.array());
+        while (next != null) {
+            piece.writeBytes(next.array());
+            next = piece.size() < PIECE_BYTES ? nextFrame() : null;
+        }
+        return ByteBuffer.wrap(piece.toByteArray());
     }
 
     private ByteBuffer nextFrame() {

@@ -50,8 +50,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
 
     /** Everything that exists from {@code configure} to {@code close}. */
     private record Running(
-        PluginMetrics metrics, Connection connection, Caller caller, SingleBrokerCheck check, FailFast failFast,
-        FailFast listings, ExecutorService completer, long timeoutMs, long readyTimeoutMs, long holdMs) { }
+        PluginMetrics metrics, Connection connection, Caller caller, ReadyAhead ahead, SingleBrokerCheck check,
+        FailFast failFast, FailFast listings, ExecutorService completer, long timeoutMs, long readyTimeoutMs, long holdMs) { }
 
     /** Called by the class loader that the broker made for {@code remote.log.metadata.manager.class.path}. */
     public RlmmDaemonMetadataManager() { }
@@ -91,6 +91,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
                 + " remote.log.metadata.manager.listener.name in server.properties, or vouch for it with"
                 + " rlmm.config." + PluginConfig.SINGLE_BROKER_CHECK + "=false";
         Running made = new Running(metrics, connection, caller,
+            new ReadyAhead(connection, config.integer(PluginConfig.IN_FLIGHT_MAX), ReadyAhead.USED_MS),
             new SingleBrokerCheck(caller, count, cannotAsk, config.singleBrokerCheck(), repeatMs),
             new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS)), new FailFast(LISTING_MS),
             Executors.newSingleThreadExecutor(new DaemonThreads("rlmm-daemon-completer-" + config.brokerId())),
@@ -116,6 +117,14 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             Running now = running;
             if (now != null) {
                 assignment.tick(now.connection);
+            }
+        }
+
+        @Override
+        public void onLost() {
+            Running now = running;
+            if (now != null) {
+                now.ahead.lost();
             }
         }
     }
@@ -306,7 +315,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
 
     /**
      * Never throws and returns within {@code ready.timeout.ms}: the broker asks outside of its tasks' try block, where
-     * an exception ends the task until the next leadership change.
+     * an exception ends the task until the next leadership change. A yes may be a moment old: {@link ReadyAhead}.
      */
     @Override
     public final boolean isReady(TopicIdPartition partition) {
@@ -316,12 +325,18 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
         }
         try {
             now.check.require();
-            List<Value> answer = now.caller.call("is_ready", false, packer -> {
-                packer.packArrayHeader(2);
-                Wire.pack(packer, partition);
-                packer.packLong(now.readyTimeoutMs);
-            }, now.readyTimeoutMs);
-            return answer.get(0).asBooleanValue().getBoolean();
+            long begun = System.nanoTime();
+            if (now.ahead.isKnown(partition)) {
+                now.metrics.called("is_ready", System.nanoTime() - begun, true);
+                return true;
+            }
+            List<Value> answer = now.caller.call(
+                "is_ready", false, ReadyAhead.question(partition, now.readyTimeoutMs), now.readyTimeoutMs);
+            boolean ready = answer.get(0).asBooleanValue().getBoolean();
+            if (ready) {
+                now.ahead.askOthers();
+            }
+            return ready;
         } catch (DaemonException | RuntimeException | Error error) {
             LOG.debug("isReady({})", partition, error);
             return false;
@@ -334,6 +349,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     public final void onPartitionLeadershipChanges(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers) {
         Running now = running;
         if (now != null && leaders != null && followers != null) {
+            now.ahead.announced(leaders);
+            now.ahead.announced(followers);
             assignment.changed(now.connection, leaders, followers);
         }
     }
@@ -342,6 +359,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     public final void onStopPartitions(Set<TopicIdPartition> partitions) {
         Running now = running;
         if (now != null && partitions != null) {
+            now.ahead.stopped(partitions);
             assignment.stopped(now.connection, partitions);
         }
     }
