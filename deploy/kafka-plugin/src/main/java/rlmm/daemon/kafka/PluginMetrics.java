@@ -32,6 +32,10 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
 
     PluginMetrics(String part, int brokerId) {
         this.scope = ",part=" + part + ",broker=" + brokerId;
+    }
+
+    /** For JMX, which takes its time over the first bean of a kind: best while the connection is made. */
+    void publish() {
         register("rlmm.daemon:type=connection" + scope, this);
     }
 

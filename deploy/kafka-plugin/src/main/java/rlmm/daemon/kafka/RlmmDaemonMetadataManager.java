@@ -99,6 +99,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             config.integer(PluginConfig.HOLD_MS));
         running = made; // the IO thread may greet before this method returns
         connection.start();
+        metrics.publish();
         return made;
     }
 

@@ -61,6 +61,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
             holdMs, config.integer(PluginConfig.COPY_TIMEOUT_MS), config.integer(PluginConfig.DELETE_TIMEOUT_MS),
             config.integer(PluginConfig.FETCH_TIMEOUT_MS), config.integer(PluginConfig.INDEX_TIMEOUT_MS));
         connection.start();
+        metrics.publish();
     }
 
     private final class Owner implements Connection.Owner {

@@ -1,5 +1,6 @@
 package rlmm.daemon.kafka;
 
+import java.io.IOException;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ExecutionException;
@@ -8,6 +9,7 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
 
+import org.msgpack.core.MessagePacker;
 import org.msgpack.value.MapValue;
 import org.msgpack.value.Value;
 import org.msgpack.value.ValueFactory;
@@ -63,12 +65,40 @@ final class SingleBrokerCheck implements AutoCloseable {
         this.thread = Executors.newSingleThreadScheduledExecutor(new DaemonThreads("rlmm-daemon-check"));
     }
 
-    /** The daemon is there, perhaps another one than before. */
+    /**
+     * The daemon is there, perhaps another one than before. It is asked from here, in one go with what was announced;
+     * a thread is needed only where the answer is not enough.
+     */
     synchronized void begin() {
-        if (enabled) {
-            daemons++;
-            schedule(daemons, 0);
+        if (!enabled) {
+            return;
         }
+        int daemon = ++daemons;
+        try {
+            caller.send("status", SingleBrokerCheck::packNothing, STATUS_TIMEOUT_MS)
+                .whenComplete((status, error) -> begun(daemon, status));
+        } catch (DaemonException away) {
+            schedule(daemon, RETRY_MS);
+        }
+    }
+
+    /** On the connection's thread; null is no answer. */
+    private void begun(int daemon, List<Value> status) {
+        boolean fit = false;
+        try {
+            fit = status != null && !isEmbedded(status);
+        } catch (RuntimeException garbled) {
+            LOG.debug("asking again about the daemon's log", garbled);
+        }
+        if (fit) {
+            obstacle = null;
+        } else {
+            schedule(daemon, 0);
+        }
+    }
+
+    private static void packNothing(MessagePacker packer) throws IOException {
+        packer.packArrayHeader(0);
     }
 
     /** Throws while this broker may not use its daemon. */
@@ -81,7 +111,7 @@ final class SingleBrokerCheck implements AutoCloseable {
 
     private void check(int daemon) {
         try {
-            if (!EMBEDDED.equals(logKind())) {
+            if (!isEmbedded(caller.call("status", false, SingleBrokerCheck::packNothing, STATUS_TIMEOUT_MS))) {
                 obstacle = null;
                 return;
             }
@@ -153,13 +183,11 @@ final class SingleBrokerCheck implements AutoCloseable {
         obstacle = reason;
     }
 
-    private String logKind() throws DaemonException {
-        List<Value> status = caller.call(
-            "status", false, packer -> packer.packArrayHeader(0), STATUS_TIMEOUT_MS);
+    private static boolean isEmbedded(List<Value> status) {
         MapValue answer = status.get(0).asMapValue();
         Value log = answer.map().get(ValueFactory.newString("log"));
         Map<Value, Value> facts = log == null || !log.isMapValue() ? Map.of() : log.asMapValue().map();
-        return String.valueOf(facts.get(ValueFactory.newString("kind")));
+        return EMBEDDED.equals(String.valueOf(facts.get(ValueFactory.newString("kind"))));
     }
 
     @Override

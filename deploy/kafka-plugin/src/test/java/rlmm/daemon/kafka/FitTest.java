@@ -74,6 +74,22 @@ final class FitTest {
         }
     }
 
+    /** The connection's own thread asks first, so it must survive whatever is answered. */
+    @Test
+    void aLogThatIsReplicatedNeedsNoClusterToBeAsked() throws Exception {
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {
+            daemon.answer("status", id -> RudeDaemon.answer(id, packer -> packer.packString("well")));
+            manager.configure(daemon.configs(Map.of(PluginConfig.SINGLE_BROKER_CHECK, "true")), () -> {
+                throw new AssertionError("nobody is to ask");
+            });
+            Wait.until("asked", () -> daemon.asked.contains("status"));
+            assertFalse(manager.isReady(ORDERS));
+            daemon.answer("status", id -> RudeDaemon.answer(id, packer -> packer.packMapHeader(1).packString("log")
+                .packMapHeader(1).packString("kind").packString("kafka")));
+            Wait.until("ready", () -> manager.isReady(ORDERS));
+        }
+    }
+
     @Test
     void aUserWithoutAnyRightIsToldWhereToAddIt() {
         PluginConfig config = new PluginConfig(Map.of("broker.id", 7, "cluster.id", "c"), true);
