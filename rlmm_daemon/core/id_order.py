@@ -16,6 +16,8 @@ from rlmm_daemon.domain.ids import UUID_BYTES
 
 #: Ids that are sorted in one go, or put where they will be.
 AT_ONCE: Final = 2048
+#: What a bucket of a million drawn ids holds, and no more than a step may sort.
+SORTED_AT_ONCE: Final = 2 * AT_ONCE
 _BUCKETS: Final = 256
 _FLOAT_BYTES: Final = 8
 #: Before it, any seven bytes make a float that is positive and finite (IEEE 754): such sort as
@@ -32,17 +34,37 @@ def ordered(ids: bytes) -> Iterator[list[int]]:
     if count <= AT_ONCE:
         yield _sorted(range(count), ids, _beginnings(ids))
         return
-    keys, buckets = array("d"), [array("I") for _ in range(_BUCKETS)]
+    keys, buckets = array("d"), _new_buckets()
     for low in range(0, count, AT_ONCE):
         part = ids[UUID_BYTES * low : UUID_BYTES * (low + AT_ONCE)]
         keys += _beginnings(part)
         for index, first in enumerate(part[::UUID_BYTES], low):
             buckets[first].append(index)
         yield []
+    yield from _each_sorted(buckets, ids, keys, 1)
+
+
+def _new_buckets() -> "list[array[int]]":
+    return [array("I") for _ in range(_BUCKETS)]
+
+
+def _each_sorted(
+    buckets: "list[array[int]]", ids: bytes, keys: "array[float]", place: int
+) -> Iterator[list[int]]:
+    """Yield the buckets' indexes; those of ids that begin alike go by the byte at `place`."""
     buckets.reverse()
     while buckets:  # freed one by one: all at once takes as long as several steps
-        if bucket := buckets.pop():
-            yield _sorted(bucket, ids, keys)
+        bucket = buckets.pop()
+        if len(bucket) <= SORTED_AT_ONCE or place == UUID_BYTES:
+            if bucket:
+                yield _sorted(bucket, ids, keys)
+            continue
+        inner = _new_buckets()
+        for low in range(0, len(bucket), AT_ONCE):
+            for index in bucket[low : low + AT_ONCE]:
+                inner[ids[UUID_BYTES * index + place]].append(index)
+            yield []
+        yield from _each_sorted(inner, ids, keys, place + 1)
 
 
 def _sorted(indexes: Iterable[int], ids: bytes, keys: "array[float]") -> list[int]:
