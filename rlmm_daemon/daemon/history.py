@@ -76,15 +76,15 @@ class History:
         return len(self._missing or ())
 
     async def drop(self, fold: Fold, reason: str) -> None:
-        """Write down what `fold` knew, merged with what was written before, and start over.
+        """Write down what `fold` knew, merged with what was still missing, and start over.
 
         Raises:
             OSError: it could not be written; the fold must not be dropped.
         """
-        earlier = await self._state.lost(self.partition)
-        before = _by_key(earlier.records if earlier else [])
+        await self.load()
+        before = (self._missing or {}).items()
         known = await _gathered(chain(before, finished(fold)), self._state.turns)
-        reasons = list(earlier.reasons if earlier else [])
+        reasons = list(self.reasons)
         if reasons[-1:] != [reason]:
             reasons.append(reason)
         lost = Lost(
