@@ -1,8 +1,8 @@
-"""The two events that nearly every record of a log is, applied in one go.
+"""The two events that nearly every record of a log is, applied in one go, or both at once.
 
 A new segment of one epoch, and its COPY_SEGMENT_FINISHED right behind the last one: each function
-either does exactly what `PartitionCache.start` or `update` would do, or nothing and says so. Random
-histories are held against both ways in the tests. A cold start is little else than this, so it is
+either does exactly what `PartitionCache.start` and `update` would do, or nothing and says so. The
+tests hold random histories against both ways. A cold start is little else than this, so it is
 written for speed: the record is unpacked where it stands, and nothing is called that can be read.
 """
 
@@ -39,6 +39,7 @@ _COMMON_BYTES: Final = (_WITH_TXN_INDEX, _WITHOUT_TXN_INDEX)
 assert _ADDED.size == UUID_BYTES + _TAIL.size
 #: An update, from its segment id on: id, tags, broker, event timestamp, custom metadata's length.
 _UPDATED: Final = struct.Struct(">16sBi8sB")
+_UPDATED_BEHIND_ID: Final = struct.Struct(">Bi8sB")
 _CUSTOM_AT: Final = _UPDATED.size - 1
 _CUSTOM_IN_TAIL: Final = _TAIL.size - 2
 _HEADER_BYTES: Final = 3
@@ -53,7 +54,8 @@ Caches = Mapping[bytes, "PartitionCache | Sleeping"]
 
 def run(caches: Caches, rows: Sequence[tuple[int, bytes | None]], begin: int, end: int) -> int:
     """Apply rows[begin:end] up to the first that is no such event; return where that stands."""
-    for at in range(begin, end):
+    at = begin
+    while at < end:
         value = rows[at][1]
         if value is None or len(value) <= _HEADER_BYTES:
             return at
@@ -63,11 +65,92 @@ def run(caches: Caches, rows: Sequence[tuple[int, bytes | None]], begin: int, en
             return at
         kind = value[:_HEADER_BYTES]
         if kind == _ADD:
+            update = rows[at + 1][1] if at + 1 < end else None
+            if update is not None and copied(cache, value, update, behind):
+                at += 2
+                continue
             if not start(cache, value, behind):
                 return at
         elif kind != _UPDATE or not finish(cache, value, behind):
             return at
-    return end
+        at += 1
+    return at
+
+
+def copied(cache: PartitionCache, value: bytes, update: bytes, at: int) -> bool:
+    """Apply a key 0 record whose prefix ends at `at`, and the key 1 record behind it.
+
+    What `start` and then `finish` would come to, where no snapshot has anything of the partition.
+    A segment that is in no table is in no epoch's sets and nothing of it is kept; a partition whose
+    deletion is finished has no epochs. So neither is looked at.
+    """
+    id_end = at + UUID_BYTES
+    tags_at, custom_at = at + _ADDED.size, at + _CUSTOM_AT
+    segments, epochs = cache.segments, cache.epochs
+    if (
+        not update.startswith(value[_HEADER_BYTES:id_end], _HEADER_BYTES)
+        or update[:_HEADER_BYTES] != _UPDATE
+        or len(value) <= tags_at
+        or len(update) <= custom_at + 2
+        or segments.sealed is not None
+    ):
+        return False
+    (
+        segment_id, tags, start_offset, end_offset, broker, count, epoch, first, epoch_tags, size,
+        no_custom, state,
+    ) = _ADDED.unpack_from(value, at)  # fmt: skip
+    update_tags, finished_by, written_ms, custom = _UPDATED_BEHIND_ID.unpack_from(update, id_end)
+    state_at, behind, index = custom_at + (custom or 1), value[tags_at:], epochs.indexes.get(epoch)
+    if (
+        count != _ONE_EPOCH
+        or tags
+        or epoch_tags
+        or no_custom
+        or state
+        or behind not in _ENDS
+        or not 0 <= start_offset <= end_offset
+        or update_tags
+        or finished_by != broker
+        or custom >= _VARINT_TOP
+        or len(update) != state_at + 2
+        or update[state_at] != _FINISHED
+        or update[state_at + 1]
+        or index is None
+        or index.referenced is not None
+        or cache.held
+        or segment_id in segments.changes
+    ):
+        return False
+    own, top = index.cover.own, epochs.highests.get(epoch)
+    ends = own.ends
+    if (
+        (ends and ends[-1] + 1 != first)
+        or first > end_offset
+        or (top is not None and top >= end_offset)
+    ):
+        return False
+    segments.changes[segment_id] = b"".join(
+        (
+            value[id_end : id_end + tails.EVENT_TIMESTAMP_AT],
+            written_ms,
+            value[id_end + tails.EPOCHS_AT : tags_at - 2],
+            update[custom_at : state_at + 1],
+            behind,
+        )
+    )
+    segments.count += 1
+    own.starts.append(first)
+    ends.append(end_offset)
+    own.ids.append(segment_id)
+    if behind == _NO_TAGS:
+        own.txn.append(first)
+    own.reach = max(own.reach, end_offset - first)
+    epochs.highests[epoch] = end_offset
+    cache.writer = broker
+    cache.segments_by_state[_FINISHED] += 1
+    cache.bytes_by_state[_FINISHED] += size
+    cache.changes += 2
+    return True
 
 
 def start(cache: PartitionCache, value: bytes, at: int) -> bool:

@@ -89,24 +89,7 @@ def apply(
     They end before the first row that is none of theirs, and before the first copy of a user
     partition that is unknown or about whose copies anything is out of the common.
     """
-    by_prefix: dict[bytes, list[bytes]] = {}
-    first_at: dict[bytes, int] = {}
-    at, last = begin, end - 1
-    while at < last:
-        value, update = rows[at][1], rows[at + 1][1]
-        if not value or not update or value[:_HEADER_BYTES] != _ADD or len(value) <= _HEADER_BYTES:
-            break
-        prefix = value[_HEADER_BYTES : value[_HEADER_BYTES] + _HEADER_BYTES + _BEHIND_NAME_BYTES]
-        pairs = by_prefix.get(prefix)
-        if pairs is not None:
-            pairs.append(value)
-            pairs.append(update)
-        elif type(caches.get(prefix)) is PartitionCache:
-            by_prefix[prefix] = [value, update]
-            first_at[prefix] = at
-        else:
-            break
-        at += 2
+    by_prefix, first_at, at = _look(caches, rows, begin, end)
     if at - begin < 2 * COPIES_MIN * len(by_prefix):
         return begin, at
     judged: list[_Copies] = []
@@ -124,6 +107,36 @@ def apply(
     for copies in judged:
         _put(copies)
     return at, at
+
+
+def _look(
+    caches: Caches, rows: Sequence[tuple[int, bytes | None]], begin: int, end: int
+) -> tuple[dict[bytes, list[bytes]], dict[bytes, int], int]:
+    """Return both records of each copy by prefix, where each prefix was first, and where they end.
+
+    At the very end, once so many user partitions take turns that there can't be enough of each.
+    """
+    by_prefix: dict[bytes, list[bytes]] = {}
+    first_at: dict[bytes, int] = {}
+    at, last = begin, end - 1
+    while at < last:
+        value, update = rows[at][1], rows[at + 1][1]
+        if not value or not update or value[:_HEADER_BYTES] != _ADD or len(value) <= _HEADER_BYTES:
+            break
+        prefix = value[_HEADER_BYTES : value[_HEADER_BYTES] + _HEADER_BYTES + _BEHIND_NAME_BYTES]
+        pairs = by_prefix.get(prefix)
+        if pairs is not None:
+            pairs.append(value)
+            pairs.append(update)
+        elif type(caches.get(prefix)) is PartitionCache:
+            by_prefix[prefix] = [value, update]
+            first_at[prefix] = at
+            if 2 * COPIES_MIN * len(by_prefix) > end - begin:
+                return by_prefix, first_at, end
+        else:
+            break
+        at += 2
+    return by_prefix, first_at, at
 
 
 def _judge(cache: PartitionCache, pairs: Sequence[bytes]) -> _Copies | None:

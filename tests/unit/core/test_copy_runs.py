@@ -85,6 +85,63 @@ def test_copies_in_a_row_are_put_at_once(taken, custom, no_txn):
     assert taken == [COPIES]
 
 
+@pytest.fixture(params=["columns", "pairs"])
+def way(request, monkeypatch):
+    """Whole copies side by side, or each for itself."""
+    if request.param == "pairs":
+        monkeypatch.setattr(copy_runs, "apply", lambda _caches, _rows, begin, _end: (begin, begin))
+
+
+@pytest.fixture
+def pairs(monkeypatch):
+    """How many copies were applied each for itself, both records at once."""
+    counts = []
+    copied = common_events.copied
+
+    def counted(*fields):
+        counts.append(copied(*fields))
+        return counts[-1]
+
+    monkeypatch.setattr(common_events, "copied", counted)
+    return counts
+
+
+@pytest.mark.parametrize("custom", [None, b"", b"x" * 30], ids=["none", "empty", "some"])
+@pytest.mark.parametrize("no_txn", [True, False])
+def test_copies_of_many_user_partitions_are_applied_one_by_one(taken, pairs, custom, no_txn):
+    many = [FOO._replace(partition=number) for number in range(40)]
+    first = [copy(0, at=at, custom=custom, no_txn=no_txn) for at in many]
+    turns = [copy(n, at=at, custom=custom, no_txn=no_txn) for n in range(1, 4) for at in many]
+    rows = [*enumerate(value for both in [*first, *turns] for value in both)]
+    fold = Fold(MetadataPartition(0), 1)
+    for offset, value in rows[: 2 * len(many)]:
+        fold.apply(offset, value)
+    for at in range(2 * len(many), len(rows), 2 * len(many)):
+        assert fold.apply_run(rows, at, at + 2 * len(many)) == at + 2 * len(many)
+    assert not taken
+    assert pairs == [True] * len(turns)
+    singly = Fold(MetadataPartition(0), 1)
+    for offset, value in rows:
+        singly.partitions.by_prefix.clear()
+        singly.apply(offset, value)
+    assert everything(fold) == everything(singly)
+    assert snapshot_of(fold) == snapshot_of(singly)
+
+
+def test_a_look_for_whole_copies_ends_where_too_many_take_turns():
+    many = [FOO._replace(partition=number) for number in range(40)]
+    fold = Fold(MetadataPartition(0), 1)
+    values = [value for n in range(2) for at in many for value in copy(n, at=at)]
+    for offset, value in enumerate(values[: 2 * len(many)]):
+        fold.apply(offset, value)
+    rows = list(enumerate(values))
+    caches = fold.partitions.by_prefix
+    begin, end = 2 * len(many), len(rows)
+    found, _, behind = copy_runs._look(caches, rows, begin, end)
+    assert (2 * copy_runs.COPIES_MIN * (len(found) - 1), behind) == (end - begin, end)
+    assert copy_runs.apply(caches, rows, begin, end) == (begin, end)
+
+
 def test_user_partitions_that_take_turns_are_put_at_once(taken):
     turns = [value for n in range(COPIES) for at in (FOO, BAR) for value in copy(n, at=at)]
     both_ways(turns)
@@ -123,6 +180,7 @@ def test_rows_are_not_looked_at_in_vain_again_and_again(monkeypatch):
     assert sum(looked) <= 2 * len(apart)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("everywhere", [True, False], ids=["all of them", "one of them"])
 @pytest.mark.parametrize("which", [0, 1], ids=["started", "finished"])
 @pytest.mark.parametrize("change", [1, 2, 0x80])
@@ -139,6 +197,7 @@ def test_no_changed_byte_makes_a_difference(which, change, everywhere):
         both_ways(odd)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "odd",
     [
@@ -181,6 +240,36 @@ AGAIN = [*copy(5, seg=99, custom=b"c"), *copies(6, 4, custom=b"c")]
 OTHER = add(50, 50, 59, {0: 50}, txn_index_empty=True)
 
 
+def behind_head(changed):
+    """Return a copy whose update has another end: custom metadata, state, tags."""
+    started, finished = copy(1)
+    return [started, finished[:-3] + changed]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(behind_head(b"\0\1\0\0"), id="a byte behind the end"),
+        pytest.param(behind_head(b"\x90\1" + bytes(0x8E) + b"\1\0"), id="a size of two bytes"),
+    ],
+)
+@pytest.mark.usefixtures("way")
+def test_an_end_that_does_not_fit_is_minded(last):
+    both_ways([*copies(0, 1), *last])
+
+
+@pytest.mark.usefixtures("way")
+def test_a_highest_offset_stays_where_it_was():
+    gone = [records.encode(update(4, state)) for state in (DELETE_STARTED, DELETE_FINISHED)]
+    both_ways([*copies(0, 5), *gone, *one(9, 40, 44)])
+
+
+@pytest.mark.usefixtures("way")
+def test_an_epoch_that_begins_behind_the_segments_end_is_minded():
+    odd = add(9, 10, 19, {0: 20}, txn_index_empty=True)
+    both_ways([records.encode(each) for each in (add(1, 0, 9), odd, update(9, FINISHED))])
+
+
 BEFORE = [
     pytest.param([STUCK, update(1, DELETE_FINISHED)], copies(1, 1) + copies(5, 4), id="held"),
     pytest.param([delete(state) for state in PartitionDeleteState], copies(5, 4), id="deleted"),
@@ -220,11 +309,13 @@ BEFORE = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("before", "behind"), BEFORE)
 def test_what_was_before_is_minded(before, behind):
     both_ways([*copies(0, 5), *map(records.encode, before), *behind, None, *copies(9, 4)])
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("before", "behind"), BEFORE)
 def test_what_a_snapshot_has_is_minded(before, behind, monkeypatch):
     former = snapshot_of(both_ways([*copies(0, 5), *map(records.encode, before)]))
