@@ -514,6 +514,7 @@ class Follower:
         if reached and self._state is PartitionState.REPLAYING and not self.history.comparing:
             self._state = PartitionState.READY
             self.replays.append(self._context.clock.monotonic() - self._began)
+            gc.freeze()  # a walk over all that was replayed holds the loop for many milliseconds
 
     def _begin(self) -> None:
         """Start over: what is known has to be held against the log again."""

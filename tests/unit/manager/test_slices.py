@@ -1,5 +1,7 @@
 """A replay lets others have their turn, however large a batch is; so does what is written down."""
 
+import gc
+
 from rlmm_daemon.adapters.event_log import memory
 from rlmm_daemon.codec.state_files import Announced
 from rlmm_daemon.core.fold import Fold
@@ -36,6 +38,21 @@ async def test_a_large_batch_is_looked_through_in_slices(rig, monkeypatch):
         assert len(fold.partitions[TP].list_epoch(0)) == COPIES
     assert max(batches) > ROWS_MAX, "the log gives large batches"
     assert max(looked) <= ROWS_MAX
+
+
+async def test_what_was_replayed_is_not_walked_by_the_collector(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await manager.log.append(of(TP), started(1, 10, 19))
+        await manager.log.append(of(TP), updated(1))
+    gc.unfreeze()
+    async with rig.manager("with nothing to go by") as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        replayed = manager.fleet.followers[of(TP)].fold.partitions[TP].epochs[0].cover.own.ids
+        assert len(replayed) == 1
+        assert not any(each is replayed for each in gc.get_objects())
 
 
 def test_what_was_announced_is_written_down_in_steps_as_of_one_moment():
