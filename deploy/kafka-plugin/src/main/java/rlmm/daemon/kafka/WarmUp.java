@@ -1,6 +1,7 @@
 package rlmm.daemon.kafka;
 
 import java.io.IOException;
+import java.util.concurrent.TimeUnit;
 
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
@@ -13,9 +14,11 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Loads the classes of the first messages while the manager connects. One after the other they would take longer than
- * anything else between {@code configure} and the first partition that is ready.
+ * anything else between {@code configure} and the first partition that is ready. Those of the records come later: nobody
+ * asks for a record before a partition is ready, and the processors have enough to do until then.
  */
 final class WarmUp {
+    private static final long RECORDS_LATER_MS = 500;
     private static final Logger LOG = LoggerFactory.getLogger(WarmUp.class);
 
     private WarmUp() { }
@@ -28,7 +31,10 @@ final class WarmUp {
     private static void run() {
         try {
             message();
+            TimeUnit.MILLISECONDS.sleep(RECORDS_LATER_MS);
             Records.prepare();
+        } catch (InterruptedException hurried) {
+            Thread.currentThread().interrupt();
         } catch (DaemonException | IOException | RuntimeException | LinkageError met) {
             LOG.debug("warming up", met);
         }
