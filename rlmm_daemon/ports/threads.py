@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -10,7 +11,22 @@ from typing import Final, TypeVar
 #: For a thread to end after a cancel: one read of a disk that works, however busy.
 LET_GO_SECONDS: Final = 10.0
 
+#: Of threads that copy: what they read and hash would fill both of two processors, and neither a
+#: look-up nor what a producer waits for in the broker may come behind it.
+COPY_NICE: Final = 5
+
 T = TypeVar("T")
+
+
+def behind_others() -> None:
+    """Let this thread come behind others: the `initializer` of threads that copy.
+
+    On Linux a thread has a niceness of its own, which those that it starts inherit.
+    """
+    thread = threading.get_native_id()
+    with contextlib.suppress(OSError):  # of no consequence for what is copied
+        nice = os.getpriority(os.PRIO_PROCESS, thread) + COPY_NICE  # the kernel knows the bound
+        os.setpriority(os.PRIO_PROCESS, thread, nice)
 
 
 async def in_thread(

@@ -3,6 +3,7 @@ import concurrent.futures
 import errno
 import fcntl
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
 )
 from rlmm_daemon.ports.storage import ObjectKind, Progress
+from rlmm_daemon.ports.threads import COPY_NICE
 from tests.contract.storage import Buffer, body, keys, read, segment, uploads
 
 
@@ -224,7 +226,7 @@ class ReadMeanwhile(Buffer):
 
 
 async def test_a_source_that_is_read_meanwhile_is_not_read_again(storage):
-    content = os.urandom(9 * 1024 * 1024)
+    content = os.urandom(3 * 1024 * 1024)
     source = ReadMeanwhile(content, crc32c(content))
     await storage.put_segment([(ObjectKind.LOG, "d/a.log", source)], progress=Progress())
     assert source.reads == 3, "once, in blocks"
@@ -245,3 +247,18 @@ async def test_what_its_reader_finds_wrong_never_becomes_visible(storage, outcom
         await storage.put_segment([(ObjectKind.LOG, "d/a.log", source)], progress=Progress())
     assert await keys(storage) == set()
     assert await uploads(storage) == []
+
+
+async def test_a_copy_comes_behind_what_others_wait_for(storage):
+    class Looks(Buffer):
+        nice: int
+
+        def pread(self, offset, length):
+            self.nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            return super().pread(offset, length)
+
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    source = Looks(b"x" * 1000)
+    await storage.put_segment([(ObjectKind.LOG, "d/a.log", source)], progress=Progress())
+    assert source.nice == min(before + COPY_NICE, 19)
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

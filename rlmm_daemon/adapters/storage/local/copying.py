@@ -22,7 +22,7 @@ from rlmm_daemon.ports.storage import ObjectKind, Progress, ReadSource, Source, 
 
 #: One copy_file_range, and one pread for its checksum, which leave the interpreter to others: the
 #: fewer, the less often the event loop waits for it. The stop flag is looked at in between.
-BLOCK_BYTES: Final = 4 * 1024 * 1024
+BLOCK_BYTES: Final = 1024 * 1024
 #: Writing back begins while the rest is still copied, so that the last sync finds little to do.
 WRITE_BACK_BYTES: Final = 64 * 1024 * 1024
 #: What file systems answer that cannot copy in the kernel.

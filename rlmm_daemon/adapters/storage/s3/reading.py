@@ -18,7 +18,7 @@ from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.core.calls import Call
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, Source
-from rlmm_daemon.ports.threads import in_thread
+from rlmm_daemon.ports.threads import behind_others, in_thread
 
 BLOCK_BYTES: Final = 256 * 1024
 #: One read for the socket. Alone in memory it is given back and taken again without a page fault;
@@ -47,7 +47,9 @@ class Reader:
     """Reads sources in threads of its own; a cancelled read waits for its thread, within reason."""
 
     def __init__(self, threads_max: int) -> None:
-        self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="storage.s3")
+        self._threads = ThreadPoolExecutor(
+            threads_max, thread_name_prefix="storage.s3", initializer=behind_others
+        )
 
     async def part(self, source: Source, offset: int, length: int) -> Part:
         """Return a piece of the source.
