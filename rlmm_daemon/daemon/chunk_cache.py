@@ -163,11 +163,19 @@ class ChunkCache:
         if lock is not None:
             await lock.release()
 
-    def lacks_from(self, object_id: ObjectId, at: int) -> int:
-        """Return the first position from `at` on that is not cached, without counting as a use."""
-        while (entry := self._covering(object_id, at)) is not None:
+    def lacks_from(self, object_id: ObjectId, at: int, end: int) -> int:
+        """Return the first position in [at, end) that is not cached, else one at or behind `end`.
+
+        It does not count as a use.
+        """
+        while at < end and (entry := self._covering(object_id, at)) is not None:
             at = entry.end
         return at
+
+    def end_of(self, object_id: ObjectId, at: int) -> int | None:
+        """Return where the chunk with this position ends; None if it is not cached."""
+        entry = self._covering(object_id, at)
+        return None if entry is None else entry.end
 
     def begin_of(self, object_id: ObjectId, at: int) -> int | None:
         """Return where the chunk with this position begins; None if it is not cached."""
@@ -197,7 +205,7 @@ class ChunkCache:
         An error of the disk is never the reader's: it pauses the cache.
         """
         length = sum(map(len, pieces))
-        if self.lacks_from(object_id, start) >= start + length:
+        if self.lacks_from(object_id, start, start + length) >= start + length:
             return True
         if not self.writable or not 0 < length <= self._options.bytes_max:
             return False

@@ -181,9 +181,10 @@ class Reads:
     def join_ahead(self, log: RemoteLog, index: int, end: int) -> Hold[ChunkFill] | None:
         """Begin what an aligned chunk lacks before `end`, unless memory is short."""
         at = index * self._options.chunk_bytes
+        end = min(end, at + self._options.chunk_bytes)
         if self._cache is not None:
-            at = self._cache.lacks_from(log.id, at)
-        if at >= end or self.index(at) != index:
+            at = self._cache.lacks_from(log.id, at, end)
+        if at >= end:
             return None
         # Half of the memory is for those who wait.
         if self._coming(log, at) is None and 2 * len(self._flights) >= self._slots_max:
@@ -230,6 +231,11 @@ class Reads:
         known = reversed(self._habits.get(log.id, ()))
         return next((each for each in known if each.start < start <= each.at + near), None)
 
+    def goes_on(self, log: RemoteLog, start: int, end: int) -> bool:
+        """Whether [start, end) leads on from a kept download's end: not all habits are known."""
+        there = None if self._cache is None else self._cache.end_of(log.id, start - 1)
+        return there is not None and there - start < ALIGNED_BYTES and there < end
+
     def note(self, log: RemoteLog, habit: _Habit, before: _Habit | None) -> None:
         """Remember how a reader went, in the place of the one it went on from."""
         known = self._habits.setdefault(log.id, deque(maxlen=READERS_MAX))
@@ -250,7 +256,8 @@ class _Reader:
         self._sure = reads.index(end - 1) if bounded else reads.index(start)
         self._before = before = reads.habit(log, start)
         #: Whether what follows the range will be wanted, as far as one can tell.
-        self._reads_on = not bounded or not start or before is not None
+        known = not start or before is not None or reads.goes_on(log, start, end)
+        self._reads_on = not bounded or known
         #: How many chunks ahead.
         self._depth = 0
         if before is not None:

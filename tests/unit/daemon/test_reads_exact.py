@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.daemon.chunk_cache import ChunkCache, ChunkCacheOptions, ObjectId
 from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
+from rlmm_daemon.daemon.read_ahead import READERS_MAX
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.observability.metrics import Metrics
 from tests.unit.daemon.reading import BODY, SIZE, reading, segment_id, until
@@ -79,6 +81,15 @@ async def test_readers_of_one_segment_that_take_turns_are_told_apart(tmp_path):
                 start = first + step * UNIT
                 await ask(world, start, start + UNIT)
         assert len(gets(world)) == 4
+
+
+async def test_a_reader_whom_others_pushed_out_of_mind_still_reads_on(tmp_path):
+    async with wide(tmp_path, ahead_chunks_max=0) as world:
+        await ask(world, UNIT, 2 * UNIT - 9)
+        for _ in range(READERS_MAX):
+            await ask(world, SIZE - 9, SIZE)
+        await ask(world, 2 * UNIT - 9, 2 * UNIT + 9)
+        assert gets(world)[-1] == (2 * UNIT, CHUNK)
 
 
 async def test_what_is_cached_or_coming_at_the_end_of_a_range_is_not_asked_for_again(tmp_path):
@@ -160,7 +171,13 @@ def test_the_cache_answers_what_was_put_and_nothing_twice(asked):
                 assert await cache.put(ObjectId(segment_id(0), tag), start, [bytes(length)], 0)
                 for each, model in there.items():
                     for at in range(26):
-                        assert cache.begin_of(ObjectId(segment_id(0), each), at) == model.get(at)
+                        of = ObjectId(segment_id(0), each)
+                        assert cache.begin_of(of, at) == model.get(at)
+                        lacks = next(n for n in count(at) if n not in model)
+                        found = cache.lacks_from(of, at, at + 3)
+                        assert min(found, at + 3) == min(lacks, at + 3)
+                        # No further than to the end of the chunk that it stops in.
+                        assert found <= (cache.end_of(of, at + 2) or at + 2)
                 assert cache.size_bytes == sum(map(len, there.values()))
             await cache.close()
         disk.close()
