@@ -132,6 +132,8 @@ class ChunkFill:
         if cache is not None and await cache.put(
             self._log.id, self.start, self._pieces, self._crc32c
         ):
+            if self._log.version is not self.version:  # somebody found out while it was written
+                cache.forget_object(self._log.id)
             return
         self._working = False
         await self._linger()

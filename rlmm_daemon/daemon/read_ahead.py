@@ -25,6 +25,7 @@ from rlmm_daemon.daemon.single_flight import Hold, SingleFlight, Spawn
 from rlmm_daemon.domain.errors import ChecksumMismatch, Overloaded, StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.observability.metrics import ReadMetrics
+from rlmm_daemon.ports.storage import Version
 
 #: Segments whose readers' habits are remembered.
 HABITS_MAX = 4_096
@@ -237,7 +238,12 @@ class Reads:
         return there is not None and there - start < ALIGNED_BYTES and there < end
 
     def note(self, log: RemoteLog, habit: _Habit, before: _Habit | None) -> None:
-        """Remember how a reader went, in the place of the one it went on from."""
+        """Remember how a reader went, in the place of the one it went on from.
+
+        One that got nothing will ask again from there.
+        """
+        if habit.at == habit.start:
+            return
         known = self._habits.setdefault(log.id, deque(maxlen=READERS_MAX))
         if before is not None and before in known:
             known.remove(before)
@@ -266,8 +272,8 @@ class _Reader:
                 self._reach_further()
         self._index = reads.index(start)
         self._ahead: dict[int, Hold[ChunkFill]] = {}
-        #: The tag of the downloaded bytes given out; "" while unknown.
-        self._etag = ""
+        #: Of the object whose bytes were given out.
+        self._version: Version | None = None
         self._vain = 0
 
     async def pieces(self) -> AsyncGenerator[bytes | FileSlice, None]:
@@ -279,6 +285,7 @@ class _Reader:
             reads.hit()
             self._look_ahead()
             with reads.opened(found):
+                self._require_same(self._log.version)
                 length = min(found.length, self._end - self.at)
                 self.at += length
                 yield FileSlice(found.descriptor, found.start, length)
@@ -289,7 +296,7 @@ class _Reader:
             while self.at < min(fill.end, self._end):
                 piece = fill.take(self.at)
                 if piece is not None:
-                    self._same_version(fill)
+                    self._require_same(fill.version)
                     piece = piece[: self._end - self.at]
                     self.at += len(piece)
                     yield piece
@@ -320,12 +327,11 @@ class _Reader:
         if self._vain > VAIN_MAX:
             raise StorageUnavailable("memory and disk are too short to hand over a chunk")
 
-    def _same_version(self, fill: ChunkFill) -> None:
-        """Never let one answer hold bytes of two objects."""
-        etag = fill.version.etag
-        if self._etag not in ("", etag):
+    def _require_same(self, version: Version) -> None:
+        """Never let one answer hold bytes of two objects, cached or downloaded."""
+        before = self._version = self._version or version
+        if version is not before and version.etag != before.etag:
             raise ChecksumMismatch(f"{self._log.key} was replaced while it was read")
-        self._etag = etag
 
     def _walk(self) -> None:
         """Reach further with each chunk that a reader walks on."""

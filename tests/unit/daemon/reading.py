@@ -123,6 +123,10 @@ class ReadWorld:
         self.reads = self.caches.reads
         self.chunks = self.caches.chunks
 
+    def replace(self) -> None:
+        """Put another object of the same size in the first one's place."""
+        self.storage.etags["0"], self.storage.objects["0"] = "second", bytes(len(BODY))
+
     def remote(self, number: int = 0, *, tag: str = "aa") -> RemoteLog:
         key = str(number)
         size = len(BODY)

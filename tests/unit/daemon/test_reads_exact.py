@@ -13,7 +13,7 @@ from rlmm_daemon.daemon.chunk_cache import ChunkCache, ChunkCacheOptions, Object
 from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.read_ahead import READERS_MAX
-from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.observability.metrics import Metrics
 from tests.unit.daemon.reading import BODY, SIZE, reading, segment_id, until
 
@@ -127,6 +127,48 @@ async def test_who_reads_on_replaces_islands_rather_than_asking_around_them(tmp_
         assert world.evicted("replaced") == 1
         await until(lambda: len(world.files()) == 1)
         assert world.chunks.size_bytes == CHUNK
+
+
+async def test_cached_bytes_are_not_mixed_with_those_of_an_object_that_replaced_theirs(tmp_path):
+    async with wide(tmp_path) as world:
+        await ask(world, UNIT, 2 * UNIT)
+        world.replace()
+        with pytest.raises(ChecksumMismatch):
+            await world.read(UNIT, 3 * UNIT, bounded=True)
+        await world.settle()
+        assert await world.read(UNIT, 3 * UNIT, bounded=True) == bytes(2 * UNIT)
+
+
+async def test_what_was_being_written_when_its_object_was_replaced_is_not_kept(
+    tmp_path, monkeypatch
+):
+    async with wide(tmp_path) as world:
+        write, goes_on = world.chunks.put, asyncio.Event()
+
+        async def put(*given):
+            await goes_on.wait()
+            return await write(*given)
+
+        monkeypatch.setattr(world.chunks, "put", put)
+        assert await world.read(UNIT, 2 * UNIT, bounded=True) == BODY[UNIT : 2 * UNIT]
+        world.replace()
+        assert await world.read(5 * UNIT, 6 * UNIT, bounded=True) == bytes(UNIT)
+        goes_on.set()
+        await world.settle()
+        assert await world.read(UNIT, 2 * UNIT, bounded=True) == bytes(UNIT)
+
+
+async def test_a_reader_that_got_nothing_reads_on_when_it_asks_again(tmp_path):
+    async with wide(tmp_path, ahead_chunks_max=0) as world:
+        await ask(world, UNIT, 2 * UNIT - 9)
+        await world.chunks.close()  # nothing is kept: only the habit tells
+        world.storage.flows.clear()
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(ask(world, 2 * UNIT + 9, 3 * UNIT))
+            await until(lambda: len(gets(world)) == 2)
+            waiting.cancel()
+        assert world.reads.habit(world.remote(), 2 * UNIT + 9) is not None
+        world.storage.flows.set()
 
 
 async def test_every_part_of_a_deleted_segment_goes(tmp_path):
