@@ -34,6 +34,9 @@ from rlmm_daemon.observability.metrics import ReadMetrics
 from rlmm_daemon.ports.disk import Disk, DiskLock
 
 READ_BYTES: Final = 256 * 1024
+#: Files that may be kept for each chunk of full size that there is room for: a start and a delete
+#: look at every one of them.
+FILES_PER_CHUNK: Final = 16
 #: One write call; pieces of the network are smaller.
 WRITE_BYTES: Final = 1024 * 1024
 WRITES_MAX: Final = 2
@@ -113,6 +116,7 @@ class ChunkCache:
         monotonic: Callable[[], float],
     ) -> None:
         self._options, self._disk, self._metrics = options, disk, metrics
+        self._files_max = max(1, FILES_PER_CHUNK * options.bytes_max // options.chunk_bytes)
         self._monotonic = monotonic
         self._entries: LRUCache[_Key, _Entry] = LRUCache(
             options.bytes_max, getsizeof=lambda entry: entry.length
@@ -406,7 +410,10 @@ class ChunkCache:
             if present.end <= entry.start:
                 break
             self._drop(present, "replaced")
-        while self._entries and self.size_bytes + entry.length > self._options.bytes_max:
+        while self._entries and (
+            self.size_bytes + entry.length > self._options.bytes_max
+            or len(self._entries) >= self._files_max
+        ):
             self._drop_oldest("size")
         self._entries[entry.key] = entry
         insort(self._by_segment.setdefault(entry.key.object.segment_id, []), entry.key)

@@ -5,11 +5,17 @@ import tempfile
 from itertools import count
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.daemon.chunk_cache import ChunkCache, ChunkCacheOptions, ObjectId
+from rlmm_daemon.daemon.chunk_cache import (
+    FILES_PER_CHUNK,
+    ChunkCache,
+    ChunkCacheOptions,
+    ObjectId,
+)
 from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.read_ahead import READERS_MAX
@@ -180,6 +186,23 @@ async def test_every_part_of_a_deleted_segment_goes(tmp_path):
         await until(lambda: len(world.files()) == 1)
         assert world.evicted("deleted") == 3
         assert world.chunks.size_bytes == UNIT
+
+
+async def test_many_small_chunks_are_bounded_by_their_number(tmp_path):
+    disk, asked = LocalDisk(), FILES_PER_CHUNK + 4
+    for restarted in (False, True):
+        cache = ChunkCache(
+            ChunkCacheOptions(directory=str(tmp_path), bytes_max=CHUNK, chunk_bytes=CHUNK),
+            disk, DeletedSegments(),
+            metrics=Metrics().reads, monotonic=asyncio.get_running_loop().time,
+        )  # fmt: skip
+        await cache._open()
+        for at in range(0 if restarted else asked):
+            assert await cache.put(OBJECT, 2 * at, [b"x"], crc32c(b"x"))
+        assert cache.size_bytes == FILES_PER_CHUNK
+        assert [cache.begin_of(OBJECT, 2 * at) for at in (3, 4)] == [None, 8], "the newest stay"
+        await cache.close()
+    disk.close()
 
 
 puts = st.lists(
