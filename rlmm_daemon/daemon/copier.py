@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from rlmm_daemon.codec.api import SegmentFiles
@@ -28,7 +27,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.observability.metrics import Metrics, StorageMetrics
-from rlmm_daemon.ports.threads import behind_others
+from rlmm_daemon.ports.threads import copying_threads
 
 #: Of the time to drain, this part waits for copies to finish; the rest is for roll-backs.
 DRAIN_PATIENCE: Final = 0.6
@@ -79,9 +78,7 @@ class Copier:
                 broker_id=broker_id,
                 now_ms=now_ms,
                 turns=asyncio.Semaphore(options.parallel_max),
-                threads=ThreadPoolExecutor(
-                    options.parallel_max, thread_name_prefix="copy", initializer=behind_others
-                ),
+                threads=copying_threads(options.parallel_max, "copy"),
                 new_check=new_check,
             )
         )

@@ -5,7 +5,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, TypeVar
 
 #: For a thread to end after a cancel: one read of a disk that works, however busy.
@@ -18,11 +18,13 @@ COPY_NICE: Final = 5
 T = TypeVar("T")
 
 
-def behind_others() -> None:
-    """Let this thread come behind others: the `initializer` of threads that copy.
+def copying_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Return threads that read, hash and write what is copied, and come behind all others."""
+    return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=_come_behind)
 
-    On Linux a thread has a niceness of its own, which those that it starts inherit.
-    """
+
+def _come_behind() -> None:
+    # On Linux a thread has a niceness of its own, which those that it starts inherit.
     thread = threading.get_native_id()
     with contextlib.suppress(OSError):  # of no consequence for what is copied
         nice = os.getpriority(os.PRIO_PROCESS, thread) + COPY_NICE  # the kernel knows the bound

@@ -46,6 +46,7 @@ from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.ports import threads
 from rlmm_daemon.ports.storage import Progress
+from tests.support.nice import nice
 from tests.unit.daemon.segments import (
     IDENTITY,
     LOG_BYTES,
@@ -152,6 +153,18 @@ async def test_a_whole_copy_ends_finished_with_what_was_stored(world):
     assert facts.sizes[".txnindex"] == 3
     assert len(world.stored) == 6
     assert world.copier.jobs() == []
+
+
+async def test_what_checks_a_copy_comes_behind_what_others_wait_for(world, monkeypatch):
+    seen, read = set(), FileSource.pread
+
+    def pread(source, offset, length):
+        seen.add(nice())
+        return read(source, offset, length)
+
+    monkeypatch.setattr(FileSource, "pread", pread)
+    await world.copier.copy_segment(RECORD, world.files)
+    assert min(nice() + threads.COPY_NICE, 19) in seen
 
 
 async def test_a_brokers_whole_copy_stands_before_a_brokers_gates(world):

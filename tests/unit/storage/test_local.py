@@ -3,7 +3,6 @@ import concurrent.futures
 import errno
 import fcntl
 import os
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +21,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from rlmm_daemon.ports.threads import COPY_NICE
 from tests.contract.storage import Buffer, body, keys, read, segment, uploads
+from tests.support.nice import Niced, nice
 
 
 @pytest.fixture
@@ -250,15 +250,7 @@ async def test_what_its_reader_finds_wrong_never_becomes_visible(storage, outcom
 
 
 async def test_a_copy_comes_behind_what_others_wait_for(storage):
-    class Looks(Buffer):
-        nice: int
-
-        def pread(self, offset, length):
-            self.nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-            return super().pread(offset, length)
-
-    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    source = Looks(b"x" * 1000)
+    source, before = Niced(b"x" * 1000), nice()
     await storage.put_segment([(ObjectKind.LOG, "d/a.log", source)], progress=Progress())
-    assert source.nice == min(before + COPY_NICE, 19)
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+    assert source.seen == {min(before + COPY_NICE, 19)}
+    assert nice() == before

@@ -44,6 +44,7 @@ from rlmm_daemon.ports import threads
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, ProbeResult
 from tests.contract.storage import Buffer
 from tests.simulation.loop import SimLoop, ended
+from tests.support.nice import Niced, nice
 from tests.unit.storage.scripted_s3 import storage_on
 
 
@@ -98,13 +99,14 @@ async def test_others_have_their_turn_between_the_pieces_of_a_block():
             turns += 1
             await asyncio.sleep(0)
 
-    reader, source = Reader(1), Buffer(os.urandom(size))
+    reader, source = Reader(1), Niced(os.urandom(size))
     other = asyncio.get_running_loop().create_task(others())
     pieces = []
     async for piece in blocks_read(reader, source, 0, size):
         pieces.append(bytes(piece))
         seen.append(turns)
     other.cancel()
+    assert source.seen == {min(nice() + threads.COPY_NICE, 19)}, "its thread comes behind"
     assert b"".join(pieces) == source.pread(0, size)
     assert max(map(len, pieces)) <= PIECE_BYTES < SEND_BYTES
     assert all(before < after for before, after in itertools.pairwise(seen))

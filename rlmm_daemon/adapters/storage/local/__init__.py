@@ -27,7 +27,7 @@ from rlmm_daemon.ports.storage import (
     StoredObject,
     UploadInfo,
 )
-from rlmm_daemon.ports.threads import behind_others
+from rlmm_daemon.ports.threads import copying_threads
 
 READ_BYTES: Final = 1024 * 1024
 THREADS_MAX: Final = 4
@@ -55,9 +55,7 @@ class LocalStorage:
         self._root.file(owner)
         self._tree = Tree(self._root, owner, reads_only=reads_only)
         self._owner = owner
-        self._threads = ThreadPoolExecutor(
-            threads_max, thread_name_prefix="storage.copy", initializer=behind_others
-        )
+        self._threads = copying_threads(threads_max, "storage.copy")
         #: Short calls: a queue of long copies must not hold them up.
         self._calls = ThreadPoolExecutor(threads_max, thread_name_prefix="storage.call")
 

@@ -8,7 +8,6 @@ import base64
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -18,7 +17,7 @@ from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.core.calls import Call
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, Source
-from rlmm_daemon.ports.threads import behind_others, in_thread
+from rlmm_daemon.ports.threads import copying_threads, in_thread
 
 BLOCK_BYTES: Final = 256 * 1024
 #: One read for the socket. Alone in memory it is given back and taken again without a page fault;
@@ -47,9 +46,7 @@ class Reader:
     """Reads sources in threads of its own; a cancelled read waits for its thread, within reason."""
 
     def __init__(self, threads_max: int) -> None:
-        self._threads = ThreadPoolExecutor(
-            threads_max, thread_name_prefix="storage.s3", initializer=behind_others
-        )
+        self._threads = copying_threads(threads_max, "storage.s3")
 
     async def part(self, source: Source, offset: int, length: int) -> Part:
         """Return a piece of the source.
