@@ -145,12 +145,16 @@ class CopyParams(_Array, frozen=True):
 
 
 class FetchParams(_Array, frozen=True):
-    """A range of a segment's log: [start, end_inclusive], positions in bytes; None: to the end."""
+    """A range of a segment's log: [start, end_inclusive], positions in bytes; None: to the end.
+
+    `may_open`: the answer may name a file of this host, the whole log, instead of holding bytes.
+    """
 
     record: bytes
     start: Int64
     end_inclusive: Int64 | None = None
     timeout_ms: int | None = None
+    may_open: bool = False
 
 
 class FetchIndexParams(_Array, frozen=True):

@@ -64,11 +64,23 @@ class ErrorBody(msgspec.Struct, array_like=True, frozen=True):
         return from_wire(self.code, self.message, self.fields)
 
 
+class LocalFile(msgspec.Struct, array_like=True, frozen=True):
+    """A file of this host, told from another of that name by its device and inode."""
+
+    path: str
+    device: int
+    inode: int
+
+
 class BulkHeader(msgspec.Struct, array_like=True, frozen=True):
-    """Announces the raw bytes that follow at once on the same connection."""
+    """Announces the raw bytes that follow at once on the same connection.
+
+    None follow where a file is named instead, which is done only for who asked for it.
+    """
 
     length: int
     crc32c: int | None = None
+    file: LocalFile | None = None
 
 
 #: A peer's nesting and text are its own choice, so these two are its errors as well.

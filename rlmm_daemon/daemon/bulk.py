@@ -118,7 +118,7 @@ class BulkSession:
             await self._send(internal_frame(request_id))
             raise
         try:
-            header = frames.BulkHeader(answer.length, answer.crc32c)
+            header = frames.BulkHeader(answer.length, answer.crc32c, answer.named)
             await self._send(frames.result_frame(request_id, header))
             return await self._send_answer(method, answer)
         finally:

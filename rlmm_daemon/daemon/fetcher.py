@@ -7,12 +7,14 @@ import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 from cachetools import LRUCache
 
 from rlmm_daemon.codec import custom_metadata
 from rlmm_daemon.codec.custom_metadata import StoredFacts
+from rlmm_daemon.codec.frames import LocalFile
 from rlmm_daemon.daemon.bucket import Bucket, SegmentPlace
 from rlmm_daemon.daemon.chunk_cache import ObjectId
 from rlmm_daemon.daemon.chunk_fill import RemoteLog
@@ -46,7 +48,10 @@ Pieces = AsyncGenerator[bytes | FileSlice, None]
 
 
 class Bulk:
-    """Exactly `length` bytes: of an open file where there is one, else from `chunks`."""
+    """Exactly `length` bytes: of an open file where there is one, else from `chunks`.
+
+    None at all where a file is named, which the asker opens itself.
+    """
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class Bulk:
         crc32c: int | None,
         *,
         file: tuple[int, int] | None = None,
+        named: LocalFile | None = None,
         first: bytes | FileSlice = b"",
         rest: Pieces | None = None,
         closed: Callable[[], None] = lambda: None,
@@ -63,6 +69,7 @@ class Bulk:
         self._closed = closed
         #: Descriptor and position of the first byte, good for `sendfile` until `aclose`.
         self.file = file
+        self.named = named
         self._first, self._rest = first, rest
 
     async def chunks(self) -> Pieces:
@@ -101,21 +108,27 @@ class Fetcher:
         caches: ReadCaches | None = None,
         metrics: Metrics | None = None,
         new_retry: Callable[[], Retry] | None = None,
+        may_name_files: bool = False,
     ) -> None:
         """Without a bucket (`kind = "none"`) every method is StorageNotConfigured.
 
-        Without caches only a storage of local files is read.
+        Without caches only a storage of local files is read. Files may be named to a broker if they
+        are on a disk of this host: what comes over a network can hang for ever whoever reads it.
         """
         self._bucket, self._log, self._caches = bucket, log, caches
         self._metrics = metrics or Metrics()
         self._new_retry = new_retry or (lambda: Retry(rng))
+        self._may_name_files = may_name_files
         #: Where objects were found that may lie in one of several layouts.
         self._located: LRUCache[tuple[bytes, ObjectKind], _Object] = LRUCache(LOCATED_MAX)
 
-    async def fetch_log_segment(self, record: bytes, start: int, end_inclusive: int | None) -> Bulk:
+    async def fetch_log_segment(
+        self, record: bytes, start: int, end_inclusive: int | None, *, may_open: bool = False
+    ) -> Bulk:
         """Return the bytes [start, end_inclusive] of a finished segment's log; the end is clamped.
 
         The first bytes are there when this returns, so that what is wrong is told as an error.
+        Whoever may open files himself gets the name of the log where it is one of this host.
 
         Raises:
             InvalidArgument: a range that begins at or beyond the end, or ends before it begins.
@@ -145,6 +158,9 @@ class Fetcher:
             wanted = _Wanted(bucket=bucket, metadata=metadata, kind=ObjectKind.LOG, size=size)
             found = await self._object(wanted)
             file = await self._local(wanted, found)
+            if file is not None and may_open and self._may_name_files:
+                self._metrics.storage.fetches_named.inc()
+                return Bulk(0, None, named=_named(file, bucket.storage, found), closed=ended)
             if file is not None:
                 self._metrics.storage.fetch_bytes.labels("log").inc(last + 1 - start)
                 return Bulk(last + 1 - start, crc32c, file=(file, start), closed=ended)
@@ -344,6 +360,15 @@ def _identity(metadata: SegmentMetadata, found: _Object, crc32c: int | None) -> 
     return ObjectId(
         metadata.segment_id, hashlib.blake2b(text.encode(), digest_size=TAG_BYTES).hexdigest()
     )
+
+
+def _named(descriptor: int, storage: RemoteStorage, found: _Object) -> LocalFile:
+    """Close the file, and name it so that whoever opens it knows whether it is the same one."""
+    stat = os.fstat(descriptor)
+    os.close(descriptor)
+    path = storage.local_path(found.key)
+    assert path is not None, "it has just been opened there"
+    return LocalFile(str(Path(path).absolute()), stat.st_dev, stat.st_ino)
 
 
 def _other_size(key: str, size: int, recorded: int | None) -> ChecksumMismatch:

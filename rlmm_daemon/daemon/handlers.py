@@ -169,7 +169,7 @@ STREAMS: Final[dict[str, Stream]] = {
 
 BULKS: Final[dict[str, Bulk]] = {
     "fetch_log_segment": lambda services, params: _fetcher(services).fetch_log_segment(
-        params.record, params.start, params.end_inclusive
+        params.record, params.start, params.end_inclusive, may_open=params.may_open
     ),
     "fetch_index": lambda services, params: _fetcher(services).fetch_index(
         params.record, params.index

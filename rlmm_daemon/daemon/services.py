@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlmm_daemon.codec import api
+from rlmm_daemon.codec.frames import LocalFile
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.pending import Append, Tell
@@ -90,7 +91,7 @@ class BulkAnswer(Protocol):
     """Exactly `length` bytes, from an open file or from an iterator; closed once, whatever happens.
 
     `file` is a descriptor and the position of the first byte, good for `sendfile` until `aclose`.
-    `chunks` is asked only where there is no file.
+    `chunks` is asked only where there is no file. Where a file is named, there are no bytes.
     """
 
     @property
@@ -99,6 +100,8 @@ class BulkAnswer(Protocol):
     def crc32c(self) -> int | None: ...
     @property
     def file(self) -> tuple[int, int] | None: ...
+    @property
+    def named(self) -> LocalFile | None: ...
     def chunks(self) -> AsyncGenerator[bytes | FileSlice, None]: ...
     async def aclose(self) -> None: ...
 
@@ -107,7 +110,7 @@ class SegmentFetcher(Protocol):
     """Ranges and indexes of stored segments."""
 
     async def fetch_log_segment(
-        self, record: bytes, start: int, end_inclusive: int | None
+        self, record: bytes, start: int, end_inclusive: int | None, *, may_open: bool = False
     ) -> BulkAnswer: ...
     async def fetch_index(self, record: bytes, index: str) -> BulkAnswer: ...
 

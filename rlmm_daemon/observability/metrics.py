@@ -331,6 +331,12 @@ class StorageMetrics:
             "rlmm_fetches_total", "Fetches ended.", ["kind", "outcome"], registry=into
         )
         self.fetch_bytes = Counter("rlmm_fetch_bytes_total", "Bytes sent.", ["kind"], registry=into)
+        #: Of those of kind log; their bytes go by no process of ours, and are not counted.
+        self.fetches_named = Counter(
+            "rlmm_fetches_named_total",
+            "Fetches answered with the name of a local file, which the broker reads itself.",
+            registry=into,
+        )
         self.fetch = Histogram(
             "rlmm_fetch_duration_seconds", "A whole fetch.", buckets=SLOW_SECONDS, registry=into
         )

@@ -170,7 +170,14 @@ class Daemon:
         )
         caches = self._read_caches(manager, jobs)
         fetcher = (
-            Fetcher(bucket, manager, rng=self._rng, caches=caches, metrics=self._metrics)
+            Fetcher(
+                bucket,
+                manager,
+                rng=self._rng,
+                caches=caches,
+                metrics=self._metrics,
+                may_name_files=adapters.keeps_on_own_disk(config),
+            )
             if bucket
             else None
         )

@@ -37,7 +37,8 @@ def hang(it, where: str) -> asyncio.Event:
         it.fetcher.make = lambda _start, _end: Stuck(released)
         return released
 
-    async def fetch(_record, _start, _end):
+    async def fetch(_record, _start, _end, *, may_open=False):
+        del may_open
         await released.wait()
         return FakeBulk(length=3, chunks=(b"abc",))
 
@@ -121,7 +122,8 @@ async def test_an_error_of_the_storage_is_told_to_who_stayed(path, monkeypatch):
     async with daemon(path) as it:
         begun, released = noting(monkeypatch, "_begin"), asyncio.Event()
 
-        async def fetch(_record, _start, _end):
+        async def fetch(_record, _start, _end, *, may_open=False):
+            del may_open
             await released.wait()
             raise StorageUnavailable("away")
 

@@ -19,6 +19,7 @@ from rlmm_daemon.daemon.fetcher import Fetcher
 from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.daemon.retry import Retry
 from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
     IndexNotFound,
     InvalidArgument,
     ObjectMissing,
@@ -29,6 +30,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import BrokerId, SegmentId
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.ports.storage import ObjectKind
 from tests.unit.daemon.segments import IDENTITY, LOG_BYTES, FakeLog, files_in, metadata
 
 S = SegmentState
@@ -42,7 +44,7 @@ class World:
         self.bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
         self.fetcher = self.fetcher_of(self.bucket)
 
-    def fetcher_of(self, bucket):
+    def fetcher_of(self, bucket, **more):
         rng, loop = random.Random(1), asyncio.get_running_loop()
 
         def new_retry():
@@ -58,7 +60,7 @@ class World:
             monotonic=loop.time,
             new_retry=new_retry,
         )
-        return Fetcher(bucket, self.log, rng=rng, caches=caches, new_retry=new_retry)
+        return Fetcher(bucket, self.log, rng=rng, caches=caches, new_retry=new_retry, **more)
 
     def copier_of(self, bucket, home, tasks):
         return Copier(
@@ -119,6 +121,50 @@ async def content(bulk) -> bytes:
     finally:
         await bulk.aclose()
         await bulk.aclose()
+
+
+async def test_names_a_file_of_this_host_to_who_may_open_it(world, home):
+    await world.stored(home)
+    local = world.storage.local_path("x") is not None
+    fetcher = world.fetcher_of(world.bucket, may_name_files=True)
+    bulk = await fetcher.fetch_log_segment(RECORD, 1, 2, may_open=True)
+    if not local:
+        assert bulk.named is None
+        assert await content(bulk) == b"AA"
+        return
+    assert (bulk.length, bulk.file, await content(bulk)) == (0, None, b"")
+    assert bulk.named.path.startswith("/")
+    file = os.open(bulk.named.path, os.O_RDONLY)
+    stat = os.fstat(file)
+    assert (bulk.named.device, bulk.named.inode) == (stat.st_dev, stat.st_ino)
+    assert os.read(file, 2 * LOG_BYTES) == b"A" * LOG_BYTES
+    os.close(file)
+
+
+@pytest.mark.parametrize(("allowed", "may_open"), [(True, False), (False, True)])
+async def test_sends_bytes_to_who_may_not_open_files_or_of_a_shared_directory(
+    world, home, allowed, may_open
+):
+    await world.stored(home)
+    fetcher = world.fetcher_of(world.bucket, may_name_files=allowed)
+    bulk = await fetcher.fetch_log_segment(RECORD, 1, 2, may_open=may_open)
+    assert bulk.named is None
+    assert await content(bulk) == b"AA"
+
+
+async def test_names_no_file_of_another_size_or_a_lost_one(world, home):
+    await world.stored(home)
+    fetcher = world.fetcher_of(world.bucket, may_name_files=True)
+    (place,) = await world.bucket.places(world.segment)
+    path = world.storage.local_path(place.keys[ObjectKind.LOG])
+    if path is None:
+        return
+    os.truncate(path, 1)
+    with pytest.raises(ChecksumMismatch):
+        await fetcher.fetch_log_segment(RECORD, 0, None, may_open=True)
+    await world.lose(".log")
+    with pytest.raises(ObjectMissing):
+        await fetcher.fetch_log_segment(RECORD, 0, None, may_open=True)
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,8 @@ class FakeOperator:
 class FakeBulk:
     """Bytes of a file or from chunks, announced with any length."""
 
+    named = None
+
     def __init__(self, *, length, crc32c=None, file=None, chunks=()):
         self.length, self.crc32c, self.file, self._chunks = length, crc32c, file, chunks
         self.closed = False
@@ -260,7 +262,8 @@ class FakeFetcher:
         self.make = lambda start, end: FakeBulk(length=0)
         self.last: FakeBulk | None = None
 
-    async def fetch_log_segment(self, record, start, end_inclusive):
+    async def fetch_log_segment(self, record, start, end_inclusive, *, may_open=False):
+        self.may_open = may_open
         self.last = self.make(start, end_inclusive)
         return self.last
 

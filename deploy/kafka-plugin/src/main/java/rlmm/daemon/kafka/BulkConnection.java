@@ -34,8 +34,11 @@ final class BulkConnection implements AutoCloseable {
     /** Bytes of an earlier answer that are still to come, and that nobody wants. */
     private long unwanted;
 
-    /** What follows an answer's header; {@code crc32c} is negative where the daemon gave none. */
-    record Header(long length, long crc32c) { }
+    /**
+     * What follows an answer's header; {@code crc32c} is negative where the daemon gave none. Nothing follows where a
+     * file is named, which is null otherwise.
+     */
+    record Header(long length, long crc32c, LocalFile file) { }
 
     private BulkConnection(SocketChannel channel, Selector selector) {
         this.channel = channel;
@@ -86,10 +89,20 @@ final class BulkConnection implements AutoCloseable {
             if (length < 0) {
                 throw new IOException("a bulk answer of " + length + " bytes");
             }
-            return new Header(length, sum.isNilValue() ? -1 : sum.asIntegerValue().asLong());
+            return new Header(length, sum.isNilValue() ? -1 : sum.asIntegerValue().asLong(), file(header));
         } catch (MessageTypeException | IndexOutOfBoundsException broken) {
             throw new IOException("a bulk answer has no header", broken);
         }
+    }
+
+    /** A daemon of an earlier version names none. */
+    private static LocalFile file(ArrayValue header) {
+        if (header.size() < 3 || header.get(2).isNilValue()) {
+            return null;
+        }
+        ArrayValue file = header.get(2).asArrayValue();
+        return new LocalFile(file.get(0).asStringValue().asString(), file.get(1).asIntegerValue().asLong(),
+            file.get(2).asIntegerValue().asLong());
     }
 
     /**

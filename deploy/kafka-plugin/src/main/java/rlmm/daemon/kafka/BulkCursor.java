@@ -4,6 +4,9 @@ import java.io.EOFException;
 import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.net.SocketTimeoutException;
+import java.nio.ByteBuffer;
+import java.nio.channels.ClosedByInterruptException;
+import java.nio.channels.FileChannel;
 import java.util.zip.CRC32C;
 
 import org.apache.kafka.common.Uuid;
@@ -14,7 +17,8 @@ import org.apache.kafka.common.errors.ReplicaNotAvailableException;
  *
  * <p>The broker opens a segment to its end and closes it after one fetch's worth, and its next fetch begins with the
  * batch that this one cut. So a log is asked for in windows that grow as the reader goes on, and a cursor is parked
- * rather than closed: whoever goes on there asks the daemon nothing.
+ * rather than closed: whoever goes on there asks the daemon nothing. Where the log is a file that this broker may open,
+ * that is read instead, and parked alike.
  *
  * <p>Used by one thread at a time.
  */
@@ -22,12 +26,14 @@ final class BulkCursor {
     /** A fetch of the default max.partition.fetch.bytes, and the batches around its edges. */
     static final int FIRST_WINDOW_BYTES = 1024 * 1024 + 128 * 1024;
     static final int WINDOW_BYTES_MAX = 8 * 1024 * 1024;
+    /** The JVM keeps a buffer of the largest read of each thread outside of its heap. */
+    private static final int FILE_READ_BYTES_MAX = 1024 * 1024;
     private static final int LEFT_BYTES_MAX = 512 * 1024;
 
-    /** Asks for {@code [from, endInclusive]}. */
+    /** Asks for {@code [from, endInclusive]}, or for the name of the whole file. */
     @FunctionalInterface
     interface Source {
-        BulkPool.Begun ask(long from, long endInclusive) throws DaemonException;
+        BulkPool.Begun ask(long from, long endInclusive, boolean mayOpen) throws DaemonException;
     }
 
     private final BulkPool pool;
@@ -43,6 +49,8 @@ final class BulkCursor {
     private long expectedSum;
     private CRC32C sum;
     private boolean resumed;
+    /** Instead of a connection, where the daemon's file could be opened. */
+    private FileChannel file;
 
     private BulkCursor(BulkPool pool, Source source, Uuid segment, long start, long last,
                        long timeoutMs) {
@@ -59,7 +67,7 @@ final class BulkCursor {
     static BulkCursor ofSegment(BulkPool pool, Source source, Uuid segment, long start, long last, long timeoutMs)
             throws DaemonException {
         BulkCursor cursor = new BulkCursor(pool, source, segment, start, last, timeoutMs);
-        cursor.ask();
+        cursor.ask(pool.files().mayOpen());
         return cursor;
     }
 
@@ -84,11 +92,14 @@ final class BulkCursor {
 
     /** Whether a stream from there to {@code end} can be read here. */
     boolean isAt(Uuid wanted, long position, long end) {
-        return isOf(wanted) && end == last && tail.reaches(position);
+        return isOf(wanted) && end == last && (file != null || tail.reaches(position));
     }
 
     /** Reads at least one byte from a position that the cursor reaches, and that is not beyond the last byte. */
     int read(long position, byte[] target, int at, int count) throws IOException {
+        if (file != null) {
+            return readFile(position, target, at, count);
+        }
         if (position < next) {
             return tail.copy(position, target, at, count);
         }
@@ -107,6 +118,38 @@ final class BulkCursor {
         requireSum();
         finishIfDone();
         return got;
+    }
+
+    private int readFile(long position, byte[] target, int at, int count) throws IOException {
+        int got;
+        try {
+            got = file.read(ByteBuffer.wrap(target, at, Math.min(count, FILE_READ_BYTES_MAX)), position);
+        } catch (ClosedByInterruptException hurried) {
+            closeFile();
+            throw hurried;
+        } catch (IOException broken) {
+            closeFile();
+            metrics().streamsBroken.incrementAndGet();
+            throw broken;
+        }
+        if (got <= 0) {
+            closeFile();
+            metrics().streamsBroken.incrementAndGet();
+            throw new EOFException("the segment's file ends at " + position + ", before its last byte at " + last);
+        }
+        return got;
+    }
+
+    private void closeFile() {
+        FileChannel closing = file;
+        file = null;
+        if (closing != null) {
+            try {
+                closing.close();
+            } catch (IOException gone) {
+                return; // it was only read
+            }
+        }
     }
 
     private int readSome(byte[] target, int at, int count) throws IOException {
@@ -132,7 +175,7 @@ final class BulkCursor {
 
     private void askForMore() throws IOException {
         try {
-            ask();
+            ask(false);
         } catch (DaemonException error) {
             if (error.origin() == DaemonException.Origin.INTERRUPTED) {
                 throw new InterruptedIOException(error.getMessage());
@@ -145,10 +188,20 @@ final class BulkCursor {
         }
     }
 
-    private void ask() throws DaemonException {
+    private void ask(boolean mayOpen) throws DaemonException {
         resumed = false;
         long end = Math.min(last, next + window - 1);
-        begin(source.ask(next, end));
+        BulkPool.Begun begun = source.ask(next, end, mayOpen);
+        if (begun.header().file() != null) {
+            pool.giveBack(begun.connection(), true);
+            file = pool.files().open(begun.header().file());
+            if (file != null) {
+                metrics().filesOpened.incrementAndGet();
+                return;
+            }
+            begun = source.ask(next, end, false);
+        }
+        begin(begun);
         if (left != end + 1 - next) {
             end(false);
             throw DaemonException.garbled(left + " bytes instead of [" + next + ", " + end + "]");
@@ -189,7 +242,7 @@ final class BulkCursor {
 
     /** Nobody reads on now; the pool keeps it for a while where somebody may. */
     void leave() {
-        if (connection == null) {
+        if (connection == null && file == null) {
             return;
         }
         if (segment != null) {
@@ -206,6 +259,7 @@ final class BulkCursor {
 
     /** Nobody will read on. What is left is little, and passed over by the connection's next user, or not sent. */
     void discard() {
+        closeFile();
         boolean little = connection != null && left <= LEFT_BYTES_MAX;
         if (little) {
             connection.leave(left);

@@ -26,6 +26,7 @@ final class BulkPool implements AutoCloseable {
 
     private final PluginConfig config;
     private final PluginMetrics metrics;
+    private final LocalFiles files;
     private final Semaphore places;
     private final Deque<BulkConnection> idle = new ArrayDeque<>();
     /** The eldest first. */
@@ -35,6 +36,7 @@ final class BulkPool implements AutoCloseable {
     BulkPool(PluginConfig config, PluginMetrics metrics) {
         this.config = config;
         this.metrics = metrics;
+        this.files = new LocalFiles(config.opensFiles());
         this.places = new Semaphore(config.integer(PluginConfig.FETCH_CONNECTIONS_MAX));
     }
 
@@ -45,6 +47,10 @@ final class BulkPool implements AutoCloseable {
 
     PluginMetrics metrics() {
         return metrics;
+    }
+
+    LocalFiles files() {
+        return files;
     }
 
     /**
@@ -173,6 +179,7 @@ final class BulkPool implements AutoCloseable {
     /** The daemon is gone, or does not answer: what was parked has nothing more to give. */
     void forgetAll() {
         discardIf(entry -> true);
+        files.askAgain();
     }
 
     private void discardIf(Predicate<Parked> which) {

@@ -11,6 +11,9 @@ public interface ConnectionStatsMXBean {
     /** Streams that are open now. */
     long getOpenStreams();
 
+    /** Segments that were read from the daemon's own file, without its help but for the file's name. */
+    long getFilesOpened();
+
     /** Streams that stopped in a segment, and wait for a moment for whoever reads on there. */
     long getStreamsParked();
 

@@ -36,6 +36,7 @@ final class PluginConfig {
     static final String DELETE_TIMEOUT_MS = "delete.timeout.ms";
     static final String DELETE_FAIL_FAST_MS = "delete.fail.fast.ms";
     static final String FETCH_CONNECTIONS_MAX = "fetch.connections.max";
+    static final String FETCH_OPEN_FILES = "fetch.open.files";
     static final String RECONNECT_MS = "reconnect.ms";
     static final String RECONNECT_MAX_MS = "reconnect.max.ms";
     static final String IN_FLIGHT_MAX = "requests.in.flight.max";
@@ -75,6 +76,8 @@ final class PluginConfig {
             "After a failed delete, deletes of that topic id are refused at once for so long.")
         .define(FETCH_CONNECTIONS_MAX, Type.INT, 128, Range.between(1, 1_000), Importance.LOW,
             "Streams that may be open at once.")
+        .define(FETCH_OPEN_FILES, Type.BOOLEAN, true, Importance.LOW,
+            "Read segments that the daemon keeps as files of this host from those, where the broker's user may.")
         .define(RECONNECT_MS, Type.INT, 20, Range.between(1, 60_000), Importance.LOW,
             "The first pause before connecting again; it doubles up to reconnect.max.ms.")
         .define(RECONNECT_MAX_MS, Type.INT, 500, Range.between(1, 60_000), Importance.LOW,
@@ -173,6 +176,10 @@ final class PluginConfig {
 
     int integer(String key) {
         return values.getInt(key);
+    }
+
+    boolean opensFiles() {
+        return values.getBoolean(FETCH_OPEN_FILES);
     }
 
     boolean singleBrokerCheck() {

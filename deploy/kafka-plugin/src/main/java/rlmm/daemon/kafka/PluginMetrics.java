@@ -26,6 +26,7 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     final AtomicLong streamsClosedEarly = new AtomicLong();
     final AtomicLong streamsBroken = new AtomicLong();
     final AtomicLong streamsResumed = new AtomicLong();
+    final AtomicLong filesOpened = new AtomicLong();
     final AtomicLong streamsParked = new AtomicLong();
     final AtomicLong deletesRefused = new AtomicLong();
     private volatile boolean connected;
@@ -93,6 +94,11 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     @Override
     public long getOpenStreams() {
         return openStreams.get();
+    }
+
+    @Override
+    public long getFilesOpened() {
+        return filesOpened.get();
     }
 
     @Override

@@ -187,10 +187,10 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
             return new BulkStream(parked, startPosition);
         }
         byte[] record = records.encode(metadata);
-        BulkCursor.Source source = (from, to) -> now.pool.request("fetch_log_segment", packer -> {
-            packer.packArrayHeader(4);
+        BulkCursor.Source source = (from, to, mayOpen) -> now.pool.request("fetch_log_segment", packer -> {
+            packer.packArrayHeader(5);
             Wire.pack(packer, record);
-            packer.packLong(from).packLong(to).packLong(Caller.tellMs(now.fetchTimeoutMs));
+            packer.packLong(from).packLong(to).packLong(Caller.tellMs(now.fetchTimeoutMs)).packBoolean(mayOpen);
         }, now.fetchTimeoutMs);
         return fetched(now, "fetch_log_segment", false, () -> new BulkStream(BulkCursor.ofSegment(
             now.pool, source, segment, startPosition, last, now.fetchTimeoutMs), startPosition));

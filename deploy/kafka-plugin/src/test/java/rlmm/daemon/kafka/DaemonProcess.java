@@ -68,6 +68,8 @@ final class DaemonProcess implements AutoCloseable {
         configs.put(PluginConfig.SOCKET_PATH, directory + "/d-%{broker.id}.sock");
         // As of a broker whose remote.log.metadata.manager.listener.name is set; tests answer for the cluster.
         configs.put(PluginConfig.CLIENT_PREFIX + "bootstrap.servers", "127.0.0.1:1");
+        // The socket is what is tested, but for LocalFilesTest.
+        configs.put(PluginConfig.FETCH_OPEN_FILES, "false");
         configs.putAll(more);
         return configs;
     }
