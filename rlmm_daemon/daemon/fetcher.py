@@ -108,17 +108,17 @@ class Fetcher:
         caches: ReadCaches | None = None,
         metrics: Metrics | None = None,
         new_retry: Callable[[], Retry] | None = None,
-        may_name_files: bool = False,
+        may_name: Callable[[int], bool] = lambda _device: False,
     ) -> None:
         """Without a bucket (`kind = "none"`) every method is StorageNotConfigured.
 
-        Without caches only a storage of local files is read. Files may be named to a broker if they
-        are on a disk of this host: what comes over a network can hang for ever whoever reads it.
+        Without caches only a storage of local files is read. A file may be named to a broker if
+        its device is of this host: what comes over a network can hang for ever whoever reads it.
         """
         self._bucket, self._log, self._caches = bucket, log, caches
         self._metrics = metrics or Metrics()
         self._new_retry = new_retry or (lambda: Retry(rng))
-        self._may_name_files = may_name_files
+        self._may_name = may_name
         #: Where objects were found that may lie in one of several layouts.
         self._located: LRUCache[tuple[bytes, ObjectKind], _Object] = LRUCache(LOCATED_MAX)
 
@@ -158,10 +158,12 @@ class Fetcher:
             wanted = _Wanted(bucket=bucket, metadata=metadata, kind=ObjectKind.LOG, size=size)
             found = await self._object(wanted)
             file = await self._local(wanted, found)
-            if file is not None and may_open and self._may_name_files:
-                self._metrics.storage.fetches_named.inc()
-                return Bulk(0, None, named=_named(file, bucket.storage, found), closed=ended)
             if file is not None:
+                named = self._named(file, wanted, found) if may_open else None
+                if named is not None:
+                    os.close(file)
+                    self._metrics.storage.fetches_named.inc()
+                    return Bulk(0, None, named=named, closed=ended)
                 self._metrics.storage.fetch_bytes.labels("log").inc(last + 1 - start)
                 return Bulk(last + 1 - start, crc32c, file=(file, start), closed=ended)
             recorded = None if facts is None else facts.log_crc32c
@@ -317,6 +319,14 @@ class Fetcher:
             raise _other_size(found.key, size, found.size)
         return descriptor
 
+    def _named(self, descriptor: int, wanted: "_Wanted", found: _Object) -> LocalFile | None:
+        """Name a file so that whoever opens it knows whether it is the same one."""
+        stat = os.fstat(descriptor)
+        path = wanted.bucket.storage.local_path(found.key)
+        if path is None or not self._may_name(stat.st_dev):
+            return None
+        return LocalFile(str(Path(path).absolute()), stat.st_dev, stat.st_ino)
+
     async def _index(self, storage: RemoteStorage, found: _Object) -> bytes:
         """Read an index whole, and one byte more than recorded, to see that there is none."""
         if not found.size:  # an empty object has no range
@@ -360,15 +370,6 @@ def _identity(metadata: SegmentMetadata, found: _Object, crc32c: int | None) -> 
     return ObjectId(
         metadata.segment_id, hashlib.blake2b(text.encode(), digest_size=TAG_BYTES).hexdigest()
     )
-
-
-def _named(descriptor: int, storage: RemoteStorage, found: _Object) -> LocalFile:
-    """Close the file, and name it so that whoever opens it knows whether it is the same one."""
-    stat = os.fstat(descriptor)
-    os.close(descriptor)
-    path = storage.local_path(found.key)
-    assert path is not None, "it has just been opened there"
-    return LocalFile(str(Path(path).absolute()), stat.st_dev, stat.st_ino)
 
 
 def _other_size(key: str, size: int, recorded: int | None) -> ChecksumMismatch:

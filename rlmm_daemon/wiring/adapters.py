@@ -164,11 +164,6 @@ def is_private(config: Config) -> bool:
     return several and isinstance(config.storage, LocalStorageConfig) and not config.storage.shared
 
 
-def keeps_on_own_disk(config: Config) -> bool:
-    """Return whether segments are files of this host; a shared directory may be on a network."""
-    return isinstance(config.storage, LocalStorageConfig) and not config.storage.shared
-
-
 def s3_of(config: Config, storage: Storage | None) -> "S3Storage | None":
     """Return the storage as S3's; None where another one is configured, or none."""
     if storage is None or not isinstance(config.storage, S3StorageConfig):

@@ -11,6 +11,7 @@ import structlog
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.mounts import is_of_this_host
 from rlmm_daemon.config import Config, differences
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
@@ -176,7 +177,7 @@ class Daemon:
                 rng=self._rng,
                 caches=caches,
                 metrics=self._metrics,
-                may_name_files=adapters.keeps_on_own_disk(config),
+                may_name=is_of_this_host,
             )
             if bucket
             else None

@@ -126,7 +126,7 @@ async def content(bulk) -> bytes:
 async def test_names_a_file_of_this_host_to_who_may_open_it(world, home):
     await world.stored(home)
     local = world.storage.local_path("x") is not None
-    fetcher = world.fetcher_of(world.bucket, may_name_files=True)
+    fetcher = world.fetcher_of(world.bucket, may_name=lambda _device: True)
     bulk = await fetcher.fetch_log_segment(RECORD, 1, 2, may_open=True)
     if not local:
         assert bulk.named is None
@@ -142,11 +142,11 @@ async def test_names_a_file_of_this_host_to_who_may_open_it(world, home):
 
 
 @pytest.mark.parametrize(("allowed", "may_open"), [(True, False), (False, True)])
-async def test_sends_bytes_to_who_may_not_open_files_or_of_a_shared_directory(
+async def test_sends_bytes_to_who_may_not_open_files_or_of_another_host(
     world, home, allowed, may_open
 ):
     await world.stored(home)
-    fetcher = world.fetcher_of(world.bucket, may_name_files=allowed)
+    fetcher = world.fetcher_of(world.bucket, may_name=lambda _device: allowed)
     bulk = await fetcher.fetch_log_segment(RECORD, 1, 2, may_open=may_open)
     assert bulk.named is None
     assert await content(bulk) == b"AA"
@@ -154,7 +154,7 @@ async def test_sends_bytes_to_who_may_not_open_files_or_of_a_shared_directory(
 
 async def test_names_no_file_of_another_size_or_a_lost_one(world, home):
     await world.stored(home)
-    fetcher = world.fetcher_of(world.bucket, may_name_files=True)
+    fetcher = world.fetcher_of(world.bucket, may_name=lambda _device: True)
     (place,) = await world.bucket.places(world.segment)
     path = world.storage.local_path(place.keys[ObjectKind.LOG])
     if path is None:
