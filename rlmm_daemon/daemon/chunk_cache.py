@@ -8,27 +8,31 @@ and what they are good for is asked by position. Its name says all that is known
 restart costs one listing. Nothing is synced: a file that a crash left
 short or wrong fails its CRC-32C and is fetched again. A disk that is full or fails switches the
 writing off for a while; reads then go to the storage.
+
+There can be many chunks: whoever looks at each of them pauses after a few. What was taken up of the
+directory is served while the rest is still looked through; nothing is written before the end.
 """
 
 import asyncio
 import errno
 import os
 import re
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final
 
 import structlog
-from cachetools import Cache, LRUCache
 from crc32c import crc32c
 
 from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.chunk_index import Chunk, ChunkIndex, ObjectId, Stamp
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.page_cache import comes_from_disk
 from rlmm_daemon.daemon.services import FileSlice
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.observability.metrics import ReadMetrics
 from rlmm_daemon.ports.disk import Disk, DiskLock
@@ -37,6 +41,8 @@ READ_BYTES: Final = 256 * 1024
 #: Files that may be kept for each chunk of full size that there is room for: a start and a delete
 #: look at every one of them.
 FILES_PER_CHUNK: Final = 16
+#: Files that are looked at in one turn of the loop.
+STEP_FILES: Final = 16
 #: One write call; pieces of the network are smaller.
 WRITE_BYTES: Final = 1024 * 1024
 WRITES_MAX: Final = 2
@@ -52,43 +58,6 @@ _TEMPORARY: Final = ".partial"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 log = structlog.get_logger(__name__)
-
-
-class ObjectId(NamedTuple):
-    """One copy of one segment's `.log`."""
-
-    segment_id: SegmentId
-    #: Lower-case hex: tells two copies of one segment id apart, by key, size and checksum.
-    tag: str
-
-
-class _Key(NamedTuple):
-    """One chunk; sorted, those of one object stand together and in order."""
-
-    object: ObjectId
-    start: int
-
-
-#: What changes when somebody writes to a file: inode, size, mtime.
-_Stamp = tuple[int, int, int]
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    key: _Key
-    length: int
-    crc32c: int
-    name: str
-    #: The file as its checksum was last found right; None since the start.
-    verified: _Stamp | None = field(default=None)
-
-    @property
-    def start(self) -> int:
-        return self.key.start
-
-    @property
-    def end(self) -> int:
-        return self.key.start + self.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +83,17 @@ class ChunkCache:
         *,
         metrics: ReadMetrics,
         monotonic: Callable[[], float],
+        turns: Turns | None = None,
     ) -> None:
         self._options, self._disk, self._metrics = options, disk, metrics
+        self._deleted, self._turns = deleted, turns or Turns()
         self._files_max = max(1, FILES_PER_CHUNK * options.bytes_max // options.chunk_bytes)
         self._monotonic = monotonic
-        self._entries: LRUCache[_Key, _Entry] = LRUCache(
-            options.bytes_max, getsizeof=lambda entry: entry.length
-        )
-        #: Sorted.
-        self._by_segment: dict[SegmentId, list[_Key]] = {}
+        self._index = ChunkIndex()
+        #: Files looked at since the start.
+        self._steps = 0
+        #: While the directory is looked through: forgotten copies, of which more may be found.
+        self._replaced: set[ObjectId] | None = None
         self._sequence = 0
         self._lock: DiskLock | None = None
         self._writes = asyncio.Semaphore(WRITES_MAX)
@@ -139,7 +110,7 @@ class ChunkCache:
     @property
     def size_bytes(self) -> int:
         """Bytes of all cached chunks."""
-        return int(self._entries.currsize)
+        return self._index.size_bytes
 
     @property
     def writable(self) -> bool:
@@ -156,7 +127,9 @@ class ChunkCache:
                     self._failed("the chunk cache is not opened", error)
                     await asyncio.sleep(self._pause)
             while True:
-                await self._sweep()
+                while self._index.forgotten or self._litter:
+                    await self._let_go()
+                    await self._sweep()
                 await self._littered.wait()
         finally:
             await self.close()
@@ -172,19 +145,19 @@ class ChunkCache:
 
         It does not count as a use.
         """
-        while at < end and (entry := self._covering(object_id, at)) is not None:
-            at = entry.end
+        while at < end and (chunk := self._index.covering(object_id, at)) is not None:
+            at = chunk.end
         return at
 
     def end_of(self, object_id: ObjectId, at: int) -> int | None:
         """Return where the chunk with this position ends; None if it is not cached."""
-        entry = self._covering(object_id, at)
-        return None if entry is None else entry.end
+        chunk = self._index.covering(object_id, at)
+        return None if chunk is None else chunk.end
 
     def begin_of(self, object_id: ObjectId, at: int) -> int | None:
         """Return where the chunk with this position begins; None if it is not cached."""
-        entry = self._covering(object_id, at)
-        return None if entry is None else entry.start
+        chunk = self._index.covering(object_id, at)
+        return None if chunk is None else chunk.start
 
     async def open(self, object_id: ObjectId, at: int) -> FileSlice | None:
         """Return the bytes from `at` to their chunk's end as an open file, or None if not cached.
@@ -192,13 +165,13 @@ class ChunkCache:
         The checksum is verified at the first use since the start, when the file was touched, and
         whenever the bytes come from the disk rather than the page cache; a wrong one is a miss.
         """
-        entry = self._covering(object_id, at)
-        if entry is None:
+        chunk = self._index.covering(object_id, at)
+        if chunk is None:
             return None
-        self._entries.get(entry.key)  # it was used
-        found = self._open_sound(entry, at)
-        if found is None and await self._verified(entry):
-            found = self._open_sound(entry, at, fresh=True)
+        self._index.use(chunk)
+        found = self._open_sound(chunk, at)
+        if found is None and await self._verified(chunk):
+            found = self._open_sound(chunk, at, fresh=True)
         return found
 
     async def put(
@@ -213,13 +186,13 @@ class ChunkCache:
             return True
         if not self.writable or not 0 < length <= self._options.bytes_max:
             return False
-        entry = self._named(_Key(object_id, start), length, crc32c)
+        chunk = self._named(object_id, start, length, crc32c)
         async with self._writes:
             self._coming_bytes += length
             try:
                 if not await self._room(length):
                     return False
-                await self._write(entry, pieces)
+                await self._write(chunk, pieces)
             except OSError as error:
                 self._metrics.write_errors.inc()
                 self._failed("a chunk is not kept", error)
@@ -229,19 +202,20 @@ class ChunkCache:
             finally:
                 self._coming_bytes -= length
         # No await since the rename: a segment that was forgotten meanwhile cancelled us.
-        self._insert(entry)
+        self._insert(chunk)
         return True
 
     def forget(self, segment_id: SegmentId) -> None:
-        """Drop all chunks of a segment; files that are being sent stay readable to the end."""
-        for key in list(self._by_segment.get(segment_id, ())):
-            self._drop(self._entries[key], "deleted")
+        """Serve no chunk of a segment any more; files being sent stay readable to the end."""
+        self._index.forget(segment_id, "deleted")
+        self._littered.ring()
 
     def forget_object(self, object_id: ObjectId) -> None:
-        """Drop all chunks of one copy whose object turned out to be another one."""
-        for key in list(self._by_segment.get(object_id.segment_id, ())):
-            if key.object == object_id:
-                self._drop(self._entries[key], "replaced")
+        """Serve no chunk of one copy any more, whose object turned out to be another one."""
+        self._index.forget_object(object_id, "replaced")
+        if self._replaced is not None:
+            self._replaced.add(object_id)
+        self._littered.ring()
 
     # Opening.
 
@@ -249,25 +223,45 @@ class ChunkCache:
         directory = self._options.directory
         await self._disk.make_directory(directory)
         lock = await self._disk.lock(f"{directory}/lock")
+        self._replaced = set()
         try:
-            names = await self._disk.list(directory)
+            await self._take_up(await self._disk.list(directory))
         except BaseException:
             await lock.release()
             raise
-        found = [entry for entry in map(self._parsed, names) if entry is not None]
-        for _, entry in sorted(found, key=lambda pair: pair[0]):
-            if entry.length <= self._options.bytes_max:
-                self._insert(entry)
-        kept = {entry.name for entry in self._entries.values()}
-        self._litter += [name for name in names if name not in kept and _is_ours(name)]
-        self._sequence = max((sequence for sequence, _ in found), default=0)
+        finally:
+            self._replaced = None
         self._lock, self._pause = lock, self._options.pause_seconds
         self._paused_until = 0.0
         self._metrics.writable.set(1)
-        log.info("chunk cache opened", chunks=len(kept), bytes=self.size_bytes)
+        log.info("chunk cache opened", chunks=len(self._index), bytes=self.size_bytes)
 
-    def _parsed(self, name: str) -> tuple[int, _Entry] | None:
-        """Return the sequence number and entry of a file's name; None for another chunk size."""
+    async def _take_up(self, names: Sequence[str]) -> None:
+        """Enter what was found, the oldest first; what is of no use is thrown away."""
+        #: A heap, as to sort them all at once would take long.
+        found: list[tuple[int, str, Chunk]] = []
+        for name in names:
+            await self._step()
+            parsed = self._parsed(name)
+            if parsed is not None:
+                heappush(found, parsed)
+            elif _is_ours(name):
+                self._throw_away(name)
+        while found:
+            await self._step()
+            self._sequence, name, chunk = heappop(found)
+            if chunk.length > self._options.bytes_max or self._is_gone(chunk.object):
+                self._throw_away(name)
+            else:
+                self._insert(chunk)
+
+    def _is_gone(self, object_id: ObjectId) -> bool:
+        """Whether it was forgotten before all of its chunks were found."""
+        assert self._replaced is not None, "the directory is being looked through"
+        return object_id.segment_id in self._deleted or object_id in self._replaced
+
+    def _parsed(self, name: str) -> tuple[int, str, Chunk] | None:
+        """Return a file's sequence number, name and chunk; None for another chunk size."""
         match = _NAME.fullmatch(name)
         if match is None or int(match["size"]) != self._options.chunk_bytes:
             return None
@@ -275,55 +269,55 @@ class ChunkCache:
         if not 0 < length <= self._options.chunk_bytes:
             return None
         object_id = ObjectId(SegmentId(bytes.fromhex(match["id"])), match["tag"])
-        entry = _Entry(_Key(object_id, start), length, int(match["crc"], 16), name)
-        return int(match["sequence"]), entry
+        chunk = Chunk(object_id, start, length, int(match["crc"], 16), name)
+        return int(match["sequence"]), name, chunk
 
-    def _named(self, key: _Key, length: int, crc32c: int) -> _Entry:
+    def _named(self, object_id: ObjectId, start: int, length: int, crc32c: int) -> Chunk:
         self._sequence += 1
         name = (
-            f"{key.object.segment_id.hex()}-{key.object.tag}-{key.start}-{length}-{crc32c:08x}"
+            f"{object_id.segment_id.hex()}-{object_id.tag}-{start}-{length}-{crc32c:08x}"
             f"-{self._sequence}.{self._options.chunk_bytes}.chunk"
         )
-        return _Entry(key, length, crc32c, name)
+        return Chunk(object_id, start, length, crc32c, name)
 
     # Reading.
 
-    def _open_sound(self, entry: _Entry, at: int, *, fresh: bool = False) -> FileSlice | None:
+    def _open_sound(self, chunk: Chunk, at: int, *, fresh: bool = False) -> FileSlice | None:
         """Return the open file if its bytes are known to be right; `fresh` was just verified.
 
         On the loop: short calls, and a descriptor opened in a thread leaks if we are cancelled.
         """
-        if self._peek(entry.key) is not entry:
+        if chunk not in self._index:
             return None
         try:
-            descriptor = os.open(self._path(entry.name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(self._path(chunk.name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return None
-        position = at - entry.start
-        sound = entry.verified == _stamp(descriptor) and (
-            fresh or not comes_from_disk(descriptor, position, entry.length)
+        position = at - chunk.start
+        sound = chunk.verified == _stamp(descriptor) and (
+            fresh or not comes_from_disk(descriptor, position, chunk.length)
         )
         if not sound:
             os.close(descriptor)
             return None
-        return FileSlice(descriptor, position, entry.length - position)
+        return FileSlice(descriptor, position, chunk.length - position)
 
-    async def _verified(self, entry: _Entry) -> bool:
-        path = self._path(entry.name)
-        stamp = await asyncio.to_thread(_verify, path, entry.length, entry.crc32c)
-        if self._peek(entry.key) is not entry:
+    async def _verified(self, chunk: Chunk) -> bool:
+        path = self._path(chunk.name)
+        stamp = await asyncio.to_thread(_verify, path, chunk.length, chunk.crc32c)
+        if chunk not in self._index:
             return False
-        entry.verified = stamp
+        chunk.verified = stamp
         if stamp is None:
-            log.warning("a cached chunk is damaged", name=entry.name)
-            self._drop(entry, "corrupt")
+            log.warning("a cached chunk is damaged", name=chunk.name)
+            self._drop(chunk, "corrupt")
         return stamp is not None
 
     # Writing.
 
-    async def _write(self, entry: _Entry, pieces: Sequence[bytes]) -> None:
+    async def _write(self, chunk: Chunk, pieces: Sequence[bytes]) -> None:
         """Write under a temporary name and rename; leaves litter for the sweep if it ends early."""
-        temporary = f"{entry.name}{_TEMPORARY}"
+        temporary = f"{chunk.name}{_TEMPORARY}"
         whole, failures = False, self._failures
         try:
             file = await self._disk.open(self._path(temporary), write=True, create=True)
@@ -337,11 +331,11 @@ class ChunkCache:
             finally:
                 # A close that is cancelled before its thread began would leak the descriptor.
                 await asyncio.shield(file.close())
-            await self._disk.rename(self._path(temporary), self._path(entry.name))
+            await self._disk.rename(self._path(temporary), self._path(chunk.name))
             whole = True
         finally:
             if not whole:
-                self._throw_away(temporary, entry.name)
+                self._throw_away(temporary, chunk.name)
         if failures == self._failures:
             self._resumed()
 
@@ -349,26 +343,29 @@ class ChunkCache:
         """Evict until the file fits, into our own share and onto the disk."""
         if not self.writable:
             return False  # while we waited for our turn
-        while self._entries and self.size_bytes + self._coming_bytes > self._options.bytes_max:
-            self._drop_oldest("size")
+        while self._index and self.size_bytes + self._coming_bytes > self._options.bytes_max:
+            self._drop_one("size")
+            await self._step()
         await self._sweep()
         if self.size_bytes + self._coming_bytes > self._options.bytes_max:
             return False  # other files are coming that fill it
         wanted = length + self._options.free_bytes_min
         while (free := await self._disk.free_bytes(self._options.directory)) < wanted:
-            if not self._entries:
+            if not self._index:
                 raise OSError(errno.ENOSPC, f"{free} bytes are free, {wanted} are wanted")
             goal = self.size_bytes - (wanted - free)
-            while self._entries and self.size_bytes > goal:
-                self._drop_oldest("disk_full")
+            while self._index and self.size_bytes > goal:
+                self._drop_one("disk_full")
+                await self._step()
             await self._sweep()
         return True
 
     async def _give_way(self) -> None:
         """Free an eighth of our share: whoever filled the disk needs it more than a cache."""
         goal = self.size_bytes - self.size_bytes // 8
-        while self._entries and self.size_bytes > goal:
-            self._drop_oldest("disk_full")
+        while self._index and self.size_bytes > goal:
+            self._drop_one("disk_full")
+            await self._step()
         await self._sweep()
 
     def _failed(self, what: str, error: OSError) -> None:
@@ -386,56 +383,43 @@ class ChunkCache:
 
     # The index.
 
-    def _peek(self, key: _Key) -> _Entry | None:
-        """Return an entry without making it the most recently used."""
-        if key not in self._entries:
-            return None
-        return Cache.__getitem__(self._entries, key)
-
-    def _covering(self, object_id: ObjectId, at: int) -> _Entry | None:
-        """Return the chunk that holds this position; O(log n), as no two overlap."""
-        entry = self._last_before(object_id, at + 1)
-        return entry if entry is not None and at < entry.end else None
-
-    def _last_before(self, object_id: ObjectId, end: int) -> _Entry | None:
-        """Return the last chunk of an object that begins before `end`."""
-        keys = self._by_segment.get(object_id.segment_id, [])
-        number = bisect_left(keys, _Key(object_id, end)) - 1
-        if number < 0 or keys[number].object != object_id:
-            return None
-        return self._peek(keys[number])
-
-    def _insert(self, entry: _Entry) -> None:
-        while (present := self._last_before(entry.key.object, entry.end)) is not None:
-            if present.end <= entry.start:
+    def _insert(self, chunk: Chunk) -> None:
+        index = self._index
+        while (present := index.last_before(chunk.object, chunk.end)) is not None:
+            if present.end <= chunk.start:
                 break
             self._drop(present, "replaced")
-        while self._entries and (
-            self.size_bytes + entry.length > self._options.bytes_max
-            or len(self._entries) >= self._files_max
+        while index and (
+            self.size_bytes + chunk.length > self._options.bytes_max
+            or len(index) >= self._files_max
         ):
-            self._drop_oldest("size")
-        self._entries[entry.key] = entry
-        insort(self._by_segment.setdefault(entry.key.object.segment_id, []), entry.key)
+            self._drop_one("size")
+        index.add(chunk)
         self._metrics.cached.labels("chunk").set(self.size_bytes)
 
-    def _drop_oldest(self, cause: str) -> None:
-        _, entry = self._entries.popitem()
-        self._dropped(entry, cause)
+    def _drop_one(self, cause: str) -> None:
+        self._dropped(*self._index.take(cause))
 
-    def _drop(self, entry: _Entry, cause: str) -> None:
-        del self._entries[entry.key]
-        self._dropped(entry, cause)
+    def _drop(self, chunk: Chunk, cause: str) -> None:
+        self._index.remove(chunk)
+        self._dropped(chunk, cause)
 
-    def _dropped(self, entry: _Entry, cause: str) -> None:
-        segment_id = entry.key.object.segment_id
-        keys = self._by_segment[segment_id]
-        del keys[bisect_left(keys, entry.key)]
-        if not keys:
-            del self._by_segment[segment_id]
-        self._throw_away(entry.name)
+    async def _let_go(self) -> None:
+        """Drop what was forgotten."""
+        while (taken := self._index.take_forgotten()) is not None:
+            self._dropped(*taken)
+            await self._step()
+
+    def _dropped(self, chunk: Chunk, cause: str) -> None:
+        self._throw_away(chunk.name)
         self._metrics.evictions.labels("chunk", cause).inc()
         self._metrics.cached.labels("chunk").set(self.size_bytes)
+
+    async def _step(self) -> None:
+        """Count a file that was looked at; let others have their turn after some."""
+        self._steps += 1
+        if not self._steps % STEP_FILES:
+            await self._turns.wait()
 
     # Removing files.
 
@@ -475,12 +459,12 @@ def _blocks(pieces: Sequence[bytes]) -> Iterator[bytes]:
     yield b"".join(block)
 
 
-def _stamp(descriptor: int) -> _Stamp:
+def _stamp(descriptor: int) -> Stamp:
     status = os.fstat(descriptor)
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _verify(path: str, length: int, expected: int) -> _Stamp | None:
+def _verify(path: str, length: int, expected: int) -> Stamp | None:
     """Return the file's stamp if its bytes are right; blocking."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

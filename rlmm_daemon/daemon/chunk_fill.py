@@ -10,7 +10,8 @@ from typing import Final
 from crc32c import crc32c
 
 from rlmm_daemon.daemon.bell import Bell
-from rlmm_daemon.daemon.chunk_cache import ChunkCache, ObjectId
+from rlmm_daemon.daemon.chunk_cache import ChunkCache
+from rlmm_daemon.daemon.chunk_index import ObjectId
 from rlmm_daemon.daemon.retry import Retry
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,

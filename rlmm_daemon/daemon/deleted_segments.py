@@ -32,11 +32,15 @@ class DeletedSegments:
         for forget in self._listeners:
             forget(segment_id)
 
+    def __contains__(self, segment_id: SegmentId) -> bool:
+        """Return whether its deletion is known to have begun."""
+        return segment_id in self._ids
+
     def check(self, segment_id: SegmentId) -> None:
         """Return if the segment is not known to be going.
 
         Raises:
             SegmentNotFound: its deletion began.
         """
-        if segment_id in self._ids:
+        if segment_id in self:
             raise SegmentNotFound("the segment is being deleted", state="DELETE_SEGMENT_STARTED")

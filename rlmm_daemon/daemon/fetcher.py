@@ -16,8 +16,8 @@ from rlmm_daemon.codec import custom_metadata
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.codec.frames import LocalFile
 from rlmm_daemon.daemon.bucket import Bucket, SegmentPlace
-from rlmm_daemon.daemon.chunk_cache import ObjectId
 from rlmm_daemon.daemon.chunk_fill import RemoteLog
+from rlmm_daemon.daemon.chunk_index import ObjectId
 from rlmm_daemon.daemon.index_cache import IndexKey
 from rlmm_daemon.daemon.read_caches import ReadCaches
 from rlmm_daemon.daemon.retry import Retry

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from cachetools import LRUCache
 
-from rlmm_daemon.daemon.chunk_cache import ChunkCache, ObjectId
+from rlmm_daemon.daemon.chunk_cache import ChunkCache
 from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES, ChunkFill, FillOptions, RemoteLog
+from rlmm_daemon.daemon.chunk_index import ObjectId
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.retry import Retry
 from rlmm_daemon.daemon.services import FileSlice

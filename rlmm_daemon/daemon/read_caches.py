@@ -12,6 +12,7 @@ from rlmm_daemon.daemon.read_ahead import ReadOptions, Reads
 from rlmm_daemon.daemon.retry import Retry
 from rlmm_daemon.daemon.segment_log import SegmentLog
 from rlmm_daemon.daemon.single_flight import Spawn
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.observability.metrics import ReadMetrics
 from rlmm_daemon.ports.disk import Disk
 
@@ -39,6 +40,7 @@ class ReadCaches:
         metrics: ReadMetrics,
         monotonic: Callable[[], float],
         new_retry: Callable[[], Retry] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         chunks = options.chunks
         assert chunks is None or chunks.chunk_bytes == options.reads.chunk_bytes, "one size"
@@ -53,7 +55,9 @@ class ReadCaches:
             metrics=metrics,
         )
         if chunks is not None and chunks.bytes_max:
-            self.chunks = ChunkCache(chunks, disk, deleted, metrics=metrics, monotonic=monotonic)
+            self.chunks = ChunkCache(
+                chunks, disk, deleted, metrics=metrics, monotonic=monotonic, turns=turns
+            )
             self.reads.use(self.chunks)
         self.indexes = IndexCache(options.index_bytes_max, deleted, spawn=spawn, metrics=metrics)
         log.on_delete_started.append(deleted.started)

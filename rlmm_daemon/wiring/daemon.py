@@ -345,6 +345,7 @@ class Daemon:
             rng=self._rng,
             metrics=self._metrics.reads,
             monotonic=self._clock.monotonic,
+            turns=manager.turns,
         )
 
     def _on_drain(self, manager: Manager, copier: Copier, server: Server) -> None:

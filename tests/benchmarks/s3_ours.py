@@ -20,8 +20,9 @@ import uvloop
 
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys
-from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions, ObjectId
+from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
 from rlmm_daemon.daemon.chunk_fill import RemoteLog
+from rlmm_daemon.daemon.chunk_index import ObjectId
 from rlmm_daemon.daemon.read_ahead import ReadOptions, Reads
 from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.daemon.services import FileSlice

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions, ObjectId
+from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
 from rlmm_daemon.daemon.chunk_fill import RemoteLog
+from rlmm_daemon.daemon.chunk_index import ObjectId
 from rlmm_daemon.daemon.read_ahead import ReadOptions
 from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.daemon.retry import Retry

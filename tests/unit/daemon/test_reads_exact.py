@@ -14,9 +14,9 @@ from rlmm_daemon.daemon.chunk_cache import (
     FILES_PER_CHUNK,
     ChunkCache,
     ChunkCacheOptions,
-    ObjectId,
 )
 from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES
+from rlmm_daemon.daemon.chunk_index import ObjectId
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.read_ahead import READERS_MAX
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
