@@ -123,7 +123,7 @@ class IndexCache:
 
     def forget(self, segment_id: SegmentId) -> None:
         """Drop a segment's indexes and stop loading them."""
-        self._flights.cancel(lambda key: key.segment_id == segment_id)
+        self._flights.cancel(segment_id)
         for key in list(self._by_segment.get(segment_id, ())):
             self._entries.pop(key, None)
             self._unlist(key)

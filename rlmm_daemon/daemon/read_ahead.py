@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cachetools import LRUCache
 
@@ -53,6 +54,18 @@ class ReadOptions:
     silence_seconds: float = 30.0
 
 
+class _Place(NamedTuple):
+    """Where a download begins: in which aligned chunk of which object."""
+
+    object: ObjectId
+    number: int
+
+    @property
+    def segment_id(self) -> SegmentId:
+        """Return whose deletion ends it."""
+        return self.object.segment_id
+
+
 @dataclass(slots=True, eq=False)
 class _Habit:
     """How a reader of a segment went."""
@@ -86,7 +99,7 @@ class Reads:
             new_retry=new_retry,
             metrics=metrics,
         )
-        self._flights: SingleFlight[ObjectId, ChunkFill] = SingleFlight(
+        self._flights: SingleFlight[_Place, ChunkFill] = SingleFlight(
             spawn, "read.chunk", flights_max=FLIGHTS_MAX, goes_on=ChunkFill.worth_finishing
         )
         self._habits: LRUCache[ObjectId, deque[_Habit]] = LRUCache(HABITS_MAX)
@@ -114,7 +127,7 @@ class Reads:
 
     def forget(self, segment_id: SegmentId) -> None:
         """Stop every download of a segment; its readers get SegmentNotFound."""
-        self._flights.cancel(lambda each: each.segment_id == segment_id)
+        self._flights.cancel(segment_id)
 
     async def read(
         self, log: RemoteLog, start: int, end: int, *, bounded: bool
@@ -194,10 +207,12 @@ class Reads:
         return self._share(log, at, end)
 
     def _share(self, log: RemoteLog, at: int, end: int) -> Hold[ChunkFill]:
-        return self._flights.join(
-            log.id,
-            lambda: ChunkFill(log, *self._span(log, at, end), self._fills),
-            fits=lambda fill: fill.covers(at),
+        coming = self._coming(log, at)
+        if coming is not None:
+            return self._flights.hold(coming)
+        start, end = self._span(log, at, end)
+        return self._flights.begin(
+            _Place(log.id, self.index(start)), ChunkFill(log, start, end, self._fills)
         )
 
     def _span(self, log: RemoteLog, at: int, end: int) -> tuple[int, int]:
@@ -220,7 +235,13 @@ class Reads:
         return None if self._cache is None else self._cache.begin_of(log.id, at)
 
     def _coming(self, log: RemoteLog, at: int) -> ChunkFill | None:
-        return self._flights.find(log.id, fits=lambda fill: fill.covers(at))
+        index = self.index(at)
+        # None brings more than a chunk's size, or more than to the next chunk's end.
+        for place in (_Place(log.id, index), _Place(log.id, index - 1)):
+            found = self._flights.find(place, fits=lambda fill: fill.covers(at))
+            if found is not None:
+                return found
+        return None
 
     def hit(self) -> None:
         """Count a chunk that was cached."""

@@ -1,15 +1,24 @@
 """One piece of work per key, or per part of a key's matter, shared by all who want it.
 
+A key names one segment's matter, and a segment's work is cancelled in one go. Of a key's work only
+the newest few are looked at, so that none of this takes long, however many readers there are: who
+misses an older one does that part of the work once more.
+
 The work runs in a task of its own, so whoever stops waiting stops nothing that others wait for.
 When the last holder lets go it is cancelled, unless `goes_on` says that it is worth finishing.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine
+from itertools import islice
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from rlmm_daemon.domain.errors import Overloaded
+from rlmm_daemon.domain.ids import SegmentId
+
+#: Of a key's work in progress.
+LOOKED_AT_MAX: Final = 64
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
@@ -32,7 +41,18 @@ class Work(Protocol):
         ...
 
 
-K = TypeVar("K", bound=Hashable)
+class Key(Protocol):
+    """What work is found by; hashable."""
+
+    @property
+    def segment_id(self) -> SegmentId:
+        """Return the segment that it is a part of."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+K = TypeVar("K", bound=Key)
 W = TypeVar("W", bound=Work)
 
 
@@ -83,65 +103,77 @@ class SingleFlight(Generic[K, W]):
         self._spawn, self._name = spawn, name
         self._flights_max, self._goes_on = flights_max, goes_on
         #: What can be joined, oldest first.
-        self._listed: dict[K, list[W]] = {}
+        self._listed: dict[K, dict[W, None]] = {}
         self._tasks: dict[W, tuple[K, asyncio.Task[None]]] = {}
+        #: All that runs.
+        self._of_segment: dict[SegmentId, dict[W, None]] = {}
 
     def __len__(self) -> int:
         """Return how many run, those that nobody can join any more included."""
         return len(self._tasks)
 
     def find(self, key: K, *, fits: Callable[[W], bool] = _always) -> W | None:
-        """Return the work that the next to join would share, if there is any: the newest."""
-        return next(filter(fits, reversed(self._listed.get(key, ()))), None)
+        """Return the newest work in progress that `fits`, if there is any among the newest."""
+        newest = islice(reversed(self._listed.get(key, {})), LOOKED_AT_MAX)
+        return next(filter(fits, newest), None)
 
-    def join(
-        self, key: K, begin: Callable[[], W], *, fits: Callable[[W], bool] = _always
-    ) -> Hold[W]:
-        """Hold the work in progress, or begin one if there is none that `fits`.
+    def join(self, key: K, begin: Callable[[], W]) -> Hold[W]:
+        """Hold the work in progress, or begin it.
 
         Raises:
             Overloaded: as much is in progress as may be.
         """
-        work = self.find(key, fits=fits)
-        if work is None:
-            if len(self._tasks) >= self._flights_max:
-                raise Overloaded(f"{self._flights_max} reads of the storage are in progress")
-            work = self._begin(key, begin())
+        work = self.find(key)
+        return self.begin(key, begin()) if work is None else self.hold(work)
+
+    def hold(self, work: W) -> Hold[W]:
+        """Hold what was just found."""
         work.holders += 1
-        joined = work
-        return Hold(joined, lambda: self._let_go(joined))
+        return Hold(work, lambda: self._let_go(work))
 
-    def cancel(self, chosen: Callable[[K], bool]) -> None:
-        """Cancel the work of these keys; nobody joins it any more, its holders are woken."""
-        for work, (key, task) in list(self._tasks.items()):
-            if chosen(key):
-                self._unlist(key, work)
-                task.cancel()
+    def begin(self, key: K, work: W) -> Hold[W]:
+        """Begin and hold.
 
-    def _begin(self, key: K, work: W) -> W:
+        Raises:
+            Overloaded: as much is in progress as may be.
+        """
+        if len(self._tasks) >= self._flights_max:
+            raise Overloaded(f"{self._flights_max} reads of the storage are in progress")
         task = self._spawn(work.run(), self._name)
-        self._listed.setdefault(key, []).append(work)
+        self._listed.setdefault(key, {})[work] = None
+        self._of_segment.setdefault(key.segment_id, {})[work] = None
         self._tasks[work] = (key, task)
 
         def over(_task: asyncio.Task[None]) -> None:
             self._unlist(key, work)
+            _discard(self._of_segment, key.segment_id, work)
             del self._tasks[work]
             work.ended()
 
         task.add_done_callback(over)
-        return work
+        return self.hold(work)
+
+    def cancel(self, segment_id: SegmentId) -> None:
+        """Cancel the work of a segment; nobody joins it any more, its holders are woken."""
+        for work in self._of_segment.get(segment_id, {}):
+            self._cancel(work)
 
     def _let_go(self, work: W) -> None:
         work.holders -= 1
-        if work.holders or work not in self._tasks or self._goes_on(work):
-            return
+        if not work.holders and work in self._tasks and not self._goes_on(work):
+            self._cancel(work)
+
+    def _cancel(self, work: W) -> None:
         key, task = self._tasks[work]
         self._unlist(key, work)
         task.cancel()
 
     def _unlist(self, key: K, work: W) -> None:
-        listed = self._listed.get(key, [])
-        if work in listed:
-            listed.remove(work)
-            if not listed:
-                del self._listed[key]
+        _discard(self._listed, key, work)
+
+
+def _discard(listed: dict[Any, dict[W, None]], key: Any, work: W) -> None:
+    works = listed.get(key, {})
+    works.pop(work, None)
+    if not works:
+        listed.pop(key, None)

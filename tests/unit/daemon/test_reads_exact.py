@@ -1,6 +1,7 @@
 """How much is downloaded: what was asked for to a stranger, whole chunks to who reads on."""
 
 import asyncio
+import random
 import tempfile
 from itertools import count
 
@@ -15,10 +16,11 @@ from rlmm_daemon.daemon.chunk_cache import (
     ChunkCache,
     ChunkCacheOptions,
 )
-from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES
+from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES, ChunkFill
 from rlmm_daemon.daemon.chunk_index import ObjectId
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.read_ahead import READERS_MAX
+from rlmm_daemon.daemon.single_flight import LOOKED_AT_MAX
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.observability.metrics import Metrics
 from tests.unit.daemon.reading import BODY, SIZE, reading, segment_id, until
@@ -133,6 +135,43 @@ async def test_who_reads_on_replaces_islands_rather_than_asking_around_them(tmp_
         assert world.evicted("replaced") == 1
         await until(lambda: len(world.files()) == 1)
         assert world.chunks.size_bytes == CHUNK
+
+
+async def test_however_many_read_one_segment_few_downloads_are_looked_at(tmp_path, monkeypatch):
+    looked = 0
+    covers = ChunkFill.covers
+
+    def counted(fill, at):
+        nonlocal looked
+        looked += 1
+        return covers(fill, at)
+
+    monkeypatch.setattr(ChunkFill, "covers", counted)
+    # Nothing is kept, so nothing is aligned: each waits for a download of its own.
+    async with wide(tmp_path, cache_bytes=0) as world:
+        world.storage.flows.clear()
+        async with asyncio.TaskGroup() as group:
+            starts = random.Random(4).sample(range(9, 2 * CHUNK), 4 * LOOKED_AT_MAX)
+            for start in starts:
+                before, looked = world.reads.in_flight, 0
+                group.create_task(ask(world, start, start + 1))
+                await until(lambda before=before: world.reads.in_flight > before)
+                # Three questions, each about two chunks.
+                assert looked <= 3 * 2 * LOOKED_AT_MAX
+            assert looked > LOOKED_AT_MAX
+            world.storage.flows.set()
+
+
+async def test_a_download_that_began_in_the_chunk_before_is_shared(tmp_path):
+    async with wide(tmp_path) as world:
+        world.storage.flows.clear()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ask(world, CHUNK + 3 * UNIT, 2 * CHUNK + UNIT))
+            await until(lambda: world.storage.open_now)
+            group.create_task(ask(world, 2 * CHUNK + 9, 2 * CHUNK + UNIT))
+            await until(lambda: world.lookups("joined"))
+            world.storage.flows.set()
+        assert len(gets(world)) == 1
 
 
 async def test_cached_bytes_are_not_mixed_with_those_of_an_object_that_replaced_theirs(tmp_path):
