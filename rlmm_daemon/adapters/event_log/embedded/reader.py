@@ -19,10 +19,12 @@ class Reader:
         self._journal = journal
         self._file: DiskFile | None = None
         self._base = -1
-        #: Where the buffer begins in the file, and the offset of the batch there.
+        #: Where the next batch stands in the file, and its offset.
         self._position = 0
         self._offset = 0
+        #: What was read of the file, and where the next batch stands there.
         self._buffer = b""
+        self._at = 0
 
     async def read(self, offset: int) -> LogBatch:
         """Return the next records from `offset` on, which must be below the stable end.
@@ -37,7 +39,7 @@ class Reader:
             await self._fetch(walked.claimed)
             walked = self._walk()
         if not walked.found:
-            self._buffer = b""  # a second read, in case the first one was what was damaged
+            self._drop_buffer()  # a second read, in case the first one was what was damaged
             await self._fetch(walked.claimed)
             walked = self._walk()
         if not walked.found:
@@ -59,19 +61,22 @@ class Reader:
         base = self._journal.base_of(offset)
         if self._file is None or base != self._base or offset < self._offset:
             await self.close()
-            self._base, self._position, self._offset, self._buffer = base, 0, base, b""
+            self._base, self._position, self._offset = base, 0, base
+            self._drop_buffer()
             self._file = await self._disk.open(self._path)
         while self._offset < offset:
-            skipped, self._offset = scan.skip_to(self._buffer, self._offset, offset)
-            self._drop(skipped)
-            if not skipped and (self._offset >= offset or not await self._fetch(0)):
+            begin = self._at
+            at, self._offset = scan.skip_to(self._buffer, self._offset, offset, begin=begin)
+            self._pass(at)
+            if at == begin and (self._offset >= offset or not await self._fetch(0)):
                 return
 
     def _walk(self) -> scan.Walk:
         return scan.walk(
             self._buffer,
             self._offset,
-            bytes_max=min(self._options.slice_bytes, len(self._buffer)),
+            begin=self._at,
+            bytes_max=self._options.slice_bytes,
         )
 
     async def _fetch(self, claimed: int) -> bool:
@@ -79,8 +84,9 @@ class Reader:
         assert self._file is not None
         end = await self._end()
         length = min(max(self._options.read_bytes, claimed), end - self._position)
-        before = len(self._buffer)
+        before = len(self._buffer) - self._at
         self._buffer = await self._file.pread(self._position, length) if length > 0 else b""
+        self._at = 0
         return len(self._buffer) > before
 
     async def _end(self) -> int:
@@ -90,20 +96,24 @@ class Reader:
             return self._journal.position
         return await self._file.size()
 
-    def _drop(self, size: int) -> None:
-        self._position += size
-        self._buffer = self._buffer[size:]
+    def _pass(self, at: int) -> None:
+        """Go on to where the next batch stands in the buffer, of which nothing is copied."""
+        self._position += at - self._at
+        self._at = at
+
+    def _drop_buffer(self) -> None:
+        self._buffer, self._at = b"", 0
 
     def _take(self, walked: scan.Walk, offset: int) -> LogBatch:
         records: list[tuple[int, bytes | None]] = []
         try:
             for found in walked.found:
-                records += records_of(self._buffer, found, position=self._position)
+                records += records_of(self._buffer, found, position=self._position - self._at)
         except LogCorrupt as error:
             raise corrupt(self._path, error.fields["position"], error.message) from error
         if self._offset < offset:  # the first batch began before what is wanted
             records = [record for record in records if record[0] >= offset]
-        self._drop(walked.stop)
+        self._pass(walked.stop)
         self._offset = walked.next_offset
         return LogBatch(
             next_offset=walked.next_offset,

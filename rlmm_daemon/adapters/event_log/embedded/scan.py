@@ -43,10 +43,14 @@ class Walk:
     claimed: int = 0
 
 
-def walk(buffer: bytes, next_offset: int, *, bytes_max: int | None = None) -> Walk:
-    """Return the valid batches from the buffer's start on, at most about `bytes_max` of them."""
+def walk(
+    buffer: bytes, next_offset: int, *, begin: int = 0, bytes_max: int | None = None
+) -> Walk:
+    """Return the valid batches from `begin` in the buffer on, at most about `bytes_max` of them."""
     found: list[Found] = []
-    position, limit = 0, len(buffer) if bytes_max is None else bytes_max
+    position, limit = begin, len(buffer)
+    if bytes_max is not None:
+        limit = min(limit, begin + bytes_max)
     while position < limit:
         batch = _batch_at(buffer, position)
         if isinstance(batch, str):
@@ -60,13 +64,13 @@ def walk(buffer: bytes, next_offset: int, *, bytes_max: int | None = None) -> Wa
     return Walk(found=found, stop=position, next_offset=next_offset)
 
 
-def skip_to(buffer: bytes, next_offset: int, wanted: int) -> tuple[int, int]:
+def skip_to(buffer: bytes, next_offset: int, wanted: int, *, begin: int) -> tuple[int, int]:
     """Return position and offset of the batch that holds `wanted`, trusting headers alone.
 
     Nothing that is skipped is delivered; a header that lies makes the walk behind it fail. Stops
     early where the buffer ends or a header is implausible.
     """
-    position, end = 0, len(buffer) - HEADER_BYTES
+    position, end = begin, len(buffer) - HEADER_BYTES
     while position <= end:
         base, length, _, _, _, _, delta = _HEADER.unpack_from(buffer, position)
         after = base + delta + 1
