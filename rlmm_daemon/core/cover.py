@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 
+from rlmm_daemon.core.leavings import leave
 from rlmm_daemon.domain.ids import SegmentId
 
 #: Id -> (the segment's own end offset, whether its transaction index is non-empty).
@@ -33,6 +34,9 @@ class Cover:
         self.breaks = array("q")
         #: No part painted here was longer; bounds the search for what lies beneath.
         self.reach = 0
+
+    def __del__(self) -> None:
+        leave(self.ids)
 
     def append(self, piece: Piece, segment_end: int, *, has_txn_index: bool) -> None:
         """Add a piece behind all others; what an ordinary COPY_SEGMENT_FINISHED costs."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rlmm_daemon.core.cover import Facts, Piece
 from rlmm_daemon.core.layered_cover import LayeredCover
+from rlmm_daemon.core.leavings import leave
 from rlmm_daemon.core.referenced import Referenced
 from rlmm_daemon.domain.ids import SegmentId
 
@@ -40,6 +41,9 @@ class EpochIndex:
         self._unreferenced: dict[SegmentId, None] | None = None
         self._third: dict[SegmentId, None] | None = None
         self._ranks: dict[SegmentId, int] | None = None
+
+    def __del__(self) -> None:
+        leave(self._unreferenced)
 
     @property
     def unreferenced(self) -> dict[SegmentId, None]:

@@ -13,6 +13,7 @@ from operator import lt
 from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import tail as tails
+from rlmm_daemon.core.leavings import leave
 from rlmm_daemon.domain.ids import UUID_BYTES, SegmentId
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class SegmentTable:
         self.count = 0 if sealed is None else sealed.rows
         #: How many of `changes` only say that a sealed row is gone.
         self.gone = 0
+
+    def __del__(self) -> None:
+        leave(self.changes)
 
     def __len__(self) -> int:
         return self.count

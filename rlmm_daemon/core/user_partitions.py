@@ -14,6 +14,7 @@ from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.sealed_table import SealedTable
 from rlmm_daemon.codec.snapshot import Entry, Mapped, check_table
 from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.leavings import leave
 from rlmm_daemon.domain.errors import CorruptError, Malformed, NotReady
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
@@ -159,6 +160,10 @@ class UserPartitions:
         self.aside_bytes = 0
         #: Called once when a table turns out to be damaged.
         self.on_damage: Callable[[str], None] = lambda _: None
+
+    def __del__(self) -> None:
+        leave(self._all)
+        leave(self.by_prefix)
 
     def __len__(self) -> int:
         return len(self._all)

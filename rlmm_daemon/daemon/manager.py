@@ -38,7 +38,7 @@ from rlmm_daemon.daemon.remembered import keep_announced, remembered
 from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions, Snapshotter
 from rlmm_daemon.daemon.state_directory import StateDirectory
-from rlmm_daemon.daemon.turns import Turns
+from rlmm_daemon.daemon.turns import Turns, keep_freeing
 from rlmm_daemon.domain.errors import (
     IllegalTransition,
     InvalidArgument,
@@ -152,6 +152,7 @@ class Manager:
                 group.create_task(
                     keep_announced(self.state, self.assignment), name="assignment.persist"
                 )
+                group.create_task(keep_freeing(self.turns), name="memory.freed")
                 group.create_task(self.snapshotter.keep_checked(), name="snapshotter.asked")
                 group.create_task(
                     self.snapshotter.run(lambda: list(self.fleet.followers.values())),

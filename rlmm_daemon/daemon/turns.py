@@ -5,6 +5,13 @@ If each of five did one in every turn, a look-up that comes in would wait for fi
 
 import asyncio
 from collections import deque
+from typing import Final
+
+from rlmm_daemon.core.leavings import free_some
+
+#: So often somebody looks whether anything was left to be freed, and for so long in one turn.
+LEFT_SECONDS: Final = 0.25
+SLICE_SECONDS: Final = 0.0003
 
 
 class Turns:
@@ -37,3 +44,15 @@ class Turns:
                 future.set_result(None)
                 return
         self._given = False
+
+
+async def keep_freeing(turns: Turns) -> None:
+    """Free what was left of long containers, for ever."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(LEFT_SECONDS)
+        until = loop.time() + SLICE_SECONDS
+        while free_some():
+            if loop.time() >= until:
+                await turns.wait()
+                until = loop.time() + SLICE_SECONDS

@@ -2,7 +2,9 @@
 
 import asyncio
 
-from rlmm_daemon.daemon.turns import Turns
+from rlmm_daemon.core import leavings
+from rlmm_daemon.daemon import turns as turns_module
+from rlmm_daemon.daemon.turns import Turns, keep_freeing
 
 
 async def stepped(turns: Turns, name: str, steps: int, done: list[str]) -> None:
@@ -54,3 +56,21 @@ async def test_whoever_is_cancelled_holds_up_nobody_and_gives_no_second_turn():
         async with asyncio.timeout(30):
             await turns.wait()
             await turns.wait()
+
+
+async def test_what_was_left_is_freed_in_turns(monkeypatch):
+    monkeypatch.setattr(turns_module, "LEFT_SECONDS", 0)
+    monkeypatch.setattr(turns_module, "SLICE_SECONDS", 0)
+    steps = 50
+    left = [object()] * (steps * leavings.AT_ONCE)
+    leavings.leave(left)
+    turns = 0
+    async with asyncio.TaskGroup() as tasks:
+        freeing = tasks.create_task(keep_freeing(Turns()))
+        while left:
+            before = len(left)
+            await asyncio.sleep(0)
+            assert before - len(left) <= leavings.AT_ONCE
+            turns += 1
+        freeing.cancel()
+    assert turns >= steps

@@ -1,0 +1,89 @@
+"""What takes long to free goes in short steps, and never while anybody reads it."""
+
+import sys
+
+import pytest
+
+from rlmm_daemon.core import leavings, walks
+from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.domain.ids import LeaderEpoch, TopicIdPartition
+from tests.unit.core.test_walks import filled
+from tests.unit.core.world import FINISHED, FOO, TOPIC_ID, add, update
+
+SEGMENTS = 10 * leavings.LONG
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    emptied()
+
+
+def emptied() -> int:
+    """Return the steps in which everything went that was left."""
+    steps = 0
+    while leavings.free_some():
+        steps += 1
+    return steps
+
+
+def test_a_fold_goes_in_steps():
+    world = filled(SEGMENTS)
+    tail = world.cache.segments[next(iter(world.cache.segments))]
+    before = sys.getrefcount(tail)
+    world.fold = None
+    assert sys.getrefcount(tail) == before
+    assert emptied() >= SEGMENTS // leavings.AT_ONCE
+    assert sys.getrefcount(tail) == before - 1
+
+
+def test_so_do_many_user_partitions():
+    world = filled(0)
+    for partition in range(2 * leavings.LONG):
+        tp = TopicIdPartition(TOPIC_ID, "many", partition)
+        world.put(add(1, 0, 9, partition=tp), update(1, FINISHED, partition=tp))
+    tail = world.fold.partitions[tp].segments[next(iter(world.fold.partitions[tp].segments))]
+    before = sys.getrefcount(tail)
+    world.fold = None
+    assert sys.getrefcount(tail) == before
+    assert emptied() >= 2 * leavings.LONG // leavings.AT_ONCE
+    assert sys.getrefcount(tail) == before - 1
+
+
+def test_what_is_short_goes_at_once():
+    world = filled(leavings.LONG // 2)
+    world.fold = None
+    assert emptied() == 0
+
+
+@pytest.mark.parametrize("epoch", [None, LeaderEpoch(0)])
+def test_a_listing_under_way_loses_nothing(epoch):
+    world = filled(SEGMENTS)
+    expected = world.cache.list_all()
+    walk = walks.listing(world.cache, epoch)
+    found = list(next(walk.pieces))
+    world.fold = None
+    assert emptied()
+    found += [record for piece in walk.pieces for record in piece]
+    assert found == expected
+    del walk
+    assert emptied() >= SEGMENTS // leavings.AT_ONCE, "the listing's own copy"
+
+
+def test_whoever_reads_a_table_keeps_it():
+    """As a snapshot does that is drawn, a history that is written down, and a look-up."""
+    world = filled(SEGMENTS)
+    cache = world.cache
+    expected, known = cache.list_all(), sorted(cache.live_finished())
+    reader = cache.live_finished()
+    found = [next(reader)]
+    cache.segments, former = PartitionCache(FOO).segments, cache.segments
+    index = cache.epochs[LeaderEpoch(0)]
+    world.fold = cache = None
+    emptied()
+    assert [former.record(ref) for ref in former.refs()] == expected
+    del former
+    emptied()
+    assert sorted([*found, *reader]) == known
+    assert index.referenced_ids() == sorted(known)
+    del index, reader
+    assert emptied() >= 2 * SEGMENTS // leavings.AT_ONCE
