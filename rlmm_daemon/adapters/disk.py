@@ -7,7 +7,7 @@ import itertools
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
@@ -52,10 +52,10 @@ class LocalDisk:
         """Return a whole file, mapped."""
         return await self._run(lambda: _map(path))
 
-    async def write_atomically(self, path: str, data: bytes | bytearray) -> None:
+    async def write_atomically(self, path: str, *pieces: bytes | bytearray) -> None:
         """Replace `path` durably; the temporary file stands beside it and is removed on error."""
         temporary = f"{path}.{os.getpid()}.{next(self._temporary)}{TEMPORARY_SUFFIX}"
-        await self._run(lambda: _write_atomically(path, temporary, data))
+        await self._run(lambda: _write_atomically(path, temporary, pieces))
 
     async def rename(self, source: str, target: str) -> None:
         """Rename within one directory."""
@@ -234,15 +234,16 @@ def _pwrite_synced(descriptor: int, offset: int, data: bytes | memoryview) -> in
     return taken
 
 
-def _write_atomically(path: str, temporary: str, data: bytes | bytearray) -> None:
+def _write_atomically(path: str, temporary: str, pieces: Iterable[bytes | bytearray]) -> None:
     try:
         descriptor = os.open(
             temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE
         )
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            for piece in pieces:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)

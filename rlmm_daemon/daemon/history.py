@@ -14,9 +14,9 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Lost
 from rlmm_daemon.codec.tail import prefix_of
 from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.leavings import leave
 from rlmm_daemon.core.outcome import Applied, Outcome
 from rlmm_daemon.daemon.state_directory import StateDirectory
-from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
@@ -31,6 +31,51 @@ _STATE_AT: Final = -2
 
 #: A record's partition and segment id as they stand in it: bytes, which no collector walks.
 _Key = bytes
+#: What a last byte can be.
+_PARTS: Final = 256
+
+
+class _Known:
+    """Records by what they are about, in the order in which they came.
+
+    Their places stand in many small dicts: one that holds a hundred thousand is copied whole now
+    and then as it grows, which takes milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._keys: list[_Key] = []
+        #: Empty where it was found.
+        self.records: list[bytes] = []
+        self._places: list[dict[_Key, int]] = [{} for _ in range(_PARTS)]
+
+    def __del__(self) -> None:
+        for container in (self._keys, self.records, *self._places):
+            leave(container)
+
+    def items(self) -> Iterator[tuple[_Key, bytes]]:
+        """Yield what was not found."""
+        known = zip(self._keys, self.records, strict=True)
+        return ((key, record) for key, record in known if record)
+
+    def put(self, key: _Key, record: bytes) -> None:
+        """Note a record, in place of an earlier one about the same."""
+        places = self._places[key[-1]]
+        place = places.get(key)
+        if place is None:
+            places[key] = len(self._keys)
+            self._keys.append(key)
+            self.records.append(record)
+            self.count += 1
+        else:
+            self.records[place] = record
+
+    def found(self, key: _Key) -> None:
+        """Forget a record, if it is there."""
+        place = self._places[key[-1]].pop(key, None)
+        if place is not None:
+            self.records[place] = b""
+            self.count -= 1
 
 
 class History:
@@ -40,7 +85,7 @@ class History:
         self.partition = partition
         self._state = state
         #: None while there is nothing to compare with.
-        self._missing: dict[_Key, bytes] | None = None
+        self._missing: _Known | None = None
         self.reasons: list[str] = []
         self._loaded = False
 
@@ -57,7 +102,7 @@ class History:
         if lost is None:
             self._missing, self.reasons = None, []
             return
-        self._missing = await _gathered(_by_key(lost.records), self._state.turns)
+        self._missing = await self._gathered(_by_key(lost.records))
         self.reasons = lost.reasons
 
     @property
@@ -68,12 +113,12 @@ class History:
     @property
     def missing(self) -> list[bytes]:
         """The records (COPY_SEGMENT_FINISHED) that the replay has not shown yet."""
-        return list((self._missing or {}).values())
+        return [] if self._missing is None else list(filter(None, self._missing.records))
 
     @property
     def missing_count(self) -> int:
         """How many records those are."""
-        return len(self._missing or ())
+        return 0 if self._missing is None else self._missing.count
 
     async def drop(self, fold: Fold, reason: str) -> None:
         """Write down what `fold` knew, merged with what was still missing, and start over.
@@ -82,27 +127,34 @@ class History:
             OSError: it could not be written; the fold must not be dropped.
         """
         await self.load()
-        before = (self._missing or {}).items()
-        known = await _gathered(chain(before, finished(fold)), self._state.turns)
+        before = iter(()) if self._missing is None else self._missing.items()
+        known = await self._gathered(chain(before, finished(fold)))
         reasons = list(self.reasons)
         if reasons[-1:] != [reason]:
             reasons.append(reason)
-        lost = Lost(
-            metadata_partition=self.partition, reasons=reasons, records=list(known.values())
-        )
+        lost = Lost(metadata_partition=self.partition, reasons=reasons, records=known.records)
         await self._state.write_lost(lost)
         self._missing, self.reasons = known, reasons
         self._loaded = True
 
     def applied(self, outcome: Outcome) -> None:
         """The replay applied a record: a finished copy is not missing any more."""
-        if not self._missing or not isinstance(outcome, Applied):
+        if self._missing is None or not isinstance(outcome, Applied):
             return
         value = outcome.value  # in normal form, which begins with whom it is about
         if value.startswith(_UPDATE) and value[_STATE_AT] == SegmentState.COPY_SEGMENT_FINISHED:
             begin = len(_UPDATE)
             end = begin + len(prefix_of(outcome.partition)) + UUID_BYTES
-            self._missing.pop(value[begin:end], None)
+            self._missing.found(value[begin:end])
+
+    async def _gathered(self, found: Iterable[tuple[_Key, bytes]]) -> _Known:
+        """Return records by what they are about, with turns for others in between."""
+        known = _Known()
+        for index, (key, record) in enumerate(found):
+            known.put(key, record)
+            if index % TURN_RECORDS == TURN_RECORDS - 1:
+                await self._state.turns.wait()
+        return known
 
     async def forget(self) -> None:
         """End the comparison: everything was found again, or its loss was accepted."""
@@ -130,13 +182,3 @@ def _by_key(written: Iterable[bytes]) -> Iterator[tuple[_Key, bytes]]:
         segment = records.decode(record)
         assert isinstance(segment, SegmentMetadata), "only key 0 records are written down"
         yield prefix_of(segment.partition) + segment.segment_id, record
-
-
-async def _gathered(found: Iterable[tuple[_Key, bytes]], turns: Turns) -> dict[_Key, bytes]:
-    """Return records by what they are about, with turns for others in between."""
-    known: dict[_Key, bytes] = {}
-    for index, (key, record) in enumerate(found):
-        known[key] = record
-        if index % TURN_RECORDS == TURN_RECORDS - 1:
-            await turns.wait()
-    return known

@@ -128,15 +128,13 @@ class StateDirectory:
 
     async def write_lost(self, lost: Lost) -> None:
         """Replace the list; merging with an earlier one is the caller's duty."""
-        data, crc = bytearray(lost_head(0)), 0
+        pieces, crc = list[bytes](), 0
         for piece in lost_pieces(lost):
-            data += piece
+            pieces.append(piece)  # joined they would be moved as they grow, and freed at once
             crc = crc32c(piece, crc)
             await self.turns.wait()  # there can be a million
-        head = lost_head(crc)
-        data[: len(head)] = head
         name = self._lost(MetadataPartition(lost.metadata_partition))
-        await self.disk.write_atomically(f"{self.path}/{name}", data)
+        await self.disk.write_atomically(f"{self.path}/{name}", lost_head(crc), *pieces)
 
     async def remove_all_lost(self) -> None:
         """Forget every list, durably."""

@@ -77,8 +77,8 @@ class Disk(Protocol):
         """
         ...
 
-    async def write_atomically(self, path: str, data: bytes | bytearray) -> None:
-        """Replace `path` durably: temporary name, fdatasync, rename, directory fsync.
+    async def write_atomically(self, path: str, *pieces: bytes | bytearray) -> None:
+        """Replace `path` durably by the pieces: temporary name, fdatasync, rename, directory fsync.
 
         After an error or a crash either the old or the new file is there, whole.
         """

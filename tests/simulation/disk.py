@@ -116,10 +116,10 @@ class SimDisk:
     async def map(self, path: str) -> bytes:
         return await self.read(path)
 
-    async def write_atomically(self, path: str, data: bytes | bytearray) -> None:
+    async def write_atomically(self, path: str, *pieces: bytes | bytearray) -> None:
         # A task of the disk's own, as the real one is a thread: a cancelled caller stops nothing.
         self._temporary += 1
-        work = self._replace(path, f"{path}.tmp{self._temporary}", bytes(data))
+        work = self._replace(path, f"{path}.tmp{self._temporary}", b"".join(pieces))
         task = self.loop.create_task(work, name=f"disk.replace {path}")
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen by nobody?
         await asyncio.shield(task)

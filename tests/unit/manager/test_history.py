@@ -32,8 +32,8 @@ class Files(LocalDisk):
             raise FileNotFoundError(path)
         return self.kept[path]
 
-    async def write_atomically(self, path: str, data: bytes | bytearray) -> None:
-        self.kept[path] = bytes(data)
+    async def write_atomically(self, path: str, *pieces: bytes | bytearray) -> None:
+        self.kept[path] = b"".join(pieces)
 
 
 def filled() -> Fold:
