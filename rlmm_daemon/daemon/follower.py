@@ -459,8 +459,10 @@ class Follower:
     async def _apply(self, batch: LogBatch) -> None:
         fold, clock = self.fold, self._context.clock
         fold.eager = self.history.comparing
-        until = clock.monotonic() + SLICE_SECONDS
         rows, at, end = batch.records, 0, len(batch.records)
+        if end > _SLICE_CHECK_EVENTS:
+            await self._context.turns.wait()  # to read so many took a slice already
+        until = clock.monotonic() + SLICE_SECONDS
         while at < end:
             turn = min(at + _SLICE_CHECK_EVENTS, end)
             if not (self.writer.in_flight or self.history.comparing or self._context.hooks.every):

@@ -46,6 +46,8 @@ from rlmm_daemon.domain.segment import SegmentState
 ON_DEMAND_SECONDS: Final = 10.0
 #: `explain` answers in whatever state things are; it only gives a follower time to begin.
 EXPLAIN_SECONDS: Final = 1.0
+#: Metadata partitions whose rows are made in one go.
+ROWS_AT_ONCE: Final = 8
 
 
 class Operator:
@@ -178,10 +180,13 @@ class Operator:
     async def partitions(self) -> list[dict[str, Any]]:
         """Return a row for each followed metadata partition."""
         connections = self._log_facts().get("partitions", {})
-        return [
-            self._row(follower) | {"connection": connections.get(follower.partition)}
-            for follower in self._manager.followed()
-        ]
+        rows = []
+        for follower in self._manager.followed():
+            if len(rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+                await self._manager.turns.wait()
+            row = self._row(follower)
+            rows.append(row | {"connection": connections.get(follower.partition)})
+        return rows
 
     def _row(self, follower: Follower) -> dict[str, Any]:
         fold, history, fleet = follower.fold, follower.history, self._manager.fleet

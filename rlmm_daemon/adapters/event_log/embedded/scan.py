@@ -43,9 +43,7 @@ class Walk:
     claimed: int = 0
 
 
-def walk(
-    buffer: bytes, next_offset: int, *, begin: int = 0, bytes_max: int | None = None
-) -> Walk:
+def walk(buffer: bytes, next_offset: int, *, begin: int = 0, bytes_max: int | None = None) -> Walk:
     """Return the valid batches from `begin` in the buffer on, at most about `bytes_max` of them."""
     found: list[Found] = []
     position, limit = begin, len(buffer)
