@@ -50,8 +50,10 @@ class _Known:
         self._places: list[dict[_Key, int]] = [{} for _ in range(_PARTS)]
 
     def __del__(self) -> None:
-        for container in (self._keys, self.records, *self._places):
-            leave(container)
+        leave(self._keys)
+        leave(self.records)
+        for places in self._places:
+            leave(places)
 
     def items(self) -> Iterator[tuple[_Key, bytes]]:
         """Yield what was not found."""

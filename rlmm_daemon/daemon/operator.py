@@ -180,7 +180,7 @@ class Operator:
     async def partitions(self) -> list[dict[str, Any]]:
         """Return a row for each followed metadata partition."""
         connections = self._log_facts().get("partitions", {})
-        rows = []
+        rows = list[dict[str, Any]]()
         for follower in self._manager.followed():
             if len(rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
                 await self._manager.turns.wait()

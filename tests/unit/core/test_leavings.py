@@ -8,7 +8,7 @@ from rlmm_daemon.core import leavings, walks
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.domain.ids import LeaderEpoch, TopicIdPartition
 from tests.unit.core.test_walks import filled
-from tests.unit.core.world import FINISHED, FOO, TOPIC_ID, add, update
+from tests.unit.core.world import FINISHED, FOO, TOPIC_ID, add, seg, update
 
 SEGMENTS = 10 * leavings.LONG
 
@@ -28,7 +28,7 @@ def emptied() -> int:
 
 def test_a_fold_goes_in_steps():
     world = filled(SEGMENTS)
-    tail = world.cache.segments[next(iter(world.cache.segments))]
+    tail = world.cache.segments[seg(1)]
     before = sys.getrefcount(tail)
     world.fold = None
     assert sys.getrefcount(tail) == before
@@ -38,10 +38,10 @@ def test_a_fold_goes_in_steps():
 
 def test_so_do_many_user_partitions():
     world = filled(0)
-    for partition in range(2 * leavings.LONG):
-        tp = TopicIdPartition(TOPIC_ID, "many", partition)
+    many = [TopicIdPartition(TOPIC_ID, "many", each) for each in range(2 * leavings.LONG)]
+    for tp in many:
         world.put(add(1, 0, 9, partition=tp), update(1, FINISHED, partition=tp))
-    tail = world.fold.partitions[tp].segments[next(iter(world.fold.partitions[tp].segments))]
+    tail = world.fold.partitions[many[0]].segments[seg(1)]
     before = sys.getrefcount(tail)
     world.fold = None
     assert sys.getrefcount(tail) == before
