@@ -183,14 +183,16 @@ class _Pieces:
     """Gathers small pieces, so that a file of many small tables takes few writes."""
 
     def __init__(self) -> None:
-        self._small = bytearray()
+        self._small: list[bytes] = []
+        self._size = 0
 
     def add(self, section: bytes) -> Iterator[bytes | memoryview]:
         """Take a section; yield what is full."""
-        if len(self._small) + len(section) > PIECE_BYTES_MAX:
+        if self._size + len(section) > PIECE_BYTES_MAX:
             yield from self.flush()
-        if len(section) <= PIECE_BYTES_MAX // 2:
-            self._small += section
+        if len(section) < PIECE_BYTES_MAX // 2:
+            self._small.append(section)
+            self._size += len(section)
             return
         yield from self.flush()
         view = memoryview(section)
@@ -209,8 +211,9 @@ class _Pieces:
     def flush(self) -> Iterator[bytes | memoryview]:
         """Yield what was gathered."""
         if self._small:
-            yield bytes(self._small)
-            self._small = bytearray()
+            joined = b"".join(self._small)
+            self._small, self._size = [], 0
+            yield joined
 
 
 def decode_header(buffer: bytes | Mapped) -> tuple[Header, int]:

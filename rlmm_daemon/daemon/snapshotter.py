@@ -2,7 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -33,8 +34,6 @@ AGAIN_SECONDS_MIN: Final = 30.0
 #: Put aside by one metadata partition, this much is always fine.
 ASIDE_BYTES: Final = 1024 * 1024
 ASIDE_SHARE: Final = 16
-#: User partitions that move to a new snapshot before others get a turn.
-REBASED_AT_ONCE: Final = 8
 
 logger = structlog.get_logger(__name__)
 
@@ -151,7 +150,7 @@ class Snapshotter:
                     return None
                 fold, next_offset = follower.fold, follower.fold.position
                 advanced = follower.applied_since_snapshot
-                pieces = list[bytes | memoryview]()
+                pieces = deque[bytes | memoryview]()
                 until = self._clock.monotonic() + SLICE_SECONDS
                 for piece in self._store.image(follower.fold):
                     if piece:
@@ -178,13 +177,13 @@ class Snapshotter:
         return written
 
     async def _write_down(
-        self, follower: Follower, fold: Fold, next_offset: int, pieces: list[bytes | memoryview]
+        self, follower: Follower, fold: Fold, next_offset: int, pieces: deque[bytes | memoryview]
     ) -> WrittenSnapshot | None:
         try:
             return await self._store.write(
                 follower.partition,
                 next_offset,
-                pieces,
+                _taken_from(pieces),
                 still_true=lambda: (
                     follower.fold is fold
                     and not follower.retired
@@ -211,11 +210,13 @@ class Snapshotter:
         def stays(partition: TopicIdPartition) -> bool:
             return partition in announced or follower.writer.writes_to(partition)
 
-        for index, _ in enumerate(rebase(fold, image, stays)):
-            if index % REBASED_AT_ONCE == REBASED_AT_ONCE - 1:
+        until = self._clock.monotonic()
+        for _ in rebase(fold, image, stays):
+            if self._clock.monotonic() >= until:
                 await self._turns.wait()
                 if follower.fold is not fold:
                     return
+                until = self._clock.monotonic() + SLICE_SECONDS
         gc.freeze()  # what stays is not walked again
 
     async def check(self, follower: Follower) -> None:
@@ -252,6 +253,12 @@ class Snapshotter:
             if follower.fold.image is image:
                 follower.fold.partitions.damaged(image, error.message)
             raise NotReady(error.message, state="replaying") from error
+
+
+def _taken_from(pieces: deque[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield them, each forgotten as soon as the next is asked for: megabytes take long to free."""
+    while pieces:
+        yield pieces.popleft()
 
 
 def _unread(fold: Fold) -> list[int]:
