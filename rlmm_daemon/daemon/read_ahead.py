@@ -34,6 +34,8 @@ HABITS_MAX = 4_096
 #: Readers of one segment that are told apart. More, and one that jumps about would seem to go on
 #: where some other one stopped.
 READERS_MAX = 4
+#: What a reader may have been sent and not have taken, as it was in the sockets' buffers.
+UNTAKEN_BYTES_MAX = 4 * 1024 * 1024
 #: Readers that wait for memory or bytes.
 FLIGHTS_MAX = 4_096
 #: Downloads that may end without a byte for their reader, dropped or stored and evicted.
@@ -73,6 +75,11 @@ class _Habit:
     start: int
     at: int
     depth: int
+
+    def leads_to(self, start: int) -> bool:
+        """Return whether whoever begins there goes on from here."""
+        earliest = max(self.start + 1, self.at - UNTAKEN_BYTES_MAX)
+        return earliest <= start <= self.at + ALIGNED_BYTES
 
 
 class Reads:
@@ -156,6 +163,10 @@ class Reads:
         """Return the aligned chunk of a position."""
         return at // self._options.chunk_bytes
 
+    def end_of(self, index: int) -> int:
+        """Return where an aligned chunk ends."""
+        return (index + 1) * self._options.chunk_bytes
+
     def walked(self, start: int, at: int) -> bool:
         """Return whether that was a whole chunk's way."""
         return at - start >= self._options.chunk_bytes
@@ -193,18 +204,22 @@ class Reads:
         self._metrics.lookups.count("chunk", "miss" if shared is None else "joined")
         return self._share(log, at, end)
 
-    def join_ahead(self, log: RemoteLog, index: int, end: int) -> Hold[ChunkFill] | None:
-        """Begin what an aligned chunk lacks before `end`, unless memory is short."""
-        at = index * self._options.chunk_bytes
-        end = min(end, at + self._options.chunk_bytes)
-        if self._cache is not None:
-            at = self._cache.lacks_from(log.id, at, end)
-        if at >= end:
-            return None
+    def join_ahead(self, log: RemoteLog, at: int, end: int) -> Hold[ChunkFill] | None:
+        """Share or begin the download of `at` before anybody waits, unless memory is short.
+
+        It brings no more than to `end` or its aligned chunk's end.
+
+        Raises:
+            Overloaded: too many wait already.
+        """
         # Half of the memory is for those who wait.
         if self._coming(log, at) is None and 2 * len(self._flights) >= self._slots_max:
             return None
-        return self._share(log, at, end)
+        return self._share(log, at, min(end, self.end_of(self.index(at))))
+
+    def lacks_from(self, log: RemoteLog, at: int, end: int) -> int:
+        """Return the first position in [at, end) that is not cached, else one not before `end`."""
+        return at if self._cache is None else self._cache.lacks_from(log.id, at, end)
 
     def _share(self, log: RemoteLog, at: int, end: int) -> Hold[ChunkFill]:
         coming = self._coming(log, at)
@@ -221,7 +236,7 @@ class Reads:
         if self.keeps:
             start, end = at - at % ALIGNED_BYTES, min(end + -end % ALIGNED_BYTES, log.size)
         if self.walked(start, end):
-            end = (self.index(at) + 1) * self._options.chunk_bytes
+            end = self.end_of(self.index(at))
         # What is there already or on its way is not asked for again.
         while (there := self._begin_of(log, end - 1)) is not None and there > at:
             end = there
@@ -249,10 +264,8 @@ class Reads:
 
     def habit(self, log: RemoteLog, start: int) -> _Habit | None:
         """Return how the reader went whom a reader from `start` goes on from."""
-        # It was sent more than it took: buffers were on the way.
-        near = self._options.chunk_bytes
         known = reversed(self._habits.get(log.id, ()))
-        return next((each for each in known if each.start < start <= each.at + near), None)
+        return next((each for each in known if each.leads_to(start)), None)
 
     def goes_on(self, log: RemoteLog, start: int, end: int) -> bool:
         """Whether [start, end) leads on from a kept download's end: not all habits are known."""
@@ -293,7 +306,9 @@ class _Reader:
             if reads.index(start) != reads.index(before.start):
                 self._reach_further()
         self._index = reads.index(start)
-        self._ahead: dict[int, Hold[ChunkFill]] = {}
+        #: What is on its way for us, and up to where we had a look.
+        self._ahead: list[Hold[ChunkFill]] = []
+        self._looked = start
         #: Of the object whose bytes were given out.
         self._version: Version | None = None
         self._vain = 0
@@ -305,7 +320,7 @@ class _Reader:
         found = await reads.cached(self._log, self.at)
         if found is not None:
             reads.hit()
-            self._look_ahead()
+            self._look_ahead(self.at + found.length)
             with reads.opened(found):
                 self._require_same(self._log.version)
                 length = min(found.length, self._end - self.at)
@@ -313,7 +328,7 @@ class _Reader:
                 yield FileSlice(found.descriptor, found.start, length)
             return
         with reads.join(self._log, self.at, self._wanted) as hold:
-            self._look_ahead()
+            self._look_ahead(hold.work.end)
             fill, before = hold.work, self.at
             while self.at < min(fill.end, self._end):
                 piece = fill.take(self.at)
@@ -330,9 +345,8 @@ class _Reader:
 
     def close(self) -> None:
         """Let go of everything."""
-        for hold in self._ahead.values():
-            hold.release()
-        self._ahead.clear()
+        while self._ahead:
+            self._ahead.pop().release()
         self._reads.note(self._log, _Habit(self._start, self.at, self._depth), self._before)
 
     @property
@@ -361,25 +375,37 @@ class _Reader:
         if index != self._index:
             self._index = index
             if self._reads_on or self._reads.walked(self._start, self.at):
-                self._reads_on = True
                 self._reach_further()
 
     def _reach_further(self) -> None:
         self._depth = min(self._reads.ahead_max, max(1, 2 * self._depth))
 
-    def _look_ahead(self) -> None:
-        """Have the next chunks on their way, and no others."""
-        reads, most, wanted = self._reads, self._reads.ahead_max, self._wanted
-        last = max(min(self._sure, self._index + most), self._index + self._depth)
-        last = min(last, reads.index(wanted - 1))
-        for index in [each for each in self._ahead if not self._index < each <= last]:
-            self._ahead.pop(index).release()
-        for index in range(self._index + 1, last + 1):
-            if index in self._ahead:
-                continue
+    def _look_ahead(self, at: int) -> None:
+        """Have all that is lacking from `at` to where we look on its way, and nothing else.
+
+        However often others have been here: it can be cached in many places between.
+        """
+        reads, end = self._reads, self._ahead_end
+        held, self._ahead = self._ahead, []
+        for each in held:
+            if each.work.start < end and at < each.work.end:
+                self._ahead.append(each)
+            else:
+                each.release()
+        at = max(at, min(self._looked, end))
+        while (at := reads.lacks_from(self._log, at, end)) < end:
             try:
-                hold = reads.join_ahead(self._log, index, wanted)
+                hold = reads.join_ahead(self._log, at, end)
             except Overloaded:
-                return
-            if hold is not None:
-                self._ahead[index] = hold
+                break
+            if hold is None:
+                break
+            self._ahead.append(hold)
+            at = hold.work.end
+        self._looked = at
+
+    @property
+    def _ahead_end(self) -> int:
+        """Where the last chunk ends that we look ahead to."""
+        last = max(min(self._sure, self._index + self._reads.ahead_max), self._index + self._depth)
+        return min(self._reads.end_of(last), self._wanted)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.daemon import read_ahead
 from rlmm_daemon.daemon.chunk_cache import (
     FILES_PER_CHUNK,
     ChunkCache,
@@ -82,6 +83,29 @@ async def test_a_read_from_the_very_beginning_is_taken_for_one_that_reads_on(tmp
         assert gets(world) == [(0, CHUNK)]
 
 
+@pytest.mark.parametrize("ahead", [0, 4])
+async def test_a_strangers_range_of_several_chunks_is_not_rounded_up_to_chunks(tmp_path, ahead):
+    async with wide(tmp_path, ahead_chunks_max=ahead) as world:
+        await ask(world, UNIT + 9, 2 * CHUNK + UNIT + 5)
+        assert gets(world) == [(UNIT, CHUNK), (CHUNK, 2 * CHUNK), (2 * CHUNK, 2 * CHUNK + 2 * UNIT)]
+        await ask(world, 2 * CHUNK + UNIT + 5, 2 * CHUNK + 2 * UNIT + 9)
+        assert gets(world)[3:] == [(2 * CHUNK + 2 * UNIT, SIZE)], "it reads on after all"
+
+
+async def test_who_begins_somewhere_near_a_reader_is_a_stranger_still(tmp_path, monkeypatch):
+    monkeypatch.setattr(read_ahead, "UNTAKEN_BYTES_MAX", 2 * UNIT)
+    async with wide(tmp_path) as world:
+        await ask(world, UNIT, 9 * UNIT)
+        world.remove_files()
+        before = len(gets(world))
+        await ask(world, 5 * UNIT, 6 * UNIT)
+        assert gets(world)[before:] == [(5 * UNIT, 6 * UNIT)], "it may have read that long ago"
+    async with wide(tmp_path) as world:
+        await ask(world, UNIT, 2 * UNIT, number=1)
+        await ask(world, CHUNK, CHUNK + UNIT, number=1)
+        assert gets(world) == [(UNIT, 2 * UNIT), (CHUNK, CHUNK + UNIT)]
+
+
 async def test_readers_of_one_segment_that_take_turns_are_told_apart(tmp_path):
     async with wide(tmp_path) as world:
         for step in range(3):
@@ -113,6 +137,39 @@ async def test_what_is_cached_or_coming_at_the_end_of_a_range_is_not_asked_for_a
         assert sorted(gets(world)) == [
             (2 * UNIT, 3 * UNIT), (3 * UNIT, 4 * UNIT), (4 * UNIT, 5 * UNIT), (5 * UNIT, 6 * UNIT)
         ]  # fmt: skip
+
+
+async def test_all_that_lacks_in_the_window_is_asked_for_at_once(tmp_path):
+    async with wide(tmp_path, ahead_chunks_max=1) as world:
+        await ask(world, 2 * CHUNK - UNIT, 2 * CHUNK)
+        world.storage.flows.clear()
+        async with asyncio.TaskGroup() as group:
+            for start, end in ((UNIT, 2 * UNIT), (CHUNK, CHUNK + UNIT)):
+                group.create_task(ask(world, start, end))
+                await until(lambda start=start: start in dict(gets(world)))
+            group.create_task(ask(world, UNIT, 2 * CHUNK + UNIT))
+            await until(lambda: len(gets(world)) == 5)
+            # Behind each stranger's, as far as the next chunk's end.
+            assert gets(world)[3:] == [(2 * UNIT, CHUNK), (CHUNK + UNIT, 2 * CHUNK - UNIT)]
+            world.storage.flows.set()
+        assert gets(world)[5:] == [(2 * CHUNK, 2 * CHUNK + UNIT)]
+
+
+async def test_what_is_cached_is_looked_at_once_by_who_reads_through(tmp_path, monkeypatch):
+    async with wide(tmp_path, ahead_chunks_max=4) as world:
+        for start in range(0, SIZE, UNIT):
+            piece = BODY[start : start + UNIT]
+            assert await world.chunks.put(OBJECT, start, [piece], crc32c(piece))
+        asked = list[int]()
+        lacks_from = world.chunks.lacks_from
+
+        def noted(object_id, at, end):
+            asked.append(lacks_from(object_id, at, end) - at)
+            return at + asked[-1]
+
+        monkeypatch.setattr(world.chunks, "lacks_from", noted)
+        assert await world.read() == BODY
+        assert SIZE // 2 < sum(asked) < SIZE
 
 
 async def test_two_strangers_in_one_chunk_leave_each_other_what_they_brought(tmp_path):
