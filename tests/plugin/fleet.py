@@ -21,6 +21,8 @@ from tests.support.fork_server import Launch
 PATIENCE_SECONDS: Final = 120.0
 #: Few enough that user partitions share them.
 METADATA_PARTITIONS: Final = 5
+#: The others open the daemon's files where the tier is a directory: consumers read both ways.
+READS_THROUGH_THE_SOCKET: Final = 3
 #: What LocalTieredStorage puts below the directory that it is given.
 LOCAL_TIERED: Final = "kafka-tiered-storage"
 
@@ -162,6 +164,8 @@ class Fleet:
         properties |= _metadata(parts, self._jar, socket) | _storage(parts, self._jar, socket)
         if not parts.storage:
             properties |= {"rsm.config.dir": str(self.storage_root)}
+        elif broker_id == READS_THROUGH_THE_SOCKET:
+            properties |= {"rsm.config.fetch.open.files": "false"}
         self.cluster.node_properties[broker_id] = properties
 
     def start(self) -> Self:
