@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -12,6 +13,7 @@ from rlmm_daemon import __version__
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.mounts import is_of_this_host
+from rlmm_daemon.adapters.scheduling import ask_for_short_slices
 from rlmm_daemon.config import Config, differences
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
@@ -66,6 +68,8 @@ _RELOADED = frozenset(
         "storage.fetch_bytes_per_second_max",
     }
 )
+#: Of a broker that connects at once, and its first answers.
+_START_IS_OVER_SECONDS = 1.0
 #: What the admin port waits for the log.
 _OPEN_SECONDS = 1.0
 #: And then for a broker's first words. A time: no condition says whether one is about to connect.
@@ -251,6 +255,7 @@ class Daemon:
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
             runtime.spawn("admin", _serve_admin(admin, manager), may_end=True)
+            runtime.spawn("runtime.slices", _ask_for_short_slices(), may_end=True)
             runtime.ready("serving")
         copier.abandon()
 
@@ -407,6 +412,16 @@ async def _keep_view(view: ClusterView, manager: Manager) -> None:
     """Ask the cluster for ever, once the log that says which cluster it is has opened."""
     await manager.until_open()
     await view.run()
+
+
+async def _ask_for_short_slices() -> None:
+    """Ask when the start is over: it costs more to load than it saves then."""
+    loop_thread = threading.get_native_id()
+    await asyncio.sleep(_START_IS_OVER_SECONDS)
+    try:
+        await asyncio.to_thread(ask_for_short_slices, loop_thread)
+    except (OSError, ImportError, MemoryError) as error:  # ctypes in a process that is locked down
+        logger.info("no short slices: look-ups wait for other work", error=str(error))
 
 
 async def _until_open(manager: Manager, bucket: Bucket | None) -> None:
