@@ -4,7 +4,8 @@ All but `Lost` are JSON, so that an operator can read them; each carries a forma
 unknown newer one is refused untouched.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -117,14 +118,18 @@ def from_json(data: bytes, kind: type[JsonFile], name: str) -> JsonFile:
         raise Malformed(f"{name} is damaged: {error}") from error
 
 
-def lost_pieces(lost: Lost) -> Iterator[bytes]:
-    """Yield what a `.lost` file holds behind its head: MessagePack, so many records at a time."""
-    count = len(lost.records)
-    shell = msgspec.msgpack.encode(msgspec.structs.replace(lost, records=[]))
-    yield shell[:-1] + _array_head(count)  # which ends in an array of nothing
-    for at in range(0, count, LOST_RECORDS_AT_ONCE):
-        some = lost.records[at : at + LOST_RECORDS_AT_ONCE]
+def lost_pieces(lost: Lost, records: Iterable[bytes], count: int) -> Iterator[bytes]:
+    """Yield what a `.lost` file of `count` records holds behind its head: so many at a time.
+
+    They are given apart: a list of all of them would be made at once.
+    """
+    assert not lost.records
+    yield msgspec.msgpack.encode(lost)[:-1] + _array_head(count)  # it ends in an array of nothing
+    left = iter(records)
+    while some := list(islice(left, LOST_RECORDS_AT_ONCE)):
+        count -= len(some)
         yield msgspec.msgpack.encode(some)[len(_array_head(len(some))) :]
+    assert count == 0, "as many as were promised"
 
 
 def lost_head(crc: int) -> bytes:

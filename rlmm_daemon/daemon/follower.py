@@ -61,6 +61,8 @@ SLICE_SECONDS: Final = 0.0003
 _SLICE_CHECK_EVENTS: Final = 16
 #: Rows that are looked through for whole copies at once, which takes a millisecond or two.
 _COPIES_ROWS_MAX: Final = 512
+#: A replay tells the collector so often to leave out what it made. Lists of ids are few, but long.
+_FREEZE_EVENTS: Final = 10_000
 BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 5.0
 #: Measurements that wait to be taken.
@@ -141,6 +143,8 @@ class Follower:
         self._state = PartitionState.STARTING
         self._answered_at = context.clock.monotonic()
         self._began = self._answered_at
+        #: Records that were read while not ready.
+        self._replayed = 0
         #: Seconds from starting to ready, until whoever measures takes them.
         self.replays: deque[float] = deque(maxlen=_REPLAYS_KEPT)
         self._retry = Bell()
@@ -476,6 +480,10 @@ class Follower:
         # A batch that brought nothing new may not know the epoch of what came before it.
         fold.advance(batch.next_offset, max(batch.leader_epoch, fold.leader_epoch))
         self.settled = Position(fold.position, fold.leader_epoch)
+        if self._state is PartitionState.REPLAYING:
+            before, self._replayed = self._replayed, self._replayed + end
+            if before // _FREEZE_EVENTS != self._replayed // _FREEZE_EVENTS:
+                gc.freeze()
         self.applied_since_snapshot += len(batch.records)
         self.writer.passed(fold.position)
         self.confirmation.reached(fold.position)

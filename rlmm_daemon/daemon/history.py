@@ -36,48 +36,41 @@ _PARTS: Final = 256
 
 
 class _Known:
-    """Records by what they are about, in the order in which they came.
+    """Records by what they are about, in many small dicts.
 
-    Their places stand in many small dicts: one that holds a hundred thousand is copied whole now
-    and then as it grows, which takes milliseconds.
+    One that holds a hundred thousand is moved whole now and then as it grows, which takes
+    milliseconds; a list of as many is walked by the collector at its every turn.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self._keys: list[_Key] = []
-        #: Empty where it was found.
-        self.records: list[bytes] = []
-        self._places: list[dict[_Key, int]] = [{} for _ in range(_PARTS)]
+        self._count = 0
+        self._parts: list[dict[_Key, bytes]] = [{} for _ in range(_PARTS)]
 
     def __del__(self) -> None:
-        leave(self._keys)
-        leave(self.records)
-        for places in self._places:
-            leave(places)
+        for part in self._parts:
+            leave(part)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[bytes]:
+        return chain.from_iterable(part.values() for part in self._parts)
 
     def items(self) -> Iterator[tuple[_Key, bytes]]:
-        """Yield what was not found."""
-        known = zip(self._keys, self.records, strict=True)
-        return ((key, record) for key, record in known if record)
+        """Yield all, in no order."""
+        return chain.from_iterable(part.items() for part in self._parts)
 
     def put(self, key: _Key, record: bytes) -> None:
         """Note a record, in place of an earlier one about the same."""
-        places = self._places[key[-1]]
-        place = places.get(key)
-        if place is None:
-            places[key] = len(self._keys)
-            self._keys.append(key)
-            self.records.append(record)
-            self.count += 1
-        else:
-            self.records[place] = record
+        part = self._parts[key[-1]]
+        before = len(part)
+        part[key] = record
+        self._count += len(part) - before
 
     def found(self, key: _Key) -> None:
         """Forget a record, if it is there."""
-        place = self._places[key[-1]].pop(key, None)
-        if place is not None:
-            self.records[place] = b""
-            self.count -= 1
+        if self._parts[key[-1]].pop(key, None) is not None:
+            self._count -= 1
 
 
 class History:
@@ -114,13 +107,13 @@ class History:
 
     @property
     def missing(self) -> list[bytes]:
-        """The records (COPY_SEGMENT_FINISHED) that the replay has not shown yet."""
-        return [] if self._missing is None else list(filter(None, self._missing.records))
+        """The records (COPY_SEGMENT_FINISHED) that the replay has not shown yet, in no order."""
+        return [] if self._missing is None else list(self._missing)
 
     @property
     def missing_count(self) -> int:
         """How many records those are."""
-        return 0 if self._missing is None else self._missing.count
+        return 0 if self._missing is None else len(self._missing)
 
     async def drop(self, fold: Fold, reason: str) -> None:
         """Write down what `fold` knew, merged with what was still missing, and start over.
@@ -134,8 +127,8 @@ class History:
         reasons = list(self.reasons)
         if reasons[-1:] != [reason]:
             reasons.append(reason)
-        lost = Lost(metadata_partition=self.partition, reasons=reasons, records=known.records)
-        await self._state.write_lost(lost)
+        lost = Lost(metadata_partition=self.partition, reasons=reasons, records=[])
+        await self._state.write_lost(lost, known, len(known))
         self._missing, self.reasons = known, reasons
         self._loaded = True
 

@@ -123,10 +123,12 @@ async def _judged(followers: Iterable[Follower]) -> None:
 
 def _events(finished: Collection[bytes]) -> list[bytes]:
     """Return the events that make finished segments, given as records of their present state."""
-    events = list[bytes]()
+    events, segments = list[bytes](), list[SegmentMetadata]()
     for record in finished:
         segment = records.decode(record)
         assert isinstance(segment, SegmentMetadata), "only segments are kept"
+        segments.append(segment)
+    for segment in sorted(segments, key=lambda segment: segment.start_offset):
         started = segment.with_update(_update(segment, SegmentState.COPY_SEGMENT_STARTED))
         finish = _update(segment, SegmentState.COPY_SEGMENT_FINISHED)
         events.extend((records.encode(started), records.encode(finish)))

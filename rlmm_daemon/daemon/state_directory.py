@@ -11,6 +11,7 @@
 The log is the truth: deleting every file but `N.lost` costs a replay and loses nothing.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from crc32c import crc32c
@@ -126,10 +127,10 @@ class StateDirectory:
         data = await self._read(name)
         return None if data is None else lost_from(data, name)
 
-    async def write_lost(self, lost: Lost) -> None:
+    async def write_lost(self, lost: Lost, records: Iterable[bytes], count: int) -> None:
         """Replace the list; merging with an earlier one is the caller's duty."""
         pieces, crc = list[bytes](), 0
-        for piece in lost_pieces(lost):
+        for piece in lost_pieces(lost, records, count):
             pieces.append(piece)  # joined they would be moved as they grow, and freed at once
             crc = crc32c(piece, crc)
             await self.turns.wait()  # there can be a million

@@ -12,6 +12,7 @@ from rlmm_daemon.codec.tail import ENVELOPE, prefix_of
 from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.daemon.history import TURN_RECORDS, History
+from rlmm_daemon.daemon.mending import _events
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
@@ -97,7 +98,8 @@ async def test_what_is_written_in_pieces_is_the_file_that_it_was_in_one():
             records=[b"r" * (n % 300) for n in range(count)],
         )
         files = Files()
-        await StateDirectory(files, "state").write_lost(lost)
+        apart = msgspec.structs.replace(lost, records=[])
+        await StateDirectory(files, "state").write_lost(apart, lost.records, count)
         (written,) = files.kept.values()
         body = msgspec.msgpack.encode(lost)
         assert written == b"RLML" + crc32c(body).to_bytes(4, "big") + body
@@ -141,3 +143,13 @@ async def test_a_second_drop_adds_to_what_the_first_wrote_down():
     await history.drop(second, "recreated again")
     assert ids_of(history) == {segment_id(0), segment_id(1)}
     assert history.reasons == ["recreated", "recreated again"]
+
+
+def test_what_is_put_back_comes_in_the_order_of_the_log():
+    fold = filled()
+    found = list(fold.partitions[TP].live_finished_records())[:20]
+    shuffled = [record for _, record in reversed(found)]
+    behind = len(ENVELOPE + prefix_of(TP))
+    assert [event[behind : behind + 16] for event in _events(shuffled)] == [
+        segment_id for segment_id, _ in found for _ in ("started", "finished")
+    ]

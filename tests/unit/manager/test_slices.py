@@ -5,6 +5,7 @@ import gc
 from rlmm_daemon.adapters.event_log import memory
 from rlmm_daemon.codec.state_files import Announced
 from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.daemon import follower
 from rlmm_daemon.daemon.assignment import Assignment, from_file
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import TP, of, started, until, updated
@@ -53,6 +54,23 @@ async def test_what_was_replayed_is_not_walked_by_the_collector(rig):
         replayed = manager.fleet.followers[of(TP)].fold.partitions[TP].epochs[0].cover.own.ids
         assert len(replayed) == 1
         assert not any(each is replayed for each in gc.get_objects())
+
+
+async def test_a_long_replay_leaves_the_collector_less_and_less_to_walk(rig, monkeypatch):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        for number in range(COPIES // 2):
+            await manager.log.append(of(TP), started(number, 10 * number, 10 * number + 9))
+            await manager.log.append(of(TP), updated(number))
+    frozen: list[int] = []
+    monkeypatch.setattr(memory, "BATCH_RECORDS_MAX", 100)
+    monkeypatch.setattr(follower, "_FREEZE_EVENTS", COPIES // 8)
+    async with rig.manager("with nothing to go by") as manager:
+        monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+    assert len(frozen) == 8 + 1, "and once when it was ready"
 
 
 def test_what_was_announced_is_written_down_in_steps_as_of_one_moment():
