@@ -36,7 +36,7 @@ final class BulkPool implements AutoCloseable {
     BulkPool(PluginConfig config, PluginMetrics metrics) {
         this.config = config;
         this.metrics = metrics;
-        this.files = new LocalFiles(config.opensFiles());
+        this.files = new LocalFiles(config.opensFiles(), LocalFiles.PAUSE_MS);
         this.places = new Semaphore(config.integer(PluginConfig.FETCH_CONNECTIONS_MAX));
     }
 

@@ -2,6 +2,7 @@ package rlmm.daemon.kafka;
 
 import java.io.IOException;
 import java.nio.channels.FileChannel;
+import java.util.concurrent.TimeUnit;
 
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -9,40 +10,49 @@ import org.slf4j.LoggerFactory;
 /**
  * Whether this broker reads the daemon's local files by itself. It asks the daemon for each, which knows whether the
  * segment may be read, and spares both processes the way of the bytes through a socket. One that cannot be opened ends
- * it until the daemon is connected to anew; streams do the same, only slower.
+ * that for a while: it may have been deleted meanwhile, or this broker sees none of them. Streams do the same, only
+ * slower.
  */
 final class LocalFiles {
     private static final Logger LOG = LoggerFactory.getLogger(LocalFiles.class);
+    static final long PAUSE_MS = 60_000;
 
     private final boolean wanted;
-    private volatile boolean open;
+    private final long pauseNanos;
+    private volatile boolean told;
+    private volatile boolean paused;
+    private volatile long pausedAt;
 
-    LocalFiles(boolean wanted) {
+    LocalFiles(boolean wanted, long pauseMs) {
         this.wanted = wanted;
-        this.open = wanted;
+        this.pauseNanos = TimeUnit.MILLISECONDS.toNanos(pauseMs);
     }
 
     /** Whether to ask for names. */
     boolean mayOpen() {
-        return open;
+        return wanted && (!paused || System.nanoTime() - pausedAt >= pauseNanos);
     }
 
-    /** Null if it cannot be opened; from then on there is no asking. */
+    /** Null if it cannot be opened. */
     FileChannel open(LocalFile file) {
         try {
-            return file.open();
+            FileChannel opened = file.open();
+            paused = false;
+            return opened;
         } catch (IOException | RuntimeException refused) { // also of a path or an attribute that this JVM does not know
-            if (open) {
-                LOG.info("The daemon's files are read through its socket, as this broker cannot open them: {}",
+            if (!told) {
+                LOG.info("Segments are read through the daemon's socket, as its file cannot be opened here: {}",
                     refused.toString());
             }
-            open = false;
+            told = true;
+            pausedAt = System.nanoTime();
+            paused = true;
             return null;
         }
     }
 
     /** Another daemon may be another user's, or have another directory. */
     void askAgain() {
-        open = wanted;
+        paused = false;
     }
 }

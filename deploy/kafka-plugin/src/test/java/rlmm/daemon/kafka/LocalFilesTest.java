@@ -2,6 +2,8 @@ package rlmm.daemon.kafka;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -229,6 +231,27 @@ final class LocalFilesTest {
                 assertEquals(0, count(BROKER, "FilesOpened"));
             }
         }
+    }
+
+    @Test
+    void oneThatCannotBeOpenedEndsItForAWhileAndOneThatCanBeginsItAgain() throws Exception {
+        Path directory = Files.createTempDirectory("rlmm");
+        Map<String, Object> seen = Files.readAttributes(Files.write(directory.resolve("the.log"), BYTES), "unix:dev,ino");
+        LocalFile there = new LocalFile(directory.resolve("the.log").toString(),
+            ((Number) seen.get("dev")).longValue(), ((Number) seen.get("ino")).longValue());
+        LocalFile gone = new LocalFile(directory.resolve("gone.log").toString(), there.device(), there.inode());
+        LocalFiles patient = new LocalFiles(true, 600_000);
+        assertNull(patient.open(gone));
+        assertFalse(patient.mayOpen());
+        patient.askAgain();
+        assertTrue(patient.mayOpen());
+        LocalFiles quick = new LocalFiles(true, 50);
+        assertNull(quick.open(gone));
+        Wait.until("it is tried again", quick::mayOpen);
+        assertNull(quick.open(gone));
+        quick.open(there).close();
+        assertTrue(quick.mayOpen());
+        assertFalse(new LocalFiles(false, 0).mayOpen());
     }
 
     @Test
