@@ -132,8 +132,7 @@ class Operator:
             "uptime_seconds": round(manager.clock.monotonic() - self._started_at, 3),
             "draining": manager.draining,
             "log": {
-                # The plugin refuses "embedded" in a cluster of several brokers.
-                "kind": self._config and self._config.event_log.__struct_config__.tag,
+                "kind": self._config and event_log_kind(self._config),
                 "open": identity is not None,
                 "topic_id": identity and uuid_text(identity.topic_id),
                 "partition_count": identity and identity.partition_count,
@@ -444,6 +443,11 @@ def _copies(copier: Copier | None, config: Config | None) -> CopyView:
         failures=copier.failures,
         deadline_seconds=config.copy.deadline_seconds,
     )
+
+
+def event_log_kind(config: Config) -> str:
+    """Return the `kind` of the configured event log."""
+    return str(config.event_log.__struct_config__.tag)
 
 
 def storage_kind(config: Config | None) -> str:

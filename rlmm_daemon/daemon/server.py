@@ -53,10 +53,12 @@ class Server:
         *,
         broker_id: BrokerId,
         cluster_id: str | None,
+        event_log: str,
         version: str,
     ) -> None:
         self._options = options
         self._services = services
+        self._event_log = event_log
         self._version = version
         self._identity = Identity(broker_id, cluster_id)
         self._listener: Listener | None = None
@@ -318,6 +320,7 @@ class Server:
             self._identity.cluster_id,
             self._identity.broker_id,
             [right.value for right in api.Right if right in rights],
+            self._event_log,
         )
 
 

@@ -30,7 +30,7 @@ from rlmm_daemon.daemon.facts import StorageView
 from rlmm_daemon.daemon.fetcher import Fetcher
 from rlmm_daemon.daemon.gauges import Gauges
 from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.daemon.operator import Operator, storage_kind
+from rlmm_daemon.daemon.operator import Operator, event_log_kind, storage_kind
 from rlmm_daemon.daemon.read_caches import ReadCaches
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.runtime import Runtime, Stopping, execute
@@ -214,6 +214,7 @@ class Daemon:
             ),
             broker_id=config.daemon.broker_id,
             cluster_id=config.daemon.cluster_id,
+            event_log=event_log_kind(config),
             version=__version__,
         )
         manager.assignment.is_connected = server.has_metadata_manager

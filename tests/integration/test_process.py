@@ -161,6 +161,12 @@ def test_the_gate_is_shut_after_every_start_until_the_broker_announces(it):
         assert len(another.list_remote_log_segments(orders)) == len(it.copied(0))
 
 
+def test_hello_and_status_say_of_what_kind_the_event_log_is(it):
+    with it.daemon.client() as client:
+        assert client.hello().event_log == "embedded"
+        assert client.status()["log"]["kind"] == "embedded"
+
+
 def test_the_steps_of_kafkas_storage_interface_in_the_brokers_order(it):
     it.announce()
     segment = it.next(0)

@@ -321,6 +321,7 @@ async def daemon(
         services,
         broker_id=BROKER,
         cluster_id=cluster_id,
+        event_log="kafka",
         version="0",
     )
     server.listen()
