@@ -1,13 +1,16 @@
 package rlmm.daemon.kafka;
 
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
 
 import org.apache.kafka.common.TopicIdPartition;
+import org.msgpack.core.MessagePacker;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -29,10 +32,32 @@ final class Assignment {
     private static final long TIMEOUT_MS = 5_000;
     private static final Logger LOG = LoggerFactory.getLogger(Assignment.class);
 
-    /** Where a call is put. */
-    @FunctionalInterface
-    private interface Way {
-        void say(Call call) throws DaemonException;
+    private record Partitions(List<TopicIdPartition> leaders, List<TopicIdPartition> followers) implements Wire.Params {
+        @Override
+        public void pack(MessagePacker packer) throws IOException {
+            packer.packArrayHeader(2);
+            Wire.pack(packer, leaders);
+            Wire.pack(packer, followers);
+        }
+    }
+
+    /** What becomes of something that was said. */
+    private final class Said implements BiConsumer<List<Wire.Answer>, Throwable> {
+        private final String method;
+        private final int since = generation;
+
+        Said(String method) {
+            this.method = method;
+        }
+
+        @Override
+        public void accept(List<Wire.Answer> pages, Throwable error) {
+            if (error == null) {
+                taken(since);
+            } else {
+                refused(since, method, Caller.daemonException(error));
+            }
+        }
     }
 
     /** True where the broker leads. */
@@ -50,11 +75,15 @@ final class Assignment {
     /** From {@code onPartitionLeadershipChanges}; returns at once. */
     synchronized void changed(Connection connection, Collection<TopicIdPartition> leaders,
                               Collection<TopicIdPartition> followers) {
-        leaders.forEach(partition -> leads.put(partition, true));
-        followers.forEach(partition -> leads.put(partition, false));
+        for (TopicIdPartition partition : leaders) {
+            leads.put(partition, true);
+        }
+        for (TopicIdPartition partition : followers) {
+            leads.put(partition, false);
+        }
         if (connection.isOpen()) {
-            pieces("on_partition_leadership_changes", "on_partition_leadership_changes",
-                List.copyOf(leaders), List.copyOf(followers)).forEach(call -> say(connection::submit, call));
+            say(connection, pieces("on_partition_leadership_changes", "on_partition_leadership_changes",
+                List.copyOf(leaders), List.copyOf(followers)), false);
         }
     }
 
@@ -65,10 +94,10 @@ final class Assignment {
             List<TopicIdPartition> all = List.copyOf(partitions);
             for (int at = 0; at < all.size(); at += PARTITIONS_PER_FRAME) {
                 List<TopicIdPartition> some = all.subList(at, Math.min(all.size(), at + PARTITIONS_PER_FRAME));
-                say(connection::submit, new Call("on_stop_partitions", false, packer -> {
+                say(connection, List.of(new Call("on_stop_partitions", false, packer -> {
                     packer.packArrayHeader(1);
                     Wire.pack(packer, some);
-                }, TIMEOUT_MS));
+                }, TIMEOUT_MS)), false);
             }
         }
     }
@@ -76,18 +105,18 @@ final class Assignment {
     /** On a new connection, before anybody else may use it. */
     synchronized void greeted(Connection connection) {
         pauseMs = REPEAT_MS;
-        sayAll(connection::submitFirst);
+        sayAll(connection, true);
         connection.open();
     }
 
     /** Says the full set again if something of it was refused a moment ago. */
     synchronized void tick(Connection connection) {
         if (repeat && System.nanoTime() - repeatAtNanos >= 0) {
-            sayAll(connection::submit);
+            sayAll(connection, false);
         }
     }
 
-    private void sayAll(Way way) {
+    private void sayAll(Connection connection, boolean first) {
         repeat = false;
         generation++;
         unanswered = 0;
@@ -96,9 +125,7 @@ final class Assignment {
         for (Map.Entry<TopicIdPartition, Boolean> each : leads.entrySet()) {
             (each.getValue() ? leaders : followers).add(each.getKey());
         }
-        for (Call call : pieces("replace_assignment", "on_partition_leadership_changes", leaders, followers)) {
-            say(way, call);
-        }
+        say(connection, pieces("replace_assignment", "on_partition_leadership_changes", leaders, followers), first);
     }
 
     /** At least one call; each but the first has the second method, so that it adds to what the first one set. */
@@ -113,31 +140,28 @@ final class Assignment {
             int followerEnd = Math.min(followers.size(), follower + room);
             List<TopicIdPartition> someLeaders = leaders.subList(leader, leaderEnd);
             List<TopicIdPartition> someFollowers = followers.subList(follower, followerEnd);
-            calls.add(new Call(calls.isEmpty() ? first : others, false, packer -> {
-                packer.packArrayHeader(2);
-                Wire.pack(packer, someLeaders);
-                Wire.pack(packer, someFollowers);
-            }, TIMEOUT_MS));
+            calls.add(new Call(calls.isEmpty() ? first : others, false,
+                new Partitions(someLeaders, someFollowers), TIMEOUT_MS));
             leader = leaderEnd;
             follower = followerEnd;
         } while (leader < leaders.size() || follower < followers.size());
         return calls;
     }
 
-    private void say(Way way, Call call) {
-        int said = generation;
-        unanswered++;
-        call.future.whenComplete((pages, error) -> {
-            if (error == null) {
-                taken(said);
-            } else {
-                refused(said, call.method, Caller.daemonException(error));
-            }
-        });
+    /** All or nothing; {@code first} is before anybody else may say anything. */
+    private void say(Connection connection, List<Call> calls, boolean first) {
+        unanswered += calls.size();
+        for (Call call : calls) {
+            call.future.whenComplete(new Said(call.method));
+        }
         try {
-            way.say(call);
+            if (first) {
+                connection.submitFirst(calls);
+            } else {
+                connection.submit(calls);
+            }
         } catch (DaemonException unsaid) { // too much waits, or the connection was lost a moment ago
-            refused(said, call.method, unsaid);
+            refused(generation, calls.get(0).method, unsaid);
         }
     }
 

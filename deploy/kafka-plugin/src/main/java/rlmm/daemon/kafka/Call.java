@@ -1,12 +1,10 @@
 package rlmm.daemon.kafka;
 
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
-
-import org.msgpack.value.ArrayValue;
-import org.msgpack.value.Value;
 
 /**
  * One request that waits for its answer. Its future always completes: with the pages of the answer (one unless it is a
@@ -20,9 +18,9 @@ final class Call {
     final Wire.Params params;
     final long timeoutMs;
     final long deadlineNanos;
-    final CompletableFuture<List<Value>> future = new CompletableFuture<>();
+    final CompletableFuture<List<Wire.Answer>> future = new CompletableFuture<>();
     private final boolean listing;
-    private final List<Value> pages = new ArrayList<>(1);
+    private final List<Wire.Answer> pages = new ArrayList<>(1);
     /** 0 until it is sent; touched by the connection alone, under its lock. */
     int id;
 
@@ -39,21 +37,16 @@ final class Call {
     }
 
     /** Takes one answer in; true when no other follows. */
-    boolean answered(Wire.Answer answer) {
+    boolean answered(Wire.Answer answer) throws IOException {
         if (answer.error() != null) {
             future.completeExceptionally(answer.error());
             return true;
         }
-        pages.add(answer.result());
-        if (listing && more(answer.result())) {
+        pages.add(answer);
+        if (listing && answer.hasMore()) {
             return false;
         }
         future.complete(pages);
         return true;
-    }
-
-    private boolean more(Value page) {
-        ArrayValue fields = page.asArrayValue();
-        return fields.get(1).asBooleanValue().getBoolean();
     }
 }

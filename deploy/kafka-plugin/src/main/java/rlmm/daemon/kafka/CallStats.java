@@ -23,7 +23,9 @@ final class CallStats implements CallStatsMXBean {
             failures.increment();
         }
         nanos.add(tookNanos);
-        max.accumulateAndGet(tookNanos, Math::max);
+        for (long known = max.get(); known < tookNanos && !max.compareAndSet(known, tookNanos);) {
+            known = max.get();
+        }
         buckets.incrementAndGet(bucket(tookNanos));
     }
 

@@ -1,5 +1,6 @@
 package rlmm.daemon.kafka;
 
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
@@ -33,12 +34,26 @@ final class Caller {
 
     /** One call, waited for; the pages of its answer. */
     List<Value> call(String method, boolean listing, Wire.Params params, long timeoutMs) throws DaemonException {
+        List<Value> pages = new ArrayList<>(1);
+        for (Wire.Answer answer : answers(method, listing, params, timeoutMs)) {
+            pages.add(answer.result());
+        }
+        return pages;
+    }
+
+    /** As {@link #call}, of a question. */
+    boolean isYes(String method, Wire.Params params, long timeoutMs) throws DaemonException {
+        return answers(method, false, params, timeoutMs).get(0).isYes();
+    }
+
+    private List<Wire.Answer> answers(String method, boolean listing, Wire.Params params, long timeoutMs)
+            throws DaemonException {
         long begun = System.nanoTime();
         boolean done = false;
         try {
             Call call = new Call(method, listing, params, timeoutMs);
             connection.submit(call);
-            List<Value> pages = await(call);
+            List<Wire.Answer> pages = await(call);
             done = true;
             return pages;
         } finally {
@@ -83,7 +98,7 @@ final class Caller {
      *
      * @throws DaemonException nothing was sent
      */
-    CompletableFuture<List<Value>> send(String method, Wire.Params params, long timeoutMs) throws DaemonException {
+    CompletableFuture<List<Wire.Answer>> send(String method, Wire.Params params, long timeoutMs) throws DaemonException {
         long begun = System.nanoTime();
         Call call = new Call(method, false, params, timeoutMs);
         boolean sent = false;
@@ -99,7 +114,7 @@ final class Caller {
             metrics.called(method, System.nanoTime() - begun, error == null));
     }
 
-    private List<Value> await(Call call) throws DaemonException {
+    private List<Wire.Answer> await(Call call) throws DaemonException {
         try {
             return call.future.get(call.timeoutMs + BEYOND_DEADLINE_MS, TimeUnit.MILLISECONDS);
         } catch (InterruptedException hurried) {

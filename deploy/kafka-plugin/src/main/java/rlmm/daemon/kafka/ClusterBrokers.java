@@ -9,13 +9,18 @@ import org.apache.kafka.clients.admin.AdminClientConfig;
 import org.apache.kafka.clients.admin.DescribeClusterOptions;
 
 /** Asks the broker's own cluster, over the listener that the broker named for its metadata manager. */
-final class ClusterBrokers {
+final class ClusterBrokers implements SingleBrokerCheck.BrokerCount {
     private static final int TIMEOUT_MS = 5_000;
 
-    private ClusterBrokers() { }
+    private final PluginConfig config;
+
+    ClusterBrokers(PluginConfig config) {
+        this.config = config;
+    }
 
     /** How many brokers are registered; one that is down will come back and need the same log. */
-    static int count(PluginConfig config) throws Exception {
+    @Override
+    public int ask() throws Exception {
         Map<String, Object> settings = new HashMap<>(config.clientSettings());
         settings.put(AdminClientConfig.CLIENT_ID_CONFIG, "rlmm-daemon-plugin-" + config.brokerId());
         settings.put(AdminClientConfig.REQUEST_TIMEOUT_MS_CONFIG, TIMEOUT_MS);

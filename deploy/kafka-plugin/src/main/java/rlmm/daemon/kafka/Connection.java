@@ -36,7 +36,7 @@ import org.slf4j.LoggerFactory;
  * of them, or for {@value #SILENCE_MS} ms if that is longer, is given up like one that is gone: a stopped process costs
  * one deadline, not one per call. While only calls that may take long are in flight, it is asked now and then how it is.
  */
-final class Connection implements AutoCloseable {
+final class Connection implements AutoCloseable, Runnable {
     /** How long nothing may come while something prompt is overdue. */
     static final long SILENCE_MS = 4_000;
     /** So long after it was heard last it is asked, and so long it may take to answer. */
@@ -105,7 +105,7 @@ final class Connection implements AutoCloseable {
         } catch (IOException noDescriptors) {
             throw new UncheckedIOException(noDescriptors);
         }
-        this.thread = new DaemonThreads("rlmm-daemon-" + part + "-" + config.brokerId()).newThread(this::run);
+        this.thread = new DaemonThreads("rlmm-daemon-" + part + "-" + config.brokerId()).newThread(this);
     }
 
     void start() {
@@ -181,11 +181,11 @@ final class Connection implements AutoCloseable {
         return DaemonException.disconnected("no daemon answers on " + config.socketPath());
     }
 
-    /** As {@link #submit(Call)}, from {@link Owner#onGreeted} before {@link #open}: what nobody may speak before. */
-    void submitFirst(Call call) throws DaemonException {
+    /** As {@link #submit(List)}, from {@link Owner#onGreeted} before {@link #open}: what nobody may speak before. */
+    void submitFirst(List<Call> calls) throws DaemonException {
         lock.lock();
         try {
-            enqueue(List.of(call));
+            enqueue(calls);
         } finally {
             lock.unlock();
         }
@@ -196,7 +196,9 @@ final class Connection implements AutoCloseable {
         if (waiting.size() + calls.size() > waitingMax) {
             throw DaemonException.overloaded(waitingMax + " requests wait for the daemon");
         }
-        waiting.addAll(calls);
+        for (Call call : calls) { // addAll makes a lambda
+            waiting.add(call);
+        }
     }
 
     /** Nobody waits for this any more: the daemon is told, unless it never heard of it. */
@@ -237,7 +239,9 @@ final class Connection implements AutoCloseable {
 
     // --- the IO thread
 
-    private void run() {
+    /** For {@link #start} alone. */
+    @Override
+    public void run() {
         long pauseMs = config.integer(PluginConfig.RECONNECT_MS);
         while (!closed) {
             boolean greeted = false;
@@ -410,7 +414,7 @@ final class Connection implements AutoCloseable {
     private static boolean answered(Call call, Wire.Answer answer) throws DaemonException {
         try {
             return call.answered(answer);
-        } catch (RuntimeException broken) { // a page of a listing that is none
+        } catch (IOException | RuntimeException broken) { // a page of a listing that is none
             DaemonException garbled = DaemonException.garbled(broken.toString());
             call.future.completeExceptionally(garbled);
             throw garbled;

@@ -3,7 +3,6 @@ package rlmm.daemon.kafka;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import java.util.function.LongSupplier;
 
 import org.apache.kafka.common.Uuid;
 
@@ -13,27 +12,26 @@ import org.apache.kafka.common.Uuid;
  * <p>The broker deletes a topic's segments one after the other on its metadata-publishing thread, under a lock. One
  * deadline may be spent there, not one per segment and partition.
  */
-final class FailFast {
+class FailFast {
     private static final int TOPICS_MAX = 10_000;
     /** So long for each segment is too long, whatever the reason. */
     private static final long LONG_MS = 500;
 
     private final long pauseNanos;
-    private final LongSupplier nanoTime;
     private final Map<Uuid, Long> until = new LinkedHashMap<>();
 
     FailFast(long pauseMs) {
-        this(pauseMs, System::nanoTime);
+        this.pauseNanos = TimeUnit.MILLISECONDS.toNanos(pauseMs);
     }
 
-    FailFast(long pauseMs, LongSupplier nanoTime) {
-        this.pauseNanos = TimeUnit.MILLISECONDS.toNanos(pauseMs);
-        this.nanoTime = nanoTime;
+    /** What a test's clock overrides. */
+    long nanoTime() {
+        return System.nanoTime();
     }
 
     synchronized void failed(Uuid topicId) {
         until.remove(topicId);
-        until.put(topicId, nanoTime.getAsLong() + pauseNanos);
+        until.put(topicId, nanoTime() + pauseNanos);
         if (until.size() > TOPICS_MAX) {
             until.remove(until.keySet().iterator().next());
         }
@@ -45,7 +43,7 @@ final class FailFast {
         if (end == null) {
             return false;
         }
-        if (nanoTime.getAsLong() - end < 0) {
+        if (nanoTime() - end < 0) {
             return true;
         }
         until.remove(topicId);

@@ -1,13 +1,14 @@
 package rlmm.daemon.kafka;
 
+import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.Set;
 import java.util.TreeSet;
 
 import org.apache.kafka.common.utils.AppInfoParser;
-import org.msgpack.core.MessageTypeException;
-import org.msgpack.value.ArrayValue;
-import org.msgpack.value.Value;
+import org.msgpack.core.MessagePackException;
+import org.msgpack.core.MessagePacker;
+import org.msgpack.core.MessageUnpacker;
 
 /** {@code hello}: who this side is, what the daemon says of itself, and what to do when the two do not fit. */
 final class Greeting {
@@ -20,17 +21,22 @@ final class Greeting {
 
     private Greeting() { }
 
-    /** The daemon's word on this connection. */
-    record Welcome(String version, String clusterId, Set<String> rights) { }
+    /** The daemon's word on this connection; an earlier daemon does not say of what kind its event log is: null. */
+    record Welcome(String version, String clusterId, Set<String> rights, String eventLog) { }
 
-    static ByteBuffer hello(PluginConfig config, String role, String part) {
-        return Wire.request(ID, "hello", packer -> {
+    private record Hello(PluginConfig config, String role, String part) implements Wire.Params {
+        @Override
+        public void pack(MessagePacker packer) throws IOException {
             packer.packArrayHeader(8).packInt(Wire.PROTOCOL).packString("kafka-plugin, Kafka " + AppInfoParser.getVersion());
             packer.packString(role).packString(part);
             Wire.packOrNil(packer, config.clusterId());
             packer.packInt(config.brokerId()).packLong(config.brokerIncarnation());
             Wire.packOrNil(packer, config.bootstrap());
-        });
+        }
+    }
+
+    static ByteBuffer hello(PluginConfig config, String role, String part) {
+        return Wire.request(ID, "hello", new Hello(config, role, part));
     }
 
     /**
@@ -42,15 +48,18 @@ final class Greeting {
         if (answer.error() != null) {
             throw answer.error();
         }
-        try {
-            ArrayValue result = answer.result().asArrayValue();
+        try (MessageUnpacker result = answer.unpacker()) {
+            int size = result.unpackArrayHeader();
+            result.skipValue(); // the protocol, which it would have refused
+            String version = result.unpackString();
+            String cluster = Wire.unpackOrNil(result);
+            result.skipValue(); // the broker id, which it would have refused
             Set<String> rights = new TreeSet<>();
-            for (Value right : result.get(4).asArrayValue()) {
-                rights.add(right.toString());
+            for (int left = result.unpackArrayHeader(); left > 0; left--) {
+                rights.add(result.unpackString());
             }
-            Value cluster = result.get(2);
-            return new Welcome(result.get(1).toString(), cluster.isNilValue() ? null : cluster.toString(), rights);
-        } catch (MessageTypeException | IndexOutOfBoundsException broken) {
+            return new Welcome(version, cluster, rights, size > 5 ? Wire.unpackOrNil(result) : null);
+        } catch (IOException | MessagePackException broken) {
             throw DaemonException.garbled("hello was answered with something else");
         }
     }

@@ -103,7 +103,10 @@ final class PluginConfig {
      */
     PluginConfig(Map<String, ?> given, boolean needsCluster) {
         Map<String, Object> plain = new HashMap<>();
-        given.forEach((key, value) -> plain.put(key, value instanceof Number ? value.toString() : value));
+        for (Map.Entry<String, ?> each : given.entrySet()) {
+            Object value = each.getValue();
+            plain.put(each.getKey(), value instanceof Number ? value.toString() : value);
+        }
         this.values = new AbstractConfig(DEFINITION, plain, false);
         this.brokerId = brokerId(given.get(BROKER_ID));
         Object cluster = given.get(CLUSTER_ID);

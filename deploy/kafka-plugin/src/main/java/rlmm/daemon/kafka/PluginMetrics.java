@@ -30,18 +30,28 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     final AtomicLong streamsParked = new AtomicLong();
     final AtomicLong deletesRefused = new AtomicLong();
     private volatile boolean connected;
+    private boolean published;
+    private boolean closed;
 
     PluginMetrics(String part, int brokerId) {
         this.scope = ",part=" + part + ",broker=" + brokerId;
     }
 
-    /** For JMX, which takes its time over the first bean of a kind: best while the connection is made. */
-    void publish() {
-        register("rlmm.daemon:type=connection" + scope, this);
+    /**
+     * In JMX from now on, with whatever is counted later. JMX takes milliseconds over the first bean of a kind, so not
+     * while a broker waits.
+     */
+    synchronized void publish() {
+        published = !closed;
+        if (published) {
+            register("rlmm.daemon:type=connection" + scope, this);
+            calls.forEach(this::registerCalls);
+        }
     }
 
     void called(String method, long tookNanos, boolean succeeded) {
-        calls.computeIfAbsent(method, this::newStats).add(tookNanos, succeeded);
+        CallStats stats = calls.get(method);
+        (stats == null ? newStats(method) : stats).add(tookNanos, succeeded);
     }
 
     void connected(boolean now) {
@@ -51,13 +61,20 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
         connected = now;
     }
 
-    private CallStats newStats(String method) {
+    private synchronized CallStats newStats(String method) {
         CallStats stats = new CallStats();
-        register("rlmm.daemon:type=calls" + scope + ",method=" + method, stats);
-        return stats;
+        CallStats others = calls.putIfAbsent(method, stats);
+        if (others == null && published) {
+            registerCalls(method, stats);
+        }
+        return others == null ? stats : others;
     }
 
-    private synchronized void register(String name, Object bean) {
+    private void registerCalls(String method, CallStats stats) {
+        register("rlmm.daemon:type=calls" + scope + ",method=" + method, stats);
+    }
+
+    private void register(String name, Object bean) {
         try {
             ObjectName key = new ObjectName(name);
             ManagementFactory.getPlatformMBeanServer().registerMBean(bean, key);
@@ -71,6 +88,8 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
 
     @Override
     public synchronized void close() {
+        closed = true;
+        published = false;
         for (ObjectName key : registered) {
             try {
                 ManagementFactory.getPlatformMBeanServer().unregisterMBean(key);

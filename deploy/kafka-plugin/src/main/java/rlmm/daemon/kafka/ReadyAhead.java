@@ -1,5 +1,6 @@
 package rlmm.daemon.kafka;
 
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -10,7 +11,7 @@ import java.util.Set;
 import java.util.concurrent.TimeUnit;
 
 import org.apache.kafka.common.TopicIdPartition;
-import org.msgpack.value.Value;
+import org.msgpack.core.MessagePacker;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -46,12 +47,13 @@ final class ReadyAhead {
         this.usedMs = usedMs;
     }
 
-    static Wire.Params question(TopicIdPartition partition, long timeoutMs) {
-        return packer -> {
+    record Question(TopicIdPartition partition, long timeoutMs) implements Wire.Params {
+        @Override
+        public void pack(MessagePacker packer) throws IOException {
             packer.packArrayHeader(2);
             Wire.pack(packer, partition);
             packer.packLong(timeoutMs);
-        };
+        }
     }
 
     synchronized void announced(Set<TopicIdPartition> partitions) {
@@ -80,8 +82,7 @@ final class ReadyAhead {
         if (!asked.future.isDone() || asked.future.isCompletedExceptionally()) {
             return false;
         }
-        Value answer = asked.future.join().get(0);
-        return answer.isBooleanValue() && answer.asBooleanValue().getBoolean();
+        return asked.future.join().get(0).isYes();
     }
 
     /** One is ready: asks for others, unless some are known already. Returns at once. */
@@ -96,7 +97,7 @@ final class ReadyAhead {
         Iterator<TopicIdPartition> next = unasked.iterator();
         while (calls.size() < aheadMax && next.hasNext()) {
             TopicIdPartition partition = next.next();
-            Call call = new Call("is_ready", false, question(partition, usedMs), usedMs);
+            Call call = new Call("is_ready", false, new Question(partition, usedMs), usedMs);
             calls.add(call);
             ahead.put(partition, call);
             next.remove();

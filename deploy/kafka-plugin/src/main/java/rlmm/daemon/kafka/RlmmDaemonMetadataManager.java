@@ -68,7 +68,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             return;
         }
         PluginConfig config = new PluginConfig(configs, true);
-        running = start(config, () -> ClusterBrokers.count(config), SingleBrokerCheck.REPEAT_MS);
+        running = start(config, new ClusterBrokers(config), SingleBrokerCheck.REPEAT_MS);
     }
 
     /** As {@link #configure}, with somebody else to ask about the cluster. */
@@ -82,8 +82,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     }
 
     private Running start(PluginConfig config, SingleBrokerCheck.BrokerCount count, long repeatMs) {
-        WarmUp.begin(config.brokerId());
         PluginMetrics metrics = new PluginMetrics(Greeting.METADATA, config.brokerId());
+        WarmUp.begin(config, metrics);
         Connection connection = new Connection(config, Greeting.METADATA, new Owner(), metrics);
         Caller caller = new Caller(connection, metrics, config.integer(PluginConfig.HOLD_MS));
         String cannotAsk = config.bootstrap() != null ? null
@@ -92,14 +92,13 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
                 + " rlmm.config." + PluginConfig.SINGLE_BROKER_CHECK + "=false";
         Running made = new Running(metrics, connection, caller,
             new ReadyAhead(connection, config.integer(PluginConfig.IN_FLIGHT_MAX), ReadyAhead.USED_MS),
-            new SingleBrokerCheck(caller, count, cannotAsk, config.singleBrokerCheck(), repeatMs),
+            new SingleBrokerCheck(count, cannotAsk, config.singleBrokerCheck(), repeatMs),
             new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS)), new FailFast(LISTING_MS),
             Executors.newSingleThreadExecutor(new DaemonThreads("rlmm-daemon-completer-" + config.brokerId())),
             config.integer(PluginConfig.METADATA_TIMEOUT_MS), config.integer(PluginConfig.READY_TIMEOUT_MS),
             config.integer(PluginConfig.HOLD_MS));
         running = made; // the IO thread may greet before this method returns
         connection.start();
-        metrics.publish();
         return made;
     }
 
@@ -109,7 +108,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             Running now = running;
             if (now != null) {
                 assignment.greeted(now.connection);
-                now.check.begin();
+                now.check.begin(welcome.eventLog());
             }
         }
 
@@ -172,7 +171,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
                 throw DaemonException.overloaded("a delete of this topic has just failed; they are refused for a while");
             }
             byte[] record = records.encode(metadata);
-            CompletableFuture<List<Value>> answer = now.caller.send(method, packer -> {
+            CompletableFuture<List<Wire.Answer>> answer = now.caller.send(method, packer -> {
                 packer.packArrayHeader(2);
                 Wire.pack(packer, record);
                 packer.packLong(Caller.tellMs(now.timeoutMs));
@@ -185,7 +184,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
 
     /** Completed on a thread of its own: whoever continues there must not hold up the connection. */
     private static CompletableFuture<Void> translated(
-            Running now, CompletableFuture<List<Value>> answer, Uuid deletingTopic) {
+            Running now, CompletableFuture<List<Wire.Answer>> answer, Uuid deletingTopic) {
         long begun = System.nanoTime();
         CompletableFuture<Void> result = new CompletableFuture<>();
         answer.whenComplete((pages, failure) -> {
@@ -331,9 +330,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
                 now.metrics.called("is_ready", System.nanoTime() - begun, true);
                 return true;
             }
-            List<Value> answer = now.caller.call(
-                "is_ready", false, ReadyAhead.question(partition, now.readyTimeoutMs), now.readyTimeoutMs);
-            boolean ready = answer.get(0).asBooleanValue().getBoolean();
+            boolean ready = now.caller.isYes(
+                "is_ready", new ReadyAhead.Question(partition, now.readyTimeoutMs), now.readyTimeoutMs);
             if (ready) {
                 now.ahead.askOthers();
             }
@@ -371,7 +369,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     final void brokerIsReady() {
         Running now = running;
         if (now != null && now.connection.isOpen()) {
-            now.check.begin();
+            now.check.hurry();
         }
     }
 

@@ -41,29 +41,57 @@ final class Wire {
         void pack(MessagePacker packer) throws IOException;
     }
 
-    /** One answer; exactly one of the two is not null, unless the result is nil. */
-    record Answer(int id, DaemonException error, Value result) { }
+    /**
+     * One answer: an error, or the result, which lies in the body from a place on and is whole. It is read where it is
+     * used, so that what needs no {@link Value} does not load the forty classes of those.
+     */
+    record Answer(int id, DaemonException error, byte[] body, int resultAt) {
+        /** Reads the result piece by piece; throws MessagePackException where it is another than expected. */
+        MessageUnpacker unpacker() {
+            return MessagePack.newDefaultUnpacker(body, resultAt, body.length - resultAt);
+        }
+
+        /** The result, whatever it is. */
+        Value result() throws DaemonException {
+            return value(body, resultAt);
+        }
+
+        /** Whether the result is {@code true}. */
+        boolean isYes() {
+            return body[resultAt] == MessagePack.Code.TRUE;
+        }
+
+        /** Of a page of a listing, {@code [records, more]}: whether another one follows. */
+        boolean hasMore() throws IOException {
+            try (MessageUnpacker page = unpacker()) {
+                page.unpackArrayHeader();
+                page.skipValue();
+                return page.unpackBoolean();
+            }
+        }
+    }
 
     static ByteBuffer request(int id, String method, Params params) {
-        return frame(packer -> {
+        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
             packer.packArrayHeader(4).packInt(REQUEST).packInt(id).packString(method);
             params.pack(packer);
-        });
-    }
-
-    static ByteBuffer cancel(int id) {
-        return frame(packer ->
-            packer.packArrayHeader(3).packInt(NOTIFICATION).packString("cancel").packArrayHeader(1).packInt(id));
-    }
-
-    private static ByteBuffer frame(Params message) {
-        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
-            message.pack(packer);
-            byte[] body = packer.toByteArray();
-            return ByteBuffer.allocate(HEADER_BYTES + body.length).putInt(body.length).put(body).flip();
+            return frame(packer.toByteArray());
         } catch (IOException impossible) { // it writes to memory
             throw new UncheckedIOException(impossible);
         }
+    }
+
+    static ByteBuffer cancel(int id) {
+        try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
+            packer.packArrayHeader(3).packInt(NOTIFICATION).packString("cancel").packArrayHeader(1).packInt(id);
+            return frame(packer.toByteArray());
+        } catch (IOException impossible) { // as above
+            throw new UncheckedIOException(impossible);
+        }
+    }
+
+    private static ByteBuffer frame(byte[] body) {
+        return ByteBuffer.allocate(HEADER_BYTES + body.length).putInt(body.length).put(body).flip();
     }
 
     /**
@@ -72,23 +100,38 @@ final class Wire {
      * @throws DaemonException it is none, so whatever is at the other end is not the daemon
      */
     static Answer answer(byte[] body) throws DaemonException {
-        try (MessageUnpacker skimmer = MessagePack.newDefaultUnpacker(body);
-             MessageUnpacker unpacker = MessagePack.newDefaultUnpacker(body)) {
-            skimmer.skipValue(); // an array that announces more than the frame holds is not made room for
-            ArrayValue message = unpacker.unpackValue().asArrayValue();
-            if (message.size() != 4 || message.get(0).asIntegerValue().asInt() != RESPONSE) {
+        try (MessageUnpacker unpacker = MessagePack.newDefaultUnpacker(body)) {
+            if (unpacker.unpackArrayHeader() != 4 || unpacker.unpackInt() != RESPONSE) {
                 throw DaemonException.garbled("an answer was expected");
             }
-            int id = message.get(1).asIntegerValue().asInt();
-            Value error = message.get(2);
-            return error.isNilValue()
-                ? new Answer(id, null, message.get(3))
-                : new Answer(id, error(error.asArrayValue()), null);
+            int id = unpacker.unpackInt();
+            int errorAt = at(unpacker);
+            unpacker.skipValue();
+            int resultAt = at(unpacker);
+            unpacker.skipValue(); // an array that announces more than the frame holds is not made room for later
+            return new Answer(id, error(body, errorAt), body, resultAt);
         } catch (IOException | RuntimeException broken) { // msgpack's own are of both kinds
+            throw DaemonException.garbled(broken.toString());
+        }
+    }
+
+    private static int at(MessageUnpacker unpacker) {
+        return (int) unpacker.getTotalReadBytes();
+    }
+
+    /** What is known to be whole. */
+    private static Value value(byte[] body, int at) throws DaemonException {
+        try (MessageUnpacker unpacker = MessagePack.newDefaultUnpacker(body, at, body.length - at)) {
+            return unpacker.unpackValue();
+        } catch (IOException | RuntimeException broken) { // as above
             throw DaemonException.garbled(broken.toString());
         } catch (StackOverflowError nested) { // values in values are read by recursion
             throw DaemonException.garbled("values nested without end");
         }
+    }
+
+    private static DaemonException error(byte[] body, int at) throws DaemonException {
+        return body[at] == MessagePack.Code.NIL ? null : error(value(body, at).asArrayValue());
     }
 
     private static DaemonException error(ArrayValue body) {
@@ -124,6 +167,10 @@ final class Wire {
         } else {
             packer.packString(text);
         }
+    }
+
+    static String unpackOrNil(MessageUnpacker unpacker) throws IOException {
+        return unpacker.tryUnpackNil() ? null : unpacker.unpackString();
     }
 
     private static byte[] uuid(Uuid id) {

@@ -8,5 +8,9 @@
  * <p>Threads: one IO thread per manager owns the request connection (an interrupted thread inside a channel operation
  * closes the channel, and the broker interrupts its readers); callers wait on futures. Bulk answers are read by the
  * caller itself, on a connection that is its own until it closes the stream.
+ *
+ * <p>From {@code configure} to the first partition that is ready a broker waits for this package's classes to be loaded
+ * and for little else. So on that way there are plain loops, no lambdas (a cold JVM spins a class and two or three forms
+ * for each), and none of msgpack's values, and what can come later does: {@link WarmUp}.
  */
 package rlmm.daemon.kafka;

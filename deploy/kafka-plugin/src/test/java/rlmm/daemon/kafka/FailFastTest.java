@@ -12,7 +12,12 @@ import org.junit.jupiter.api.Test;
 
 final class FailFastTest {
     private final AtomicLong now = new AtomicLong(Long.MAX_VALUE - 5); // nanoTime may wrap
-    private final FailFast failFast = new FailFast(60_000, now::get);
+    private final FailFast failFast = new FailFast(60_000) {
+        @Override
+        long nanoTime() {
+            return now.get();
+        }
+    };
 
     @Test
     void onlyTheTopicThatFailedIsRefusedAndOnlyForAWhile() {

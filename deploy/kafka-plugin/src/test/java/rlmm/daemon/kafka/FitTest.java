@@ -74,19 +74,46 @@ final class FitTest {
         }
     }
 
-    /** The connection's own thread asks first, so it must survive whatever is answered. */
     @Test
-    void aLogThatIsReplicatedNeedsNoClusterToBeAsked() throws Exception {
+    void aLogThatIsReplicatedNeedsNoClusterToBeAskedAndOneThatIsNotNamedIsRefused() throws Exception {
         try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {
-            daemon.answer("status", id -> RudeDaemon.answer(id, packer -> packer.packString("well")));
+            daemon.eventLog = null;
             manager.configure(daemon.configs(Map.of(PluginConfig.SINGLE_BROKER_CHECK, "true")), () -> {
                 throw new AssertionError("nobody is to ask");
             });
-            Wait.until("asked", () -> daemon.asked.contains("status"));
+            Wait.until("the refusal says what to do", () -> {
+                ReplicaNotAvailableException error = assertThrows(
+                    ReplicaNotAvailableException.class, () -> manager.listRemoteLogSegments(ORDERS));
+                return error.getMessage().contains("older than this plugin");
+            });
             assertFalse(manager.isReady(ORDERS));
-            daemon.answer("status", id -> RudeDaemon.answer(id, packer -> packer.packMapHeader(1).packString("log")
-                .packMapHeader(1).packString("kind").packString("kafka")));
+            daemon.eventLog = "kafka";
+            daemon.hangUp();
             Wait.until("ready", () -> manager.isReady(ORDERS));
+        }
+    }
+
+    /** As after an upgrade from an embedded log to the cluster's own, while the cluster takes seconds to answer. */
+    @Test
+    void whatIsFoundOutAboutAnOlderDaemonMeansNothing() throws Exception {
+        CountDownLatch asked = new CountDownLatch(1);
+        CountDownLatch answer = new CountDownLatch(1);
+        CountDownLatch answered = new CountDownLatch(1);
+        try (SingleBrokerCheck check = new SingleBrokerCheck(() -> {
+            asked.countDown();
+            answer.await();
+            answered.countDown();
+            return 3;
+        }, null, true, 1)) {
+            check.begin(SingleBrokerCheck.EMBEDDED);
+            asked.await();
+            check.begin("kafka");
+            check.require();
+            answer.countDown();
+            answered.await();
+            check.hurry();
+            TimeUnit.MILLISECONDS.sleep(100); // in which it would judge, and ask again
+            check.require();
         }
     }
 

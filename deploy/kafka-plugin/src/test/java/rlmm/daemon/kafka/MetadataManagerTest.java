@@ -225,6 +225,7 @@ final class MetadataManagerTest {
         lead(ORDERS);
         var server = ManagementFactory.getPlatformMBeanServer();
         var calls = new ObjectName("rlmm.daemon:type=calls,part=metadata,broker=7,method=is_ready");
+        Wait.until("to be seen", () -> server.isRegistered(calls));
         assertTrue((long) server.getAttribute(calls, "Count") > 0);
         assertTrue((double) server.getAttribute(calls, "P99Ms") > 0);
         var connection = new ObjectName("rlmm.daemon:type=connection,part=metadata,broker=7");

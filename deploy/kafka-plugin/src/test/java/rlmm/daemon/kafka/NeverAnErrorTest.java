@@ -188,7 +188,7 @@ final class NeverAnErrorTest {
             Wait.until("connected again", connection::isOpen);
             Call good = new Call("is_ready", false, packer -> packer.packArrayHeader(0), 60_000);
             connection.submit(good);
-            assertTrue(good.future.get(50, TimeUnit.SECONDS).get(0).asBooleanValue().getBoolean());
+            assertTrue(good.future.get(50, TimeUnit.SECONDS).get(0).isYes());
         }
     }
 

@@ -68,8 +68,10 @@ final class OutageTest {
     }
 
     private static long connects(String part) throws Exception {
-        return (long) ManagementFactory.getPlatformMBeanServer().getAttribute(
-            new ObjectName("rlmm.daemon:type=connection,part=" + part + ",broker=7"), "Connects");
+        var server = ManagementFactory.getPlatformMBeanServer();
+        var bean = new ObjectName("rlmm.daemon:type=connection,part=" + part + ",broker=7");
+        Wait.until("to be seen", () -> server.isRegistered(bean));
+        return (long) server.getAttribute(bean, "Connects");
     }
 
     private RemoteLogSegmentMetadata finished(int records) throws Exception {

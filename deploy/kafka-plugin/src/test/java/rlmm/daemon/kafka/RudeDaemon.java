@@ -35,6 +35,8 @@ final class RudeDaemon implements AutoCloseable {
     private volatile Answering rudely;
     private volatile String method;
     private final Set<SocketChannel> channels = ConcurrentHashMap.newKeySet();
+    /** What hello says of the log; null says nothing, as earlier daemons do. */
+    volatile String eventLog = "kafka";
     /** The methods that were asked for, hello among them, over all connections. */
     final Queue<String> asked = new ConcurrentLinkedQueue<>();
     /** The parameters of what was last answered rudely. */
@@ -109,8 +111,14 @@ final class RudeDaemon implements AutoCloseable {
         String wanted = request.get(2).asStringValue().asString();
         asked.add(wanted);
         if (wanted.equals("hello")) {
-            return answer(id, packer -> packer.packArrayHeader(5).packInt(1).packString("rude").packNil().packNil()
-                .packArrayHeader(2).packString("read").packString("write"));
+            String log = eventLog;
+            return answer(id, packer -> {
+                packer.packArrayHeader(log == null ? 5 : 6).packInt(1).packString("rude").packNil().packNil()
+                    .packArrayHeader(2).packString("read").packString("write");
+                if (log != null) {
+                    packer.packString(log);
+                }
+            });
         }
         Answering answering = rudely;
         if (answering != null && wanted.equals(method)) {
