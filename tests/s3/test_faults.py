@@ -764,7 +764,8 @@ class TwoFaced(FileSource):
     def pread(self, offset: int, length: int) -> bytes:
         self.reads[offset] += 1
         found = super().pread(offset, length)
-        return found if self.reads[offset] % 2 else found[:-1] + bytes([found[-1] ^ 1])
+        # What comes out of the page cache to be sent is not asked for here: it is as it is.
+        return found[:-1] + bytes([found[-1] ^ 1]) if self.reads[offset] % 2 else found
 
 
 @pytest.mark.parametrize("body", [BODY, BODY[:5000]], ids=["in parts", "in one"])

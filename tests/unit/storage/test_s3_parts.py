@@ -39,9 +39,15 @@ from rlmm_daemon.adapters.storage.s3.retries import Gate, RetryBudget
 from rlmm_daemon.cli import storage as storage_command
 from rlmm_daemon.config import load
 from rlmm_daemon.daemon.bucket import FOREIGN_MARKER
-from rlmm_daemon.domain.errors import ObjectMissing, StorageFull, StorageUnavailable
+from rlmm_daemon.daemon.sources import FileSource
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    ObjectMissing,
+    StorageFull,
+    StorageUnavailable,
+)
 from rlmm_daemon.ports import threads
-from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, ProbeResult
+from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, ProbeResult, Source
 from tests.contract.storage import Buffer
 from tests.simulation.loop import SimLoop, ended
 from tests.support.nice import Niced, nice
@@ -89,7 +95,8 @@ def test_a_checksum_is_four_bytes_in_base64_and_one_of_parts_is_none():
         assert checksum_value(other) is None
 
 
-async def test_others_have_their_turn_between_the_pieces_of_a_block():
+@pytest.mark.parametrize("in_file", [False, True])
+async def test_others_have_their_turn_between_the_pieces_of_a_block(tmp_path, in_file):
     """A block that is written at once holds the loop, and each look-up that is due, for as long."""
     size, turns, seen = 3 * SEND_BYTES + 5, 0, []
 
@@ -99,17 +106,66 @@ async def test_others_have_their_turn_between_the_pieces_of_a_block():
             turns += 1
             await asyncio.sleep(0)
 
-    reader, source = Reader(1), Niced(os.urandom(size))
+    reader, body = Reader(1), os.urandom(size)
+    (tmp_path / "log").write_bytes(body)
+    file = FileSource(os.open(tmp_path / "log", os.O_RDONLY), "log")
+    source = file if in_file else Niced(body)
     other = asyncio.get_running_loop().create_task(others())
     pieces = []
     async for piece in blocks_read(reader, source, 0, size):
         pieces.append(bytes(piece))
         seen.append(turns)
     other.cancel()
-    assert source.seen == {min(nice() + threads.COPY_NICE, 19)}, "its thread comes behind"
-    assert b"".join(pieces) == source.pread(0, size)
+    if isinstance(source, Niced):
+        assert source.seen == {min(nice() + threads.COPY_NICE, 19)}, "its thread comes behind"
+    assert b"".join(pieces) == body
     assert max(map(len, pieces)) <= PIECE_BYTES < SEND_BYTES
     assert all(before < after for before, after in itertools.pairwise(seen))
+    file.close()
+    reader.close()
+
+
+class NoThread(Reader):
+    """Says which blocks a thread was asked for, and refuses where none may be."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        super().__init__(1)
+        self.refuses, self.asked = refuses, list[int]()
+
+    async def block(self, source: Source, offset: int, length: int) -> bytes:
+        assert not self.refuses
+        self.asked.append(offset)
+        return await super().block(source, offset, length)
+
+
+@pytest.mark.parametrize("told", ["all", "half", "not there", "not known", "cut"])
+async def test_what_is_in_the_page_cache_is_sent_without_asking_a_thread(
+    tmp_path, monkeypatch, told
+):
+    body = os.urandom(SEND_BYTES + PIECE_BYTES + 7)
+    (tmp_path / "log").write_bytes(body)
+    source = FileSource(os.open(tmp_path / "log", os.O_RDONLY), "log")
+    plain = os.preadv
+
+    def preadv(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+        assert flags == os.RWF_NOWAIT, "the loop waits for no disk"
+        if told.startswith("not"):
+            raise OSError(errno.EAGAIN if told == "not there" else errno.EOPNOTSUPP, "")
+        into = memoryview(buffers[0])
+        return plain(descriptor, [into[: len(into) // 2 + 1] if told == "half" else into], offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    reader = NoThread(refuses=told in {"all", "half"})
+    if told == "cut":
+        os.truncate(tmp_path / "log", PIECE_BYTES)
+        with pytest.raises(ChecksumMismatch):
+            _ = [piece async for piece in blocks_read(reader, source, 0, len(body))]
+    else:
+        pieces = [bytes(piece) async for piece in blocks_read(reader, source, 3, len(body) - 3)]
+        assert b"".join(pieces) == body[3:]
+        assert max(map(len, pieces)) <= PIECE_BYTES
+    assert reader.asked == {"not": [3, 3 + SEND_BYTES], "cut": [PIECE_BYTES]}.get(told[:3], [])
+    source.close()
     reader.close()
 
 

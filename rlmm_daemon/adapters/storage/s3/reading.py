@@ -1,4 +1,4 @@
-"""From a source to the wire: blocks read and hashed in threads, streamed without a copy.
+"""From a source to the wire: hashed in threads, streamed without a copy of ours.
 
 A part is a list of blocks, hashed one by one and handed to the socket as they are.
 """
@@ -196,14 +196,35 @@ async def blocks_of(part: Part) -> AsyncIterator[bytes]:
 async def blocks_read(
     reader: Reader, source: Source, offset: int, length: int
 ) -> AsyncIterator[bytes | memoryview]:
-    """Yield a piece of a source bit by bit, read as the network takes it: a block in memory."""
-    for at in range(offset, offset + length, SEND_BYTES):
-        block = memoryview(await reader.block(source, at, min(SEND_BYTES, offset + length - at)))
+    """Yield a piece of a source bit by bit, read as the network takes it: a block in memory.
+
+    It was read for its checksum just before, so it mostly is in the page cache: to copy it from
+    there takes less than to ask a thread for it.
+    """
+    at, end = offset, offset + length
+    while at < end:
+        block = _in_page_cache(source, at, min(PIECE_BYTES, end - at))
+        if block is None:
+            block = memoryview(await reader.block(source, at, min(SEND_BYTES, end - at)))
+        at += len(block)
         for start in range(0, len(block), PIECE_BYTES):
             yield block[start : start + PIECE_BYTES]
             # Where the socket takes all of it at once, nobody else would have had a turn.
             await asyncio.sleep(0)
         del block  # before the next is read, into the same memory
+
+
+def _in_page_cache(source: Source, offset: int, length: int) -> memoryview | None:
+    """Return what can be read of a piece without waiting for a disk; None for nothing."""
+    descriptor = source.fileno()
+    if descriptor is None:
+        return None
+    block = bytearray(length)
+    try:
+        got = os.preadv(descriptor, [block], offset, os.RWF_NOWAIT)
+    except OSError:  # not there, or not told here: a thread will say what is wrong
+        return None
+    return memoryview(block)[:got] if got else None
 
 
 def version_of(source: Source) -> tuple[int, int, int] | None:
