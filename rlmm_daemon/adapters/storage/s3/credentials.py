@@ -15,6 +15,7 @@ from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import BotoCoreError
 from botocore.loaders import create_loader
 
+from rlmm_daemon.adapters.storage.s3.moments import moment
 from rlmm_daemon.adapters.storage.s3.options import S3Options, StaticKeys
 from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable
 
@@ -107,6 +108,7 @@ def session_with(credentials: ReloadableCredentials) -> AioSession:
     session.register_component("data_loader", _descriptions())
     resolver = AioCredentialResolver([_Provider(credentials)])
     session.register_component("credential_provider", resolver)
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
     return session
 
 
