@@ -26,6 +26,7 @@ from deploy.dev.s3 import BUCKET, IDENTITIES, S3Server, running
 from tests.benchmarks.rows import Row, median, table
 from tests.benchmarks.run import RESULTS, keep
 from tests.benchmarks.s3_beside import Found, measured
+from tests.benchmarks.s3_profile import show
 from tests.benchmarks.stolen import Calm
 from tests.support.daemon_process import REPOSITORY
 
@@ -308,20 +309,54 @@ GROUPS: Final[Mapping[str, Callable[[Bench, int], list[Row]]]] = {
 }  # fmt: skip
 
 
+def profiles(bench: Bench, console: Console) -> None:
+    """Print where our transfers' processor time goes, and that of aiobotocore by itself."""
+    big = [[str(bench.big), "bench/big"]]
+    small = [[str(path), f"bench/many/{path.name}"] for path in bench.small]
+    target = bench.home / "got"
+    starts = random.Random(5).sample(range(bench.size // CHUNK_BYTES), min(200, len(small) * 4))
+    rows: list[tuple[str, dict[str, Any], tuple[str, ...], float, str]] = [
+        (f"upload of {len(small)} x 16 MiB", {"work": "upload", "files": small},
+         ("ours", "aiobotocore"), len(small), "file"),
+        (f"upload of {bench.size // MIB:,} MiB", {"work": "upload", "files": big},
+         ("ours", "aiobotocore"), len(small), "16 MiB"),
+        (f"fetch of {bench.size // MIB:,} MiB",
+         {"work": "download", "files": [[str(target), "bench/big", str(bench.big)]]},
+         ("ours", OBSTORE), len(small), "16 MiB"),
+        (f"{len(starts)} random reads of 1 MiB, nothing cached",
+         {"work": "ranges", "object": "bench/big", "size": bench.size,
+          "starts": [each * CHUNK_BYTES + 4711 for each in starts],
+          "cache": str(bench.home / "cache")},
+         ("ours", OBSTORE), len(starts), "read"),
+    ]  # fmt: skip
+    for title, job, clients, times, each in rows:
+        run = bench.cached if job["work"] == "ranges" else bench.python
+        found = {client: run(client, job | {"profile": True}) for client in clients}
+        show(console, title, found, times=times, each=each)
+
+
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.benchmarks.s3", description=__doc__)
-    options.add_argument("--peers", type=Path, required=True, help="a venv with s3_peers.txt")
+    options.add_argument("--peers", type=Path, help="a venv with s3_peers.txt")
     options.add_argument("--only", action="append", choices=list(GROUPS), help="repeatable")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--mib", type=int, default=1024, help="size of the large object")
+    options.add_argument(
+        "--profile", action="store_true", help="show where our time goes instead; needs no peers"
+    )
     chosen = options.parse_args()
+    if not chosen.peers and not chosen.profile:
+        options.error("--peers is required, unless --profile")
     console = Console(width=None if sys.stdout.isatty() else 200)
     RESULTS.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="s3-", dir=RESULTS) as work,
         running() as server,
     ):
-        bench = Bench(server, Path(work), chosen.peers.absolute(), chosen.mib * MIB)
+        bench = Bench(server, Path(work), (chosen.peers or Path()).absolute(), chosen.mib * MIB)
+        if chosen.profile:
+            profiles(bench, console)
+            return 0
         rows: list[Row] = []
         for name in chosen.only or GROUPS:
             bench.calm = Calm()

@@ -5,14 +5,13 @@ the disk included where the job says so.
 """
 
 import asyncio
-import cProfile
 import json
 import os
 import random
 import resource
 import sys
 import time
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +31,7 @@ from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.storage import ObjectKind, Progress
+from tests.benchmarks.sampling import Sampler
 
 MIB: Final = 1024 * 1024
 #: Segments copied at once, as `copy.parallelism`.
@@ -165,7 +165,21 @@ def _status(name: str) -> float:
     return int(rows[name].split()[0]) / 1024
 
 
-async def work(job: Job) -> dict[str, float | None]:
+def sampled(job: Job) -> Sampler | nullcontext[None]:
+    """Sample this thread if the job says so."""
+    return Sampler() if job.get("profile") else nullcontext()
+
+
+def samples(sampler: Sampler | None) -> dict[str, Any]:
+    """Return what is told of a sampled run beside its figures."""
+    if sampler is None:
+        return {}
+    return {
+        "loop": sampler.seconds, "sampler": sampler.own_seconds, "samples": sampler.by_function(),
+    }  # fmt: skip
+
+
+async def work(job: Job) -> dict[str, Any]:
     storage = storage_of(job)
     await storage.open()
     async with asyncio.TaskGroup() as group:
@@ -177,13 +191,14 @@ async def work(job: Job) -> dict[str, float | None]:
         resident = forget_peak()
         before = resource.getrusage(resource.RUSAGE_SELF)
         begun, p50 = time.perf_counter(), None
-        match job["work"]:
-            case "upload":
-                await upload(storage, job)
-            case "download":
-                await download(storage, job, caches)
-            case _:
-                p50 = await ranges(storage, job, caches)
+        with sampled(job) as sampler:
+            match job["work"]:
+                case "upload":
+                    await upload(storage, job)
+                case "download":
+                    await download(storage, job, caches)
+                case _:
+                    p50 = await ranges(storage, job, caches)
         seconds = time.perf_counter() - begun
         after = resource.getrusage(resource.RUSAGE_SELF)
         keeping.cancel()
@@ -194,21 +209,12 @@ async def work(job: Job) -> dict[str, float | None]:
         "system": after.ru_stime - before.ru_stime,
         "extra_mib": peak_mib() - resident,
         "p50": p50,
-    }
+    } | samples(sampler)
 
 
 def main() -> None:
     logging.configure(level="warning", style="json")
-    job = json.loads(sys.argv[1])
-    if job.get("profile"):
-        profile = cProfile.Profile()
-        profile.enable()
-        found = uvloop.run(work(job))
-        profile.disable()
-        profile.dump_stats(job["profile"])
-    else:
-        found = uvloop.run(work(job))
-    sys.stdout.write(json.dumps(found))
+    sys.stdout.write(json.dumps(uvloop.run(work(json.loads(sys.argv[1])))))
 
 
 if __name__ == "__main__":

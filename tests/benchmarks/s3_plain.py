@@ -15,7 +15,7 @@ import uvloop
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
-from tests.benchmarks.s3_ours import AT_ONCE, MIB, Job, forget_peak, peak_mib
+from tests.benchmarks.s3_ours import AT_ONCE, MIB, Job, forget_peak, peak_mib, sampled, samples
 
 PART_BYTES: Final = 16 * MIB
 
@@ -46,7 +46,7 @@ async def upload(client: Any, bucket: str, path: str, key: str) -> None:
     await client.complete_multipart_upload(**where, MultipartUpload=parts)
 
 
-async def work(job: Job) -> dict[str, float | None]:
+async def work(job: Job) -> dict[str, Any]:
     config = AioConfig(
         s3={"addressing_style": "path", "payload_signing_enabled": False},
         request_checksum_calculation="when_required",
@@ -64,8 +64,9 @@ async def work(job: Job) -> dict[str, float | None]:
         await client.list_objects_v2(Bucket=job["bucket"], MaxKeys=1)
         resident = forget_peak()
         before, begun = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-        for path, key in job["files"]:
-            await upload(client, job["bucket"], path, key)
+        with sampled(job) as sampler:
+            for path, key in job["files"]:
+                await upload(client, job["bucket"], path, key)
         seconds, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF)
     return {
         "seconds": seconds,
@@ -73,7 +74,7 @@ async def work(job: Job) -> dict[str, float | None]:
         "system": after.ru_stime - before.ru_stime,
         "extra_mib": peak_mib() - resident,
         "p50": None,
-    }
+    } | samples(sampler)
 
 
 if __name__ == "__main__":

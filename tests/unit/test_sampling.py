@@ -1,0 +1,35 @@
+"""The benchmarks' sampler: what worked is found, in proportion, and what slept is not."""
+
+import asyncio
+import time
+
+from tests.benchmarks.sampling import Sampler
+
+
+def spin(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def spin_less(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_a_threads_time_is_shared_out_among_its_functions():
+    async def work() -> None:
+        for _ in range(30):
+            spin(0.015)
+            await asyncio.sleep(0.005)
+            spin_less(0.005)
+
+    with Sampler() as sampler:
+        asyncio.run(work())
+    found = {name.split()[-1]: seconds for name, seconds in sampler.by_function().items()}
+    assert abs(sum(found.values()) - sampler.seconds) < 1e-6
+    assert 0.6 <= sampler.seconds < 0.74, "no sleep is counted"
+    assert 0.6 < found["spin"] / sampler.seconds < 0.9
+    assert 0.1 < found["spin_less"] / sampler.seconds < 0.4
+    assert sampler.own_seconds < sampler.seconds / 4
