@@ -5,10 +5,13 @@ last one who held its owner lets go: a snapshot that took its place, the end of 
 look-up. Only then is it certain that nobody reads it any more. So its owner leaves it here at that
 moment (`__del__`), and whoever gives way to others between two steps takes it apart.
 
-One heap for the process: what is garbage decides nothing and belongs to nobody.
+One heap for the process: what is garbage decides nothing and belongs to nobody. Where nobody frees,
+as in a command, everything goes at once.
 """
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 #: Fewer items go at once; they may be user partitions, at 20 us each.
@@ -19,11 +22,25 @@ Container = dict[Any, Any] | list[Any]
 
 #: A thread may run the collector, so it is one that threads may append to.
 _left: Final[deque[Container]] = deque()
+#: One entry for each who promised to free.
+_freeing: Final[list[None]] = []
+
+
+@contextmanager
+def freed() -> Iterator[None]:
+    """Promise to free what is left in the meantime; the rest goes at the end."""
+    _freeing.append(None)
+    try:
+        yield
+    finally:
+        _freeing.pop()
+        if not _freeing:
+            _left.clear()
 
 
 def leave(container: Container | None) -> None:
     """Take a container that its owner alone holds, and not for long."""
-    if container is not None and len(container) >= LONG:
+    if _freeing and container is not None and len(container) >= LONG:
         _left.append(container)
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from rlmm_daemon.core.leavings import free_some
+from rlmm_daemon.core import leavings
 
 #: So often somebody looks whether anything was left to be freed, and for so long in one turn.
 LEFT_SECONDS: Final = 0.25
@@ -47,12 +47,13 @@ class Turns:
 
 
 async def keep_freeing(turns: Turns) -> None:
-    """Free what was left of long containers, for ever."""
+    """Free what is left of long containers, for ever."""
     loop = asyncio.get_running_loop()
-    while True:
-        await asyncio.sleep(LEFT_SECONDS)
-        until = loop.time() + SLICE_SECONDS
-        while free_some():
-            if loop.time() >= until:
-                await turns.wait()
-                until = loop.time() + SLICE_SECONDS
+    with leavings.freed():
+        while True:
+            await asyncio.sleep(LEFT_SECONDS)
+            until = loop.time() + SLICE_SECONDS
+            while leavings.free_some():
+                if loop.time() >= until:
+                    await turns.wait()
+                    until = loop.time() + SLICE_SECONDS

@@ -14,8 +14,10 @@ SEGMENTS = 10 * leavings.LONG
 
 
 @pytest.fixture(autouse=True)
-def nothing_left():
+def somebody_frees():
     emptied()
+    with leavings.freed():
+        yield
 
 
 def emptied() -> int:
@@ -47,6 +49,31 @@ def test_so_do_many_user_partitions():
     assert sys.getrefcount(tail) == before
     assert emptied() >= 2 * leavings.LONG // leavings.AT_ONCE
     assert sys.getrefcount(tail) == before - 1
+
+
+def test_where_nobody_frees_everything_goes_at_once():
+    leavings._freeing.clear()
+    try:
+        world = filled(SEGMENTS)
+        tail = world.cache.segments[seg(1)]
+        before = sys.getrefcount(tail)
+        world.fold = None
+        assert sys.getrefcount(tail) == before - 1
+        assert emptied() == 0
+    finally:
+        leavings._freeing.append(None)
+
+
+def test_what_is_left_when_the_last_one_ends_goes_too():
+    leavings.leave([object()] * SEGMENTS)
+    with leavings.freed():
+        pass
+    assert leavings.free_some(), "another one frees still"
+    leavings._freeing.clear()
+    with leavings.freed():
+        leavings.leave([object()] * SEGMENTS)
+    assert not leavings.free_some()
+    leavings._freeing.append(None)
 
 
 def test_what_is_short_goes_at_once():

@@ -63,10 +63,11 @@ async def test_what_was_left_is_freed_in_turns(monkeypatch):
     monkeypatch.setattr(turns_module, "SLICE_SECONDS", 0)
     steps = 50
     left = [object()] * (steps * leavings.AT_ONCE)
-    leavings.leave(left)
     turns = 0
     async with asyncio.TaskGroup() as tasks:
         freeing = tasks.create_task(keep_freeing(Turns()))
+        await asyncio.sleep(0)
+        leavings.leave(left)
         while left:
             before = len(left)
             await asyncio.sleep(0)
