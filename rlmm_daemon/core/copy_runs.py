@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: Caches by the prefix of their records.
 Caches = Mapping[bytes, "PartitionCache | Sleeping"]
-#: Fewer copies of each user partition are not worth the columns.
-COPIES_MIN: Final = 2
+#: Fewer copies of each user partition are not worth the columns, which take 10 us to begin.
+COPIES_MIN: Final = 6
 
 _FINISHED: Final = int(SegmentState.COPY_SEGMENT_FINISHED)
 _GONE: Final = PartitionDeleteState.DELETE_PARTITION_FINISHED
