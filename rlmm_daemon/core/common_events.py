@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.segment_table import GENERATION
 from rlmm_daemon.domain.ids import UUID_BYTES, SegmentId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
@@ -119,6 +120,7 @@ def copied(cache: PartitionCache, value: bytes, update: bytes, at: int) -> bool:
         or index.referenced is not None
         or cache.held
         or segment_id in segments.changes
+        or (segments.older and segments.is_changed(segment_id))
     ):
         return False
     own, top = index.cover.own, epochs.highests.get(epoch)
@@ -139,6 +141,8 @@ def copied(cache: PartitionCache, value: bytes, update: bytes, at: int) -> bool:
         )
     )
     segments.count += 1
+    if len(segments.changes) >= GENERATION:
+        segments.grown()
     own.starts.append(first)
     ends.append(end_offset)
     own.ids.append(segment_id)
@@ -172,6 +176,7 @@ def start(cache: PartitionCache, value: bytes, at: int) -> bool:
         or behind not in _ENDS
         or not 0 <= start_offset <= end_offset
         or segment_id in segments.changes
+        or (segments.older and segments.is_changed(segment_id))
         or (segments.sealed is not None and segments.sealed.row_of(segment_id) >= 0)
     ):
         return False
@@ -179,6 +184,8 @@ def start(cache: PartitionCache, value: bytes, at: int) -> bool:
     index.unreferenced[segment_id] = None
     segments.changes[segment_id] = value[at + UUID_BYTES :]
     segments.count += 1
+    if len(segments.changes) >= GENERATION:
+        segments.grown()
     cache.writer = broker
     cache.segments_by_state[_STARTED] += 1
     cache.bytes_by_state[_STARTED] += size

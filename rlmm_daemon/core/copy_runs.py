@@ -194,6 +194,7 @@ def _judge(cache: PartitionCache, pairs: Sequence[bytes]) -> _Copies | None:
         or any(map(sub, starts[1:], [end + 1 for end in ends[:-1]]))
         or len(set(ids)) != len(ids)
         or not cache.segments.changes.keys().isdisjoint(ids)
+        or not all(each.tails.keys().isdisjoint(ids) for each in cache.segments.older)
         or not (index.unreferenced.keys().isdisjoint(ids))
     ):
         return None
@@ -219,6 +220,7 @@ def _put(copies: _Copies) -> None:
     cache, own, count = copies.cache, copies.index.cover.own, len(copies.ids)
     cache.segments.changes.update(zip(copies.ids, copies.tails, strict=True))
     cache.segments.count += count
+    cache.segments.grown()
     if copies.has_custom:
         for segment_id in copies.ids:
             cache.forget_kept(segment_id)

@@ -223,7 +223,7 @@ class _Rows:
         """Append segments that are not in the old table."""
         if not fresh:
             return
-        kept = [tail for tail in map(self._segments.changes.get, fresh) if tail is not None]
+        kept = self._segments.changed_tails(fresh)
         assert len(kept) == len(fresh), "they are all there"
         ids, heap, size = b"".join(fresh), b"".join(kept), len(kept[0])
         self._fresh_ids += ids

@@ -349,3 +349,21 @@ def test_a_partition_with_a_sealed_table_goes_row_by_row(taken):
     assert not taken, "not as whole copies"
     plain = both_ways(copies(0, 9)).partitions[FOO]
     assert fold.partitions[FOO].list_epoch(LeaderEpoch(0)) == plain.list_epoch(LeaderEpoch(0))
+
+
+def test_an_id_that_came_long_before_is_known():
+    """It is in a generation of changes that is not the newest."""
+    former = copies(0, COPIES)
+    again = [value for n in range(4) for value in copy(COPIES + n, seg=n)]
+    by_runs, singly = (Fold(MetadataPartition(0), 1) for _ in range(2))
+    for fold in (by_runs, singly):
+        for offset, value in enumerate(former):
+            fold.apply(offset, value)
+        assert fold.partitions[FOO].segments.older
+    rows = list(enumerate(again, len(former)))
+    assert by_runs.apply_run(rows, 0, len(rows)) == 0, "each is refused"
+    for offset, value in rows:
+        by_runs.apply(offset, value)
+        singly.partitions.by_prefix.clear()
+        singly.apply(offset, value)
+    assert everything(by_runs) == everything(singly)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from rlmm_daemon.core import leavings, walks
+from rlmm_daemon.core import leavings, segment_table, walks
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.domain.ids import LeaderEpoch, TopicIdPartition
 from tests.unit.core.test_walks import filled
@@ -14,7 +14,8 @@ SEGMENTS = 10 * leavings.LONG
 
 
 @pytest.fixture(autouse=True)
-def somebody_frees():
+def somebody_frees(monkeypatch):
+    monkeypatch.setattr(segment_table, "GENERATION", SEGMENTS // 2)
     emptied()
     with leavings.freed():
         yield
