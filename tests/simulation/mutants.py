@@ -228,8 +228,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="removed_row_comes_back",
         module="rlmm_daemon.core.segment_table",
-        old="            self.changes[segment_id] = None\n",
-        new="            self.changes.pop(segment_id, None)\n",
+        old="            changes[segment_id] = None\n",
+        new="            changes.pop(segment_id, None)\n",
         seeds=20,
         scenario="manager",
     ),
