@@ -45,7 +45,9 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
         published = !closed;
         if (published) {
             register("rlmm.daemon:type=connection" + scope, this);
-            calls.forEach(this::registerCalls);
+            for (Map.Entry<String, CallStats> each : calls.entrySet()) {
+                registerCalls(each.getKey(), each.getValue());
+            }
         }
     }
 
