@@ -25,10 +25,10 @@ _FLOAT_BYTES: Final = 8
 _POSITIVE: Final = b"\x3f"
 
 
-def ordered(ids: bytes) -> Iterator[list[int]]:
+def ordered(ids: bytes | bytearray) -> Iterator[list[int]]:
     """Yield the indexes of joined ids, ascending by id, in lists; some of them are empty.
 
-    The caller may pause between two.
+    The caller may pause between two, and changes nothing of the ids then.
     """
     count = len(ids) // UUID_BYTES
     if count <= AT_ONCE:
@@ -49,7 +49,7 @@ def _new_buckets() -> "list[array[int]]":
 
 
 def _each_sorted(
-    buckets: "list[array[int]]", ids: bytes, keys: "array[float]", place: int
+    buckets: "list[array[int]]", ids: bytes | bytearray, keys: "array[float]", place: int
 ) -> Iterator[list[int]]:
     """Yield the buckets' indexes; those of ids that begin alike go by the byte at `place`."""
     buckets.reverse()
@@ -67,7 +67,7 @@ def _each_sorted(
         yield from _each_sorted(inner, ids, keys, place + 1)
 
 
-def _sorted(indexes: Iterable[int], ids: bytes, keys: "array[float]") -> list[int]:
+def _sorted(indexes: Iterable[int], ids: bytes | bytearray, keys: "array[float]") -> list[int]:
     found = sorted(indexes, key=keys.__getitem__)
     compared = list(map(keys.__getitem__, found))
     if not all(map(lt, compared, islice(compared, 1, None))):
@@ -75,7 +75,7 @@ def _sorted(indexes: Iterable[int], ids: bytes, keys: "array[float]") -> list[in
     return found
 
 
-def _beginnings(ids: bytes) -> "array[float]":
+def _beginnings(ids: bytes | bytearray) -> "array[float]":
     """Return the first seven bytes of each id as a float."""
     encoded = bytearray(_POSITIVE * (len(ids) // UUID_BYTES * _FLOAT_BYTES))
     for place in range(_FLOAT_BYTES - 1):

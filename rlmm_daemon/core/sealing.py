@@ -147,7 +147,7 @@ class _Rows:
         self.order = array("I")
         #: Old row -> new row.
         self._moved = array("I")
-        #: Segments that are not where the old table has them, and their rows.
+        #: Segments that are not where the old table has them, and their rows; if there is one.
         self._fresh_ids = bytearray()
         self._fresh_rows = array("I")
         #: Behind the rows that were asked for last: what is asked for next often stands there.
@@ -226,8 +226,9 @@ class _Rows:
         kept = self._segments.changed_tails(fresh)
         assert len(kept) == len(fresh), "they are all there"
         ids, heap, size = b"".join(fresh), b"".join(kept), len(kept[0])
-        self._fresh_ids += ids
-        self._fresh_rows.extend(range(len(self.states), len(self.states) + len(fresh)))
+        if self._sealed is not None:
+            self._fresh_ids += ids
+            self._fresh_rows.extend(range(len(self.states), len(self.states) + len(fresh)))
         self.ids += ids
         if set(map(len, kept)) == {size}:
             behind = self.offs[-1] + size
@@ -254,10 +255,14 @@ class _Rows:
     def _put_in_order(self) -> Iterator[None]:
         """Put the rows in the ids' order: the old one without what is gone, the rest sorted in."""
         sealed, row_of = self._sealed, self._fresh_rows.__getitem__
-        old = memoryview(b"").cast("I") if sealed is None else sealed.id_order
-        at = 0
-        for part in id_order.ordered(bytes(self._fresh_ids)):
-            if sealed is None or at == len(old):
+        if sealed is None:
+            for part in id_order.ordered(self.ids):
+                self.order.extend(part)
+                yield
+            return
+        old, at = sealed.id_order, 0
+        for part in id_order.ordered(self._fresh_ids):
+            if at == len(old):
                 self.order.extend(map(row_of, part))
                 yield
                 continue
