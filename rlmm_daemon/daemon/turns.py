@@ -4,6 +4,7 @@ If each of five did one in every turn, a look-up that comes in would wait for fi
 """
 
 import asyncio
+import os
 from collections import deque
 from typing import Final
 
@@ -23,7 +24,12 @@ class Turns:
         self._given = False
 
     async def wait(self) -> None:
-        """Return in a later turn of the loop, in which nobody else returns from here."""
+        """Return in a later turn of the loop, in which nobody else returns from here.
+
+        Whoever was answered in the turns before gets the processor first, if he waits for this one.
+        The kernel would leave it to a thread that never sleeps for a tick or two, 4 ms each, and
+        the broker's thread that was woken on the same processor would have its answer and not run.
+        """
         future: asyncio.Future[None] | None = None
         try:
             if self._given:
@@ -33,6 +39,7 @@ class Turns:
             else:
                 self._given = True
                 await asyncio.sleep(0)
+            os.sched_yield()
         finally:
             if future is None or not future.cancelled():  # else it was not ours to pass on
                 self._pass_on()

@@ -1,6 +1,7 @@
 """Of all long works that are under way, one does a step in each turn of the loop."""
 
 import asyncio
+import os
 
 from rlmm_daemon.core import leavings
 from rlmm_daemon.daemon import turns as turns_module
@@ -35,6 +36,16 @@ async def test_a_work_alone_has_every_turn():
             idle += len(done) == before
     assert len(done) == 20
     assert idle <= 3
+
+
+async def test_each_step_lets_whoever_waits_for_the_processor_run_first(monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: said.append("yield"))
+    turns = Turns()
+    async with asyncio.TaskGroup() as tasks:
+        for name in "ab":
+            tasks.create_task(stepped(turns, name, 3, said))
+    assert said == ["yield", "a", "yield", "b"] * 3
 
 
 async def test_whoever_is_cancelled_holds_up_nobody_and_gives_no_second_turn():
