@@ -65,6 +65,7 @@ public final class ManagerBench {
         config.put("remote.log.metadata.common.client.bootstrap.servers", args[1]);
         config.put("remote.log.metadata.topic.replication.factor", (short) 1);
         config.put("remote.log.metadata.topic.min.isr", (short) 1);
+        config.put("lookup.reuse.ms", 0); // each look-up is to go to the daemon
         return config;
     }
 

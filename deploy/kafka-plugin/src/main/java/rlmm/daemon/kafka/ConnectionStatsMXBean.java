@@ -26,6 +26,9 @@ public interface ConnectionStatsMXBean {
     /** Streams that broke before their end: cut, silent for too long, or not the bytes that were stored. */
     long getStreamsBroken();
 
+    /** Look-ups that the segment of a look-up a moment before answered, without a question to the daemon. */
+    long getLookupsReused();
+
     /** Deletes that were refused at once because one of the same topic had just failed. */
     long getDeletesRefused();
 }

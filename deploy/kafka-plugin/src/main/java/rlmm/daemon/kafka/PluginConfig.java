@@ -30,6 +30,7 @@ final class PluginConfig {
     static final String METADATA_TIMEOUT_MS = "metadata.timeout.ms";
     static final String READY_TIMEOUT_MS = "ready.timeout.ms";
     static final String HOLD_MS = "hold.ms";
+    static final String LOOKUP_REUSE_MS = "lookup.reuse.ms";
     static final String COPY_TIMEOUT_MS = "copy.timeout.ms";
     static final String FETCH_TIMEOUT_MS = "fetch.timeout.ms";
     static final String INDEX_TIMEOUT_MS = "index.timeout.ms";
@@ -64,6 +65,8 @@ final class PluginConfig {
             "Of isReady; without an answer by then it is false.")
         .define(HOLD_MS, Type.INT, 100, Range.between(0, 10_000), Importance.LOW,
             "How long a read waits for a daemon that is away or not ready before it is refused as retriable.")
+        .define(LOOKUP_REUSE_MS, Type.INT, 50, Range.between(0, 1_000), Importance.LOW,
+            "How long a segment that was found answers for its other offsets too, without a question to the daemon.")
         .define(COPY_TIMEOUT_MS, Type.INT, 1_260_000, Range.atLeast(100), Importance.MEDIUM,
             "Of copying one segment; a little more than the daemon's own copy.deadline_seconds.")
         .define(FETCH_TIMEOUT_MS, Type.INT, 30_000, Range.between(10, 3_600_000), Importance.MEDIUM,

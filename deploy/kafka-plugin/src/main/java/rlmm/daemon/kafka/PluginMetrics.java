@@ -29,6 +29,7 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     final AtomicLong filesOpened = new AtomicLong();
     final AtomicLong streamsParked = new AtomicLong();
     final AtomicLong deletesRefused = new AtomicLong();
+    final AtomicLong lookupsReused = new AtomicLong();
     private volatile boolean connected;
     private boolean published;
     private boolean closed;
@@ -140,6 +141,11 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     @Override
     public long getStreamsBroken() {
         return streamsBroken.get();
+    }
+
+    @Override
+    public long getLookupsReused() {
+        return lookupsReused.get();
     }
 
     @Override

@@ -50,8 +50,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
 
     /** Everything that exists from {@code configure} to {@code close}. */
     private record Running(
-        PluginMetrics metrics, Connection connection, Caller caller, ReadyAhead ahead, SingleBrokerCheck check,
-        FailFast failFast, FailFast listings, ExecutorService completer, long timeoutMs, long readyTimeoutMs, long holdMs) { }
+        PluginMetrics metrics, Connection connection, Caller caller, ReadyAhead ahead, RecentSegments recent,
+        SingleBrokerCheck check, FailFast failFast, FailFast listings, ExecutorService completer, long timeoutMs, long readyTimeoutMs, long holdMs) { }
 
     /** Called by the class loader that the broker made for {@code remote.log.metadata.manager.class.path}. */
     public RlmmDaemonMetadataManager() { }
@@ -92,6 +92,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
                 + " rlmm.config." + PluginConfig.SINGLE_BROKER_CHECK + "=false";
         Running made = new Running(metrics, connection, caller,
             new ReadyAhead(connection, config.integer(PluginConfig.IN_FLIGHT_MAX), ReadyAhead.USED_MS),
+            new RecentSegments(config.integer(PluginConfig.LOOKUP_REUSE_MS)),
             new SingleBrokerCheck(count, cannotAsk, config.singleBrokerCheck(), repeatMs),
             new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS)), new FailFast(LISTING_MS),
             Executors.newSingleThreadExecutor(new DaemonThreads("rlmm-daemon-completer-" + config.brokerId())),
@@ -125,6 +126,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             Running now = running;
             if (now != null) {
                 now.ahead.lost();
+                now.recent.lost();
             }
         }
     }
@@ -171,12 +173,15 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
                 throw DaemonException.overloaded("a delete of this topic has just failed; they are refused for a while");
             }
             byte[] record = records.encode(metadata);
+            Set<TopicIdPartition> changing = Set.of(metadata.topicIdPartition());
+            now.recent.forget(changing);
             CompletableFuture<List<Wire.Answer>> answer = now.caller.send(method, packer -> {
                 packer.packArrayHeader(2);
                 Wire.pack(packer, record);
                 packer.packLong(Caller.tellMs(now.timeoutMs));
             }, now.timeoutMs);
-            return translated(now, answer, deletingTopic);
+            // Once more behind it: a look-up may have been answered just before the record took effect.
+            return translated(now, answer.whenComplete((pages, error) -> now.recent.forget(changing)), deletingTopic);
         } catch (DaemonException error) {
             throw Errors.rethrow(Errors.ofMetadata(error));
         }
@@ -218,8 +223,21 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     @Override
     public final Optional<RemoteLogSegmentMetadata> remoteLogSegmentMetadata(
             TopicIdPartition partition, int epochForOffset, long offset) throws RemoteStorageException {
-        return records.maybe(read("remote_log_segment_metadata", partition, packer ->
+        Objects.requireNonNull(partition, "partition");
+        RecentSegments recent = running().recent;
+        Optional<RemoteLogSegmentMetadata> known = recent.of(partition, epochForOffset, offset);
+        if (known != null) {
+            running().metrics.lookupsReused.incrementAndGet();
+            return known;
+        }
+        long asking = recent.asking();
+        long asked = System.nanoTime();
+        Optional<RemoteLogSegmentMetadata> found = records.maybe(read("remote_log_segment_metadata", partition, packer ->
             packer.packInt(epochForOffset).packLong(offset), 2).get(0));
+        if (found.isPresent()) {
+            recent.keep(partition, epochForOffset, offset, found.get(), asked, asking);
+        }
+        return found;
     }
 
     @Override
@@ -348,6 +366,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     public final void onPartitionLeadershipChanges(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers) {
         Running now = running;
         if (now != null && leaders != null && followers != null) {
+            now.recent.forget(leaders);
+            now.recent.forget(followers);
             now.ahead.announced(leaders);
             now.ahead.announced(followers);
             assignment.changed(now.connection, leaders, followers);
@@ -358,6 +378,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     public final void onStopPartitions(Set<TopicIdPartition> partitions) {
         Running now = running;
         if (now != null && partitions != null) {
+            now.recent.forget(partitions);
             now.ahead.stopped(partitions);
             assignment.stopped(now.connection, partitions);
         }

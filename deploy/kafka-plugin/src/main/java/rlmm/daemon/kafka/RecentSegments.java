@@ -1,0 +1,79 @@
+package rlmm.daemon.kafka;
+
+import java.util.Map;
+import java.util.NavigableMap;
+import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+
+import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+
+/**
+ * The segment that a look-up found a moment ago. A consumer reads a segment in dozens of fetches, and the broker looks
+ * up the segment for each: a way to the daemon and back that is a good part of a fetch of one megabyte.
+ *
+ * <p>Only what was found is used again: for {@code lookup.reuse.ms} from its question on, for offsets from the one that
+ * was asked about to the segment's last one in that leader epoch, and until this broker writes anything of that
+ * partition or hears of its leadership, or the connection ends. Another broker's records come with the metadata topic's
+ * delay anyway, which is of the same size; and whether the segment may still be read, the daemon decides at its fetch.
+ */
+final class RecentSegments {
+    /** Partitions; then all are forgotten. */
+    private static final int KEPT_MAX = 1_024;
+
+    private final long usedNanos;
+    private final Map<TopicIdPartition, Found> kept = new ConcurrentHashMap<>();
+    /** Grows with each reason to forget, so that what was asked before it is not kept after it. */
+    private final AtomicLong reasons = new AtomicLong();
+
+    RecentSegments(long usedMs) {
+        this.usedNanos = TimeUnit.MILLISECONDS.toNanos(usedMs);
+    }
+
+    private record Found(int epoch, long first, long last, long askedNanos, Optional<RemoteLogSegmentMetadata> segment) { }
+
+    /** Before a question: what its answer is kept under. */
+    long asking() {
+        return reasons.get();
+    }
+
+    /** Null: it has to be asked. */
+    Optional<RemoteLogSegmentMetadata> of(TopicIdPartition partition, int epoch, long offset) {
+        Found found = kept.get(partition);
+        return found != null && found.epoch == epoch && found.first <= offset && offset <= found.last
+            && System.nanoTime() - found.askedNanos < usedNanos ? found.segment : null;
+    }
+
+    void keep(TopicIdPartition partition, int epoch, long offset, RemoteLogSegmentMetadata segment,
+              long askedNanos, long asking) {
+        NavigableMap<Integer, Long> epochs = segment.segmentLeaderEpochs();
+        if (usedNanos == 0 || !epochs.containsKey(epoch)) {
+            return;
+        }
+        Map.Entry<Integer, Long> next = epochs.higherEntry(epoch);
+        long last = next == null ? segment.endOffset() : next.getValue() - 1;
+        if (kept.size() >= KEPT_MAX) {
+            kept.clear();
+        }
+        kept.put(partition, new Found(epoch, offset, last, askedNanos, Optional.of(segment)));
+        if (reasons.get() != asking) {
+            kept.remove(partition);
+        }
+    }
+
+    /** Something of these changes. */
+    void forget(Iterable<TopicIdPartition> partitions) {
+        reasons.incrementAndGet();
+        for (TopicIdPartition each : partitions) { // a lambda would cost a start some milliseconds
+            kept.remove(each);
+        }
+    }
+
+    /** Another daemon may be on the next connection. */
+    void lost() {
+        reasons.incrementAndGet();
+        kept.clear();
+    }
+}
