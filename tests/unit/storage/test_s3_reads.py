@@ -58,7 +58,9 @@ def test_readers_that_share_a_rate_are_not_silent_for_long():
         loop.run_until_complete(main())
 
 
-def test_a_body_that_ends_badly_is_counted_under_its_reason_too():
+def nine_bytes(bodies: list[Body]) -> ScriptedS3:
+    """Return an S3 whose one object has nine bytes; each answer brings the next of the bodies."""
+
     def answer(*, Range: str, **_: Any) -> Any:
         start = int(Range.removeprefix("bytes=").partition("-")[0])
         found = ok(
@@ -67,8 +69,12 @@ def test_a_body_that_ends_badly_is_counted_under_its_reason_too():
         found["ResponseMetadata"]["HTTPStatusCode"] = 206
         return found
 
+    return ScriptedS3(get_object=answer)
+
+
+def test_a_body_that_ends_badly_is_counted_under_its_reason_too():
     async def main() -> None:
-        storage = storage_on(ScriptedS3(get_object=answer), call_timeout=10.0)
+        storage = storage_on(nine_bytes(bodies), call_timeout=10.0)
         assert b"".join([piece async for piece in storage.fetch("a.log", 0, 9)]) == b"x" * 9
         assert storage.stats.calls == {("GetObject", "ok"): 2, ("GetObject", "connection"): 1}
         with pytest.raises(StorageUnavailable) as failure:
@@ -78,5 +84,19 @@ def test_a_body_that_ends_badly_is_counted_under_its_reason_too():
         await storage.close()
 
     bodies = [Body(0.1, 4), Body(0.1, 9), Body(6.0, 9)]
+    with ended(SimLoop(rng=random.Random(0))) as loop:
+        loop.run_until_complete(main())
+
+
+def test_a_resume_that_the_budget_refuses_is_counted_as_a_call_is():
+    async def main() -> None:
+        storage = storage_on(nine_bytes([Body(0.1, 4), Body(0.1, 2), Body(0.1, 9)]))
+        storage._client.rim.budget._left = 1.0
+        with pytest.raises(StorageUnavailable) as failure:
+            _ = [piece async for piece in storage.fetch("a.log", 0, 9)]
+        assert failure.value.fields["reason"] == "connection"
+        assert (storage.stats.retries, storage.stats.retries_refused) == (1, 1)
+        await storage.close()
+
     with ended(SimLoop(rng=random.Random(0))) as loop:
         loop.run_until_complete(main())

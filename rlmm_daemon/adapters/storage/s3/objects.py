@@ -213,9 +213,8 @@ class RangeReader:
         verdict = judge(error, "GetObject", bucket=self._client.options.bucket, key=key)
         # The call was counted as well when its answer began.
         rim.stats.calls["GetObject", verdict.reason] += 1
-        if failed >= self._client.options.attempts_max or not rim.budget.take():
+        if failed >= self._client.options.attempts_max or not rim.may_repeat():
             raise verdict.error from error
-        rim.stats.retries += 1
         await asyncio.sleep(rim.back_off(failed))
 
 

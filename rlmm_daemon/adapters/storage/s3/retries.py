@@ -203,10 +203,17 @@ class Rim:
                     verdict, generation
                 ):
                     raise verdict.error
-                self.stats.retries += 1
                 pause = verdict.retry_after or self.back_off(attempt.num)
                 raise _AgainError(verdict.error, pause) from verdict.error
         raise AssertionError("the last attempt returns or raises")
+
+    def may_repeat(self) -> bool:
+        """Return whether the budget lets one more retry be made, and count it either way."""
+        if self.budget.take():
+            self.stats.retries += 1
+            return True
+        self.stats.retries_refused += 1
+        return False
 
     def back_off(self, failed: int) -> float:
         """Return how long to wait after so many failures in a row."""
@@ -248,10 +255,7 @@ class Rim:
             return False
         if verdict.remedy is Remedy.RELOAD and not await self._has_other_keys(generation):
             return False
-        if self.budget.take():
-            return True
-        self.stats.retries_refused += 1
-        return False
+        return self.may_repeat()
 
     async def _has_other_keys(self, generation: int) -> bool:
         try:
