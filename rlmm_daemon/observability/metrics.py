@@ -377,7 +377,7 @@ class StorageMetrics:
 class ReadMetrics:
     """Reads and their caches.
 
-    GETs per MiB served, in PromQL:
+    Ranges read per MiB served, each a GET while none has to be repeated, in PromQL:
     `sum(rate(rlmm_storage_gets_total[5m])) / (sum(rate(rlmm_fetch_bytes_total[5m])) / 2^20)`.
     """
 
@@ -402,8 +402,14 @@ class ReadMetrics:
         self.buffered = Gauge(
             "rlmm_read_buffered_bytes", "Fetched chunks held in memory.", registry=into
         )
-        #: kind: log, index. Ranges asked of the storage, repeats included.
-        self.gets = Counter("rlmm_storage_gets_total", "Ranges read.", ["kind"], registry=into)
+        #: kind: log, index. What the daemon asks anew counts, what the storage's adapter repeats or
+        #: resumes does not.
+        self.gets = Counter(
+            "rlmm_storage_gets_total",
+            "Ranges read; GETs repeated or resumed within one are not counted.",
+            ["kind"],
+            registry=into,
+        )
         self.got_bytes = Counter(
             "rlmm_storage_get_bytes_total", "Bytes that came.", ["kind"], registry=into
         )
