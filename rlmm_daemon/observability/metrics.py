@@ -357,13 +357,17 @@ class StorageMetrics:
         self.throttled = Counter(
             "rlmm_storage_throttled_total", "Answers that asked for fewer requests.", registry=into
         )
-        #: direction: read, write.
+        #: direction: read, write. A read counts until its answer begins, not while its body comes.
         self.requests_now = Gauge(
-            "rlmm_storage_requests_in_flight", "Requests now.", ["direction"], registry=into
+            "rlmm_storage_requests_in_flight",
+            "Requests now; of reads those being opened.",
+            ["direction"],
+            registry=into,
         )
         self.requests_max = Gauge(
             "rlmm_storage_requests_in_flight_max",
-            "Requests allowed at once now: halved by throttling, grown by successes.",
+            "Requests allowed at once now, of reads those being opened: halved by throttling,"
+            " grown by successes.",
             ["direction"],
             registry=into,
         )
