@@ -1,4 +1,4 @@
-"""How copies share what there is: places for parts, the rate, the wait for both."""
+"""How copies share what there is: places for parts, the rate, the wait for both; a copy's order."""
 
 import asyncio
 import itertools
@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from rlmm_daemon.adapters.storage.s3.reading import Body
 from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import ObjectKind, Progress
-from tests.contract.storage import Buffer
+from tests.contract.storage import Buffer, segment
 from tests.simulation.loop import SimLoop, ended
 from tests.unit.storage.scripted_s3 import StoringS3, storage_on
 
@@ -243,3 +244,38 @@ def test_those_who_wait_for_the_rate_go_in_the_order_in_which_they_came():
     # Until the first of them has had all of its turns.
     for first in range(2, 60, 4):
         assert Counter(taken[first : first + 4]) == Counter(range(4)), taken
+
+
+@pytest.mark.usefixtures("no_threads")
+@pytest.mark.parametrize("in_parts", [True, False], ids=["in parts", "in one"])
+def test_the_log_appears_after_every_companion_was_stored_and_verified(in_parts):
+    """The local storage gives the `.log` its name last; here one call shows it."""
+    steps: list[tuple[str, str]] = []
+
+    def noted(operation: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        async def answer(*, Key: str, **parameters: Any) -> Any:
+            step = operation, Path(Key).suffix
+            if step[1] != ".log":
+                # Whoever does not wait for a companion's answer is first.
+                await asyncio.sleep(1)
+            steps.append(step)
+            found = work(Key=Key, **parameters)
+            return await found if hasattr(found, "__await__") else found
+
+        return answer
+
+    async def main() -> None:
+        s3 = StoringS3()
+        for operation in ("put_object", "head_object", "complete_multipart_upload"):
+            s3.answers[operation] = noted(operation, s3.answers[operation])
+        storage = storage_on(s3, multipart_threshold_bytes=1 if in_parts else 16 * MIB)
+        await storage.put_segment(segment(), progress=Progress())
+        await storage.close()
+
+    in_virtual_time(main())
+    shows = ("complete_multipart_upload" if in_parts else "put_object", ".log")
+    companions = {Path(key).suffix for _, key, _ in segment()} - {".log"}
+    wanted = {(call, each) for call in ("put_object", "head_object") for each in companions}
+    assert companions
+    assert set(steps[: steps.index(shows)]) == wanted
+    assert steps[-2:] == [shows, ("head_object", ".log")]
