@@ -51,7 +51,7 @@ from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, ProbeResult, Source
 from tests.contract.storage import Buffer
 from tests.simulation.loop import SimLoop, ended
 from tests.support.nice import Niced, nice
-from tests.unit.storage.scripted_s3 import storage_on
+from tests.unit.storage.scripted_s3 import ScriptedS3, ok, storage_on
 
 
 @given(st.binary(max_size=300), st.binary(max_size=3000))
@@ -279,6 +279,26 @@ def test_only_no_such_key_is_missing_and_a_full_storage_is_full():
 def test_the_servers_wish_to_wait_is_heard_within_reason(text: str, seconds: float | None):
     error = client_error(503, "SlowDown", **{"retry-after": text})
     assert judge(error, "PutObject", bucket="b").retry_after == seconds
+
+
+def test_a_repeat_waits_for_as_long_as_the_server_wishes():
+    at: list[float] = []
+
+    def put(**_: Any) -> Any:
+        at.append(asyncio.get_running_loop().time())
+        if len(at) == 1:
+            raise client_error(503, "SlowDown", **{"retry-after": "7"})
+        return ok(ETag="e")
+
+    async def main() -> None:
+        storage = storage_on(ScriptedS3(put_object=put))
+        await storage.overwrite_control("a", b"1")
+        await storage.close()
+
+    with ended(SimLoop(rng=random.Random(0))) as loop:
+        loop.run_until_complete(main())
+    assert len(at) == 2
+    assert at[1] - at[0] >= 7
 
 
 async def test_a_gate_lets_in_no_more_than_its_limit_and_forgets_who_left():
