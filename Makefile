@@ -46,12 +46,12 @@ imports: install ## The direction of dependence
 	$(BIN)/lint-imports
 
 test-s3: install ## The tests against a real S3 server (SeaweedFS)
-	$(BIN)/pytest -q -m "s3 and not slow" $(PYTEST_ARGS) tests/contract tests/s3
+	RLMM_TEST_S3=1 $(BIN)/pytest -q -m "s3 and not slow" $(PYTEST_ARGS) tests/contract tests/s3
 
 soak-s3: install ## The long ones too, also against versitygw (needs Go once)
 	@command -v versitygw >/dev/null || [ -x var/go/bin/versitygw ] || \
 	  GOBIN=$(CURDIR)/var/go/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
-	PATH=$(CURDIR)/var/go/bin:$$PATH RLMM_SOAK_SECONDS=180 \
+	PATH=$(CURDIR)/var/go/bin:$$PATH RLMM_TEST_S3=1 RLMM_SOAK_SECONDS=180 \
 	  $(BIN)/pytest -q -s -m s3 $(PYTEST_ARGS) tests/contract tests/s3
 
 PEERS := var/bench/peers

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import importlib
+import os
 import random
 import uuid
 from collections.abc import Iterator
@@ -27,11 +28,15 @@ def keys_of(identity: str) -> StaticKeys:
 
 #: For tests of reads: once through each; their `transport` fixture hands it to the world.
 through_each = pytest.mark.parametrize("transport", ["aiobotocore", "obstore"], indirect=True)
+#: Asked for by RLMM_TEST_S3=1 (`make test-s3`) they fail without a server; otherwise skipped.
 needs_s3 = [
     pytest.mark.s3,
     # The first test of a run waits for the server too, perhaps on a busy machine.
     pytest.mark.timeout(240),
-    pytest.mark.skipif(weed_binary() is None, reason="no `weed` for this platform"),
+    pytest.mark.skipif(
+        weed_binary() is None and not os.environ.get("RLMM_TEST_S3"),
+        reason="no `weed` for this platform",
+    ),
 ]
 
 
