@@ -15,6 +15,7 @@ from unittest import mock
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.snapshot import decode_directory
 from rlmm_daemon.core import user_partitions
 from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.user_partitions import Sleeping
@@ -27,6 +28,7 @@ from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import (
     CorruptError,
+    Malformed,
     NotReady,
     RefusedError,
     RlmmError,
@@ -196,6 +198,8 @@ class ManagerScenario:
     snapshots: int = 0
     #: Bits of snapshots that were flipped between two lives.
     flips: int = 0
+    #: Metadata partition -> the offset of the newest snapshot that was said to be written.
+    written: dict[int, int] = field(default_factory=dict)
     #: How often a fold was judged that keeps a finished segment out of Kafka's two sets.
     third_sets: int = 0
     crash_stretch: int = 6
@@ -266,6 +270,7 @@ class ManagerScenario:
         self._verified.clear()
         for segment in self.segments:
             segment.busy = False
+        self._require_snapshots(life)
         self._rot(life)
         # In half of the seeds every table is long, and read through before it is touched.
         touched = 0 if self.seed % 2 else user_partitions.TOUCHED_BYTES_MAX
@@ -298,6 +303,27 @@ class ManagerScenario:
                 raise _Stopping
         except* _Stopping:
             pass
+
+    def _require_snapshots(self, life: Life) -> None:
+        """A snapshot that was said to be written is there after a crash, whole, or a newer one."""
+        if self.flips:  # a damaged one is set aside, which an older one follows
+            return
+        files = life.disk.platter.names
+        found = dict.fromkeys(self.written, -1)
+        for path in files:
+            if path.endswith(".snapshot"):
+                try:
+                    header, _ = decode_directory(bytes(files[path].data))
+                except (CorruptError, Malformed) as error:
+                    raise Violation(f"{path} is no whole snapshot: {error}") from error
+                number = int(header.metadata_partition)
+                found[number] = max(found.get(number, -1), header.next_offset)
+        for number, offset in self.written.items():
+            if found[number] < offset:
+                raise Violation(
+                    f"the snapshot of metadata partition {number} at {offset} was written; "
+                    f"the disk has one at {found[number]}"
+                )
 
     def _rot(self, life: Life) -> None:
         """Flip a bit of a snapshot now and then, as a disk does while nobody looks."""
@@ -393,8 +419,9 @@ class ManagerScenario:
             await asyncio.sleep(rng.expovariate(0.5))
             for follower in manager.followed():
                 with contextlib.suppress(OSError, NotReady):
-                    if await manager.snapshotter.write(follower) is not None:
+                    if (done := await manager.snapshotter.write(follower)) is not None:
                         self.snapshots += 1
+                        self.written[int(done.metadata_partition)] = done.next_offset
 
     async def _client(self, life: Life, manager: Manager, number: int) -> None:
         rng = life.rng(f"client-{number}")

@@ -183,6 +183,22 @@ MUTANTS: Final[Sequence[Mutant]] = (
         scenario="manager",
     ),
     Mutant(
+        name="snapshot_renamed_and_its_directory_not_synced",
+        module=f"{_DAEMON}.snapshots",
+        old="        await self._disk.fsync_directory(self._directory)\n        for _, name in gen",
+        new="        for _, name in gen",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
+        name="snapshot_written_under_its_own_name",
+        module=f"{_DAEMON}.snapshots",
+        old='        temporary = f"{self._directory}/{partition}-{self._attempts}.tmp"\n',
+        new="        temporary = path\n",
+        seeds=20,
+        scenario="manager",
+    ),
+    Mutant(
         name="snapshot_forgets_what_came_while_it_was_written",
         module="rlmm_daemon.core.rebasing",
         old="            fold.again(present, since)\n",
