@@ -55,7 +55,10 @@ def test_status_names_what_there_is(it: Stocked):
     assert answer["broker"] == {"announced": True, "leads": 2, "follows": 0}
     assert answer["segments"]["COPY_SEGMENT_FINISHED"] == 6
     assert answer["metadata_partitions"] == {"ready": COUNT}
-    assert "6 finished" in ran(it, "status")
+    said = ran(it, "status")
+    assert "6 finished" in said
+    for part in (" private", " mapped", " per segment"):
+        assert part in said, part
 
 
 def test_partitions_shows_both_kinds(it: Stocked):

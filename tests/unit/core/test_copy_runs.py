@@ -1,10 +1,15 @@
 """Whole copies, column by column: what is taken, and that it is exactly what one by one gives."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core import common_events, copy_runs, unsealing
 from rlmm_daemon.core.fold import Fold
@@ -62,6 +67,37 @@ def both_ways(values):
     assert everything(by_runs) == everything(singly)
     assert snapshot_of(by_runs) == snapshot_of(singly)
     return by_runs
+
+
+GOLDEN = Path(__file__).parents[2] / "data" / "golden"
+KAFKAS = [
+    bytes.fromhex(json.loads(line)["hex"])
+    for name in ("records.jsonl", "tolerated.jsonl")
+    for line in (GOLDEN / name).read_text("utf-8").splitlines()
+]
+
+
+def of_foo(value):
+    """Return Kafka's record as one of the user partition whose copies stand around it."""
+    if len(value) < 4 or len(value) < (name_end := 4 + value[3]) + 20:
+        return value
+    return value[:3] + tails.prefix_of(FOO) + value[name_end + 20 :]
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_records_that_kafka_wrote_and_what_became_of_them_come_to_the_same(data):
+    """Whatever lies between whole copies: Kafka's own bytes, and those with a few bits turned."""
+    begun, ended = copy(COPIES)
+    values = [*copies(0, COPIES), begun]
+    picked = st.sampled_from(KAFKAS) | st.sampled_from(values) | st.just(ended)
+    for value in data.draw(st.lists(picked, max_size=8)):
+        changed = bytearray(of_foo(value))
+        for at in data.draw(st.lists(st.integers(-30, len(changed) - 1), max_size=2)):
+            changed[at] ^= 1 << data.draw(st.integers(0, 7))
+        changed += bytes(data.draw(st.sampled_from([0, 0, 1])))
+        values.insert(data.draw(st.integers(0, len(values))), bytes(changed))
+    both_ways(values)
 
 
 @pytest.fixture
