@@ -13,7 +13,14 @@ CHARTS: Final = (
     ("snapshot_bytes", "snapshot, bytes a segment"),
     ("lookup_us", "look-up in process, us"),
     ("events_per_second", "replay, events/s"),
+    ("tail_per_second", "replay of a tail onto a snapshot, events/s"),
+    ("merge_seconds", "snapshot, 5 % changed, s"),
+    ("plain_bytes", "memory replayed, bytes a segment"),
+    ("untouched_bytes", "memory untouched, bytes a segment"),
     ("changed_bytes", "memory 5 % changed, bytes a segment"),
+    ("asleep_bytes", "private, unannounced, bytes a segment"),
+    ("most_aside_bytes", "private, most put aside, bytes a segment"),
+    ("shared_bytes", "private, one in 30 in use, bytes a segment"),
 )
 Points = Mapping[tuple[int, int], Mapping[str, Mapping[str, float]]]
 Line = list[tuple[float, float]]
@@ -24,7 +31,7 @@ def lines(points: Points, measure: str) -> dict[str, Line]:
     for (segments, each), kinds in sorted(points.items()):
         for kind, facts in kinds.items():
             if measure in facts and facts[measure] > 0:
-                ours = kind in {"replay", "restart"}
+                ours = kind in {"replay", "restart", "aside"}
                 name = f"{'rlmm' if ours else kind}, {each:,} a partition"
                 found.setdefault(name, []).append((segments, facts[measure]))
     return found

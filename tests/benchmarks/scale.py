@@ -153,26 +153,34 @@ def point(work: Path, segments: int, per_partition: int, kinds: list[str]) -> di
 def rows_of(segments: int, per_partition: int, found: dict[str, Facts]) -> list[Row]:
     ours, restarted = found["replay"], found["restart"]
     sized = f"{segments:,} segments, {per_partition:,} a partition"
-    peer, served = found.get("LMDB", {}), found.get(REDIS, {})
+    peer, served, based = (found.get(name, {}) for name in ("LMDB", REDIS, "SQLite"))
     arrived = found["aside"]
 
     def row(what: str, value: float, unit: str, **more: float | str | None) -> Row:
         return Row(group=sized, what=f"{what}, {sized}", value=value, unit=unit, **more)  # type: ignore[arg-type] # of a row
+
+    def beside(what: str, mine: Facts, measure: str, unit: str) -> Row:
+        theirs = based.get(measure)
+        return row(f"{what}, beside SQLite", mine[measure], unit, peer="SQLite", peer_value=theirs)
 
     return [
         row("replay from local batches", ours["events_per_second"], "1/s", at_least=600_000),
         row("replay of a tail onto a snapshot", restarted["tail_per_second"], "1/s"),
         row("snapshot", ours["snapshot_seconds"], "s", peer="LMDB, one transaction",
             peer_value=peer.get("snapshot_seconds"), limit=0.6 * max(1.0, segments / 500_000)),
+        beside("snapshot", ours, "snapshot_seconds", "s"),
         row("snapshot, 5 % changed", restarted["merge_seconds"], "s"),
         row("snapshot, each segment", ours["snapshot_bytes"], "B", peer="LMDB",
-            peer_value=peer.get("snapshot_bytes")),
+            peer_value=peer.get("snapshot_bytes"), limit=110),
+        beside("snapshot, each segment", ours, "snapshot_bytes", "B"),
         row("restart to first answer", restarted["restart_ms"], "ms", peer="LMDB",
             peer_value=peer.get("restart_ms"), limit=60),
+        beside("restart to first answer", restarted, "restart_ms", "ms"),
         row("restart to first answer, beside Redis", restarted["restart_ms"], "ms",
             peer="Redis, its process too", peer_value=served.get("restart_ms")),
         row("look-up in process", restarted["lookup_us"], "us", peer="LMDB",
             peer_value=peer.get("lookup_us")),
+        beside("look-up in process", restarted, "lookup_us", "us"),
         row("memory replayed, no snapshot yet", ours["plain_bytes"], "B", peer="Redis",
             peer_value=served.get("memory_bytes")),
         row("memory untouched, private and file", restarted["untouched_bytes"], "B", limit=130),
@@ -197,7 +205,7 @@ def flat(points: dict[tuple[int, int], dict[str, Facts]]) -> list[Row]:
             f"{max(shapes):,} a partition", value=shapes[max(shapes)], unit="ms",
             peer=f"{min(shapes):,} a partition", peer_value=shapes[min(shapes)],
             ratio=shapes[max(shapes)] / shapes[min(shapes)],
-            note="a table is read through once",
+            note="a table is read through once; judged for a whole daemon",
         )
         for segments, shapes in sorted(found.items()) if len(shapes) > 1
     ]  # fmt: skip
@@ -210,7 +218,9 @@ def main() -> int:
         "--sizes", type=int, nargs="+", default=[10_000, 100_000, 500_000, 1_000_000]
     )
     options.add_argument("--shapes", type=int, nargs="+", default=[1_000, 100_000])
-    options.add_argument("--without-peers", action="store_true")
+    options.add_argument(
+        "--peers-up-to", type=int, default=1_000_000, help="segments; LMDB takes minutes for more"
+    )
     options.add_argument(
         "--restart-segments", type=int, default=500_000, help="of a whole daemon; 0: not measured"
     )
@@ -222,9 +232,7 @@ def main() -> int:
     work = RESULTS / "scale"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    kinds = [*OURS, *([] if chosen.without_peers else PEERS)]
-    if shutil.which("redis-server") is None and REDIS in kinds:
-        kinds.remove(REDIS)
+    peers = [each for each in PEERS if each != REDIS or shutil.which("redis-server")]
     rows: list[Row] = []
     points: dict[tuple[int, int], dict[str, Facts]] = {}
     console = Console(width=None if sys.stdout.isatty() else 150)
@@ -238,6 +246,7 @@ def main() -> int:
     if chosen.restart_segments:
         tell(daemon_restart.measure(work, chosen.restart_segments, chosen.shapes))
     for segments in sorted(chosen.sizes):
+        kinds = [*OURS, *(peers if segments <= chosen.peers_up_to else ())]
         for each in chosen.shapes:
             if segments >= each:
                 points[segments, each] = point(work, segments, each, kinds)

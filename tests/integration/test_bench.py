@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.benchmarks import daemon, daemon_restart, held, latency, scale
-from tests.benchmarks.curves import draw
+from tests.benchmarks.curves import CHARTS, draw, lines
 from tests.benchmarks.rows import Row, Scale, table
 from tests.benchmarks.run import GROUPS, keep, measure
 from tests.support.daemon_process import DaemonProcess
@@ -53,10 +53,12 @@ def test_the_curves_are_measured_and_drawn(tmp_path: Path):
     assert all(row.value for row in rows)
     (flat,) = scale.flat({(2_000, 500): found, (2_000, 1_000): found})
     assert flat.ratio == 1.0
-    peers = {"", "LMDB", "LMDB, one transaction", "Redis", "Redis, its process too"}
+    peers = {"", "LMDB", "LMDB, one transaction", "Redis", "Redis, its process too", "SQLite"}
     assert {row.peer for row in rows} == peers
     drawn = draw({(2_000, 500): found})
-    assert drawn.count("<polyline") >= len(scale.CHILDREN)
+    for fact, title in CHARTS:
+        assert any("rlmm" in name for name in lines({(2_000, 500): found}, fact)), fact
+        assert title in drawn
 
 
 class Soon:
