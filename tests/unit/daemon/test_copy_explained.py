@@ -48,6 +48,7 @@ class HeldStorage(MemoryStorage):
 
     async def put_segment(self, objects, *, progress):
         progress.call = "PutObject .log"
+        progress.bytes_done, progress.bytes_total, progress.parts_done = 8 << 20, 16 << 20, 2
         await self.uploads.wait()
         if self.fault is not None:
             raise self.fault
@@ -195,7 +196,8 @@ async def test_one_whose_storage_is_slow(tmp_path):
         told = await world.told(CopyPhase.UPLOAD)
         assert told == f"{SEGMENT} is writing to the remote storage"
         answer = await world.operator.explain(str(PARTITION))
-        assert "in PutObject .log, for 0 s" in answer["also"][0]["sentence"]
+        said = answer["also"][0]["sentence"]
+        assert ": 8.0 MiB of 16.0 MiB, 2 parts, in PutObject .log, for 0 s" in said, said
         world.storage.uploads.set()
         assert await copy is None
 
