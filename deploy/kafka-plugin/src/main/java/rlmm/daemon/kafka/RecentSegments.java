@@ -5,7 +5,6 @@ import java.util.NavigableMap;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicLong;
 
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
@@ -16,8 +15,9 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
  *
  * <p>Only what was found is used again: for {@code lookup.reuse.ms} from its question on, for offsets from the one that
  * was asked about to the segment's last one in that leader epoch, and until this broker writes anything of that
- * partition or hears of its leadership, or the connection ends. Another broker's records come with the metadata topic's
- * delay anyway, which is of the same size; and whether the segment may still be read, the daemon decides at its fetch.
+ * partition or hears of its leadership, or the connection ends. What another broker or the daemon's cleaner writes comes
+ * with the metadata topic's delay anyway, which is of the same size. A segment that was found is finished and never
+ * changes, so at worst one that is being deleted is read for that much longer.
  */
 final class RecentSegments {
     /** Partitions; then all are forgotten. */
@@ -26,7 +26,7 @@ final class RecentSegments {
     private final long usedNanos;
     private final Map<TopicIdPartition, Found> kept = new ConcurrentHashMap<>();
     /** Grows with each reason to forget, so that what was asked before it is not kept after it. */
-    private final AtomicLong reasons = new AtomicLong();
+    private long reasons;
 
     RecentSegments(long usedMs) {
         this.usedNanos = TimeUnit.MILLISECONDS.toNanos(usedMs);
@@ -35,8 +35,8 @@ final class RecentSegments {
     private record Found(int epoch, long first, long last, long askedNanos, Optional<RemoteLogSegmentMetadata> segment) { }
 
     /** Before a question: what its answer is kept under. */
-    long asking() {
-        return reasons.get();
+    synchronized long asking() {
+        return reasons;
     }
 
     /** Null: it has to be asked. */
@@ -46,10 +46,10 @@ final class RecentSegments {
             && System.nanoTime() - found.askedNanos < usedNanos ? found.segment : null;
     }
 
-    void keep(TopicIdPartition partition, int epoch, long offset, RemoteLogSegmentMetadata segment,
+    synchronized void keep(TopicIdPartition partition, int epoch, long offset, RemoteLogSegmentMetadata segment,
               long askedNanos, long asking) {
         NavigableMap<Integer, Long> epochs = segment.segmentLeaderEpochs();
-        if (usedNanos == 0 || !epochs.containsKey(epoch)) {
+        if (usedNanos == 0 || reasons != asking || !epochs.containsKey(epoch)) {
             return;
         }
         Map.Entry<Integer, Long> next = epochs.higherEntry(epoch);
@@ -58,22 +58,19 @@ final class RecentSegments {
             kept.clear();
         }
         kept.put(partition, new Found(epoch, offset, last, askedNanos, Optional.of(segment)));
-        if (reasons.get() != asking) {
-            kept.remove(partition);
-        }
     }
 
     /** Something of these changes. */
-    void forget(Iterable<TopicIdPartition> partitions) {
-        reasons.incrementAndGet();
+    synchronized void forget(Iterable<TopicIdPartition> partitions) {
+        reasons++;
         for (TopicIdPartition each : partitions) { // a lambda would cost a start some milliseconds
             kept.remove(each);
         }
     }
 
     /** Another daemon may be on the next connection. */
-    void lost() {
-        reasons.incrementAndGet();
+    synchronized void lost() {
+        reasons++;
         kept.clear();
     }
 }

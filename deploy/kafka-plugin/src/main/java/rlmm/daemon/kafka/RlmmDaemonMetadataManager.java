@@ -174,13 +174,12 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             }
             byte[] record = records.encode(metadata);
             Set<TopicIdPartition> changing = Set.of(metadata.topicIdPartition());
-            now.recent.forget(changing);
             CompletableFuture<List<Wire.Answer>> answer = now.caller.send(method, packer -> {
                 packer.packArrayHeader(2);
                 Wire.pack(packer, record);
                 packer.packLong(Caller.tellMs(now.timeoutMs));
             }, now.timeoutMs);
-            // Once more behind it: a look-up may have been answered just before the record took effect.
+            // Behind it, not before: a look-up may be answered just before the record takes effect.
             return translated(now, answer.whenComplete((pages, error) -> now.recent.forget(changing)), deletingTopic);
         } catch (DaemonException error) {
             throw Errors.rethrow(Errors.ofMetadata(error));
@@ -224,10 +223,12 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     public final Optional<RemoteLogSegmentMetadata> remoteLogSegmentMetadata(
             TopicIdPartition partition, int epochForOffset, long offset) throws RemoteStorageException {
         Objects.requireNonNull(partition, "partition");
-        RecentSegments recent = running().recent;
-        Optional<RemoteLogSegmentMetadata> known = recent.of(partition, epochForOffset, offset);
+        Running now = running();
+        RecentSegments recent = now.recent;
+        Optional<RemoteLogSegmentMetadata> known =
+            now.connection.isOpen() ? recent.of(partition, epochForOffset, offset) : null;
         if (known != null) {
-            running().metrics.lookupsReused.incrementAndGet();
+            now.metrics.lookupsReused.incrementAndGet();
             return known;
         }
         long asking = recent.asking();

@@ -151,6 +151,43 @@ final class RecentSegmentsTest {
         }
     }
 
+    @FunctionalInterface
+    private interface Happening {
+        void to(RlmmDaemonMetadataManager manager, RudeDaemon daemon) throws Exception;
+    }
+
+    /** The daemon finds a segment once; whatever happens then, it is asked again. */
+    private static void isAskedAgainAfter(Happening happening) throws Exception {
+        String lookUp = "remote_log_segment_metadata";
+        byte[] found = new Records().encode(SEGMENT);
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {
+            daemon.answer(lookUp, id -> RudeDaemon.answer(id, packer -> Wire.pack(packer, found)));
+            manager.configure(
+                daemon.configs(Map.of(PluginConfig.LOOKUP_REUSE_MS, "1000", PluginConfig.HOLD_MS, "10000")), () -> 1);
+            Wait.until("ready", () -> manager.isReady(ORDERS));
+            assertTrue(manager.remoteLogSegmentMetadata(ORDERS, EPOCH, 110).isPresent());
+            daemon.answer(lookUp, id -> RudeDaemon.answer(id, MessagePacker::packNil));
+            happening.to(manager, daemon);
+            assertEquals(Optional.empty(), manager.remoteLogSegmentMetadata(ORDERS, EPOCH, 111));
+        }
+    }
+
+    @Test
+    void newsOfThePartitionEndIt() throws Exception {
+        isAskedAgainAfter((manager, daemon) -> manager.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of()));
+        isAskedAgainAfter((manager, daemon) -> manager.onPartitionLeadershipChanges(Set.of(), Set.of(ORDERS)));
+        isAskedAgainAfter((manager, daemon) -> manager.onStopPartitions(Set.of(ORDERS)));
+    }
+
+    @Test
+    void aReconnectEndsIt() throws Exception {
+        isAskedAgainAfter((manager, daemon) -> {
+            daemon.hangUp();
+            Wait.until("gone", () -> !manager.isReady(ORDERS) || daemon.asked.stream().filter("hello"::equals).count() > 1);
+            Wait.until("again", () -> manager.isReady(ORDERS));
+        });
+    }
+
     private static ObjectName bean() throws Exception {
         return new ObjectName("rlmm.daemon:type=connection,part=metadata,broker=" + DaemonProcess.BROKER_ID);
     }
