@@ -697,6 +697,36 @@ async def test_a_copy_holds_no_more_than_its_parts_in_memory_whatever_happens(wo
     await storage.close()
 
 
+async def test_after_one_fault_after_the_other_no_memory_is_held(world):
+    """Each but the slow ones, on one storage; what a first copy loads and keeps comes before."""
+    planted = [*PASSING.values(), *(each for each, _, _ in FAILING.values())]
+    planted += [fault(kind, "GetObject", times=1) for kind in (Kind.RESET, Kind.LOSE_ANSWER)]
+    storage = await world.open(attempts_max=3)
+    await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+    await read(storage, LOG)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for each in planted:
+            if each.kind in SLOW:
+                continue
+            world.proxy.plant(hit := replace(each))
+            with contextlib.suppress(RlmmError):
+                await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
+                await read(storage, LOG)
+            assert hit.hits
+            world.proxy.lift()
+        await until(lambda: world.quiet(storage))
+        gc.collect()
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert left - before <= 4 * MIB, "not even one part"
+    await settled(world, storage)
+    await storage.close()
+
+
 async def test_objects_carry_tags_and_class_as_configured(world):
     storage = await world.open(tags={"team": "a b", "x": ""}, storage_class="STANDARD_IA")
     rows = [(ObjectKind.LOG, "t/a.log", Buffer(b"x")), (ObjectKind.LOG, "t/b.log", Buffer(BODY))]
