@@ -97,7 +97,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
             throws RemoteStorageException {
         Objects.requireNonNull(metadata, "metadata");
         Objects.requireNonNull(data, "data");
-        Running now = running();
+        Running now = runningToWrite();
         byte[] record = records.encode(metadata);
         byte[] checkpoint = bytes(data.leaderEpochIndex());
         try {
@@ -140,7 +140,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
     @Override
     public void deleteLogSegmentData(RemoteLogSegmentMetadata metadata) throws RemoteStorageException {
         Objects.requireNonNull(metadata, "metadata");
-        Running now = running();
+        Running now = runningToWrite();
         Uuid topicId = metadata.remoteLogSegmentId().topicIdPartition().topicId();
         if (now.failFast.remembers(topicId)) {
             now.metrics.deletesRefused.incrementAndGet();
@@ -253,6 +253,15 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
             throw new ReplicaNotAvailableException("the plugin is not configured, or closed");
         }
         return now;
+    }
+
+    /** As copies and deletes know it: only from RemoteStorageException does the broker roll back. */
+    private Running runningToWrite() throws RemoteStorageException {
+        try {
+            return running();
+        } catch (ReplicaNotAvailableException closed) {
+            throw new RemoteStorageException(closed.getMessage(), closed);
+        }
     }
 
     /** Idempotent; calls in flight fail. */

@@ -168,6 +168,18 @@ final class StorageManagerTest {
         return (long) ManagementFactory.getPlatformMBeanServer().getAttribute(new ObjectName(bean), attribute);
     }
 
+    @Test
+    void oneThatWasClosedRefusesWritesAsTheBrokerRollsThemBackAndReadsAsConsumersTryAgain() throws Exception {
+        RlmmDaemonStorageManager closed = new RlmmDaemonStorageManager();
+        closed.configure(daemon.configs(Map.of()));
+        closed.close();
+        Segments.OnDisk segment = Segments.write(daemon.logDir(), Segments.partition("closed", 0), 0, 1);
+        assertThrows(RemoteStorageException.class, () -> closed.copyLogSegmentData(segment.metadata(), segment.data()));
+        assertThrows(RemoteStorageException.class, () -> closed.deleteLogSegmentData(segment.metadata()));
+        assertThrows(org.apache.kafka.common.errors.ReplicaNotAvailableException.class,
+            () -> closed.fetchLogSegment(segment.metadata(), 0));
+    }
+
     /** As a broker reads for a consumer: to the segment's end, closed after a fetch, then again from the cut batch. */
     @Test
     void whoeverReadsOnWhereAStreamWasClosedAsksTheDaemonOncePerWindow() throws Exception {
