@@ -21,7 +21,7 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
  */
 final class RecentSegments {
     /** Partitions; then all are forgotten. */
-    private static final int KEPT_MAX = 1_024;
+    static final int KEPT_MAX = 1_024;
 
     private final long usedNanos;
     private final Map<TopicIdPartition, Found> kept = new ConcurrentHashMap<>();
@@ -47,7 +47,7 @@ final class RecentSegments {
     }
 
     synchronized void keep(TopicIdPartition partition, int epoch, long offset, RemoteLogSegmentMetadata segment,
-              long askedNanos, long asking) {
+                           long askedNanos, long asking) {
         NavigableMap<Integer, Long> epochs = segment.segmentLeaderEpochs();
         if (usedNanos == 0 || reasons != asking || !epochs.containsKey(epoch)) {
             return;

@@ -92,6 +92,18 @@ final class RecentSegmentsTest {
         assertNull(of(EPOCH, 120));
     }
 
+    @Test
+    void ofMorePartitionsThanItRemembersItForgetsTheEarlier() {
+        keep(EPOCH, 120);
+        for (int number = 1; number < RecentSegments.KEPT_MAX; number++) {
+            recent.keep(Segments.partition("many", number), EPOCH, 120, SEGMENT, System.nanoTime(), recent.asking());
+        }
+        assertEquals(Optional.of(SEGMENT), of(EPOCH, 120));
+        recent.keep(OTHERS, EPOCH, 120, SEGMENT, System.nanoTime(), recent.asking());
+        assertNull(of(EPOCH, 120));
+        assertEquals(Optional.of(SEGMENT), recent.of(OTHERS, EPOCH, 120));
+    }
+
     /** Through a daemon, by a manager that would use what it found for as long as the test runs. */
     @Test
     void aManagerAsksOnceForASegmentThatIsReadAndAgainAfterEachChange() throws Exception {
