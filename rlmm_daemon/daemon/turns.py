@@ -27,8 +27,8 @@ class Turns:
         """Return in a later turn of the loop, in which nobody else returns from here.
 
         Whoever was answered in the turns before gets the processor first, if he waits for this one.
-        The kernel would leave it to a thread that never sleeps for a tick or two, 4 ms each, and
-        the broker's thread that was woken on the same processor would have its answer and not run.
+        The kernel would leave it to a thread that never sleeps until a tick or two later, and the
+        broker's thread that was woken on the same processor would have its answer and not run.
         """
         future: asyncio.Future[None] | None = None
         try:

@@ -38,7 +38,7 @@ _PLUGIN: Final = "rlmm.daemon.kafka.RlmmDaemonMetadataManager"
 _RECORD_BYTES: Final = 1_000
 #: One after the other: a broker's first one reads half as fast, whichever its managers are.
 CONSUMERS: Final = 5
-#: One after the other: one alone differs by a fifth from the next.
+#: One after the other: one alone says little, it differs from the next.
 PRODUCERS: Final = 4
 _TOOL_SECONDS: Final = 600
 

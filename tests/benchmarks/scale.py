@@ -218,9 +218,7 @@ def main() -> int:
         "--sizes", type=int, nargs="+", default=[10_000, 100_000, 500_000, 1_000_000]
     )
     options.add_argument("--shapes", type=int, nargs="+", default=[1_000, 100_000])
-    options.add_argument(
-        "--peers-up-to", type=int, default=1_000_000, help="segments; LMDB takes minutes for more"
-    )
+    options.add_argument("--peers-up-to", type=int, default=1_000_000, help="segments of the peers")
     options.add_argument(
         "--restart-segments", type=int, default=500_000, help="of a whole daemon; 0: not measured"
     )

@@ -56,6 +56,7 @@ def test_the_curves_are_measured_and_drawn(tmp_path: Path):
     peers = {"", "LMDB", "LMDB, one transaction", "Redis", "Redis, its process too", "SQLite"}
     assert {row.peer for row in rows} == peers
     drawn = draw({(2_000, 500): found})
+    assert drawn.count("<polyline") >= len(scale.CHILDREN)
     for fact, title in CHARTS:
         assert any("rlmm" in name for name in lines({(2_000, 500): found}, fact)), fact
         assert title in drawn

@@ -1,7 +1,7 @@
-"""A state directory of the daemon's first version: event log, snapshots and what it noted.
+"""A state directory in the first formats: event log, snapshots and what the daemon noted.
 
-`tests/data/formats/state-1` was written by a daemon of that version in two lives, with a snapshot
-in the first and at the end of both, and `state-1.json` is what that daemon answered.
+`tests/data/formats/state-1` was written by a daemon from before snapshots were mapped, in two lives
+with a snapshot in each, and `state-1.json` is what that daemon answered.
 """
 
 import json

@@ -77,11 +77,17 @@ KAFKAS = [
 ]
 
 
+ENVELOPE_BYTES = 3
+#: Of a TopicIdPartitionEntry: id, partition and tags. Its name comes with its length + 1 in front.
+BEHIND_NAME_BYTES = 16 + 4 + 1
+
+
 def of_foo(value):
     """Return Kafka's record as one of the user partition whose copies stand around it."""
-    if len(value) < 4 or len(value) < (name_end := 4 + value[3]) + 20:
+    if len(value) <= ENVELOPE_BYTES:
         return value
-    return value[:3] + tails.prefix_of(FOO) + value[name_end + 20 :]
+    behind = ENVELOPE_BYTES + value[ENVELOPE_BYTES] + BEHIND_NAME_BYTES
+    return value[:ENVELOPE_BYTES] + tails.prefix_of(FOO) + value[behind:]
 
 
 @given(st.data())

@@ -256,7 +256,7 @@ def test_the_log_appears_after_every_companion_was_stored_and_verified(in_parts)
         async def answer(*, Key: str, **parameters: Any) -> Any:
             step = operation, Path(Key).suffix
             if step[1] != ".log":
-                # Whoever does not wait for a companion's answer is first.
+                # In virtual time: whoever does not wait for a companion's answer is first.
                 await asyncio.sleep(1)
             steps.append(step)
             found = work(Key=Key, **parameters)
