@@ -22,10 +22,11 @@ def command(*, target: Target) -> None:
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
     partition_count, trouble, failure}, broker{announced, leads, follows},
     metadata_partitions{state: count}, user_partitions, segments{state: count}, segment_bytes,
-    memory{private_bytes, mapped_bytes, snapshot_bytes, segments_in_memory, segments_in_snapshots,
-    user_partitions_awake, user_partitions_asleep, events_put_aside, bytes_put_aside,
-    bytes_per_segment}, storage{kind, error}, snapshots{rejected, failures}, copies[], observation{
-    watches, last_look_ms, trouble, seen_alive, marked, topics[]} or null, tasks[].
+    memory{private_bytes, mapped_bytes, copying_process_private_bytes, snapshot_bytes,
+    segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,
+    events_put_aside, bytes_put_aside, bytes_per_segment}, storage{kind, error},
+    snapshots{rejected, failures}, copies[], observation{watches, last_look_ms, trouble,
+    seen_alive, marked, topics[]} or null, tasks[].
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         status = client.status()
@@ -116,11 +117,12 @@ def _segments(status: dict[str, Any]) -> str:
 def _memory(memory: dict[str, Any]) -> str:
     if memory["private_bytes"] is None:
         return "unknown"
-    each = memory["bytes_per_segment"]
+    each, copying = memory["bytes_per_segment"], memory.get("copying_process_private_bytes")
     return (
         f"{phrases.size(memory['private_bytes'])} private, "
         f"{phrases.size(memory['mapped_bytes'])} mapped"
         + ("" if each is None else f", {phrases.size(each)} per segment")
+        + (f", {phrases.size(copying)} in the process for copies" if copying else "")
     )
 
 

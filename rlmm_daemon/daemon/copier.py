@@ -13,7 +13,6 @@ from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copy_job import CopyFacts, CopyJob, CopyOptions, CopyTools, Kind
 from rlmm_daemon.daemon.removal import Removal
 from rlmm_daemon.daemon.segment_log import SegmentLog, decode_segment, same_segment
-from rlmm_daemon.daemon.upload import NewCheck, kafka_segment_check
 from rlmm_daemon.domain.errors import (
     Draining,
     IllegalTransition,
@@ -27,6 +26,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.observability.metrics import Metrics, StorageMetrics
+from rlmm_daemon.ports.passes import Passes
 from rlmm_daemon.ports.threads import copying_threads
 
 #: Of the time to drain, this part waits for copies to finish; the rest is for roll-backs.
@@ -48,7 +48,7 @@ class Copier:
         log_dirs: Sequence[str],
         broker_id: BrokerId,
         now_ms: Callable[[], int],
-        new_check: NewCheck | None = kafka_segment_check,
+        passes: Passes,
         require_copyable: Callable[[TopicIdPartition], None] = lambda _: None,
         metrics: StorageMetrics | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class Copier:
                 now_ms=now_ms,
                 turns=asyncio.Semaphore(options.parallel_max),
                 threads=copying_threads(options.parallel_max, "copy"),
-                new_check=new_check,
+                passes=passes,
             )
         )
         log.on_delete_started.append(self._delete_started)

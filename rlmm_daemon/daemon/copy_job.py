@@ -22,7 +22,7 @@ from rlmm_daemon.daemon.segment_log import (
     update_record,
 )
 from rlmm_daemon.daemon.sources import SegmentSources, open_sources
-from rlmm_daemon.daemon.upload import NewCheck, upload
+from rlmm_daemon.daemon.upload import upload
 from rlmm_daemon.domain.errors import (
     IllegalTransition,
     InvalidArgument,
@@ -36,6 +36,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
+from rlmm_daemon.ports.passes import Passes
 from rlmm_daemon.ports.storage import Progress
 from rlmm_daemon.ports.threads import in_thread
 
@@ -108,7 +109,7 @@ class CopyTools:
     #: As many as there are turns: a copy opens its files and reads them in one, and whoever reads
     #: from the storage never stands behind a broker's slow disk.
     threads: Executor
-    new_check: NewCheck | None
+    passes: Passes
 
 
 class CopyJob:
@@ -274,7 +275,8 @@ class CopyJob:
                     self._tools.bucket.place_for_new(self.metadata),
                     progress=self.progress,
                     entered=self._enter,
-                    new_check=self._tools.new_check if self._tools.options.check_segments else None,
+                    passes=self._tools.passes,
+                    checks=self._tools.options.check_segments,
                     threads=self._tools.threads,
                 )
             finally:

@@ -7,17 +7,19 @@ from typing import Any, Final
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.user_partitions import Sleeping
 
-_STATUS: Final = Path("/proc/self/status")
+_PROC: Final = Path("/proc")
 
 
-def memory(folds: Iterable[Fold]) -> dict[str, Any]:
+def memory(folds: Iterable[Fold], copying_pid: int | None = None) -> dict[str, Any]:
     """Return bytes and counts, as `rlmm status` shows them. No segment is looked at.
 
     `private_bytes` is memory that nobody can take back, swapped out or not; `mapped_bytes` is what
     of mapped files (snapshots, and the program itself) happens to be in memory; both are None where
     the kernel does not say. `bytes_per_segment` is their sum, interpreter and all, by segment.
+    `copying_process_private_bytes` is of the process for copies, 0 where none runs.
     """
-    private, mapped = _resident()
+    private, mapped = _resident("self")
+    copying = 0 if copying_pid is None else _resident(str(copying_pid))[0]
     asleep = awake = in_memory = total = aside_events = aside_bytes = 0
     images: dict[int, int] = {}
     for fold in folds:
@@ -36,6 +38,7 @@ def memory(folds: Iterable[Fold]) -> dict[str, Any]:
     return {
         "private_bytes": private,
         "mapped_bytes": mapped,
+        "copying_process_private_bytes": copying,
         "snapshot_bytes": sum(images.values()),
         "segments_in_memory": in_memory,
         "segments_in_snapshots": total - in_memory,
@@ -47,12 +50,12 @@ def memory(folds: Iterable[Fold]) -> dict[str, Any]:
     }
 
 
-def _resident() -> tuple[int | None, int | None]:
+def _resident(process: str) -> tuple[int | None, int | None]:
     """Return anonymous bytes and resident file-backed ones, as the kernel counts them."""
     found: dict[str, int] = {}
     try:
-        lines = _STATUS.read_text().splitlines()
-    except OSError:  # not Linux, or no /proc
+        lines = (_PROC / process / "status").read_text().splitlines()
+    except OSError:  # not Linux, no /proc, or the process is gone
         return None, None
     for line in lines:
         name, _, rest = line.partition(":")

@@ -66,8 +66,12 @@ class Operator:
         repair: LogRepair | None = None,
         cleaner: Cleaner | None = None,
         log_facts: Callable[[], Mapping[str, Any]] = dict,
+        copying_pid: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """Without `repair` the event log has none of its own; `log_facts` are its connections'."""
+        """Without `repair` the event log has none of its own; `log_facts` are its connections'.
+
+        `copying_pid` names the process for copies, None while none runs.
+        """
         self._manager = manager
         self._copies = _copies(copier, config)
         self._config = config
@@ -77,6 +81,7 @@ class Operator:
         self._mending = Mending(manager, guard=guard, repair=repair)
         self._cleaner = cleaner
         self._log_facts = log_facts
+        self._copying_pid = copying_pid
         self._started_at = manager.clock.monotonic()
 
     # Which partitions.
@@ -158,7 +163,7 @@ class Operator:
             "segment_bytes": sum(
                 cache.bytes_by_state[SegmentState.COPY_SEGMENT_FINISHED] for cache in caches
             ),
-            "memory": memory(folds),
+            "memory": memory(folds, self._copying_pid()),
             "storage": {
                 "kind": storage.kind,
                 "error": storage.error and storage.error.message,

@@ -31,6 +31,7 @@ from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.observability.metrics import LogMetrics
 from rlmm_daemon.ports.cluster import Cluster
 from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.ports.passes import Passes
 from rlmm_daemon.ports.storage import RemoteStorage
 
 if TYPE_CHECKING:
@@ -128,9 +129,16 @@ class Storage:
 
 
 def storage_of(
-    config: Config, rng: random.Random, *, owner: str | None = None, reads_only: bool = False
+    config: Config,
+    rng: random.Random,
+    *,
+    owner: str | None = None,
+    reads_only: bool = False,
+    passes: Passes | None = None,
 ) -> Storage | None:
     """Return the configured storage, closed; None for metadata only.
+
+    `passes` makes what takes long of a local copy; its own threads do where it is left out.
 
     `open` sweeps what an earlier run of the daemon left: whoever is not the daemon, and may run
     beside it, says another `owner`, or that it `reads_only` and has nothing made or swept.
@@ -146,6 +154,7 @@ def storage_of(
                 owner=owner,
                 threads_max=config.copy.parallelism + 2,
                 reads_only=reads_only,
+                passes=passes,
             )
             return Storage(backend, Bucket(backend, layout=Layout(prefix), rng=rng))
         case S3StorageConfig() as s3:

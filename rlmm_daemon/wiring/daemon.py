@@ -13,6 +13,8 @@ from rlmm_daemon import __version__
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.mounts import is_of_this_host
+from rlmm_daemon.adapters.passes.in_threads import InThreads
+from rlmm_daemon.adapters.passes.process import OneProcess
 from rlmm_daemon.adapters.scheduling import ask_for_short_slices
 from rlmm_daemon.config import Config, differences
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
@@ -108,7 +110,8 @@ class Daemon:
             watchdog_lag_seconds_max=config.daemon.watchdog_lag_ms_max / 1000,
             guard=self._guard,
         )
-        self._storage = adapters.storage_of(config, self._rng)
+        self._passes = OneProcess(instead=InThreads())
+        self._storage = adapters.storage_of(config, self._rng, passes=self._passes)
 
     async def serve(self) -> None:
         """Run until a stop was ordered and drained, or until something failed."""
@@ -133,6 +136,7 @@ class Daemon:
                 await log.close()
                 if self._storage is not None:
                     await self._storage.backend.close()
+                self._passes.close()
 
     def _manager(self, log: EventLog) -> Manager:
         return Manager(
@@ -170,6 +174,7 @@ class Daemon:
             log_dirs=config.daemon.log_dirs,
             broker_id=config.daemon.broker_id,
             now_ms=self._clock.now_ms,
+            passes=self._passes,
             require_copyable=view.refuse_copy,
             metrics=self._metrics.storage,
         )
@@ -202,6 +207,7 @@ class Daemon:
             ),
             repair=adapters.repair_of(manager.log),
             cleaner=cleaner,
+            copying_pid=lambda: self._passes.pid,
         )
         server = Server(
             server_options_of(config),

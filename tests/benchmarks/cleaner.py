@@ -33,6 +33,7 @@ import uvloop
 
 from deploy.dev.s3 import IDENTITIES, S3Server, running
 from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys
 from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.core.layout import SUFFIXES, Layout, object_key
@@ -315,6 +316,7 @@ async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool)
                 log_dirs=[],
                 broker_id=BROKER,
                 now_ms=SystemClock().now_ms,
+                passes=InThreads(),
             )
             cleaner = Cleaner(
                 manager=manager,

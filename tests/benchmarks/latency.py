@@ -7,6 +7,7 @@ the one before counts from when it was due.
 import argparse
 import itertools
 import multiprocessing
+import os
 import random
 import shutil
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -49,7 +51,9 @@ class Stop(Protocol):
 #: Not the daemon copies, but another process.
 BESIDE: Final = "another process copies"
 
+#: Keeps a daemon busy. What it prepares comes before its first look whether to stop.
 Busy = Callable[[str, Path, Stop], None]
+BEGUN_SECONDS: Final = 120.0
 
 
 def _client(path: str) -> Client:
@@ -101,24 +105,29 @@ def listing(path: str, _log_dir: Path, stop: Stop) -> None:
             assert daemon.ask(peer, "remote_log_size", params).error is None
 
 
-def copying(path: str, log_dir: Path, stop: Stop) -> None:
+def _big_segment(log_dir: Path) -> kafka_segments.KafkaSegment:
+    """Return a segment that is on the disk, so that writing it back is no part of what follows."""
     placed = kafka_segments.place(log_dir)
-    partition = next(iter(placed))
-    big = kafka_segments.enlarge(placed[partition][-1], SegmentId(bytes([9] * 16)), COPY_BYTES)
+    pattern = placed[next(iter(placed))][-1]
+    big = kafka_segments.enlarge(pattern, SegmentId(bytes([9] * 16)), COPY_BYTES)
+    os.sync()
+    return big
+
+
+def copying(path: str, log_dir: Path, stop: Stop) -> None:
+    big = _big_segment(log_dir)
     with _client(path) as client:
         for number in itertools.count():
             if stop.is_set():
                 return
             fresh = SegmentId(number.to_bytes(16, "big"))
             stored = client.copy_segment(replace(big.metadata, segment_id=fresh), big.files)
-            client.delete_segment(partition, stored.segment_id)
+            client.delete_segment(stored.partition, stored.segment_id)
 
 
 def copying_beside(_path: str, log_dir: Path, stop: Stop) -> None:
     """Copy as much without the daemon: what the machine leaves for one that does nothing else."""
-    placed = kafka_segments.place(log_dir)
-    partition = next(iter(placed))
-    big = kafka_segments.enlarge(placed[partition][-1], SegmentId(bytes([9] * 16)), COPY_BYTES)
+    big = _big_segment(log_dir)
     while not stop.is_set():
         cp(f"{big.stem}.log", log_dir / "copied-beside")
 
@@ -134,6 +143,21 @@ PHASES: Final[dict[str, Busy | None]] = {
 }
 #: The last phase: all that the daemon does, at once.
 ALL: Final = "all of it"
+
+
+class _Order:
+    """Says on the first look at it that a load has begun."""
+
+    def __init__(self, stop: Stop, begun: Event) -> None:
+        self._stop, self._begun = stop, begun
+
+    def is_set(self) -> bool:
+        self._begun.set()
+        return self._stop.is_set()
+
+
+def _loaded(busy: Busy, path: str, log_dir: Path, stop: Stop, begun: Event) -> None:
+    busy(path, log_dir, _Order(stop, begun))
 
 
 def ask(path: str, segments: int, seconds: float) -> list[float]:
@@ -161,13 +185,15 @@ def phase(process: DaemonProcess, name: str, segments: int, seconds: float) -> l
     path = process.socket_path
     at_once = [busy for each, busy in PHASES.items() if each != BESIDE]
     loads = at_once if name == ALL else [PHASES[name]]
-    workers = [
-        spawning.Process(target=busy, args=(path, process.log_dir, stop)) for busy in loads if busy
-    ]
-    for worker in workers:
-        worker.start()
-    if workers:
-        time.sleep(1.0)
+    workers = []
+    for busy in filter(None, loads):
+        # One after the other: what one prepares must not be measured, nor what it holds up.
+        begun = spawning.Event()
+        arguments = (busy, path, process.log_dir, stop, begun)
+        workers.append(spawning.Process(target=_loaded, args=arguments))
+        workers[-1].start()
+        if not begun.wait(BEGUN_SECONDS):
+            raise RuntimeError(f"while {name}: what keeps the daemon busy did not begin")
     try:
         taken = ask(path, segments, seconds)
     finally:

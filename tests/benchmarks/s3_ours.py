@@ -25,11 +25,11 @@ from rlmm_daemon.daemon.chunk_index import ObjectId
 from rlmm_daemon.daemon.read_ahead import ReadOptions, Reads
 from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.daemon.services import FileSlice
-from rlmm_daemon.daemon.sources import FileSource
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.benchmarks.sampling import Sampler
 

@@ -47,7 +47,7 @@ SNAPSHOT: Final = "0.snapshot"
 
 
 def resident() -> tuple[int, int]:
-    private, mapped = _resident()
+    private, mapped = _resident("self")
     assert private is not None, "the kernel counts resident memory"
     return private, mapped or 0
 

@@ -102,6 +102,35 @@ def test_sigterm_amid_a_copy_finishes_it_or_rolls_it_back(tmp_path, forks, deadl
         assert it.daemon.stop() == 0
 
 
+def children(pid: int) -> list[int]:
+    """Those of all its threads: the kernel counts them by thread."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(each) for task in tasks for each in (task / "children").read_text().split()]
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_copies_are_made_by_a_process_of_their_own_which_ends_with_the_daemon(it, end):
+    it.announce()
+    segment = big_copy(it)
+    assert it.daemon.process is not None
+    assert it.json("status")["memory"]["copying_process_private_bytes"] == 0
+    assert children(it.daemon.process.pid) == []
+    with it.daemon.client() as client:
+        client.copy_segment(segment.metadata, segment.files)
+    assert it.json("status")["memory"]["copying_process_private_bytes"] > 1_000_000
+    assert "in the process for copies" in it.daemon.rlmm("status").stdout
+    (pid,) = children(it.daemon.process.pid)
+    name = Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert b"rlmm_daemon.adapters.passes" in name
+    getattr(it.daemon, end)()
+    eventually(lambda: _is_dead(pid))
+
+
+def _is_dead(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_sighup_changes_the_log_level_of_a_running_daemon(tmp_path, forks):
     config = tmp_path / "rlmm.toml"
     plain = CONFIG.read_text()

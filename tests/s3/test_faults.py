@@ -16,7 +16,6 @@ from crc32c import crc32c
 from deploy.dev.fault_proxy import Fault, Kind
 from rlmm_daemon.adapters.storage.s3 import Rates, leftovers, through_obstore
 from rlmm_daemon.codec.marker import Presence, encode, presence_key
-from rlmm_daemon.daemon.sources import FileSource
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     ConfigError,
@@ -25,6 +24,7 @@ from rlmm_daemon.domain.errors import (
     StorageFull,
     StorageUnavailable,
 )
+from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import Conflict, ObjectKind, Progress, Version
 from tests.contract.storage import SEGMENT, Buffer, body, keys, read, segment, uploads
 from tests.support.s3_world import (

@@ -14,6 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.passes.in_threads import InThreads, kafka_segment_check
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, records
@@ -24,8 +25,6 @@ from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.copy_job import CopyOptions
-from rlmm_daemon.daemon.sources import FileSource
-from rlmm_daemon.daemon.upload import kafka_segment_check
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     Draining,
@@ -45,6 +44,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.ports import threads
+from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import Progress
 from tests.support.nice import nice
 from tests.unit.daemon.segments import (
@@ -114,7 +114,7 @@ class World:
             log_dirs=log_dirs or [str(self.home.parent)],
             broker_id=BrokerId(1),
             now_ms=lambda: 7,
-            new_check=new_check,
+            passes=InThreads(new_check),
             **more,
         )
 
@@ -749,6 +749,7 @@ async def test_without_storage_every_method_says_so(world):
         log_dirs=[],
         broker_id=BrokerId(1),
         now_ms=lambda: 7,
+        passes=InThreads(),
     )
     for call in (
         copier.copy_segment(RECORD, world.files),

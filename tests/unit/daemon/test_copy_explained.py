@@ -16,6 +16,7 @@ from typing import Any
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
+from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.facts import CopyPhase
@@ -27,7 +28,6 @@ from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.copy_job import CopyOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.operator import Operator
-from rlmm_daemon.daemon.upload import kafka_segment_check
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicId
 from tests.unit.daemon.segments import IDENTITY, PARTITION, files_in, metadata
@@ -88,7 +88,7 @@ class World:
             log_dirs=[str(home / "logs")],
             broker_id=BrokerId(1),
             now_ms=SystemClock().now_ms,
-            new_check=lambda _: _SlowCheck(self.reading),
+            passes=InThreads(lambda _: _SlowCheck(self.reading)),
         )
         self.operator = Operator(self.manager, copier=self.copier)
 
@@ -248,7 +248,7 @@ async def test_one_that_fails_is_rolled_back_and_told_until_the_next_one_succeed
 async def test_one_whose_bytes_are_wrong_names_offset_and_place(tmp_path):
     async with running(tmp_path) as world:
         assert world.copier._tools is not None
-        world.copier._tools = replace(world.copier._tools, new_check=kafka_segment_check)
+        world.copier._tools = replace(world.copier._tools, passes=InThreads())
         copy = world.copy()  # 600,000 times the letter A
         assert await copy is not None
         (notice,) = (await world.operator.explain(str(PARTITION)))["also"]

@@ -8,6 +8,7 @@ from crc32c import crc32c
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import records
@@ -71,7 +72,7 @@ class World:
             log_dirs=[str(home.parent)],
             broker_id=BrokerId(1),
             now_ms=lambda: 7,
-            new_check=None,
+            passes=InThreads(new_check=None),
         )
 
     async def stored(self, home, **changes):

@@ -66,12 +66,25 @@ def test_each_count_is_of_what_is_there():
 
 def test_what_is_swapped_out_is_still_our_own(tmp_path, monkeypatch):
     world, _ = sealed()
-    status = tmp_path / "status"
+    status = tmp_path / "self" / "status"
+    status.parent.mkdir()
     status.write_text("VmRSS:\t 99 kB\nRssAnon:\t 20 kB\nRssFile:\t 30 kB\nVmSwap:\t 5 kB\n")
-    monkeypatch.setattr(memory, "_STATUS", status)
+    monkeypatch.setattr(memory, "_PROC", tmp_path)
     found = memory.memory([world.fold])
     assert (found["private_bytes"], found["mapped_bytes"]) == (25 * 1024, 30 * 1024)
     assert found["bytes_per_segment"] == round(55 * 1024 / 11)
-    monkeypatch.setattr(memory, "_STATUS", tmp_path / "absent")
+    monkeypatch.setattr(memory, "_PROC", tmp_path / "absent")
     found = memory.memory([world.fold])
     assert (found["private_bytes"], found["bytes_per_segment"]) == (None, None)
+
+
+def test_what_the_process_for_copies_takes_stands_beside_ours(tmp_path, monkeypatch):
+    world, _ = sealed()
+    for name, kilobytes in (("self", 20), ("17", 9)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "status").write_text(f"RssAnon:\t {kilobytes} kB\n")
+    monkeypatch.setattr(memory, "_PROC", tmp_path)
+    for pid, expected in ((17, 9 * 1024), (None, 0), (18, None)):
+        found = memory.memory([world.fold], pid)
+        assert found["copying_process_private_bytes"] == expected
+        assert found["private_bytes"] == 20 * 1024

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 from crc32c import crc32c
 
+from rlmm_daemon.adapters.passes.in_threads import BLOCK_BYTES
 from rlmm_daemon.adapters.storage.local import LocalStorage
-from rlmm_daemon.adapters.storage.local.copying import BLOCK_BYTES
-from rlmm_daemon.daemon.sources import FileSource
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     InvalidArgument,
     StorageFull,
     StorageUnavailable,
 )
+from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from rlmm_daemon.ports.threads import COPY_NICE
 from tests.contract.storage import Buffer, body, keys, read, segment, uploads

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.adapters.storage.local import LocalStorage
-from rlmm_daemon.daemon.sources import FileSource
 from rlmm_daemon.domain.errors import StorageFull, StorageUnavailable
+from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.contract.storage import keys, read, uploads
 

@@ -39,7 +39,6 @@ from rlmm_daemon.adapters.storage.s3.retries import Gate, RetryBudget
 from rlmm_daemon.cli import storage as storage_command
 from rlmm_daemon.config import load
 from rlmm_daemon.daemon.bucket import FOREIGN_MARKER
-from rlmm_daemon.daemon.sources import FileSource
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     ObjectMissing,
@@ -47,6 +46,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
 )
 from rlmm_daemon.ports import threads
+from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, ProbeResult, Source
 from tests.contract.storage import Buffer
 from tests.simulation.loop import SimLoop, ended

@@ -13,10 +13,12 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapp
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
-from rlmm_daemon.adapters.storage.local.copying import Attempt, Stopped
+from rlmm_daemon.adapters.passes.in_threads import InThreads
+from rlmm_daemon.adapters.storage.local.copying import Attempt
 from rlmm_daemon.adapters.storage.local.root import Root
 from rlmm_daemon.adapters.storage.local.tree import Tree
 from rlmm_daemon.domain.errors import ObjectMissing, RlmmError, StorageUnavailable
+from rlmm_daemon.ports.passes import Passes, Stopped
 from rlmm_daemon.ports.storage import (
     ControlObject,
     ObjectInfo,
@@ -48,13 +50,18 @@ class LocalStorage:
         owner: str,
         threads_max: int = THREADS_MAX,
         reads_only: bool = False,
+        passes: Passes | None = None,
     ) -> None:
-        """`reads_only`: it may run beside the owner's daemon, so `open` changes nothing."""
+        """`reads_only`: it may run beside the owner's daemon, so `open` changes nothing.
+
+        `passes` does what takes long of a copy; by default the copying threads themselves do.
+        """
         self._root = Root(root)
         # What looks like a path would leave the temporary area.
         self._root.file(owner)
         self._tree = Tree(self._root, owner, reads_only=reads_only)
         self._owner = owner
+        self._passes = passes or InThreads()
         self._threads = copying_threads(threads_max, "storage.copy")
         #: Short calls: a queue of long copies must not hold them up.
         self._calls = ThreadPoolExecutor(threads_max, thread_name_prefix="storage.call")
@@ -75,6 +82,7 @@ class LocalStorage:
             directory=f"{self._tree.own_attempts}/{os.urandom(8).hex()}",
             stop=threading.Event(),
             progress=progress,
+            passes=self._passes,
         )
         work = functools.partial(self._attempt, attempt, objects)
         future = asyncio.get_running_loop().run_in_executor(self._threads, work)

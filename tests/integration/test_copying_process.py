@@ -1,0 +1,234 @@
+"""The process for copies as a process: how it begins, is lost, and ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from rlmm_daemon.adapters.passes import process as passes_process
+from rlmm_daemon.adapters.passes.in_threads import InThreads
+from rlmm_daemon.adapters.passes.process import OneProcess
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.ports.passes import Copied, Stopped
+from rlmm_daemon.ports.sources import FileSource
+from rlmm_daemon.ports.threads import COPY_NICE
+
+BYTES = 4 * 1024 * 1024
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture
+def passes():
+    passes = OneProcess(instead=InThreads())
+    yield passes
+    passes.close()
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "source"
+    path.write_bytes(os.urandom(BYTES))
+    source = FileSource(os.open(path, os.O_RDONLY), str(path))
+    yield source
+    source.close()
+
+
+class Copy:
+    """A copy of a source that goes on for minutes: it is as long as a hole in a file is."""
+
+    def __init__(self, passes: OneProcess, tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+        path = tmp_path / "endless"
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+        self.source = FileSource(os.open(path, os.O_RDONLY), str(path))
+        self.stop = threading.Event()
+        self.begun = threading.Event()
+        self.outcome: Future[int] = pool.submit(self._run, passes)
+
+    def _run(self, passes: OneProcess) -> int:
+        self.begun.set()
+        return passes.check(self.source, None, stop=self.stop)
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+@pytest.fixture
+def endless(passes, tmp_path, pool):
+    copy = Copy(passes, tmp_path, pool)
+    until(lambda: passes.pid is not None)
+    yield copy
+    copy.stop.set()
+    copy.source.close()
+
+
+def until(condition) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
+
+
+def summed(passes: OneProcess, source: FileSource) -> int:
+    return passes.check(source, None, stop=threading.Event())
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def running(passes: OneProcess) -> int | None:
+    return passes.pid
+
+
+def ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_it_is_started_for_a_large_file_and_not_before(passes, source, tmp_path):
+    small = tmp_path / "small"
+    small.write_bytes(b"few")
+    few = FileSource(os.open(small, os.O_RDONLY), str(small))
+    assert summed(passes, few) == crc32c(b"few")
+    assert running(passes) is None
+    assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
+    first = passes.pid
+    assert first is not None
+    summed(passes, source)
+    assert passes.pid == first
+    few.close()
+
+
+def test_it_comes_behind_everybody_and_knows_nothing(passes, source, monkeypatch):
+    monkeypatch.setenv("RLMM_TEST_SECRET", "in nobody's environment")
+    summed(passes, source)
+    assert os.getpriority(os.PRIO_PROCESS, passes.pid) == os.getpriority(0, 0) + COPY_NICE
+    entries = Path(f"/proc/{passes.pid}/environ").read_bytes().split(b"\0")
+    assert {entry.partition(b"=")[0] for entry in entries} <= {b"PYTHONPATH", b"LC_CTYPE", b""}
+    assert b"secret" not in Path(f"/proc/{passes.pid}/cmdline").read_bytes().lower()
+
+
+def test_one_that_was_killed_ends_its_copies_and_the_next_has_another(passes, source, endless):
+    lost = passes.pid
+    os.kill(lost, signal.SIGKILL)
+    with pytest.raises(StorageUnavailable, match="ended by SIGKILL") as caught:
+        endless.outcome.result(PATIENCE_SECONDS)
+    assert caught.value.retriable
+    assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
+    assert passes.pid not in {lost, None}
+
+
+def test_one_that_was_killed_while_idle_costs_one_copy_at_most(passes, source):
+    summed(passes, source)
+    os.kill(passes.pid, signal.SIGKILL)
+    until(lambda pid=passes.pid: ended(pid))
+    with pytest.raises(StorageUnavailable, match="begun anew"):
+        summed(passes, source)
+    assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
+
+
+def test_signals_to_all_are_the_daemons_to_answer(passes, source, endless):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(passes.pid, number)
+    first = passes.pid
+    assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
+    assert passes.pid == first
+    assert not endless.outcome.done()
+
+
+def test_a_stop_is_heard_even_while_the_process_hangs(passes, endless):
+    os.kill(passes.pid, signal.SIGSTOP)
+    endless.stop.set()
+    with pytest.raises(Stopped):
+        endless.outcome.result(PATIENCE_SECONDS)
+    os.kill(passes.pid, signal.SIGCONT)
+
+
+def test_a_pass_whose_caller_left_ends_and_leaves_no_file_open(passes, source, endless):
+    files, before = Path(f"/proc/{passes.pid}/fd"), open_files()
+    endless.stop.set()
+    with pytest.raises(Stopped):
+        endless.outcome.result(PATIENCE_SECONDS)
+    until(lambda: not any("endless" in str(each.readlink()) for each in files.iterdir()))
+    for _ in range(20):
+        summed(passes, source)
+    until(lambda: len(list(files.iterdir())) <= 6)
+    assert open_files() <= before
+
+
+def test_closing_ends_it_and_what_it_has_in_hand(passes, source, endless):
+    pid = passes.pid
+    passes.close()
+    with pytest.raises(StorageUnavailable, match="the daemon ends"):
+        endless.outcome.result(PATIENCE_SECONDS)
+    assert ended(pid)
+    with pytest.raises(StorageUnavailable, match="the daemon ends"):
+        summed(passes, source)
+
+
+def test_it_ends_with_a_daemon_that_was_killed(tmp_path):
+    body = f"""
+import os, threading, sys
+from rlmm_daemon.adapters.passes.in_threads import InThreads
+from rlmm_daemon.adapters.passes.process import OneProcess
+from rlmm_daemon.ports.sources import FileSource
+with open({str(tmp_path / "endless")!r}, "wb") as file:
+    file.truncate(1 << 40)
+passes = OneProcess(InThreads())
+source = FileSource(os.open(file.name, os.O_RDONLY), "endless")
+stop = dict(stop=threading.Event())
+thread = threading.Thread(target=passes.check, args=(source, None), kwargs=stop)
+thread.start()
+while passes.pid is None:
+    pass
+print(passes.pid, file=sys.stderr, flush=True)
+thread.join()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", body], stderr=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stderr is not None
+        pid = int(daemon.stderr.readline())
+        assert not ended(pid)
+        daemon.kill()
+    until(lambda: ended(pid))
+
+
+@pytest.mark.parametrize("how", ["absent", "dies", "silent"])
+def test_where_none_can_be_started_threads_copy(source, tmp_path, monkeypatch, how):
+    """And not every copy tries: a start may take seconds until it fails."""
+    starts = tmp_path / "starts"
+    script = tmp_path / "python"
+    ends = {"dies": "exit 3", "silent": "exec sleep 60"}
+    script.write_text(f"#!/bin/sh\necho >> {starts}\n{ends.get(how, '')}\n")
+    if how != "absent":
+        script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setattr(passes_process, "START_SECONDS", 0.5)
+    passes = OneProcess(instead=InThreads())
+    for _ in range(3):
+        assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
+    target = os.open(tmp_path / "target", os.O_RDWR | os.O_CREAT)
+    copied = passes.copy(source, target, reads=False, stop=threading.Event(), moved=lambda _: None)
+    assert copied == Copied(written=crc32c(Path(source.name).read_bytes()), read=None)
+    assert running(passes) is None
+    assert how == "absent" or len(starts.read_text().splitlines()) == 1
+    monkeypatch.undo()
+    passes._not_before = 0.0
+    summed(passes, source)
+    assert passes.pid is not None
+    passes.close()
+    os.close(target)
