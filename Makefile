@@ -133,7 +133,7 @@ demo-kafka: install ## The main job beside a real three-node cluster, leader and
 	$(BIN)/python -m deploy.dev.demo_kafka
 
 bench-kafka: install ## Benchmarks against Kafka's own metadata manager on the same broker
-	$(BIN)/python -m tests.benchmarks.kafka
+	$(BIN)/python -m tests.benchmarks.kafka $(BENCH_ARGS)
 
 # The broker's plugin: needs a JDK (17 or later) and Maven.
 .PHONY: plugin test-plugin test-cluster soak-cluster test-oldest demo-cluster bench-cluster

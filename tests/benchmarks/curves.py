@@ -1,7 +1,7 @@
 """Curves over the number of segments, as an SVG: one small chart for each measure."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 WIDTH, HEIGHT, EDGE, ACROSS = 320, 200, 40, 3
@@ -38,11 +38,13 @@ def lines(points: Points, measure: str) -> dict[str, Line]:
 
 
 def draw(points: Points) -> str:
-    charts = [
-        _chart(index, title, lines(points, measure))
-        for index, (measure, title) in enumerate(CHARTS)
-    ]
-    down = -(-len(CHARTS) // ACROSS)
+    return sheet([(title, lines(points, measure)) for measure, title in CHARTS])
+
+
+def sheet(titled: Sequence[tuple[str, Mapping[str, Line]]]) -> str:
+    """Return charts, each with its title, as one SVG."""
+    charts = [_chart(index, title, drawn) for index, (title, drawn) in enumerate(titled)]
+    down = -(-len(charts) // ACROSS)
     size = f'width="{ACROSS * WIDTH}" height="{down * HEIGHT}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="9">'

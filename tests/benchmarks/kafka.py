@@ -15,9 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,11 @@ from rlmm_daemon.domain.ids import (
 )
 from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.wiring import adapters
+from tests.benchmarks.curves import Line, sheet
 from tests.benchmarks.rows import Row, table
+from tests.benchmarks.run import RESULTS, keep
 from tests.kafka.probe import java_of_ours
+from tests.support.daemon_process import REPOSITORY
 
 METADATA_PARTITIONS = 50
 #: As in Bench.java: announced at first, and with those that are announced later, one by one.
@@ -253,14 +256,18 @@ def compared(ours: dict[str, float], theirs: dict[str, Any], events: int) -> lis
     ]
 
 
-def main() -> int:
-    """Return the exit code."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--events", type=int, default=1_000_000)
-    options.add_argument("--writes", type=int, default=200)
-    chosen = options.parse_args()
-    scale = Scale(events=chosen.events, writes=chosen.writes)
-    console = Console(width=None if sys.stdout.isatty() else 140)
+def curves(rows: Mapping[int, Sequence[Row]]) -> str:
+    """Return a chart for each row over the number of events, both managers in it."""
+    charts: list[tuple[str, Mapping[str, Line]]] = []
+    for at, row in enumerate(next(iter(rows.values()))):
+        ours = [(float(events), found[at].value or 0.0) for events, found in rows.items()]
+        theirs = [(float(events), found[at].peer_value or 0.0) for events, found in rows.items()]
+        charts.append((f"{row.what}, {row.unit}", {"rlmm": ours, row.peer: theirs}))
+    return sheet(charts)
+
+
+def one(scale: Scale, console: Console) -> tuple[int, list[Row]]:
+    """Return how many events a topic has, and what both managers made of it."""
     directory = Path(tempfile.mkdtemp(prefix="rlmm-bench-kafka-"))
     cluster = Cluster(directory=directory / "kafka", count=1, heap="768m", java_options=FAST)
     try:
@@ -270,12 +277,35 @@ def main() -> int:
         theirs = json.loads(peer("run", cluster.bootstrap(), str(scale.writes)))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             ours = runner.run(measure(cluster, directory / "state", scale))
-        rows = compared(ours, theirs, events)
+        return events, compared(ours, theirs, events)
     finally:
         cluster.stop()
         shutil.rmtree(directory, ignore_errors=True)
-    console.print(table(rows))
-    return 0 if all(row.met is not False for row in rows) else 1
+
+
+def main() -> int:
+    """Return the exit code."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument(
+        "--events", type=int, nargs="+", default=[1_000_000], help="several draw curves"
+    )
+    options.add_argument("--writes", type=int, default=200)
+    chosen = options.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    found: dict[int, list[Row]] = {}
+    for wanted in chosen.events:
+        events, rows = one(Scale(events=wanted, writes=chosen.writes), console)
+        found[events] = rows
+        console.print(table(rows))
+    named = [
+        replace(row, what=f"{row.what}, {events:,} events")
+        for events, rows in found.items()
+        for row in rows
+    ]
+    kept = keep(named, RESULTS)
+    kept.with_suffix(".svg").write_text(curves(found))
+    console.print(f"kept in {kept.relative_to(REPOSITORY)}, and as curves in .svg beside it")
+    return 0 if all(row.met is not False for row in named) else 1
 
 
 if __name__ == "__main__":
