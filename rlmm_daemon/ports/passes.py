@@ -7,10 +7,13 @@ checksums out. Every adapter passes one contract test class.
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from rlmm_daemon.domain.ids import Offset
 from rlmm_daemon.ports.storage import Source
+
+#: The `reason` of a StorageUnavailable that is the daemon's own: whoever made the pass is gone.
+LOST_REASON: Final = "copying_process_ended"
 
 
 class Stopped(Exception):
@@ -36,7 +39,10 @@ class Copied:
 
 
 class Passes(Protocol):
-    """Blocks, in a thread of the caller's. `stop` ends a pass between two blocks, as Stopped."""
+    """Blocks, in a thread of the caller's. `stop` ends a pass soon, as Stopped.
+
+    A block may still be copied into the target then, which is nobody's any more.
+    """
 
     def copy(
         self,
@@ -56,7 +62,7 @@ class Passes(Protocol):
             Stopped: `stop` was set.
             ChecksumMismatch: the source became shorter.
             StorageUnavailable: the source's disk fails, or the pass was lost; it may be repeated.
-            OSError: the target's disk fails.
+            OSError: the target's disk fails, or no more files can be open.
         """
         ...
 

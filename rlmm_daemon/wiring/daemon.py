@@ -136,7 +136,7 @@ class Daemon:
                 await log.close()
                 if self._storage is not None:
                     await self._storage.backend.close()
-                self._passes.close()
+                await asyncio.to_thread(self._passes.close)
 
     def _manager(self, log: EventLog) -> Manager:
         return Manager(

@@ -186,15 +186,15 @@ def phase(process: DaemonProcess, name: str, segments: int, seconds: float) -> l
     at_once = [busy for each, busy in PHASES.items() if each != BESIDE]
     loads = at_once if name == ALL else [PHASES[name]]
     workers = []
-    for busy in filter(None, loads):
-        # One after the other: what one prepares must not be measured, nor what it holds up.
-        begun = spawning.Event()
-        arguments = (busy, path, process.log_dir, stop, begun)
-        workers.append(spawning.Process(target=_loaded, args=arguments))
-        workers[-1].start()
-        if not begun.wait(BEGUN_SECONDS):
-            raise RuntimeError(f"while {name}: what keeps the daemon busy did not begin")
     try:
+        for busy in filter(None, loads):
+            # One after the other: what one prepares must not be measured, nor what it holds up.
+            begun = spawning.Event()
+            arguments = (busy, path, process.log_dir, stop, begun)
+            workers.append(spawning.Process(target=_loaded, args=arguments))
+            workers[-1].start()
+            if not begun.wait(BEGUN_SECONDS):
+                raise RuntimeError(f"while {name}: what keeps the daemon busy did not begin")
         taken = ask(path, segments, seconds)
     finally:
         stop.set()
@@ -212,23 +212,21 @@ def rows_of(name: str, taken: list[float], idle: list[float], stolen: float) -> 
         return values[min(len(values) - 1, int(share * len(values)))]
 
     p99, idle_p99 = at(0.99, taken), at(0.99, idle)
-    compared = name == "copying"
-    note = f"p50 {at(0.5, taken):.3f}, p99.9 {at(0.999, taken):.2f}, max {taken[-1]:.1f} ms"
-    return [
-        Row(
-            group="latency",
-            what=f"look-up p99 while {name}" if name != "idle" else "look-up p99, idle",
-            value=p99,
-            unit="ms",
-            peer="idle",
-            peer_value=idle_p99,
-            ratio=p99 / idle_p99,
-            at_most=2.0 if compared else None,
-            limit=None if compared or name == BESIDE else 2.0,
-            note=note,
-            stolen=stolen,
-        )
-    ]
+    row = Row(
+        group="latency",
+        what=f"look-up p99 while {name}" if name != "idle" else "look-up p99, idle",
+        value=p99,
+        unit="ms",
+        peer="idle",
+        peer_value=idle_p99,
+        ratio=p99 / idle_p99,
+        limit=None if name == BESIDE else 2.0,
+        note=f"p50 {at(0.5, taken):.3f}, p99.9 {at(0.999, taken):.2f}, max {taken[-1]:.1f} ms",
+        stolen=stolen,
+    )
+    if name != "copying":
+        return [row]
+    return [row, replace(row, what="the same beside idle", limit=None, at_most=2.0, note="")]
 
 
 def measure(

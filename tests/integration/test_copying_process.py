@@ -1,7 +1,10 @@
 """The process for copies as a process: how it begins, is lost, and ends."""
 
+import errno
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,12 +15,15 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from rlmm_daemon.adapters.passes import __main__ as child
 from rlmm_daemon.adapters.passes import process as passes_process
+from rlmm_daemon.adapters.passes import wire
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.passes.process import OneProcess
 from rlmm_daemon.domain.errors import StorageUnavailable
-from rlmm_daemon.ports.passes import Copied, Stopped
+from rlmm_daemon.ports.passes import LOST_REASON, Copied, Stopped
 from rlmm_daemon.ports.sources import FileSource
+from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
 from rlmm_daemon.ports.threads import COPY_NICE
 
 BYTES = 4 * 1024 * 1024
@@ -122,22 +128,103 @@ def test_it_comes_behind_everybody_and_knows_nothing(passes, source, monkeypatch
 
 
 def test_one_that_was_killed_ends_its_copies_and_the_next_has_another(passes, source, endless):
+    summed(passes, source)
     lost = passes.pid
     os.kill(lost, signal.SIGKILL)
-    with pytest.raises(StorageUnavailable, match="ended by SIGKILL") as caught:
+    with pytest.raises(StorageUnavailable, match="begun anew") as caught:
         endless.outcome.result(PATIENCE_SECONDS)
     assert caught.value.retriable
+    assert caught.value.fields == {"reason": LOST_REASON}
     assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
     assert passes.pid not in {lost, None}
 
 
-def test_one_that_was_killed_while_idle_costs_one_copy_at_most(passes, source):
+def test_one_that_was_killed_while_idle_costs_no_copy(passes, source, pool):
     summed(passes, source)
+    first = passes.pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: passes._child.process.poll() is not None)  # all its threads are gone, too
+    found = set(pool.map(lambda _: summed(passes, source), range(8)))
+    assert found == {crc32c(Path(source.name).read_bytes())}
+    assert passes.pid not in {first, None}
+
+
+def test_one_that_ends_before_it_did_anything_is_not_begun_again_at_once(passes, source, endless):
     os.kill(passes.pid, signal.SIGKILL)
-    until(lambda pid=passes.pid: ended(pid))
+    with pytest.raises(StorageUnavailable, match="begun anew"):
+        endless.outcome.result(PATIENCE_SECONDS)
+    assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
+    assert passes.pid is None
+
+
+def test_one_that_takes_nothing_is_replaced(passes, source, monkeypatch):
+    summed(passes, source)
+    first = passes.pid
+    os.kill(first, signal.SIGSTOP)
+    monkeypatch.setattr(passes_process, "START_SECONDS", 0.5)
     with pytest.raises(StorageUnavailable, match="begun anew"):
         summed(passes, source)
+    monkeypatch.undo()
     assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
+    assert passes.pid not in {first, None}
+
+
+def test_where_no_more_files_can_be_open_the_process_is_left_alone(passes, source, monkeypatch):
+    summed(passes, source)
+    first = passes.pid
+
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socketpair", full)
+    with pytest.raises(StorageUnavailable, match="Too many open files"):
+        summed(passes, source)
+    monkeypatch.undo()
+    assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
+    assert passes.pid == first
+
+
+def test_one_of_another_version_is_not_worked_with(source, monkeypatch):
+    monkeypatch.setattr(wire, "READY", b"ready 0.0.9")
+    passes = OneProcess(instead=InThreads())
+    assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
+    assert passes.pid is None
+    passes.close()
+
+
+@pytest.mark.parametrize("want", ["a turn", "a file"])
+def test_a_pass_that_there_is_no_room_for_is_refused(source, monkeypatch, want):
+    """As if many hung on a disk, or the kernel had left out a file that can't be opened."""
+    if want == "a turn":
+        monkeypatch.setattr(child, "_free", threading.BoundedSemaphore(1))
+        child._free.acquire()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    job = {"do": "check" if want == "a turn" else "copy", "claims": None, "size": BYTES}
+    handed = os.dup(source.fileno())
+    child._take(json.dumps(job).encode(), [theirs.detach(), handed])
+    assert json.loads(ours.recv(65_536)) == {"moved": 0}
+    code, message, _ = json.loads(ours.recv(65_536))["error"]
+    assert code == StorageUnavailable.code
+    assert "full" in message
+    assert ours.recv(1) == b""
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handed)
+    ours.close()
+
+
+def test_a_source_that_cant_even_be_looked_at_is_its_disks_fault(source, monkeypatch):
+    def stale(*_: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(FileSource, "__init__", stale)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    job = {"do": "check", "claims": None, "size": BYTES}
+    child._take(json.dumps(job).encode(), [theirs.detach(), os.dup(source.fileno())])
+    assert json.loads(ours.recv(65_536)) == {"moved": 0}
+    code, _, fields = json.loads(ours.recv(65_536))["error"]
+    assert (code, fields["reason"]) == (StorageUnavailable.code, SOURCE_UNREADABLE)
+    assert fields["retry"] is False
+    ours.close()
 
 
 def test_signals_to_all_are_the_daemons_to_answer(passes, source, endless):
@@ -185,6 +272,7 @@ import os, threading, sys
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.passes.process import OneProcess
 from rlmm_daemon.ports.sources import FileSource
+from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
 with open({str(tmp_path / "endless")!r}, "wb") as file:
     file.truncate(1 << 40)
 passes = OneProcess(InThreads())

@@ -1,9 +1,11 @@
 """The process as systemd, the broker and a monitoring system see it."""
 
+import os
 import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,11 @@ from rlmm_daemon.domain.errors import (
     NotReady,
     RlmmError,
     SegmentNotFound,
+    StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.ports.passes import LOST_REASON
 from tests.support import kafka_segments
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
@@ -124,6 +128,35 @@ def test_copies_are_made_by_a_process_of_their_own_which_ends_with_the_daemon(it
     assert b"rlmm_daemon.adapters.passes" in name
     getattr(it.daemon, end)()
     eventually(lambda: _is_dead(pid))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_copy_whose_process_is_killed_leaves_nothing_and_can_be_repeated(it, whole):
+    it.announce()
+    segment = big_copy(it)
+    with it.daemon.client() as client, ThreadPoolExecutor(1) as pool:
+        client.copy_segment(segment.metadata, segment.files)
+        client.delete_segment(segment.metadata.partition, segment.metadata.segment_id)
+        assert it.daemon.process is not None
+        (pid,) = children(it.daemon.process.pid)
+        again = replace(segment.metadata, segment_id=SegmentId(b"copied once more"))
+        if not whole:
+            client.add_remote_log_segment_metadata(again)
+        copy = client.copy_segment if whole else client.copy_log_segment_data
+        os.kill(pid, signal.SIGSTOP)  # so that it has the copy in hand
+        copying = pool.submit(copy, again, segment.files)
+        eventually(lambda: [job for job in copies(it) if job["phase"] == "upload"])
+        os.kill(pid, signal.SIGKILL)
+        error = copying.exception(20)
+        assert isinstance(error, StorageUnavailable), error
+        assert error.fields["reason"] == LOST_REASON
+        assert error.fields["write_begun"]
+        assert error.fields.get("rolled_back", not whole) is True
+        assert not list(it.daemon.remote.rglob("*.log"))
+        assert copy(again, segment.files)
+    assert len(list(it.daemon.remote.rglob("*.log"))) == 1
+    (fresh,) = children(it.daemon.process.pid)
+    assert fresh != pid
 
 
 def _is_dead(pid: int) -> bool:

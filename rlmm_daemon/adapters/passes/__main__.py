@@ -6,6 +6,7 @@ finish.
 """
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -19,13 +20,19 @@ from typing import Any, Final
 
 from rlmm_daemon.adapters.passes import wire
 from rlmm_daemon.adapters.passes.in_threads import InThreads
-from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.ports.passes import Claims, Stopped
 from rlmm_daemon.ports.sources import FileSource
+from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
 
 #: So often at most a pass says how far it is.
 TOLD_SECONDS: Final = 0.05
+#: Passes at once, most of them on disks that hang: the daemon asks for no more than its copies.
+PASSES_MAX: Final = 64
+#: Of an error's message on its way.
+_TEXT_MAX: Final = 4096
 _DESCRIPTORS_MAX: Final = 3
+_free = threading.BoundedSemaphore(PASSES_MAX)
 
 
 class _Caller:
@@ -57,12 +64,27 @@ class _Caller:
         with contextlib.suppress(OSError):
             self._connection.send(json.dumps({"moved": moved, **message}).encode())
 
+    def close(self) -> None:
+        """Let go of the daemon's end, who hears nothing more."""
+        self._connection.close()
+
 
 class _Given(FileSource):
     """The source as the daemon opened it, however long it is by now."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        super().__init__(descriptor, str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        name = "the source"
+        with contextlib.suppress(OSError):
+            name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        try:
+            super().__init__(descriptor, name)
+        except OSError as error:
+            raise StorageUnavailable(
+                f"{name} can't be read: {error.strerror}",
+                reason=SOURCE_UNREADABLE,
+                file=name,
+                retry=False,
+            ) from error
         self._given = size
 
     @property
@@ -71,10 +93,12 @@ class _Given(FileSource):
         return self._given
 
 
-def _serve(message: bytes, descriptors: list[int]) -> None:
-    with socket.socket(fileno=descriptors[0]) as connection:
-        caller = _Caller(connection)
-        caller.tell(_outcome(json.loads(message), descriptors[1:], caller))
+def _serve(job: wire.Job, descriptors: list[int], caller: _Caller) -> None:
+    try:
+        caller.tell(_outcome(job, descriptors, caller))
+    finally:
+        caller.close()
+        _free.release()
 
 
 def _outcome(job: wire.Job, descriptors: list[int], caller: _Caller) -> dict[str, Any]:
@@ -83,15 +107,19 @@ def _outcome(job: wire.Job, descriptors: list[int], caller: _Caller) -> dict[str
     except Stopped:
         return {}
     except RlmmError as error:
-        return {"error": [error.code, error.message, error.fields]}
+        return _told(error)
     except OSError as error:
-        return {"errno": error.errno}
+        return {"errno": error.errno or errno.EIO}
     except Exception as error:  # noqa: BLE001 - the daemon is told, and this process goes on
         traceback.print_exc()
-        return {"bug": f"{type(error).__name__}: {error}"}
+        return {"bug": f"{type(error).__name__}: {error}"[:_TEXT_MAX]}
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _told(error: RlmmError) -> dict[str, Any]:
+    return {"error": [error.code, error.message[:_TEXT_MAX], error.fields]}
 
 
 def _done(job: wire.Job, descriptors: list[int], caller: _Caller) -> dict[str, int | None]:
@@ -107,10 +135,39 @@ def _done(job: wire.Job, descriptors: list[int], caller: _Caller) -> dict[str, i
     return {"found": InThreads().check(source, claims, stop=caller)}
 
 
+def _take(message: bytes, descriptors: list[int]) -> None:
+    """Begin a pass in a thread of its own, or say why not."""
+    if not descriptors:
+        return  # no file could be opened for the daemon's end, which it hears of
+    caller = _Caller(socket.socket(fileno=descriptors.pop(0)))
+    caller.tell({})
+    job: wire.Job = json.loads(message)
+    reason = "as many files are open as may be"
+    if len(descriptors) == wire.FILES[job["do"]]:
+        reason = f"{PASSES_MAX} passes are under way, most of them on disks that hang"
+        if _free.acquire(blocking=False):
+            try:
+                threading.Thread(
+                    target=_serve, args=(job, descriptors, caller), daemon=True
+                ).start()
+            except RuntimeError:
+                _free.release()
+                reason = "no more threads can be started"
+            else:
+                return
+    caller.tell(_told(StorageUnavailable(f"the process for copies is full: {reason}")))
+    caller.close()
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 def main() -> None:
     """Take passes until the daemon is gone."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[2]))
+    with contextlib.suppress(OSError):  # it comes behind already, and may not come forward
+        os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[2]))
+    with contextlib.suppress(OSError):  # rather this process than the daemon, if memory runs out
+        Path("/proc/self/oom_score_adj").write_text("0", encoding="ascii")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     control.send(wire.READY)
@@ -120,7 +177,7 @@ def main() -> None:
         )
         if not message:
             os._exit(0)  # whatever its threads do: nobody is there to hear of it
-        threading.Thread(target=_serve, args=(message, descriptors), daemon=True).start()
+        _take(message, descriptors)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ open files, never names, and knows no secrets: its environment is empty but for 
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import structlog
 
 from rlmm_daemon.adapters.passes import wire
 from rlmm_daemon.domain.errors import StorageUnavailable, from_wire
-from rlmm_daemon.ports.passes import Claims, Copied, Passes, Stopped
+from rlmm_daemon.ports.passes import LOST_REASON, Claims, Copied, Passes, Stopped
 from rlmm_daemon.ports.storage import Source
 from rlmm_daemon.ports.threads import COPY_NICE
 
@@ -28,11 +27,17 @@ from rlmm_daemon.ports.threads import COPY_NICE
 SMALL_BYTES: Final = 1024 * 1024
 #: So often a pass that says nothing, on a disk that hangs, looks whether it is to stop.
 STOP_SECONDS: Final = 0.2
+#: For a process to begin, and for one that runs to take a pass.
 START_SECONDS: Final = 10.0
-#: After a start that failed, threads do the work for so long.
+#: After a start that failed, or a process that ended before it had done anything, threads do the
+#: work for so long.
 AGAIN_SECONDS: Final = 60.0
 END_SECONDS: Final = 2.0
 MODULE: Final = "rlmm_daemon.adapters.passes"
+#: What an interpreter may need to run at all.
+_ENVIRONMENT: Final = ("PYTHONHOME", "LD_LIBRARY_PATH")
+#: What sending to a process that is gone, or that takes nothing, comes to.
+_GONE: Final = (BrokenPipeError, ConnectionResetError, TimeoutError)
 
 _log = structlog.get_logger(__name__)
 
@@ -43,6 +48,8 @@ class _Child:
     def __init__(self) -> None:
         """Start it and wait until it takes passes.
 
+        One of another version, which an upgrade has put in our place, is none.
+
         Raises:
             OSError: it can't be started, or ended before it did.
         """
@@ -50,6 +57,8 @@ class _Child:
         with theirs:
             # The main thread's niceness: who asks is a copying thread, which has ours already.
             nice = os.getpriority(os.PRIO_PROCESS, os.getpid()) + COPY_NICE
+            #: Held to send and to close: nobody sends on what was closed, and is another file now.
+            self._sending = threading.Lock()
             self._control = ours
             self._control.settimeout(START_SECONDS)
             try:
@@ -59,14 +68,18 @@ class _Child:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     cwd="/",
-                    env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    env=_environment(),
                 )
             except BaseException:
                 ours.close()
                 raise
+        #: Whether it ever did what was asked of it.
+        self.useful = False
         try:
             if ours.recv(wire.MESSAGE_BYTES_MAX) != wire.READY:
-                raise ConnectionResetError("it ended before it took any work")
+                raise ConnectionResetError(
+                    "it ended before it took any work, or is of another version"
+                )
         except BaseException:
             self.end()
             raise
@@ -75,13 +88,18 @@ class _Child:
         """Have a pass begun; return the socket on which it is told of.
 
         Raises:
-            OSError: the process is no longer there.
+            BrokenPipeError, ConnectionResetError, TimeoutError: the process is no longer there, or
+                takes nothing; the pass was not begun.
+            OSError: no more files can be open, or a descriptor is not.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
                 message = json.dumps(job).encode()
-                socket.send_fds(self._control, [message], [theirs.fileno(), *descriptors])
+                with self._sending:
+                    if self._control.fileno() < 0:
+                        raise BrokenPipeError("its end was found by another pass")
+                    socket.send_fds(self._control, [message], [theirs.fileno(), *descriptors])
             except BaseException:
                 ours.close()
                 raise
@@ -89,7 +107,8 @@ class _Child:
 
     def end(self) -> str:
         """Make an end of it, if it has not come to one itself; say how it ended."""
-        self._control.close()
+        with self._sending:
+            self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_SECONDS)
         self.process.kill()
@@ -97,7 +116,7 @@ class _Child:
             code = self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             return "while a disk hangs"  # the kernel ends it when the disk answers
-        return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return f"by signal {-code}" if code < 0 else f"with exit code {code}"
 
 
 class OneProcess:
@@ -136,19 +155,24 @@ class OneProcess:
     def check(self, source: Source, claims: Claims | None, *, stop: threading.Event) -> int:
         """Read and check in the process."""
         told = claims and [claims.start_offset, claims.end_offset, claims.size_bytes]
-        answer = self._asked({"do": "check", "claims": told}, source, [], stop, lambda _: None)
+        try:
+            answer = self._asked({"do": "check", "claims": told}, source, [], stop, lambda _: None)
+        except OSError as error:
+            raise StorageUnavailable(f"the source can't be checked: {error.strerror}") from error
         if answer is None:
             return self._instead.check(source, claims, stop=stop)
         found: int = answer["found"]
         return found
 
     def close(self) -> None:
-        """End the process; what it has in hand is lost, and so is told."""
-        with self._lock:
-            self._closed = True
+        """End the process, blocking for a moment; what it has in hand is lost, and so is told."""
+        self._closed = True
+        # One that is just being started sees that its daemon ends.
+        if self._lock.acquire(timeout=END_SECONDS):
             child, self._child = self._child, None
-        if child is not None:
-            child.end()
+            self._lock.release()
+            if child is not None:
+                child.end()
 
     def _asked(
         self,
@@ -159,65 +183,103 @@ class OneProcess:
         moved: Callable[[int], None],
     ) -> dict[str, Any] | None:
         """Return the answer of a pass over a file, or None where it is not the process's."""
-        descriptor = source.fileno()
-        if descriptor is None or source.size <= SMALL_BYTES:
+        if source.fileno() is None or source.size <= SMALL_BYTES:
             return None
-        child = self._running()
-        if child is None:
+        begun = self._begun(job | {"size": source.size}, source, more, stop)
+        if begun is None:
             return None
-        try:
-            connection = child.hand_over(job | {"size": source.size}, [descriptor, *more])
-        except OSError as error:
-            raise self._lost(child) from error
+        child, connection = begun
         with connection:
             connection.settimeout(STOP_SECONDS)
+            taken, until = False, time.monotonic() + START_SECONDS
             while not stop.is_set():
                 try:
                     message = connection.recv(wire.MESSAGE_BYTES_MAX)
                 except TimeoutError:
+                    if not taken and time.monotonic() > until:
+                        raise self._lost(child) from None
                     continue
                 except ConnectionResetError:
                     message = b""
                 if not message:
                     raise self._lost(child)
+                taken = True
                 answer: dict[str, Any] = json.loads(message)
                 moved(answer.get("moved", 0))
                 if "done" in answer:
+                    child.useful = True
                     done: dict[str, Any] = answer["done"]
                     return done
                 _raise_if_failed(answer)
         # The end of the socket tells the process.
         raise Stopped
 
-    def _running(self) -> _Child | None:
-        with self._lock:
+    def _begun(
+        self, job: wire.Job, source: Source, more: Sequence[int], stop: threading.Event
+    ) -> tuple[_Child, socket.socket] | None:
+        """Hand a pass over, to another process if the first has ended; None where none runs."""
+        for last in (False, True):
+            child = self._running(stop)
+            # Only now: while a process was started, whoever asked may have left and closed it.
+            descriptor = source.fileno()
+            if child is None or descriptor is None:
+                return None
+            try:
+                return child, child.hand_over(job, [descriptor, *more])
+            except _GONE as error:
+                lost = self._lost(child)
+                if last:
+                    raise lost from error
+        raise AssertionError("the last try returns or raises")
+
+    def _running(self, stop: threading.Event) -> _Child | None:
+        while not self._lock.acquire(timeout=STOP_SECONDS):
+            if stop.is_set():
+                raise Stopped
+        try:
+            if stop.is_set():
+                raise Stopped
             if self._closed:
                 raise StorageUnavailable("the daemon ends, and nothing is copied any more")
             if self._child is None and time.monotonic() >= self._not_before:
-                try:
-                    self._child = _Child()
-                except OSError as error:
-                    self._not_before = time.monotonic() + AGAIN_SECONDS
-                    _log.warning(
-                        "no process for copies; threads copy, and look-ups wait for them",
-                        error=str(error) or type(error).__name__,
-                        again_in_seconds=AGAIN_SECONDS,
-                    )
-                else:
-                    _log.info("process for copies started", pid=self._child.process.pid)
+                self._child = self._started()
             return self._child
+        finally:
+            self._lock.release()
+
+    def _started(self) -> _Child | None:
+        try:
+            child = _Child()
+        except OSError as error:
+            self._not_before = time.monotonic() + AGAIN_SECONDS
+            _log.warning(
+                "no process for copies; threads copy, and look-ups wait for them",
+                error=str(error) or type(error).__name__,
+                again_in_seconds=AGAIN_SECONDS,
+            )
+            return None
+        _log.info("process for copies started", pid=child.process.pid)
+        return child
 
     def _lost(self, child: _Child) -> StorageUnavailable:
         """Forget a process that ended; return what a pass that it had in hand came to."""
         with self._lock:
-            first, closed = self._child is child, self._closed
+            first = self._child is child
             if first:
                 self._child = None
-        how = child.end() if first else "before"
+                if not child.useful:
+                    self._not_before = time.monotonic() + AGAIN_SECONDS
         if first:
+            how = child.end()
             _log.warning("process for copies ended", pid=child.process.pid, how=how)
-        message = "the daemon ends" if closed else f"the process that copied ended {how}"
-        return StorageUnavailable(f"{message}; the copy can be begun anew")
+        message = "the daemon ends" if self._closed else "the process that copied has ended"
+        return StorageUnavailable(f"{message}; the copy can be begun anew", reason=LOST_REASON)
+
+
+def _environment() -> dict[str, str]:
+    """Return where modules are, and nothing that is secret."""
+    kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _raise_if_failed(answer: dict[str, Any]) -> None:

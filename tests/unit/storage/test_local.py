@@ -226,7 +226,7 @@ class ReadMeanwhile(Buffer):
 
 
 async def test_a_source_that_is_read_meanwhile_is_not_read_again(storage):
-    content = os.urandom(3 * 1024 * 1024)
+    content = os.urandom(3 * BLOCK_BYTES)
     source = ReadMeanwhile(content, crc32c(content))
     await storage.put_segment([(ObjectKind.LOG, "d/a.log", source)], progress=Progress())
     assert source.reads == 3, "once, in blocks"

@@ -73,7 +73,7 @@ class LocalStorage:
     async def put_segment(
         self, objects: Sequence[tuple[ObjectKind, str, Source]], *, progress: Progress
     ) -> Sequence[StoredObject]:
-        """Copy in one worker thread; see `copying`. A cancel waits for the block in hand."""
+        """Copy in one worker thread; see `copying`. A cancel waits for its end, which is soon."""
         assert objects, "a segment has objects"
         for _, key, _ in objects:
             self._root.file(key)

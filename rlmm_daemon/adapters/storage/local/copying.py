@@ -1,6 +1,6 @@
 """One attempt to store a segment: copy to temporary names, verify, sync, then rename into place.
 
-Everything here blocks and runs in one worker thread; `stop` ends it between two blocks.
+Everything here blocks, in one worker thread; `stop` ends it soon, short of the renames.
 """
 
 import concurrent.futures
