@@ -26,7 +26,7 @@ from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
 
 #: So often at most a pass says how far it is.
-TOLD_SECONDS: Final = 0.05
+TOLD_SECONDS: Final = 0.02
 #: Passes at once, most of them on disks that hang: the daemon asks for no more than its copies.
 PASSES_MAX: Final = 64
 #: Of an error's message on its way.
