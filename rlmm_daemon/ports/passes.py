@@ -4,7 +4,6 @@ They are nearly all of a copy's work, and know nothing of keys, names or the log
 checksums out. Every adapter passes one contract test class.
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -14,6 +13,14 @@ from rlmm_daemon.ports.storage import Source
 
 #: The `reason` of a StorageUnavailable that is the daemon's own: whoever made the pass is gone.
 LOST_REASON: Final = "copying_process_ended"
+
+
+class Stop(Protocol):
+    """An order to stop, as `threading.Event` is."""
+
+    def is_set(self) -> bool:
+        """Return whether it was given."""
+        ...
 
 
 class Stopped(Exception):
@@ -50,7 +57,7 @@ class Passes(Protocol):
         target: int,
         *,
         reads: bool,
-        stop: threading.Event,
+        stop: Stop,
         moved: Callable[[int], None],
     ) -> Copied:
         """Copy a source into an empty file that is open to be written and read; sync nothing last.
@@ -66,7 +73,7 @@ class Passes(Protocol):
         """
         ...
 
-    def check(self, source: Source, claims: Claims | None, *, stop: threading.Event) -> int:
+    def check(self, source: Source, claims: Claims | None, *, stop: Stop) -> int:
         """Return the CRC-32C of a `.log`; with claims, every batch must be whole and within them.
 
         Raises:

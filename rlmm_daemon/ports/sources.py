@@ -9,12 +9,17 @@ from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
 
 
 class FileSource:
-    """`ports.storage.Source` over an open file."""
+    """`ports.storage.Source` over an open file.
+
+    Raises:
+        StorageUnavailable: its disk or mount fails.
+    """
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor
         self.name = name
-        self._opened = _version(descriptor)
+        with self._told():
+            self._opened = _version(descriptor)
 
     @property
     def size(self) -> int:

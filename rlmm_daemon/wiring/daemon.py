@@ -60,6 +60,8 @@ logger = structlog.get_logger(__name__)
 #: Of the drain's time, for requests in flight; copies and snapshots have the rest.
 _FINISH_SHARE = 0.2
 _COPIES_SHARE = 0.6
+#: Twice what a copy has at once: as many again may hang on a disk that their callers gave up.
+_PASSES_A_COPY = 4
 #: A request that comes with the start waits so long for the bucket's marker; see `_until_open`.
 _MARKER_SECONDS = 2.0
 #: Keys that SIGHUP applies.
@@ -110,7 +112,9 @@ class Daemon:
             watchdog_lag_seconds_max=config.daemon.watchdog_lag_ms_max / 1000,
             guard=self._guard,
         )
-        self._passes = OneProcess(instead=InThreads())
+        self._passes = OneProcess(
+            instead=InThreads(), passes_max=_PASSES_A_COPY * config.copy.parallelism
+        )
         self._storage = adapters.storage_of(config, self._rng, passes=self._passes)
 
     async def serve(self) -> None:

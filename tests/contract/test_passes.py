@@ -28,7 +28,7 @@ class TestInThreads(PassesContract):
 
 @pytest.fixture(scope="module")
 def process():
-    passes = OneProcess(instead=Nobody())
+    passes = OneProcess(instead=Nobody(), passes_max=16)
     yield passes
     passes.close()
 

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,10 +20,13 @@ from rlmm_daemon.adapters.passes import wire
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.passes.process import OneProcess
 from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.ports import sources
 from rlmm_daemon.ports.passes import LOST_REASON, Copied, Stopped
 from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
 from rlmm_daemon.ports.threads import COPY_NICE
+from tests.support.processes import ended
+from tests.support.stocked_daemon import eventually
 
 BYTES = 4 * 1024 * 1024
 PATIENCE_SECONDS = 30.0
@@ -32,7 +34,7 @@ PATIENCE_SECONDS = 30.0
 
 @pytest.fixture
 def passes():
-    passes = OneProcess(instead=InThreads())
+    passes = OneProcess(instead=InThreads(), passes_max=8)
     yield passes
     passes.close()
 
@@ -50,16 +52,15 @@ class Copy:
     """A copy of a source that goes on for minutes: it is as long as a hole in a file is."""
 
     def __init__(self, passes: OneProcess, tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+        tmp_path.mkdir(exist_ok=True)
         path = tmp_path / "endless"
         with path.open("wb") as file:
             file.truncate(1 << 40)
         self.source = FileSource(os.open(path, os.O_RDONLY), str(path))
         self.stop = threading.Event()
-        self.begun = threading.Event()
         self.outcome: Future[int] = pool.submit(self._run, passes)
 
     def _run(self, passes: OneProcess) -> int:
-        self.begun.set()
         return passes.check(self.source, None, stop=self.stop)
 
 
@@ -72,17 +73,10 @@ def pool():
 @pytest.fixture
 def endless(passes, tmp_path, pool):
     copy = Copy(passes, tmp_path, pool)
-    until(lambda: passes.pid is not None)
+    eventually(lambda: passes.pid is not None)
     yield copy
     copy.stop.set()
     copy.source.close()
-
-
-def until(condition) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
 
 
 def summed(passes: OneProcess, source: FileSource) -> int:
@@ -95,13 +89,6 @@ def open_files() -> int:
 
 def running(passes: OneProcess) -> int | None:
     return passes.pid
-
-
-def ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_it_is_started_for_a_large_file_and_not_before(passes, source, tmp_path):
@@ -143,7 +130,7 @@ def test_one_that_was_killed_while_idle_costs_no_copy(passes, source, pool):
     summed(passes, source)
     first = passes.pid
     os.kill(first, signal.SIGKILL)
-    until(lambda: passes._child.process.poll() is not None)  # all its threads are gone, too
+    eventually(lambda: passes._child.process.poll() is not None)  # all its threads are gone, too
     found = set(pool.map(lambda _: summed(passes, source), range(8)))
     assert found == {crc32c(Path(source.name).read_bytes())}
     assert passes.pid not in {first, None}
@@ -186,22 +173,22 @@ def test_where_no_more_files_can_be_open_the_process_is_left_alone(passes, sourc
 
 def test_one_of_another_version_is_not_worked_with(source, monkeypatch):
     monkeypatch.setattr(wire, "READY", b"ready 0.0.9")
-    passes = OneProcess(instead=InThreads())
+    passes = OneProcess(instead=InThreads(), passes_max=8)
     assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
     assert passes.pid is None
     passes.close()
 
 
 @pytest.mark.parametrize("want", ["a turn", "a file"])
-def test_a_pass_that_there_is_no_room_for_is_refused(source, monkeypatch, want):
+def test_a_pass_that_there_is_no_room_for_is_refused(source, want):
     """As if many hung on a disk, or the kernel had left out a file that can't be opened."""
+    free = threading.BoundedSemaphore(1)
     if want == "a turn":
-        monkeypatch.setattr(child, "_free", threading.BoundedSemaphore(1))
-        child._free.acquire()
+        free.acquire()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     job = {"do": "check" if want == "a turn" else "copy", "claims": None, "size": BYTES}
     handed = os.dup(source.fileno())
-    child._take(json.dumps(job).encode(), [theirs.detach(), handed])
+    child._take(json.dumps(job).encode(), [theirs.detach(), handed], free)
     assert json.loads(ours.recv(65_536)) == {"moved": 0}
     code, message, _ = json.loads(ours.recv(65_536))["error"]
     assert code == StorageUnavailable.code
@@ -212,14 +199,37 @@ def test_a_pass_that_there_is_no_room_for_is_refused(source, monkeypatch, want):
     ours.close()
 
 
+def test_as_many_passes_as_may_be_go_on_and_one_more_is_refused(source, tmp_path, pool):
+    passes = OneProcess(instead=InThreads(), passes_max=2)
+    under_way = [Copy(passes, tmp_path / str(number), pool) for number in range(2)]
+
+    def refused() -> bool:
+        try:
+            summed(passes, source)
+        except StorageUnavailable as error:
+            return "full" in str(error)
+        return False
+
+    eventually(refused)
+    assert not any(copy.outcome.done() for copy in under_way)
+    for copy in under_way:
+        copy.stop.set()
+    eventually(lambda: not refused())
+    for copy in under_way:
+        assert isinstance(copy.outcome.exception(PATIENCE_SECONDS), Stopped)
+        copy.source.close()
+    passes.close()
+
+
 def test_a_source_that_cant_even_be_looked_at_is_its_disks_fault(source, monkeypatch):
     def stale(*_: object) -> None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr(FileSource, "__init__", stale)
+    monkeypatch.setattr(sources, "_version", stale)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     job = {"do": "check", "claims": None, "size": BYTES}
-    child._take(json.dumps(job).encode(), [theirs.detach(), os.dup(source.fileno())])
+    free = threading.BoundedSemaphore(1)
+    child._take(json.dumps(job).encode(), [theirs.detach(), os.dup(source.fileno())], free)
     assert json.loads(ours.recv(65_536)) == {"moved": 0}
     code, _, fields = json.loads(ours.recv(65_536))["error"]
     assert (code, fields["reason"]) == (StorageUnavailable.code, SOURCE_UNREADABLE)
@@ -249,10 +259,10 @@ def test_a_pass_whose_caller_left_ends_and_leaves_no_file_open(passes, source, e
     endless.stop.set()
     with pytest.raises(Stopped):
         endless.outcome.result(PATIENCE_SECONDS)
-    until(lambda: not any("endless" in str(each.readlink()) for each in files.iterdir()))
+    eventually(lambda: not any("endless" in str(each.readlink()) for each in files.iterdir()))
     for _ in range(20):
         summed(passes, source)
-    until(lambda: len(list(files.iterdir())) <= 6)
+    eventually(lambda: len(list(files.iterdir())) <= 6)
     assert open_files() <= before
 
 
@@ -275,7 +285,7 @@ from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
 with open({str(tmp_path / "endless")!r}, "wb") as file:
     file.truncate(1 << 40)
-passes = OneProcess(InThreads())
+passes = OneProcess(InThreads(), passes_max=8)
 source = FileSource(os.open(file.name, os.O_RDONLY), "endless")
 stop = dict(stop=threading.Event())
 thread = threading.Thread(target=passes.check, args=(source, None), kwargs=stop)
@@ -292,7 +302,7 @@ thread.join()
         pid = int(daemon.stderr.readline())
         assert not ended(pid)
         daemon.kill()
-    until(lambda: ended(pid))
+    eventually(lambda: ended(pid))
 
 
 @pytest.mark.parametrize("how", ["absent", "dies", "silent"])
@@ -306,7 +316,7 @@ def test_where_none_can_be_started_threads_copy(source, tmp_path, monkeypatch, h
         script.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(script))
     monkeypatch.setattr(passes_process, "START_SECONDS", 0.5)
-    passes = OneProcess(instead=InThreads())
+    passes = OneProcess(instead=InThreads(), passes_max=8)
     for _ in range(3):
         assert summed(passes, source) == crc32c(Path(source.name).read_bytes())
     target = os.open(tmp_path / "target", os.O_RDWR | os.O_CREAT)

@@ -26,6 +26,7 @@ from rlmm_daemon.ports.passes import LOST_REASON
 from tests.support import kafka_segments
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
+from tests.support.processes import children, ended
 from tests.support.stocked_daemon import Stocked, eventually, free_address, make
 
 STARTED = SegmentState.COPY_SEGMENT_STARTED
@@ -106,12 +107,6 @@ def test_sigterm_amid_a_copy_finishes_it_or_rolls_it_back(tmp_path, forks, deadl
         assert it.daemon.stop() == 0
 
 
-def children(pid: int) -> list[int]:
-    """Those of all its threads: the kernel counts them by thread."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(each) for task in tasks for each in (task / "children").read_text().split()]
-
-
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_copies_are_made_by_a_process_of_their_own_which_ends_with_the_daemon(it, end):
     it.announce()
@@ -127,7 +122,7 @@ def test_copies_are_made_by_a_process_of_their_own_which_ends_with_the_daemon(it
     name = Path(f"/proc/{pid}/cmdline").read_bytes()
     assert b"rlmm_daemon.adapters.passes" in name
     getattr(it.daemon, end)()
-    eventually(lambda: _is_dead(pid))
+    eventually(lambda: ended(pid))
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -157,11 +152,6 @@ def test_a_copy_whose_process_is_killed_leaves_nothing_and_can_be_repeated(it, w
     assert len(list(it.daemon.remote.rglob("*.log"))) == 1
     (fresh,) = children(it.daemon.process.pid)
     assert fresh != pid
-
-
-def _is_dead(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_sighup_changes_the_log_level_of_a_running_daemon(tmp_path, forks):

@@ -1,4 +1,4 @@
-"""The process for copies: `python -m rlmm_daemon.adapters.passes DESCRIPTOR NICENESS`.
+"""The process for copies: `python -m rlmm_daemon.adapters.passes DESCRIPTOR NICENESS PASSES`.
 
 Only the daemon starts it. It ends with the daemon, however that ends: its control socket is closed
 then. Signals that a terminal or systemd send to all are left to the daemon, which has copies to
@@ -23,16 +23,12 @@ from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.ports.passes import Claims, Stopped
 from rlmm_daemon.ports.sources import FileSource
-from rlmm_daemon.ports.storage import SOURCE_UNREADABLE
 
 #: So often at most a pass says how far it is.
 TOLD_SECONDS: Final = 0.02
-#: Passes at once, most of them on disks that hang: the daemon asks for no more than its copies.
-PASSES_MAX: Final = 64
 #: Of an error's message on its way.
 _TEXT_MAX: Final = 4096
 _DESCRIPTORS_MAX: Final = 3
-_free = threading.BoundedSemaphore(PASSES_MAX)
 
 
 class _Caller:
@@ -76,15 +72,7 @@ class _Given(FileSource):
         name = "the source"
         with contextlib.suppress(OSError):
             name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-        try:
-            super().__init__(descriptor, name)
-        except OSError as error:
-            raise StorageUnavailable(
-                f"{name} can't be read: {error.strerror}",
-                reason=SOURCE_UNREADABLE,
-                file=name,
-                retry=False,
-            ) from error
+        super().__init__(descriptor, name)
         self._given = size
 
     @property
@@ -93,12 +81,14 @@ class _Given(FileSource):
         return self._given
 
 
-def _serve(job: wire.Job, descriptors: list[int], caller: _Caller) -> None:
+def _serve(
+    job: wire.Job, descriptors: list[int], caller: _Caller, free: threading.BoundedSemaphore
+) -> None:
     try:
         caller.tell(_outcome(job, descriptors, caller))
     finally:
         caller.close()
-        _free.release()
+        free.release()
 
 
 def _outcome(job: wire.Job, descriptors: list[int], caller: _Caller) -> dict[str, Any]:
@@ -135,7 +125,7 @@ def _done(job: wire.Job, descriptors: list[int], caller: _Caller) -> dict[str, i
     return {"found": InThreads().check(source, claims, stop=caller)}
 
 
-def _take(message: bytes, descriptors: list[int]) -> None:
+def _take(message: bytes, descriptors: list[int], free: threading.BoundedSemaphore) -> None:
     """Begin a pass in a thread of its own, or say why not."""
     if not descriptors:
         return  # no file could be opened for the daemon's end, which it hears of
@@ -144,14 +134,14 @@ def _take(message: bytes, descriptors: list[int]) -> None:
     job: wire.Job = json.loads(message)
     reason = "as many files are open as may be"
     if len(descriptors) == wire.FILES[job["do"]]:
-        reason = f"{PASSES_MAX} passes are under way, most of them on disks that hang"
-        if _free.acquire(blocking=False):
+        reason = "as many passes are under way as may be, most of them on disks that hang"
+        if free.acquire(blocking=False):
             try:
                 threading.Thread(
-                    target=_serve, args=(job, descriptors, caller), daemon=True
+                    target=_serve, args=(job, descriptors, caller, free), daemon=True
                 ).start()
             except RuntimeError:
-                _free.release()
+                free.release()
                 reason = "no more threads can be started"
             else:
                 return
@@ -170,6 +160,7 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_text("0", encoding="ascii")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    free = threading.BoundedSemaphore(int(sys.argv[3]))
     control.send(wire.READY)
     while True:
         message, descriptors, _, _ = socket.recv_fds(
@@ -177,7 +168,7 @@ def main() -> None:
         )
         if not message:
             os._exit(0)  # whatever its threads do: nobody is there to hear of it
-        _take(message, descriptors)
+        _take(message, descriptors, free)
 
 
 if __name__ == "__main__":

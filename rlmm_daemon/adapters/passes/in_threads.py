@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from rlmm_daemon.codec.segment_check import SegmentChecker
 from rlmm_daemon.domain.errors import ChecksumMismatch
-from rlmm_daemon.ports.passes import Claims, Copied, Stopped
+from rlmm_daemon.ports.passes import Claims, Copied, Stop, Stopped
 from rlmm_daemon.ports.storage import Source
 
 #: One copy_file_range, and one pread for its checksum. The kernel lets go of the processor between
@@ -23,14 +23,6 @@ WRITE_BACK_BYTES: Final = 64 * 1024 * 1024
 _NO_KERNEL_COPY: Final = frozenset(
     {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}
 )
-
-
-class Stop(Protocol):
-    """An order to stop, as `threading.Event` is."""
-
-    def is_set(self) -> bool:
-        """Return whether it was given."""
-        ...
 
 
 class SegmentCheck(Protocol):

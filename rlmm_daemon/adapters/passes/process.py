@@ -19,7 +19,7 @@ import structlog
 
 from rlmm_daemon.adapters.passes import wire
 from rlmm_daemon.domain.errors import StorageUnavailable, from_wire
-from rlmm_daemon.ports.passes import LOST_REASON, Claims, Copied, Passes, Stopped
+from rlmm_daemon.ports.passes import LOST_REASON, Claims, Copied, Passes, Stop, Stopped
 from rlmm_daemon.ports.storage import Source
 from rlmm_daemon.ports.threads import COPY_NICE
 
@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 class _Child:
     """A process that runs, and the socket on which it takes passes."""
 
-    def __init__(self) -> None:
+    def __init__(self, passes_max: int) -> None:
         """Start it and wait until it takes passes.
 
         One of another version, which an upgrade has put in our place, is none.
@@ -59,11 +59,12 @@ class _Child:
             nice = os.getpriority(os.PRIO_PROCESS, os.getpid()) + COPY_NICE
             #: Held to send and to close: nobody sends on what was closed, and is another file now.
             self._sending = threading.Lock()
+            arguments = map(str, (theirs.fileno(), nice, passes_max))
             self._control = ours
             self._control.settimeout(START_SECONDS)
             try:
                 self.process = subprocess.Popen(  # noqa: S603 - our own interpreter
-                    [sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(nice)],
+                    [sys.executable, "-P", "-m", MODULE, *arguments],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -122,9 +123,13 @@ class _Child:
 class OneProcess:
     """`ports.passes.Passes` in a child process, which is started anew when it ended."""
 
-    def __init__(self, instead: Passes) -> None:
-        """`instead` makes the passes over small files, and all while no process can be started."""
-        self._instead = instead
+    def __init__(self, instead: Passes, *, passes_max: int) -> None:
+        """`instead` makes the passes over small files, and all while no process can be started.
+
+        Beyond `passes_max` at once a pass is refused: those on a disk that hangs outlast their
+        callers.
+        """
+        self._instead, self._passes_max = instead, passes_max
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._closed = False
@@ -142,7 +147,7 @@ class OneProcess:
         target: int,
         *,
         reads: bool,
-        stop: threading.Event,
+        stop: Stop,
         moved: Callable[[int], None],
     ) -> Copied:
         """Copy in the process."""
@@ -152,7 +157,7 @@ class OneProcess:
             return self._instead.copy(source, target, reads=reads, stop=stop, moved=moved)
         return Copied(written=answer["written"], read=answer["read"])
 
-    def check(self, source: Source, claims: Claims | None, *, stop: threading.Event) -> int:
+    def check(self, source: Source, claims: Claims | None, *, stop: Stop) -> int:
         """Read and check in the process."""
         told = claims and [claims.start_offset, claims.end_offset, claims.size_bytes]
         try:
@@ -179,7 +184,7 @@ class OneProcess:
         job: wire.Job,
         source: Source,
         more: Sequence[int],
-        stop: threading.Event,
+        stop: Stop,
         moved: Callable[[int], None],
     ) -> dict[str, Any] | None:
         """Return the answer of a pass over a file, or None where it is not the process's."""
@@ -215,7 +220,7 @@ class OneProcess:
         raise Stopped
 
     def _begun(
-        self, job: wire.Job, source: Source, more: Sequence[int], stop: threading.Event
+        self, job: wire.Job, source: Source, more: Sequence[int], stop: Stop
     ) -> tuple[_Child, socket.socket] | None:
         """Hand a pass over, to another process if the first has ended; None where none runs."""
         for last in (False, True):
@@ -232,7 +237,7 @@ class OneProcess:
                     raise lost from error
         raise AssertionError("the last try returns or raises")
 
-    def _running(self, stop: threading.Event) -> _Child | None:
+    def _running(self, stop: Stop) -> _Child | None:
         while not self._lock.acquire(timeout=STOP_SECONDS):
             if stop.is_set():
                 raise Stopped
@@ -249,7 +254,7 @@ class OneProcess:
 
     def _started(self) -> _Child | None:
         try:
-            child = _Child()
+            child = _Child(self._passes_max)
         except OSError as error:
             self._not_before = time.monotonic() + AGAIN_SECONDS
             _log.warning(
