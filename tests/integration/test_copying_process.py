@@ -87,6 +87,14 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
+def open_in(passes: OneProcess, name: str) -> int:
+    """How many files of that name the process has open."""
+    if passes.pid is None:
+        return 0
+    files = Path(f"/proc/{passes.pid}/fd").iterdir()
+    return sum(name in str(each.readlink()) for each in files)
+
+
 def running(passes: OneProcess) -> int | None:
     return passes.pid
 
@@ -202,22 +210,18 @@ def test_a_pass_that_there_is_no_room_for_is_refused(source, want):
 def test_as_many_passes_as_may_be_go_on_and_one_more_is_refused(source, tmp_path, pool):
     passes = OneProcess(instead=InThreads(), passes_max=2)
     under_way = [Copy(passes, tmp_path / str(number), pool) for number in range(2)]
-
-    def refused() -> bool:
-        try:
+    try:
+        eventually(lambda: open_in(passes, "endless") == 2)
+        with pytest.raises(StorageUnavailable, match="full"):
             summed(passes, source)
-        except StorageUnavailable as error:
-            return "full" in str(error)
-        return False
-
-    eventually(refused)
-    assert not any(copy.outcome.done() for copy in under_way)
-    for copy in under_way:
-        copy.stop.set()
-    eventually(lambda: not refused())
+        assert not any(copy.outcome.done() for copy in under_way)
+    finally:
+        for copy in under_way:
+            copy.stop.set()
     for copy in under_way:
         assert isinstance(copy.outcome.exception(PATIENCE_SECONDS), Stopped)
         copy.source.close()
+    eventually(lambda: summed(passes, source) == crc32c(Path(source.name).read_bytes()))
     passes.close()
 
 
@@ -259,7 +263,7 @@ def test_a_pass_whose_caller_left_ends_and_leaves_no_file_open(passes, source, e
     endless.stop.set()
     with pytest.raises(Stopped):
         endless.outcome.result(PATIENCE_SECONDS)
-    eventually(lambda: not any("endless" in str(each.readlink()) for each in files.iterdir()))
+    eventually(lambda: open_in(passes, "endless") == 0)
     for _ in range(20):
         summed(passes, source)
     eventually(lambda: len(list(files.iterdir())) <= 6)
