@@ -1,5 +1,6 @@
 """The process for copies as a process: how it begins, is lost, and ends."""
 
+import contextlib
 import errno
 import json
 import os
@@ -91,8 +92,11 @@ def open_in(passes: OneProcess, name: str) -> int:
     """How many files of that name the process has open."""
     if passes.pid is None:
         return 0
-    files = Path(f"/proc/{passes.pid}/fd").iterdir()
-    return sum(name in str(each.readlink()) for each in files)
+    found = 0
+    for each in Path(f"/proc/{passes.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found += name in str(each.readlink())
+    return found
 
 
 def running(passes: OneProcess) -> int | None:
