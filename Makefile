@@ -3,10 +3,13 @@ SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.installed
 SEEDS ?= 200
+ROUNDS ?= 20
+LOADS ?= 1
+STAGES ?= test
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 bench-s3 lint format types imports sim sim-mutants bench bench-scale bench-latency dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-stages bench-s3 lint format types imports sim sim-mutants bench bench-scale bench-latency dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -66,6 +69,9 @@ $(PEERS)/.installed: tests/benchmarks/s3_peers.txt
 
 demo-s3: install ## The main job on a real S3 server, with faults on the way to it
 	$(BIN)/python -m deploy.dev.demo_s3
+
+soak-stages: install ## Test targets twenty times beside a load: make soak-stages STAGES="test test-s3"
+	deploy/dev/soak_stages.sh $(ROUNDS) $(LOADS) $(STAGES)
 
 sim: install ## The simulation: make sim SEEDS=1000
 	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
