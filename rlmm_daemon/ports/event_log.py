@@ -4,7 +4,7 @@ One contract test class holds every promise below against every adapter.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +47,12 @@ class LogBatch:
 
     Every batch proves that the log answered just now (staleness is judged by it). `next_offset`
     is past control records and gaps: readiness is judged by position, not by delivered data.
+
+    An adapter vouches for an offset without a record if it knows that no event of ours ever stood
+    there: a control batch, later what a log of our own dropped under a checkpoint that it keeps.
+    Every other offset without a record may have held an acknowledged event, and is named in
+    `unvouched`: a hole between batches, a batch with fewer records than its span (Kafka's log
+    cleaner leaves both), the empty batch that a repair writes over lost offsets.
     """
 
     next_offset: int
@@ -56,6 +62,56 @@ class LogBatch:
     records: Sequence[tuple[int, bytes | None]]
     #: The log's start and stable end as this answer saw them.
     range: LogRange
+    #: Offsets without a record that nobody vouches for: ascending, apart, below `next_offset`.
+    #: The first batch of a follower may name some below its position, too: they concern its fold.
+    unvouched: tuple[LogRange, ...] = ()
+
+
+def ranges_without(begin: int, end: int, offsets: Iterable[int]) -> tuple[LogRange, ...]:
+    """Return the ranges of [begin, end) that none of the ascending offsets is in."""
+    found = list[LogRange]()
+    for offset in offsets:
+        if offset > begin:
+            found.append(LogRange(start=begin, end=offset))
+        begin = max(begin, offset + 1)
+    if end > begin:
+        found.append(LogRange(start=begin, end=end))
+    return tuple(found)
+
+
+def ranges_joined(ranges: Iterable[LogRange]) -> tuple[LogRange, ...]:
+    """Return the same offsets in as few ranges as can be, ascending."""
+    joined = list[LogRange]()
+    for each in sorted(ranges, key=lambda one: one.start):
+        if joined and each.start <= joined[-1].end:
+            last = joined.pop()
+            joined.append(LogRange(start=last.start, end=max(last.end, each.end)))
+        elif each.end > each.start:
+            joined.append(each)
+    return tuple(joined)
+
+
+def ranges_within(ranges: Iterable[LogRange], limits: LogRange) -> tuple[LogRange, ...]:
+    """Return the offsets of `ranges` that are in `limits`, too."""
+    cut = (LogRange(start=max(r.start, limits.start), end=min(r.end, limits.end)) for r in ranges)
+    return tuple(each for each in cut if each.end > each.start)
+
+
+def ranges_less(ranges: Iterable[LogRange], without: Iterable[LogRange]) -> tuple[LogRange, ...]:
+    """Return the offsets of `ranges` that are in none of `without`, ascending and joined."""
+    gone = ranges_joined(without)
+    left = list[LogRange]()
+    for each in ranges_joined(ranges):
+        begin = each.start
+        for hole in gone:
+            if hole.end <= begin or hole.start >= each.end:
+                continue
+            if hole.start > begin:
+                left.append(LogRange(start=begin, end=hole.start))
+            begin = hole.end
+        if begin < each.end:
+            left.append(LogRange(start=begin, end=each.end))
+    return tuple(left)
 
 
 #: Hears once what became of a record: its offset, or as which error it was not acknowledged.

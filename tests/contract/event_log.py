@@ -18,9 +18,11 @@ from rlmm_daemon.ports.event_log import (
     EventLog,
     LogBatch,
     LogMissing,
+    LogRange,
     LogTrimmed,
     LogTruncated,
     TopicIdChanged,
+    ranges_joined,
 )
 
 P0, P1 = MetadataPartition(0), MetadataPartition(1)
@@ -54,6 +56,14 @@ class LogHarness(Protocol):
 
     async def put_tombstone(self, partition: MetadataPartition) -> int: ...
 
+    async def lose(self, partition: MetadataPartition, offset: int) -> None:
+        """Let one record of several, each appended alone, be gone while its offset stays."""
+        ...
+
+    async def pass_over(self, partition: MetadataPartition) -> None:
+        """Use up an offset or more for what was never an event, and is known to be none."""
+        ...
+
     async def fail_next_append(self, partition: MetadataPartition) -> None:
         """Let the outcome of the next append be unknown."""
         ...
@@ -69,6 +79,19 @@ async def read(log: EventLog, partition: MetadataPartition, begin: int, end: int
             records.extend(batch.records)
             if batch.next_offset >= end:
                 return records
+    raise AssertionError("a follower never ends by itself")
+
+
+async def unvouched(
+    log: EventLog, partition: MetadataPartition, begin: int, end: int
+) -> tuple[LogRange, ...]:
+    """Return the gaps that a follower is told of until its position reaches `end`."""
+    found: list[LogRange] = []
+    async with asyncio.timeout(WAIT_SECONDS), aclosing(log.follow(partition, begin)) as batches:
+        async for batch in batches:
+            found += batch.unvouched
+            if batch.next_offset >= end:
+                return ranges_joined(found)
     raise AssertionError("a follower never ends by itself")
 
 
@@ -434,6 +457,28 @@ class EventLogContract:
         await harness.log.append(P0, b"value")
         offset = await harness.put_tombstone(P0)
         assert await read(harness.log, P0, 0, offset + 1) == [(0, b"value"), (offset, None)]
+
+    @final
+    async def test_a_lost_record_leaves_a_gap_that_nobody_vouches_for(
+        self, harness: LogHarness
+    ) -> None:
+        self.need(harness, "lose")
+        filled = await self.fill(harness.log, 12)
+        assert await unvouched(harness.log, P0, 0, 12) == ()
+        await harness.lose(P0, 4)
+        assert await read(harness.log, P0, 0, 12) == filled[:4] + filled[5:]
+        for begin in (0, 3, 4):
+            assert await unvouched(harness.log, P0, begin, 12) == (LogRange(start=4, end=5),)
+        assert (await harness.log.end_offsets([P0]))[P0] == LogRange(start=0, end=12)
+
+    @final
+    async def test_what_was_never_an_event_is_vouched_for(self, harness: LogHarness) -> None:
+        self.need(harness, "pass_over")
+        await self.fill(harness.log, 2)
+        await harness.pass_over(P0)
+        after = await harness.log.append(P0, b"after")
+        assert after > 2
+        assert await unvouched(harness.log, P0, 0, after + 1) == ()
 
     @final
     async def test_an_append_of_unknown_outcome_is_never_answered_and_appears_at_most_once(

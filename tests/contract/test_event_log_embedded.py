@@ -10,8 +10,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.ports.event_log import EventLog, LogRange
 from tests.contract.event_log import EventLogContract, spawning
 from tests.unit.event_log.faulty_disk import FaultyDisk
 
@@ -22,7 +23,10 @@ OPTIONS = EmbeddedOptions(
 
 class EmbeddedHarness:
     def __init__(self, directory: Path, tasks: asyncio.TaskGroup, disk: LocalDisk) -> None:
-        self.cannot = {"recreate": "the lock keeps anybody from recreating an open embedded log"}
+        self.cannot = {
+            "recreate": "the lock keeps anybody from recreating an open embedded log",
+            "pass_over": "an embedded log holds events and nothing else",
+        }
         self.directory = directory
         self.tasks = tasks
         self.disk = FaultyDisk(disk)
@@ -88,6 +92,24 @@ class EmbeddedHarness:
         file.write_bytes(file.read_bytes() + batch)
         self.log = await self.second()
         return 1
+
+    async def lose(self, partition: MetadataPartition, offset: int) -> None:
+        await self.log.close()
+        for file in self.files(partition):
+            data, at = bytearray(file.read_bytes()), 0
+            while at < len(data):
+                if int.from_bytes(data[at : at + 8], "big") == offset:
+                    data[at + 70] ^= 1
+                at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+            file.write_bytes(data)
+        log = self._make()
+        await log.open(create=False)
+        report = await repair(log, partition, [])
+        assert report.lost == [LogRange(start=offset, end=offset + 1)]
+        self.log = log
+
+    async def pass_over(self, partition: MetadataPartition) -> None:
+        raise NotImplementedError
 
     async def fail_next_append(self, partition: MetadataPartition) -> None:
         await self.log.append(partition, b"before")  # so that the next sync is a batch's

@@ -43,6 +43,12 @@ class MemoryHarness:
     async def put_tombstone(self, partition: MetadataPartition) -> int:
         return self.store.put(partition, None)
 
+    async def lose(self, partition: MetadataPartition, offset: int) -> None:
+        self.store.lose(partition, offset, offset + 1)
+
+    async def pass_over(self, partition: MetadataPartition) -> None:
+        self.store.skip(partition, 3)
+
     async def fail_next_append(self, partition: MetadataPartition) -> None:
         self.store.fail_next_append(partition, AppendFault.UNKNOWN_LANDED)
 

@@ -71,6 +71,44 @@ class KafkaHarness:
         await asyncio.to_thread(self._cut, leader.node.node_id, partition, end)
         self.log = await self.second()
 
+    async def lose(self, partition: MetadataPartition, offset: int) -> None:
+        """As a log cleaner does that finds no key: the offset stays, its record does not."""
+        assert isinstance(self.log, KafkaLog)
+        leader = self.log.directory.leader(partition)
+        assert leader is not None
+        await self.log.close()
+        await asyncio.to_thread(self._take_out, leader.node.node_id, partition, offset)
+        self.log = await self.second()
+
+    def _take_out(self, node_id: int, partition: MetadataPartition, offset: int) -> None:
+        self.broker.kill(node_id)
+        directory = self.broker.data(node_id) / f"{self.topic}-{partition}"
+        file = directory / f"{0:020}.log"
+        data, kept, at = file.read_bytes(), b"", 0
+        while at < len(data):
+            size = 12 + struct.unpack_from(">i", data, at + 8)[0]
+            if int.from_bytes(data[at : at + 8], "big") != offset:
+                kept += data[at : at + size]
+            at += size
+        file.write_bytes(kept)
+        for leftover in (*directory.glob("*.index"), *directory.glob("*.timeindex")):
+            leftover.unlink()
+        self.broker.start_nodes([node_id])
+
+    async def pass_over(self, partition: MetadataPartition) -> None:
+        """Two markers of transactions, one aborted; Kafka's own consumer reads both records."""
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.broker.bootstrap(), transactional_id=self.topic
+        )
+        await producer.start()
+        try:
+            for end in (producer.commit_transaction, producer.abort_transaction):
+                await producer.begin_transaction()
+                await producer.send_and_wait(self.topic, b"sent", partition=int(partition))
+                await end()
+        finally:
+            await producer.stop()
+
     def _cut(self, node_id: int, partition: MetadataPartition, end: int) -> None:
         self.broker.kill(node_id)
         directory = self.broker.data(node_id) / f"{self.topic}-{partition}"

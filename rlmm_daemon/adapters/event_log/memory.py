@@ -35,6 +35,9 @@ from rlmm_daemon.ports.event_log import (
     Told,
     TopicIdChanged,
     appended,
+    ranges_joined,
+    ranges_less,
+    ranges_within,
 )
 
 RECORDS_MAX_DEFAULT: Final = 10_000_000
@@ -73,6 +76,8 @@ class _Partition:
     faults: deque[AppendFault] = field(default_factory=deque)
     late: list[bytes] = field(default_factory=list)
     cursors: list[_Cursor] = field(default_factory=list)
+    #: Offsets whose records were lost, ascending and apart.
+    lost: tuple[LogRange, ...] = ()
 
     @property
     def range(self) -> LogRange:
@@ -93,7 +98,13 @@ class _Partition:
         if not self.epochs or self.epochs[-1][0] != self.epoch:
             self.epochs.append((self.epoch, self.end))
 
+    def lose(self, start: int, end: int) -> None:
+        begin, behind = bisect_left(self.offsets, start), bisect_left(self.offsets, end)
+        del self.offsets[begin:behind], self.values[begin:behind]
+        self.lost = ranges_joined([*self.lost, LogRange(start=start, end=min(end, self.end))])
+
     def truncate(self, end: int) -> None:
+        self.lost = ranges_less(self.lost, [LogRange(start=end, end=max(end, self.end))])
         kept = bisect_left(self.offsets, end)
         del self.offsets[kept:], self.values[kept:]
         self.end = min(self.end, end)
@@ -182,8 +193,13 @@ class MemoryLogStore:
         return offset
 
     def skip(self, partition: MetadataPartition, count: int) -> None:
-        """Use up offsets without records, as transaction markers do."""
+        """Use up offsets without records, as transaction markers do; the log vouches for them."""
         self.partition(partition).skip(count)
+        self._wake()
+
+    def lose(self, partition: MetadataPartition, start: int, end: int) -> None:
+        """Lose the records of [start, end) while their offsets stay, as compaction does."""
+        self.partition(partition).lose(start, end)
         self._wake()
 
     def deliver_late(self, partition: MetadataPartition) -> None:
@@ -406,6 +422,11 @@ def _next_batch(target: _Partition, cursor: _Cursor, epoch: int) -> LogBatch:
     if next_offset > cursor.position:
         epoch = target.epoch_at(next_offset - 1)
     records = tuple(zip(target.offsets[begin:end], target.values[begin:end], strict=True))
+    passed = LogRange(start=cursor.position, end=next_offset)
     return LogBatch(
-        next_offset=next_offset, leader_epoch=epoch, records=records, range=target.range
+        next_offset=next_offset,
+        leader_epoch=epoch,
+        records=records,
+        range=target.range,
+        unvouched=ranges_within(target.lost, passed),
     )

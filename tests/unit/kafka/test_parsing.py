@@ -27,7 +27,7 @@ def read(buffer: bytes, position: int, size: int = 512):
 def test_small_batches_are_gathered_and_the_last_one_names_the_epoch():
     buffer = encoded(0, [b"a"], 3) + encoded(1, [b"b", b"c"], 4)
     (part,) = slices(buffer, 0)
-    assert part == ([(0, b"a"), (1, b"b"), (2, b"c")], 3, 4)
+    assert part == ([(0, b"a"), (1, b"b"), (2, b"c")], 3, 4, ())
 
 
 def test_a_large_batch_comes_in_slices_that_lose_nothing():
@@ -59,6 +59,54 @@ def test_transactional_records_are_events_as_for_kafkas_own_consumer():
 
 def test_a_gap_is_passed():
     assert read(encoded(9, [b"a"]), 3) == ([(9, b"a")], 10)
+
+
+def gaps(buffer: bytes, position: int, size: int = 512) -> list[tuple[int, int]]:
+    found = list(slices(buffer, position, size))
+    return [(gap.start, gap.end) for part in found for gap in part.unvouched]
+
+
+def compacted(base: int, kept: list[int], span: int) -> bytes:
+    """A batch of `span` offsets of which the log cleaner kept a few, at their deltas."""
+    batch = bytearray(encoded(base, [b"%d" % n for n in kept]))
+    at = 61
+    for delta in kept:
+        batch[at + 3] = delta << 1  # behind length, attributes and timestamp delta
+        at += 1 + (batch[at] >> 1)
+    batch[23:27] = (span - 1).to_bytes(4, "big")
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def test_a_hole_between_batches_is_not_vouched_for():
+    assert gaps(encoded(9, [b"a"]), 3) == [(3, 9)]
+    assert gaps(encoded(3, [b"a"]) + encoded(9, [b"b"]), 3) == [(4, 9)]
+    assert gaps(encoded(3, [b"a"]) + encoded(4, [b"b"]), 3) == []
+
+
+@pytest.mark.parametrize("size", [1, 2, 512])
+def test_the_records_that_a_batch_lacks_are_not_vouched_for(size: int):
+    batch = compacted(10, [1, 4], 6)
+    assert read(batch, 10, size) == ([(11, b"1"), (14, b"4")], 16)
+    assert gaps(batch, 10, size) == [(10, 11), (12, 14), (15, 16)]
+    assert gaps(batch, 13, size) == [(13, 14), (15, 16)]
+    assert gaps(compacted(10, [], 6), 12, size) == [(12, 16)]
+    assert gaps(compacted(10, [0, 1, 2], 3), 11, size) == []
+
+
+def test_a_control_batch_is_vouched_for_and_a_hole_before_it_is_not():
+    assert gaps(encoded(4, [b"a"]) + control(5) + encoded(6, [b"b"]), 4) == []
+    assert gaps(control(5), 3) == [(3, 5)]
+
+
+def test_a_gap_before_a_damaged_batch_is_told_when_the_position_has_passed_it():
+    """What cannot be read yet is no gap: the position still stands before it."""
+    broken = bytearray(encoded(9, [b"b"]))
+    broken[61] ^= 1
+    parts = slices(encoded(3, [b"a"]) + bytes(broken), 3)
+    assert next(parts) == ([(3, b"a")], 4, 0, ())
+    with pytest.raises(InvalidBatch):
+        next(parts)
 
 
 def test_a_null_value_is_delivered_as_none():

@@ -46,6 +46,11 @@ async def segments(disk: Disk, directory: str) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
+async def was_repaired(disk: Disk, directory: str) -> bool:
+    """Return whether a repair set a corrupt file of this partition aside, ever."""
+    return any(CORRUPT_SUFFIX in name for name in await disk.list(directory))
+
+
 async def read_segment(disk: Disk, path: str) -> bytes:
     """Return a whole segment file, which is bounded by the size at which files are rolled."""
     return await disk.read(path)

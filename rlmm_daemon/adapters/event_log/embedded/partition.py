@@ -4,6 +4,7 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 import structlog
 
@@ -31,6 +32,7 @@ from rlmm_daemon.ports.event_log import (
     LogTrimmed,
     LogTruncated,
     Told,
+    ranges_within,
 )
 
 _log = structlog.get_logger(__name__)
@@ -108,6 +110,7 @@ class Partition:
         growth = Growth(journal, self._context.options.heartbeat_seconds)
         position, epoch, due = from_offset, -1, True
         try:
+            below = await self._repaired_below(reader, journal, from_offset)
             while True:
                 if self._closed:
                     raise Draining("the event log is closing")
@@ -116,12 +119,18 @@ class Partition:
                     epoch, due = batch.leader_epoch, False
                     if batch.next_offset > position:
                         position = batch.next_offset
-                        yield batch
+                        yield replace(batch, unvouched=(*below, *batch.unvouched))
+                        below = ()
                 elif due:
                     due = False
                     yield LogBatch(
-                        next_offset=position, leader_epoch=epoch, records=(), range=journal.range
+                        next_offset=position,
+                        leader_epoch=epoch,
+                        records=(),
+                        range=journal.range,
+                        unvouched=below,
                     )
+                    below = ()
                 else:
                     due = not await growth.wait()
         finally:
@@ -144,6 +153,27 @@ class Partition:
         except OSError as error:
             await reader.close()
             raise StorageUnavailable(f"the event log cannot be read: {error}") from error
+
+    async def _repaired_below(
+        self, reader: Reader, journal: Journal, offset: int
+    ) -> tuple[LogRange, ...]:
+        """Return the offsets below `offset` over which a repair wrote empty batches.
+
+        A fold that begins at `offset` was made of this very log, perhaps by a version that passed
+        over them unseen. Only a log that was ever repaired is read for it, up to there.
+        """
+        if offset == journal.range.start or not await files.was_repaired(
+            self._context.disk, self._directory
+        ):
+            return ()
+        found: list[LogRange] = []
+        at = journal.range.start
+        while at < offset and not self._closed:
+            batch = await self._read(reader, at)
+            found += batch.unvouched
+            at = batch.next_offset
+            await asyncio.sleep(0)
+        return ranges_within(found, LogRange(start=0, end=offset))
 
     async def _ready(self) -> tuple[Writer, Journal]:
         """Return the open partition.

@@ -7,7 +7,7 @@ from rlmm_daemon.adapters.event_log.embedded.records import records_of
 from rlmm_daemon.adapters.event_log.embedded.recovery import corrupt
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.ports.disk import DiskFile  # noqa: TC001  # as every other module imports it
-from rlmm_daemon.ports.event_log import LogBatch
+from rlmm_daemon.ports.event_log import LogBatch, LogRange, ranges_joined, ranges_without
 
 
 class Reader:
@@ -106,9 +106,14 @@ class Reader:
 
     def _take(self, walked: scan.Walk, offset: int) -> LogBatch:
         records: list[tuple[int, bytes | None]] = []
+        unvouched: list[LogRange] = []
         try:
             for found in walked.found:
-                records += records_of(self._buffer, found, position=self._position - self._at)
+                rows = records_of(self._buffer, found, position=self._position - self._at)
+                if len(rows) != found.next_offset - found.base_offset:  # a repair left it
+                    begin = max(found.base_offset, offset)
+                    unvouched += ranges_without(begin, found.next_offset, (at for at, _ in rows))
+                records += rows
         except LogCorrupt as error:
             raise corrupt(self._path, error.fields["position"], error.message) from error
         if self._offset < offset:  # the first batch began before what is wanted
@@ -120,4 +125,5 @@ class Reader:
             leader_epoch=walked.found[-1].leader_epoch,
             records=records,
             range=self._journal.range,
+            unvouched=ranges_joined(unvouched),
         )

@@ -157,6 +157,7 @@ class PartitionFetcher:
             leader_epoch=part.leader_epoch,
             records=part.records,
             range=log_range,
+            unvouched=part.unvouched,
         )
 
     async def _ask(self, connection: Connection, leader: Leader) -> FetchAnswer:
