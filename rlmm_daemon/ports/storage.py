@@ -192,9 +192,11 @@ class RemoteStorage(Protocol):
     ) -> Sequence[StoredObject]:
         """Store a segment's objects under their keys, in the given order, the `.log` last.
 
-        Idempotent: objects of an earlier attempt are overwritten. Returns when every object is
-        durable and was verified by the storage; otherwise none of them may look whole: a `.log`
-        that was not verified is never visible. Cancelling leaves no temporary file or upload.
+        Idempotent: objects of an earlier attempt are overwritten, one by one. Returns when every
+        object is durable and was verified by the storage; otherwise none of them may look whole:
+        where no `.log` was before, one that was not verified is never visible. Where one was, it
+        may be what a finished segment names: whatever ends this attempt, also a kill at any of its
+        steps, no object that was there is gone. Cancelling leaves no temporary file or upload.
 
         Raises:
             ChecksumMismatch: a source changed or shrank while it was read.

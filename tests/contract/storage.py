@@ -70,6 +70,9 @@ class Harness(Protocol):
     def lose_the_root(self) -> None: ...
     def fill_up(self) -> None: ...
 
+    #: The step that shows or verifies a `.log` fails from now on, whatever was done before it.
+    def break_the_last_step(self) -> None: ...
+
 
 def segment(
     log: Source | None = None, prefix: str = SEGMENT
@@ -134,6 +137,33 @@ class StorageContract:
         await storage.put_segment(segment(Buffer(b"old")), progress=Progress())
         await storage.put_segment(segment(Buffer(b"newer")), progress=Progress())
         assert await read(storage, SEGMENT + ".log") == b"newer"
+
+    @final
+    @pytest.mark.parametrize("size", [5, LOG_BYTES])
+    async def test_a_repeat_whose_last_step_fails_removes_nothing(self, harness, storage, size):
+        """A finished segment may name what was there; either copy of it is whole."""
+        old, new = b"o" * size, b"n" * size
+        await storage.put_segment(segment(Buffer(old)), progress=Progress())
+        harness.break_the_last_step()
+        with pytest.raises(StorageUnavailable):
+            await storage.put_segment(segment(Buffer(new)), progress=Progress())
+        again = await harness.open("2")
+        for kind in ObjectKind:
+            whole = {old, new} if kind is ObjectKind.LOG else {body(kind)}
+            assert await read(again, SEGMENT + kind.value) in whole
+        await again.close()
+
+    @final
+    async def test_a_repeat_that_is_cancelled_removes_nothing(self, storage):
+        await storage.put_segment(segment(), progress=Progress())
+        source = Waiting(bytes(24 * 1024 * 1024))
+        async with asyncio.TaskGroup() as group:
+            copy = group.create_task(storage.put_segment(segment(source), progress=Progress()))
+            await source.begun.wait()
+            copy.cancel()
+        assert await read(storage, SEGMENT + ".log") == body(ObjectKind.LOG)
+        assert len(await keys(storage)) == len(ObjectKind)
+        assert await uploads(storage) == []
 
     @final
     @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import errno
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,16 @@ class LocalHarness:
     def fill_up(self) -> None:
         full = SimpleNamespace(f_bavail=1, f_frsize=4096)
         self.monkeypatch.setattr(os, "statvfs", lambda _: full)
+
+    def break_the_last_step(self) -> None:
+        real = os.rename
+
+        def rename(source: Any, target: Any) -> None:
+            if str(target).endswith(".log"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            real(source, target)
+
+        self.monkeypatch.setattr(os, "rename", rename)
 
 
 class TestLocalStorage(StorageContract):

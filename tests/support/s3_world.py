@@ -128,6 +128,14 @@ class S3World:
             Fault(kind=Kind.ANSWER, operation=writes, status=507, code="InsufficientStorage")
         )
 
+    def break_the_last_step(self) -> None:
+        """Let no `.log` be described: what was stored can't be verified."""
+        assert self.proxy is not None
+        head = Fault(
+            kind=Kind.ANSWER, operation="HeadObject", key=r"\.log$", status=503, code="SlowDown"
+        )
+        self.proxy.plant(head)
+
     def uploads_left(self) -> list[str]:
         """Return the keys of incomplete uploads, asked of the server itself."""
         answer = self.admin.list_multipart_uploads(Bucket=self.bucket)

@@ -83,8 +83,16 @@ class StoringS3(ScriptedS3):
             list_parts=refuses(404, "NoSuchUpload"),
             put_object=self._put,
             head_object=self._head,
-            delete_object=lambda **_: ok(),
+            delete_object=self._delete,
+            list_objects_v2=self._list,
         )
+
+    def _delete(self, *, Key: str, **_: Any) -> Any:
+        self.objects.pop(Key, None)
+        return ok()
+
+    def _list(self, *, Prefix: str, **_: Any) -> Any:
+        return ok(Contents=[{"Key": key} for key in self.objects if key.startswith(Prefix)])
 
     async def _upload_part(self, *, Key: str, PartNumber: int, Body: Any, **_: Any) -> Any:
         await self.on_part(Key, PartNumber)

@@ -2,7 +2,10 @@ import asyncio
 import concurrent.futures
 import errno
 import fcntl
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +25,7 @@ from rlmm_daemon.ports.storage import ObjectKind, Progress
 from rlmm_daemon.ports.threads import COPY_NICE
 from tests.contract.storage import Buffer, body, keys, read, segment, uploads
 from tests.support.nice import Niced, nice
+from tests.unit.storage import killed_copies
 
 
 @pytest.fixture
@@ -149,6 +153,26 @@ async def test_the_log_gets_its_name_last_and_after_a_directory_sync(storage, mo
     await storage.put_segment(segment(), progress=Progress())
     assert steps[-3:] == ["sync", ".log", "sync"]
     assert steps[-4] == ".leader_epoch_checkpoint"
+
+
+def test_a_repeat_that_is_killed_at_any_step_leaves_an_object_under_every_name(tmp_path):
+    """What a finished segment names is replaced, never removed."""
+    done = subprocess.run(
+        [sys.executable, "-m", killed_copies.__name__, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert set(rows[0].values()) == {"old"}
+    assert set(rows[-1].values()) == {"new"}
+    for row in rows:
+        assert set(row.values()) <= {"old", "new"}, row
+        companions = {whose for kind, whose in row.items() if kind != ".log"}
+        assert row[".log"] == "old" or companions == {"new"}, row
+    renames = [row for row in rows if len(set(row.values())) == 2]
+    assert len(renames) >= 5, "it was killed between any two renames"
 
 
 async def test_leftovers_of_a_crash_are_swept_by_their_owner_alone(tmp_path, storage):

@@ -4,7 +4,6 @@ Everything here blocks, in one worker thread; `stop` ends it soon, short of the 
 """
 
 import concurrent.futures
-import contextlib
 import os
 import shutil
 import threading
@@ -88,13 +87,12 @@ class Attempt:
         """Rename in order. From the first rename on nothing stops this short of a crash.
 
         The directory is synced before the `.log` gets its name: after a crash a visible `.log`
-        still means that all its companions are there.
+        still means that all its companions are there. What an earlier attempt stored is replaced,
+        never removed: a COPY_SEGMENT_FINISHED may name it. Until the `.log` is replaced, the old
+        one stands beside new companions; each of them belongs to the same segment.
         """
         for directory in {_parent(target) for target in targets}:
             make_directories(directory, below=self.root.path)
-        # A `.log` of an earlier attempt must not stand beside the new companions.
-        with contextlib.suppress(FileNotFoundError):
-            Path(targets[-1]).unlink()
         for number, target in enumerate(targets):
             if number == len(targets) - 1:
                 self._sync(targets[:-1])

@@ -79,6 +79,8 @@ class SegmentUpload:
         self._calls = progress.calls = Calls(asyncio.get_running_loop().time)
         #: True from the moment at which the `.log` may become visible.
         self._log_sent = False
+        #: Whether a `.log` may have been there before; it is what a finished segment may name.
+        self._repeats = True
         #: Of an attempt that may have stored an object though it failed.
         self._doubt = False
         #: Held by the one part, or object, of this copy that waits for a place.
@@ -95,7 +97,7 @@ class SegmentUpload:
         except BaseException as error:
             # Refused by the first call that would have written, nothing of this copy is there.
             nothing = isinstance(error, StorageFull) and not self._doubt
-            if self._log_sent and not nothing:
+            if self._log_sent and not nothing and not self._repeats:
                 # It was not verified, so it must not be taken for a copy.
                 await self._tools.leftovers.discard(self._rows[-1][1])
             if nothing:
@@ -115,10 +117,24 @@ class SegmentUpload:
             return [*companions, await self._complete(upload, last, crc32c)]
 
     async def _companions(self) -> list[StoredObject]:
-        return await _all(
-            [functools.partial(self._single, row) for row in self._rows[:-1]],
-            name="storage.companion",
-        )
+        """Store all but the `.log`; meanwhile one of an earlier copy is looked for."""
+        work = [functools.partial(self._single, row) for row in self._rows[:-1]]
+        _, *stored = await _all([self._look_for_log, *work], name="storage.companion")
+        return stored
+
+    async def _look_for_log(self) -> None:
+        """Find out whether a `.log` is there already; while that is not known, one is."""
+        key = self._rows[-1][1]
+
+        async def look() -> bool:
+            with self._calls.made("ListObjectsV2 .log"):
+                answer = await self._client.s3.list_objects_v2(
+                    **self._client.where(), Prefix=key, MaxKeys=1
+                )
+            return bool(answer.get("Contents") or answer.get("IsTruncated"))
+
+        with contextlib.suppress(StorageUnavailable):
+            self._repeats = await self._client.call("ListObjectsV2", look, key=key)
 
     async def _single(self, row: Row) -> StoredObject:
         """Store a whole object in one call."""
@@ -306,7 +322,10 @@ class SegmentUpload:
         return await self._verified(kind, key, source.size, crc32c)
 
     async def _verified(self, kind: ObjectKind, key: str, size: int, crc32c: int) -> StoredObject:
-        """Return the object as the storage describes it; one that differs does not stay."""
+        """Return the object as the storage describes it.
+
+        One that differs does not stay, unless an earlier copy may be lost with it.
+        """
 
         async def look() -> Found | None:
             with self._calls.made(f"HeadObject {kind.value}"):
@@ -319,12 +338,13 @@ class SegmentUpload:
             raise StorageUnavailable(
                 f"{key} was stored and is not there", reason="vanished", call="HeadObject"
             )
-        await self._client.call(
-            "DeleteObject",
-            lambda: self._client.s3.delete_object(**self._client.where(key)),
-            gate=self._client.writes,
-            key=key,
-        )
+        if not self._repeats:
+            await self._client.call(
+                "DeleteObject",
+                lambda: self._client.s3.delete_object(**self._client.where(key)),
+                gate=self._client.writes,
+                key=key,
+            )
         if found.crc32c is None:
             raise StorageUnavailable(
                 f"the storage reports no CRC-32C of {key}, so no copy can be verified",
