@@ -120,7 +120,7 @@ def test_it_is_started_for_a_large_file_and_not_before(passes, source, tmp_path)
 def test_it_comes_behind_everybody_and_knows_nothing(passes, source, monkeypatch):
     monkeypatch.setenv("RLMM_TEST_SECRET", "in nobody's environment")
     summed(passes, source)
-    assert os.getpriority(os.PRIO_PROCESS, passes.pid) == os.getpriority(0, 0) + COPY_NICE
+    assert os.getpriority(os.PRIO_PROCESS, passes.pid) == min(19, os.getpriority(0, 0) + COPY_NICE)
     entries = Path(f"/proc/{passes.pid}/environ").read_bytes().split(b"\0")
     assert {entry.partition(b"=")[0] for entry in entries} <= {b"PYTHONPATH", b"LC_CTYPE", b""}
     assert b"secret" not in Path(f"/proc/{passes.pid}/cmdline").read_bytes().lower()
