@@ -26,13 +26,18 @@ import org.msgpack.value.Value;
 final class BulkConnection implements AutoCloseable {
     private static final int BUFFER_BYTES = 128 * 1024;
     private static final int MANY_READ_BYTES = 64 * 1024;
+    /** The JVM keeps a buffer of the largest read of each thread outside of its heap. */
+    static final int READ_BYTES_MAX = 1024 * 1024;
 
     private final SocketChannel channel;
     private final Selector selector;
-    private final FrameReader reader = new FrameReader(BUFFER_BYTES);
+    private final boolean mayNameFiles;
+    private final FrameReader reader = new FrameReader(BUFFER_BYTES, Wire.HEADER_FRAME_BYTES_MAX);
     private int ids = Greeting.ID;
     /** Bytes of an earlier answer that are still to come, and that nobody wants. */
     private long unwanted;
+    /** Whether the daemon spoke of what it was asked, as far as is known. */
+    private boolean inStep = true;
 
     /**
      * What follows an answer's header; {@code crc32c} is negative where the daemon gave none. Nothing follows where a
@@ -40,9 +45,10 @@ final class BulkConnection implements AutoCloseable {
      */
     record Header(long length, long crc32c, LocalFile file) { }
 
-    private BulkConnection(SocketChannel channel, Selector selector) {
+    private BulkConnection(SocketChannel channel, Selector selector, boolean mayNameFiles) {
         this.channel = channel;
         this.selector = selector;
+        this.mayNameFiles = mayNameFiles;
     }
 
     /**
@@ -51,26 +57,39 @@ final class BulkConnection implements AutoCloseable {
      * @throws IOException nobody answers
      * @throws DaemonException the daemon's refusal
      */
-    static BulkConnection open(PluginConfig config, long deadline) throws IOException, DaemonException {
+    static BulkConnection open(PluginConfig config, Peers peers, long deadline) throws IOException, DaemonException {
         SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX);
-        BulkConnection opened;
-        try {
-            opened = new BulkConnection(channel, Selector.open());
-        } catch (IOException noDescriptors) {
-            channel.close();
-            throw noDescriptors;
-        }
+        BulkConnection opened = null;
+        boolean greeted = false;
         try {
             channel.configureBlocking(false);
             channel.connect(UnixDomainSocketAddress.of(config.socketPath()));
+            boolean mayNameFiles = peers.mayNameFiles(channel);
+            opened = new BulkConnection(channel, Selector.open(), mayNameFiles);
             channel.register(opened.selector, SelectionKey.OP_READ);
             opened.write(Greeting.hello(config, "bulk", Greeting.STORAGE), deadline);
-            Greeting.welcome(opened.receive(deadline));
+            Greeting.welcome(opened.receive(Greeting.ID, deadline));
+            greeted = true;
             return opened;
-        } catch (IOException | DaemonException | RuntimeException error) {
-            opened.close();
-            throw error;
+        } finally { // also where there is no memory left
+            if (!greeted) {
+                if (opened == null) {
+                    channel.close();
+                } else {
+                    opened.close();
+                }
+            }
         }
+    }
+
+    /** Whether what it says may be opened, and not only be read here. */
+    boolean mayNameFiles() {
+        return mayNameFiles;
+    }
+
+    /** Whether another request may follow; else the connection must be closed. */
+    boolean isInStep() {
+        return inStep;
     }
 
     /** Sends a request and returns the header of its answer, all of it until the deadline. */
@@ -78,7 +97,7 @@ final class BulkConnection implements AutoCloseable {
         int id = ++ids;
         write(Wire.request(id, method, params), deadline);
         skip(deadline);
-        Wire.Answer answer = receive(deadline);
+        Wire.Answer answer = receive(id, deadline);
         if (answer.error() != null) {
             throw answer.error();
         }
@@ -89,7 +108,11 @@ final class BulkConnection implements AutoCloseable {
             if (length < 0) {
                 throw new IOException("a bulk answer of " + length + " bytes");
             }
-            return new Header(length, sum.isNilValue() ? -1 : sum.asIntegerValue().asLong(), file(header));
+            LocalFile file = file(header);
+            if (file != null && length > 0) {
+                throw new IOException("a bulk answer that names a file and announces " + length + " bytes");
+            }
+            return new Header(length, sum.isNilValue() ? -1 : sum.asIntegerValue().asLong(), file);
         } catch (MessageTypeException | IndexOutOfBoundsException broken) {
             throw new IOException("a bulk answer has no header", broken);
         }
@@ -117,7 +140,7 @@ final class BulkConnection implements AutoCloseable {
         long deadline = deadline(timeoutMs);
         while (!rest.hasRemaining()) {
             if (count >= MANY_READ_BYTES) { // no detour through the buffer
-                int got = channel.read(ByteBuffer.wrap(target, at, count));
+                int got = channel.read(ByteBuffer.wrap(target, at, Math.min(count, READ_BYTES_MAX)));
                 if (got > 0) {
                     return got;
                 }
@@ -173,14 +196,20 @@ final class BulkConnection implements AutoCloseable {
         }
     }
 
-    private Wire.Answer receive(long deadline) throws IOException, DaemonException {
+    /** The answer to this very request, or a refusal of the connection, which the daemon then closes. */
+    private Wire.Answer receive(int id, long deadline) throws IOException, DaemonException {
         byte[] body;
         while ((body = reader.next()) == null) {
             if (!reader.fill(channel)) {
                 await(SelectionKey.OP_READ, deadline);
             }
         }
-        return Wire.answer(body);
+        Wire.Answer answer = Wire.answer(body);
+        inStep = answer.id() == id;
+        if (!inStep && (answer.id() != Wire.CONNECTION_ID || answer.error() == null)) {
+            throw new IOException("an answer to request " + answer.id() + ", and " + id + " was asked");
+        }
+        return answer;
     }
 
     private void await(int operation, long deadline) throws IOException {

@@ -26,8 +26,6 @@ final class BulkCursor {
     /** A fetch of the default max.partition.fetch.bytes, and the batches around its edges. */
     static final int FIRST_WINDOW_BYTES = 1024 * 1024 + 128 * 1024;
     static final int WINDOW_BYTES_MAX = 8 * 1024 * 1024;
-    /** The JVM keeps a buffer of the largest read of each thread outside of its heap. */
-    private static final int FILE_READ_BYTES_MAX = 1024 * 1024;
     private static final int LEFT_BYTES_MAX = 512 * 1024;
 
     /** Asks for {@code [from, endInclusive]}, or for the name of the whole file. */
@@ -123,7 +121,7 @@ final class BulkCursor {
     private int readFile(long position, byte[] target, int at, int count) throws IOException {
         int got;
         try {
-            got = file.read(ByteBuffer.wrap(target, at, Math.min(count, FILE_READ_BYTES_MAX)), position);
+            got = file.read(ByteBuffer.wrap(target, at, Math.min(count, BulkConnection.READ_BYTES_MAX)), position);
         } catch (ClosedByInterruptException hurried) {
             closeFile();
             throw hurried;
@@ -194,7 +192,7 @@ final class BulkCursor {
         BulkPool.Begun begun = source.ask(next, end, mayOpen);
         if (begun.header().file() != null) {
             pool.giveBack(begun.connection(), true);
-            file = pool.files().open(begun.header().file());
+            file = pool.files().open(begun.header().file(), begun.connection().mayNameFiles());
             if (file != null) {
                 metrics().filesOpened.incrementAndGet();
                 return;

@@ -26,6 +26,7 @@ final class BulkPool implements AutoCloseable {
 
     private final PluginConfig config;
     private final PluginMetrics metrics;
+    private final Peers peers;
     private final LocalFiles files;
     private final Semaphore places;
     private final Deque<BulkConnection> idle = new ArrayDeque<>();
@@ -34,6 +35,11 @@ final class BulkPool implements AutoCloseable {
     private boolean closed;
 
     BulkPool(PluginConfig config, PluginMetrics metrics) {
+        this(config, metrics, new Peers(config));
+    }
+
+    BulkPool(PluginConfig config, PluginMetrics metrics, Peers peers) {
+        this.peers = peers;
         this.config = config;
         this.metrics = metrics;
         this.files = new LocalFiles(config.opensFiles(), LocalFiles.PAUSE_MS);
@@ -71,7 +77,7 @@ final class BulkPool implements AutoCloseable {
             long deadline = BulkConnection.deadline(timeoutMs);
             begun = requestKept(method, params, deadline);
             if (begun == null) {
-                begun = begin(BulkConnection.open(config, deadline), method, params, deadline);
+                begun = begin(BulkConnection.open(config, peers, deadline), method, params, deadline);
             }
             return begun;
         } catch (SocketTimeoutException late) {
@@ -105,18 +111,21 @@ final class BulkPool implements AutoCloseable {
 
     private Begun begin(BulkConnection connection, String method, Wire.Params params, long deadline)
             throws IOException, DaemonException {
+        boolean done = false;
         try {
-            return new Begun(connection, connection.request(method, params, deadline));
+            Begun begun = new Begun(connection, connection.request(method, params, deadline));
+            done = true;
+            return begun;
         } catch (DaemonException answered) {
-            if (answered.origin() == DaemonException.Origin.DAEMON) {
+            if (answered.origin() == DaemonException.Origin.DAEMON && connection.isInStep()) {
+                done = true;
                 keep(connection);
-            } else {
-                connection.close();
             }
             throw answered;
-        } catch (IOException | RuntimeException broken) {
-            connection.close();
-            throw broken;
+        } finally { // also where there is no memory left
+            if (!done) {
+                connection.close();
+            }
         }
     }
 

@@ -17,7 +17,9 @@ final class Call {
     final String method;
     final Wire.Params params;
     final long timeoutMs;
-    final long deadlineNanos;
+    /** Of a write it begins anew when that is sent; touched by the connection alone, under its lock. */
+    volatile long deadlineNanos;
+    final boolean isWrite;
     final CompletableFuture<List<Wire.Answer>> future = new CompletableFuture<>();
     private final boolean listing;
     private final List<Wire.Answer> pages = new ArrayList<>(1);
@@ -25,11 +27,21 @@ final class Call {
     int id;
 
     Call(String method, boolean listing, Wire.Params params, long timeoutMs) {
+        this(method, listing, false, params, timeoutMs);
+    }
+
+    private Call(String method, boolean listing, boolean isWrite, Wire.Params params, long timeoutMs) {
         this.method = method;
         this.listing = listing;
+        this.isWrite = isWrite;
         this.params = params;
         this.timeoutMs = timeoutMs;
         this.deadlineNanos = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
+    }
+
+    /** One that stands in line with thousands of its kind: its deadline is that of its answer, not of its turn. */
+    static Call write(String method, Wire.Params params, long timeoutMs) {
+        return new Call(method, false, true, params, timeoutMs);
     }
 
     boolean isPrompt() {

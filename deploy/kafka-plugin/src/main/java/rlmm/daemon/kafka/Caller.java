@@ -16,6 +16,8 @@ final class Caller {
     private static final long BEYOND_DEADLINE_MS = 1_000;
     /** How much earlier the daemon's own deadline is, so that it can say how a request ended. */
     private static final long SHORTER_MS = 500;
+    /** Before a daemon that is not ready is asked again; it holds the question itself, too. */
+    static final long AGAIN_MS = 50;
 
     private final Connection connection;
     private final PluginMetrics metrics;
@@ -79,6 +81,37 @@ final class Caller {
         }
     }
 
+    /**
+     * A call of a topic's deletion, which the broker makes once: asked again while the daemon is away or not ready, for
+     * as long as may be waited. Whatever it asks for may be asked for twice.
+     */
+    List<Value> insist(String method, boolean listing, Wire.Params params, long timeoutMs, Allowance allowance)
+            throws DaemonException {
+        boolean waits = false;
+        try {
+            while (true) {
+                try {
+                    return call(method, listing, params, timeoutMs);
+                } catch (DaemonException error) {
+                    long leftMs = allowance.leftMs();
+                    if (!error.mayPassSoon() || leftMs <= 0 || connection.isClosed()) {
+                        throw error;
+                    }
+                    if (!waits) {
+                        waits = true;
+                        allowance.begin();
+                    }
+                    boolean away = error.origin() == DaemonException.Origin.DISCONNECTED;
+                    hold(method, away ? leftMs : Math.min(leftMs, AGAIN_MS), away);
+                }
+            }
+        } finally {
+            if (waits) {
+                allowance.end();
+            }
+        }
+    }
+
     /** Waits, at most until the daemon is there again when it was not. */
     void hold(String method, long timeoutMs, boolean untilOpen) throws DaemonException {
         try {
@@ -94,13 +127,13 @@ final class Caller {
     }
 
     /**
-     * A call that nobody waits for here. The future fails with a {@link DaemonException}.
+     * A write that nobody waits for here. The future fails with a {@link DaemonException}.
      *
      * @throws DaemonException nothing was sent
      */
     CompletableFuture<List<Wire.Answer>> send(String method, Wire.Params params, long timeoutMs) throws DaemonException {
         long begun = System.nanoTime();
-        Call call = new Call(method, false, params, timeoutMs);
+        Call call = Call.write(method, params, timeoutMs);
         boolean sent = false;
         try {
             connection.submit(call);

@@ -10,12 +10,8 @@ import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 import java.util.ArrayDeque;
-import java.util.ArrayList;
 import java.util.Deque;
-import java.util.HashMap;
-import java.util.Iterator;
 import java.util.List;
-import java.util.Map;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
@@ -69,16 +65,14 @@ final class Connection implements AutoCloseable, Runnable {
     private final String part;
     private final Owner owner;
     private final PluginMetrics metrics;
-    private final int inFlightMax;
-    private final int waitingMax;
+    private final Peers peers;
     private final Thread thread;
     private final Selector selector;
 
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition opened = lock.newCondition();
-    private final Deque<Call> waiting = new ArrayDeque<>();
+    private final CallQueue calls;
     private final Deque<Integer> cancelled = new ArrayDeque<>();
-    private final Map<Integer, Call> inFlight = new HashMap<>();
     private boolean open;
     private volatile boolean closed;
     private volatile boolean silent;
@@ -98,8 +92,9 @@ final class Connection implements AutoCloseable, Runnable {
         this.part = part;
         this.owner = owner;
         this.metrics = metrics;
-        this.inFlightMax = config.integer(PluginConfig.IN_FLIGHT_MAX);
-        this.waitingMax = config.integer(PluginConfig.WAITING_MAX);
+        this.peers = new Peers(config);
+        this.calls = new CallQueue(
+            config.integer(PluginConfig.IN_FLIGHT_MAX), config.integer(PluginConfig.WAITING_MAX));
         try {
             this.selector = Selector.open();
         } catch (IOException noDescriptors) {
@@ -126,6 +121,11 @@ final class Connection implements AutoCloseable, Runnable {
     /** Whether the daemon was given up because it takes requests and answers nothing: its process is stopped. */
     boolean isSilent() {
         return silent;
+    }
+
+    /** For good: nothing will be answered any more. */
+    boolean isClosed() {
+        return closed;
     }
 
     /** From {@link Owner#onGreeted}: calls are taken from now on. */
@@ -163,13 +163,13 @@ final class Connection implements AutoCloseable, Runnable {
     }
 
     /** As {@link #submit(Call)}: all of them or none, and they leave together. */
-    void submit(List<Call> calls) throws DaemonException {
+    void submit(List<Call> more) throws DaemonException {
         lock.lock();
         try {
             if (!open) {
                 throw away();
             }
-            enqueue(calls);
+            calls.add(more);
         } finally {
             lock.unlock();
         }
@@ -182,43 +182,28 @@ final class Connection implements AutoCloseable, Runnable {
     }
 
     /** As {@link #submit(List)}, from {@link Owner#onGreeted} before {@link #open}: what nobody may speak before. */
-    void submitFirst(List<Call> calls) throws DaemonException {
+    void submitFirst(List<Call> more) throws DaemonException {
         lock.lock();
         try {
-            enqueue(calls);
+            calls.add(more);
         } finally {
             lock.unlock();
         }
         selector.wakeup();
-    }
-
-    private void enqueue(List<Call> calls) throws DaemonException {
-        if (waiting.size() + calls.size() > waitingMax) {
-            throw DaemonException.overloaded(waitingMax + " requests wait for the daemon");
-        }
-        for (Call call : calls) { // addAll makes a lambda
-            waiting.add(call);
-        }
     }
 
     /** Nobody waits for this any more: the daemon is told, unless it never heard of it. */
     void cancel(Call call, DaemonException reason) {
         lock.lock();
         try {
-            forget(call);
+            if (calls.forget(call)) {
+                cancelled.add(call.id);
+            }
         } finally {
             lock.unlock();
         }
         selector.wakeup();
         call.future.completeExceptionally(reason);
-    }
-
-    private void forget(Call call) {
-        if (call.id == 0) {
-            waiting.remove(call);
-        } else if (inFlight.remove(call.id, call)) {
-            cancelled.add(call.id);
-        }
     }
 
     @Override
@@ -296,9 +281,10 @@ final class Connection implements AutoCloseable, Runnable {
     private FrameReader connect(SocketChannel channel) throws IOException, DaemonException {
         channel.configureBlocking(false); // a stopped daemon's full queue would hold this thread until it goes on
         channel.connect(UnixDomainSocketAddress.of(config.socketPath()));
+        boolean mayNameFiles = mayNameFiles(channel);
         channel.register(selector, SelectionKey.OP_READ);
         sending = Greeting.hello(config, "broker", part);
-        FrameReader reader = new FrameReader(BUFFER_BYTES);
+        FrameReader reader = new FrameReader(BUFFER_BYTES, Wire.FRAME_BYTES_MAX);
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(GREETING_MS);
         byte[] body = null;
         while (body == null) {
@@ -314,7 +300,17 @@ final class Connection implements AutoCloseable, Runnable {
             body = reader.next();
         }
         welcome(Greeting.welcome(Wire.answer(body)));
+        if (!mayNameFiles) {
+            LOG.warn("The daemon on {} runs as {}, which is neither this broker's own, root nor rlmm: it may name no"
+                + " files. Set rsm.config.{} if that is right", config.socketPath(), peers.nameOf(channel),
+                PluginConfig.DAEMON_USER);
+        }
         return reader;
+    }
+
+    /** Where it names none anyway, a start is not to wait for the question. */
+    private boolean mayNameFiles(SocketChannel channel) throws DaemonException {
+        return part.equals(Greeting.METADATA) && !peers.areNamed() || peers.mayNameFiles(channel);
     }
 
     private void welcome(Greeting.Welcome welcome) {
@@ -362,9 +358,9 @@ final class Connection implements AutoCloseable, Runnable {
         }
         lock.lock();
         try {
-            if (inFlight.values().stream().anyMatch(call -> !call.isPrompt())) {
+            if (calls.awaitsSlow()) {
                 beat = new Call("is_ready", false, Connection::packNobodys, BEAT_TIMEOUT_MS);
-                waiting.addFirst(beat);
+                calls.addFirst(beat);
             }
         } finally {
             lock.unlock();
@@ -380,7 +376,7 @@ final class Connection implements AutoCloseable, Runnable {
     private boolean idle() {
         lock.lock();
         try {
-            return inFlight.isEmpty() && waiting.isEmpty() && cancelled.isEmpty();
+            return calls.isEmpty() && cancelled.isEmpty();
         } finally {
             lock.unlock();
         }
@@ -396,14 +392,14 @@ final class Connection implements AutoCloseable, Runnable {
             Call call;
             lock.lock();
             try {
-                call = inFlight.get(answer.id());
+                call = calls.asked(answer.id());
             } finally {
                 lock.unlock();
             }
             if (call != null && answered(call, answer)) {
                 lock.lock();
                 try {
-                    inFlight.remove(answer.id());
+                    calls.answered(call, answer.error() != null && answer.error().isRetriable(), System.nanoTime());
                 } finally {
                     lock.unlock();
                 }
@@ -461,12 +457,11 @@ final class Connection implements AutoCloseable, Runnable {
             if (cancel != null) {
                 return Wire.cancel(cancel);
             }
-            call = inFlight.size() < inFlightMax ? waiting.poll() : null;
+            call = calls.send(ids + 1, System.nanoTime());
             if (call == null) {
                 return null;
             }
-            call.id = ++ids;
-            inFlight.put(call.id, call);
+            ids++;
         } finally {
             lock.unlock();
         }
@@ -482,11 +477,10 @@ final class Connection implements AutoCloseable, Runnable {
     /** Ends calls whose time is up; gives the connection up when the daemon is silent altogether. */
     private void expire() throws DaemonException {
         long now = System.nanoTime();
-        List<Call> late = new ArrayList<>();
+        List<Call> late;
         lock.lock();
         try {
-            collectLate(inFlight.values().iterator(), now, late);
-            collectLate(waiting.iterator(), now, late);
+            late = calls.late(now);
             for (Call call : late) {
                 if (call.id != 0) {
                     cancelled.add(call.id);
@@ -503,26 +497,13 @@ final class Connection implements AutoCloseable, Runnable {
         }
     }
 
-    private static void collectLate(Iterator<Call> calls, long now, List<Call> late) {
-        while (calls.hasNext()) {
-            Call call = calls.next();
-            if (now - call.deadlineNanos >= 0) {
-                calls.remove();
-                late.add(call);
-            }
-        }
-    }
-
     private void lose(DaemonException reason) {
         List<Call> lost;
         lock.lock();
         try {
             open = false;
             opened.signalAll();
-            lost = new ArrayList<>(inFlight.values());
-            lost.addAll(waiting);
-            inFlight.clear();
-            waiting.clear();
+            lost = calls.drain();
             cancelled.clear();
         } finally {
             lock.unlock();

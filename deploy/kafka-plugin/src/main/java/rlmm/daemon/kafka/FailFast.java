@@ -1,27 +1,39 @@
 package rlmm.daemon.kafka;
 
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
-import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.TopicIdPartition;
 
 /**
- * Topics whose deletes are refused at once, or whose listings are not held, because one has just failed.
+ * What is refused at once in a topic's deletion, because nobody answered a moment ago.
  *
- * <p>The broker deletes a topic's segments one after the other on its metadata-publishing thread, under a lock. One
- * deadline may be spent there, not one per segment and partition.
+ * <p>The broker deletes a topic's segments one after the other on its metadata-publishing thread, under a lock: no
+ * other change of the cluster reaches it meanwhile. So a partition of which something was not answered costs one
+ * deadline, and all of them together cost that thread a few. A refusal that came at once is none of these: whoever
+ * may not delete one segment may delete the next.
  */
 class FailFast {
-    private static final int TOPICS_MAX = 10_000;
-    /** So long for each segment is too long, whatever the reason. */
-    private static final long LONG_MS = 500;
+    /** So much of the broker's time may go into calls that nobody answers; then none is made any more for a while. */
+    static final long LOST_MS_MAX = 15_000;
+    static final String REFUSED = "this topic is being deleted, and nobody answered a moment ago: refused for a while,"
+        + " so that the broker's other changes do not wait";
+    private static final int PARTITIONS_MAX = 10_000;
 
     private final long pauseNanos;
-    private final Map<Uuid, Long> until = new LinkedHashMap<>();
+    private final long lostMaxNanos;
+    /** The eldest first. */
+    private final Map<TopicIdPartition, Silence> silent = new LinkedHashMap<>();
+    private long lostNanos;
 
-    FailFast(long pauseMs) {
+    private record Silence(long untilNanos, long lostNanos) { }
+
+    /** For so long, and everything once so much time was lost to silence within that. */
+    FailFast(long pauseMs, long lostMaxMs) {
         this.pauseNanos = TimeUnit.MILLISECONDS.toNanos(pauseMs);
+        this.lostMaxNanos = TimeUnit.MILLISECONDS.toNanos(lostMaxMs);
     }
 
     /** What a test's clock overrides. */
@@ -29,31 +41,38 @@ class FailFast {
         return System.nanoTime();
     }
 
-    synchronized void failed(Uuid topicId) {
-        until.remove(topicId);
-        until.put(topicId, nanoTime() + pauseNanos);
-        if (until.size() > TOPICS_MAX) {
-            until.remove(until.keySet().iterator().next());
+    /** Something of this partition was not answered in time. */
+    synchronized void silent(TopicIdPartition partition, long tookNanos) {
+        forget(silent.remove(partition));
+        silent.put(partition, new Silence(nanoTime() + pauseNanos, tookNanos));
+        lostNanos += tookNanos;
+        if (silent.size() > PARTITIONS_MAX) {
+            Iterator<Silence> eldest = silent.values().iterator();
+            forget(eldest.next());
+            eldest.remove();
         }
     }
 
-    /** Whether something of this topic failed a moment ago. */
-    synchronized boolean remembers(Uuid topicId) {
-        Long end = until.get(topicId);
-        if (end == null) {
-            return false;
+    /** Whether a call about this partition is to fail at once. */
+    synchronized boolean refuses(TopicIdPartition partition) {
+        long now = nanoTime();
+        for (Iterator<Silence> each = silent.values().iterator(); each.hasNext();) {
+            Silence eldest = each.next();
+            if (now - eldest.untilNanos < 0) {
+                break;
+            }
+            forget(eldest);
+            each.remove();
         }
-        if (nanoTime() - end < 0) {
-            return true;
-        }
-        until.remove(topicId);
-        return false;
+        return silent.containsKey(partition) || !silent.isEmpty() && lostNanos >= lostMaxNanos;
     }
 
-    /** A failure that took its time or may do so again; with nobody there, or one who leaves, it fails at once anyway. */
-    static boolean isWorthIt(DaemonException error, long tookNanos) {
-        boolean here = error.origin() == DaemonException.Origin.DAEMON || error.origin() == DaemonException.Origin.LOCAL;
-        return here && error.code() != DaemonException.DRAINING
-            && (error.isRetriable() || tookNanos >= TimeUnit.MILLISECONDS.toNanos(LONG_MS));
+    private void forget(Silence gone) {
+        lostNanos -= gone == null ? 0 : gone.lostNanos;
+    }
+
+    /** Nobody answered by the deadline: the daemon, or what it asked; its own is a little shorter than this side's. */
+    static boolean isSilence(DaemonException error) {
+        return error.code() == DaemonException.TIMED_OUT && error.origin() != DaemonException.Origin.INTERRUPTED;
     }
 }

@@ -33,9 +33,12 @@ final class LocalFiles {
         return wanted && (!paused || System.nanoTime() - pausedAt >= pauseNanos);
     }
 
-    /** Null if it cannot be opened. */
-    FileChannel open(LocalFile file) {
+    /** Null if it cannot be opened, or not for whoever named it. */
+    FileChannel open(LocalFile file, boolean mayBeNamed) {
         try {
+            if (!mayBeNamed) {
+                throw new IOException("who named " + file.path() + " is not known as the daemon; see daemon.user");
+            }
             FileChannel opened = file.open();
             paused = false;
             return opened;

@@ -27,6 +27,7 @@ final class PluginConfig {
     private static final Logger LOG = LoggerFactory.getLogger(PluginConfig.class);
 
     static final String SOCKET_PATH = "socket.path";
+    static final String DAEMON_USER = "daemon.user";
     static final String METADATA_TIMEOUT_MS = "metadata.timeout.ms";
     static final String READY_TIMEOUT_MS = "ready.timeout.ms";
     static final String HOLD_MS = "hold.ms";
@@ -36,6 +37,7 @@ final class PluginConfig {
     static final String INDEX_TIMEOUT_MS = "index.timeout.ms";
     static final String DELETE_TIMEOUT_MS = "delete.timeout.ms";
     static final String DELETE_FAIL_FAST_MS = "delete.fail.fast.ms";
+    static final String DELETE_HOLD_MS = "delete.hold.ms";
     static final String FETCH_CONNECTIONS_MAX = "fetch.connections.max";
     static final String FETCH_OPEN_FILES = "fetch.open.files";
     static final String RECONNECT_MS = "reconnect.ms";
@@ -59,6 +61,9 @@ final class PluginConfig {
     static final ConfigDef DEFINITION = new ConfigDef()
         .define(SOCKET_PATH, Type.STRING, "/run/rlmm/rlmm.sock", Importance.HIGH,
             "The daemon's Unix socket. %{broker.id} in it is replaced by the broker's id.")
+        .define(DAEMON_USER, Type.STRING, "", Importance.MEDIUM,
+            "The only user, by name or number, whose daemon is spoken to. Without it any is, but files are opened only for"
+                + " this broker's own user, root and rlmm.")
         .define(METADATA_TIMEOUT_MS, Type.INT, 5_000, Range.between(10, 600_000), Importance.MEDIUM,
             "Of every metadata call but isReady.")
         .define(READY_TIMEOUT_MS, Type.INT, 500, Range.between(1, 60_000), Importance.LOW,
@@ -76,7 +81,9 @@ final class PluginConfig {
         .define(DELETE_TIMEOUT_MS, Type.INT, 5_000, Range.between(10, 600_000), Importance.MEDIUM,
             "Of deleting one segment. The broker may hold a lock meanwhile.")
         .define(DELETE_FAIL_FAST_MS, Type.INT, 60_000, Range.atLeast(0), Importance.LOW,
-            "After a failed delete, deletes of that topic id are refused at once for so long.")
+            "In a topic's deletion, after a call that nobody answered, that partition's are refused at once for so long.")
+        .define(DELETE_HOLD_MS, Type.INT, 10_000, Range.between(0, 60_000), Importance.LOW,
+            "How long, within a minute, the deletion of topics waits for a daemon that is away or not ready.")
         .define(FETCH_CONNECTIONS_MAX, Type.INT, 128, Range.between(1, 1_000), Importance.LOW,
             "Streams that may be open at once.")
         .define(FETCH_OPEN_FILES, Type.BOOLEAN, true, Importance.LOW,
@@ -182,6 +189,11 @@ final class PluginConfig {
 
     int integer(String key) {
         return values.getInt(key);
+    }
+
+    /** Empty for none in particular. */
+    String daemonUser() {
+        return values.getString(DAEMON_USER);
     }
 
     boolean opensFiles() {

@@ -12,7 +12,6 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
 import org.apache.kafka.common.TopicIdPartition;
-import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.errors.ReplicaNotAvailableException;
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadataManager;
@@ -35,10 +34,6 @@ import org.slf4j.LoggerFactory;
  * <p>Not final because {@link RlmmDaemonMetadataManagerWithCallback} adds an interface that 4.1 lacks.
  */
 public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
-    /** A topic's partitions are listed one right after the other. */
-    private static final long LISTING_MS = 10_000;
-    /** What the daemon is told where it must not hold a read either. */
-    private static final long AT_ONCE_MS = 1;
     private static final Logger LOG = LoggerFactory.getLogger(RlmmDaemonMetadataManager.class);
 
     private static final String LIST = "list_remote_log_segments";
@@ -51,7 +46,8 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     /** Everything that exists from {@code configure} to {@code close}. */
     private record Running(
         PluginMetrics metrics, Connection connection, Caller caller, ReadyAhead ahead, RecentSegments recent,
-        SingleBrokerCheck check, FailFast failFast, FailFast listings, ExecutorService completer, long timeoutMs, long readyTimeoutMs, long holdMs) { }
+        SingleBrokerCheck check, FailFast failFast, Allowance deleteHold, InsistentWrites insistent,
+        ExecutorService completer, long timeoutMs, long readyTimeoutMs, long holdMs) { }
 
     /** Called by the class loader that the broker made for {@code remote.log.metadata.manager.class.path}. */
     public RlmmDaemonMetadataManager() { }
@@ -90,11 +86,13 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             : "the daemon keeps an embedded log, and whether this cluster has one broker can't be asked: set"
                 + " remote.log.metadata.manager.listener.name in server.properties, or vouch for it with"
                 + " rlmm.config." + PluginConfig.SINGLE_BROKER_CHECK + "=false";
+        Allowance deleteHold = new Allowance(config.integer(PluginConfig.DELETE_HOLD_MS));
         Running made = new Running(metrics, connection, caller,
             new ReadyAhead(connection, config.integer(PluginConfig.IN_FLIGHT_MAX), ReadyAhead.USED_MS),
             new RecentSegments(config.integer(PluginConfig.LOOKUP_REUSE_MS)),
             new SingleBrokerCheck(count, cannotAsk, config.singleBrokerCheck(), repeatMs),
-            new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS)), new FailFast(LISTING_MS),
+            new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS), FailFast.LOST_MS_MAX),
+            deleteHold, new InsistentWrites(caller, deleteHold, "rlmm-daemon-deletes-" + config.brokerId()),
             Executors.newSingleThreadExecutor(new DaemonThreads("rlmm-daemon-completer-" + config.brokerId())),
             config.integer(PluginConfig.METADATA_TIMEOUT_MS), config.integer(PluginConfig.READY_TIMEOUT_MS),
             config.integer(PluginConfig.HOLD_MS));
@@ -140,7 +138,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
         if (metadata.state() != RemoteLogSegmentState.COPY_SEGMENT_STARTED) {
             throw new IllegalArgumentException("a segment is added in state COPY_SEGMENT_STARTED, not " + metadata.state());
         }
-        return write("add_remote_log_segment_metadata", metadata, null);
+        return write("add_remote_log_segment_metadata", metadata, false);
     }
 
     @Override
@@ -151,56 +149,59 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
             throw new IllegalArgumentException("a segment is added, not updated, to COPY_SEGMENT_STARTED");
         }
         boolean deletes = update.state() != RemoteLogSegmentState.COPY_SEGMENT_FINISHED;
-        return write("update_remote_log_segment_metadata", update,
-            deletes ? update.remoteLogSegmentId().topicIdPartition().topicId() : null);
+        return write("update_remote_log_segment_metadata", update, deletes && TopicDeletion.isUnderWay());
     }
 
     @Override
     public final CompletableFuture<Void> putRemotePartitionDeleteMetadata(RemotePartitionDeleteMetadata metadata)
             throws RemoteStorageException {
         Objects.requireNonNull(metadata, "metadata");
-        return write("put_remote_partition_delete_metadata", metadata, null);
+        return write("put_remote_partition_delete_metadata", metadata, false);
     }
 
-    /** {@code deletingTopic} is the topic of a delete, which the broker may wait for under a lock; else null. */
-    private CompletableFuture<Void> write(String method, RemoteLogMetadata metadata, Uuid deletingTopic)
+    /** {@code ofDeletion}: of a topic's, whose thread waits for it under a lock, and which says it once. */
+    private CompletableFuture<Void> write(String method, RemoteLogMetadata metadata, boolean ofDeletion)
             throws RemoteStorageException {
         Running now = running();
+        TopicIdPartition partition = metadata.topicIdPartition();
         try {
-            now.check.require();
-            if (deletingTopic != null && now.failFast.remembers(deletingTopic)) {
+            if (ofDeletion && now.failFast.refuses(partition)) {
                 now.metrics.deletesRefused.incrementAndGet();
-                throw DaemonException.overloaded("a delete of this topic has just failed; they are refused for a while");
+                throw DaemonException.overloaded(FailFast.REFUSED);
             }
+            now.check.require();
             byte[] record = records.encode(metadata);
-            Set<TopicIdPartition> changing = Set.of(metadata.topicIdPartition());
-            CompletableFuture<List<Wire.Answer>> answer = now.caller.send(method, packer -> {
+            Wire.Params params = packer -> {
                 packer.packArrayHeader(2);
                 Wire.pack(packer, record);
                 packer.packLong(Caller.tellMs(now.timeoutMs));
-            }, now.timeoutMs);
+            };
+            long begun = System.nanoTime();
+            CompletableFuture<List<Wire.Answer>> answer = ofDeletion
+                ? now.insistent.send(method, params, now.timeoutMs) : now.caller.send(method, params, now.timeoutMs);
+            Set<TopicIdPartition> changing = Set.of(partition);
             // Behind it, not before: a look-up may be answered just before the record takes effect.
-            return translated(now, answer.whenComplete((pages, error) -> now.recent.forget(changing)), deletingTopic);
+            return translated(now, answer.whenComplete((pages, failure) -> {
+                now.recent.forget(changing);
+                if (ofDeletion && failure != null && FailFast.isSilence(Caller.daemonException(failure))) {
+                    now.failFast.silent(partition, System.nanoTime() - begun);
+                }
+            }));
         } catch (DaemonException error) {
             throw Errors.rethrow(Errors.ofMetadata(error));
         }
     }
 
     /** Completed on a thread of its own: whoever continues there must not hold up the connection. */
-    private static CompletableFuture<Void> translated(
-            Running now, CompletableFuture<List<Wire.Answer>> answer, Uuid deletingTopic) {
-        long begun = System.nanoTime();
+    private static CompletableFuture<Void> translated(Running now, CompletableFuture<List<Wire.Answer>> answer) {
         CompletableFuture<Void> result = new CompletableFuture<>();
         answer.whenComplete((pages, failure) -> {
             if (failure == null) {
                 complete(now, () -> result.complete(null));
-                return;
+            } else {
+                DaemonException error = Caller.daemonException(failure);
+                complete(now, () -> result.completeExceptionally(Errors.ofMetadata(error)));
             }
-            DaemonException error = Caller.daemonException(failure);
-            if (deletingTopic != null && FailFast.isWorthIt(error, System.nanoTime() - begun)) {
-                now.failFast.failed(deletingTopic);
-            }
-            complete(now, () -> result.completeExceptionally(Errors.ofMetadata(error)));
         });
         return result;
     }
@@ -257,29 +258,38 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
     }
 
     /**
-     * All segments: what a topic's deletion asks for, partition after partition, on the broker's metadata-publishing
-     * thread and under its lock; and expiration, which comes back. So after one that failed, the topic's others are
-     * neither held nor, where nobody answered in time, sent.
+     * All segments: what expiration asks for, which comes back, and a topic's deletion, which does not: partition after
+     * partition, on the broker's metadata-publishing thread and under its lock.
      */
     @Override
     public final Iterator<RemoteLogSegmentMetadata> listRemoteLogSegments(TopicIdPartition partition)
             throws RemoteStorageException {
         Objects.requireNonNull(partition, "partition");
+        if (!TopicDeletion.isUnderWay()) {
+            return records.all(read(LIST, partition, MessagePacker::packNil, 1));
+        }
         Running now = running();
-        Uuid topicId = partition.topicId();
         try {
-            if (now.failFast.remembers(topicId)) {
-                throw DaemonException.overloaded(
-                    "a listing or delete of this topic has just failed; they are refused for a while");
-            }
-            return records.all(ask(now, LIST, partition, MessagePacker::packNil, 1, !now.listings.remembers(topicId)));
+            return records.all(listOnce(now, partition));
         } catch (DaemonException error) {
-            if (error.isSilence()) {
-                now.failFast.failed(topicId);
-            } else if (error.isRetriable() && error.origin() != DaemonException.Origin.INTERRUPTED) {
-                now.listings.failed(topicId);
-            }
             throw Errors.rethrow(Errors.ofMetadata(error));
+        }
+    }
+
+    private static List<Value> listOnce(Running now, TopicIdPartition partition) throws DaemonException {
+        if (now.failFast.refuses(partition)) {
+            throw DaemonException.overloaded(FailFast.REFUSED);
+        }
+        requireForRead(now, LIST);
+        long begun = System.nanoTime();
+        try {
+            return now.caller.insist(LIST, true, params(now, partition, MessagePacker::packNil, 1), now.timeoutMs,
+                now.deleteHold);
+        } catch (DaemonException error) {
+            if (FailFast.isSilence(error)) {
+                now.failFast.silent(partition, System.nanoTime() - begun);
+            }
+            throw error;
         }
     }
 
@@ -300,26 +310,21 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
         Objects.requireNonNull(partition, "partition");
         Running now = running();
         try {
-            return ask(now, method, partition, more, moreFields, true);
+            requireForRead(now, method);
+            return now.caller.read(
+                method, method.equals(LIST), params(now, partition, more, moreFields), now.timeoutMs);
         } catch (DaemonException error) {
             throw Errors.rethrow(Errors.ofMetadata(error));
         }
     }
 
-    private static List<Value> ask(Running now, String method, TopicIdPartition partition, Wire.Params more,
-                                   int moreFields, boolean held) throws DaemonException {
-        Wire.Params params = packer -> {
+    private static Wire.Params params(Running now, TopicIdPartition partition, Wire.Params more, int moreFields) {
+        return packer -> {
             packer.packArrayHeader(moreFields + 2);
             Wire.pack(packer, partition);
             more.pack(packer);
-            packer.packLong(held ? Caller.tellMs(now.timeoutMs) : AT_ONCE_MS);
+            packer.packLong(Caller.tellMs(now.timeoutMs));
         };
-        if (!held) {
-            now.check.require();
-            return now.caller.call(method, method.equals(LIST), params, now.timeoutMs);
-        }
-        requireForRead(now, method);
-        return now.caller.read(method, method.equals(LIST), params, now.timeoutMs);
     }
 
     /** A check that is still running is one more way of being not ready, so it is held as well. */
@@ -414,6 +419,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
         }
         if (now != null) {
             now.check.close();
+            now.insistent.close();
             now.connection.close();
             now.completer.shutdown();
             now.metrics.close();

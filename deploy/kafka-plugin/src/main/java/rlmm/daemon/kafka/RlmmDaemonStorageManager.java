@@ -10,6 +10,7 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 
+import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.errors.ReplicaNotAvailableException;
 import org.apache.kafka.server.log.remote.storage.LogSegmentData;
@@ -29,6 +30,7 @@ import org.slf4j.LoggerFactory;
  * <p>Works beside any RemoteLogMetadataManager, provided that the daemon follows the same metadata.
  */
 public final class RlmmDaemonStorageManager implements RemoteStorageManager {
+    private static final String DELETE = "delete_log_segment_data";
     private static final Logger LOG = LoggerFactory.getLogger(RlmmDaemonStorageManager.class);
 
     private final Records records = new Records();
@@ -37,7 +39,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
 
     /** Everything that exists from {@code configure} to {@code close}. */
     private record Running(
-        PluginMetrics metrics, Connection connection, Caller caller, BulkPool pool, FailFast failFast,
+        PluginMetrics metrics, Connection connection, Caller caller, BulkPool pool, FailFast failFast, Allowance deleteHold,
         long holdMs, long copyTimeoutMs, long deleteTimeoutMs, long fetchTimeoutMs, long indexTimeoutMs) { }
 
     /** Called by the class loader that the broker made for {@code remote.log.storage.manager.class.path}. */
@@ -57,7 +59,8 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
         long holdMs = config.integer(PluginConfig.HOLD_MS);
         running = new Running(metrics, connection, new Caller(connection, metrics, holdMs),
             new BulkPool(config, metrics),
-            new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS)),
+            new FailFast(config.integer(PluginConfig.DELETE_FAIL_FAST_MS), FailFast.LOST_MS_MAX),
+            new Allowance(config.integer(PluginConfig.DELETE_HOLD_MS)),
             holdMs, config.integer(PluginConfig.COPY_TIMEOUT_MS), config.integer(PluginConfig.DELETE_TIMEOUT_MS),
             config.integer(PluginConfig.FETCH_TIMEOUT_MS), config.integer(PluginConfig.INDEX_TIMEOUT_MS));
         connection.start();
@@ -141,25 +144,38 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
     public void deleteLogSegmentData(RemoteLogSegmentMetadata metadata) throws RemoteStorageException {
         Objects.requireNonNull(metadata, "metadata");
         Running now = runningToWrite();
-        Uuid topicId = metadata.remoteLogSegmentId().topicIdPartition().topicId();
-        if (now.failFast.remembers(topicId)) {
-            now.metrics.deletesRefused.incrementAndGet();
-            throw new RemoteStorageException("a delete of this topic has just failed; they are refused for a while");
-        }
         now.pool.forget(metadata.remoteLogSegmentId().id());
         byte[] record = records.encode(metadata);
+        Wire.Params params = packer -> {
+            packer.packArrayHeader(2);
+            Wire.pack(packer, record);
+            packer.packLong(Caller.tellMs(now.deleteTimeoutMs));
+        };
+        try {
+            if (TopicDeletion.isUnderWay()) {
+                deleteOnce(now, metadata.topicIdPartition(), params);
+            } else {
+                now.caller.call(DELETE, false, params, now.deleteTimeoutMs);
+            }
+        } catch (DaemonException error) {
+            throw Errors.ofDelete(error);
+        }
+    }
+
+    /** Of a topic's deletion, which never comes back to it, and must not hold the broker's other changes up for long. */
+    private static void deleteOnce(Running now, TopicIdPartition partition, Wire.Params params) throws DaemonException {
+        if (now.failFast.refuses(partition)) {
+            now.metrics.deletesRefused.incrementAndGet();
+            throw DaemonException.overloaded(FailFast.REFUSED);
+        }
         long begun = System.nanoTime();
         try {
-            now.caller.call("delete_log_segment_data", false, packer -> {
-                packer.packArrayHeader(2);
-                Wire.pack(packer, record);
-                packer.packLong(Caller.tellMs(now.deleteTimeoutMs));
-            }, now.deleteTimeoutMs);
+            now.caller.insist(DELETE, false, params, now.deleteTimeoutMs, now.deleteHold);
         } catch (DaemonException error) {
-            if (FailFast.isWorthIt(error, System.nanoTime() - begun)) {
-                now.failFast.failed(topicId);
+            if (FailFast.isSilence(error)) {
+                now.failFast.silent(partition, System.nanoTime() - begun);
             }
-            throw Errors.ofDelete(error);
+            throw error;
         }
     }
 

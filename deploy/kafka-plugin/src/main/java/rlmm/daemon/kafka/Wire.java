@@ -27,6 +27,8 @@ final class Wire {
     static final int HEADER_BYTES = Integer.BYTES;
     /** More than a page of a listing ever has: a length beyond it is not the daemon talking. */
     static final int FRAME_BYTES_MAX = 64 * 1024 * 1024;
+    /** Likewise of the header in front of a bulk answer, or an error in its place. */
+    static final int HEADER_FRAME_BYTES_MAX = 1024 * 1024;
     /** Answers with this id speak of the connection, which the daemon then closes. */
     static final int CONNECTION_ID = 0;
     private static final int REQUEST = 0;

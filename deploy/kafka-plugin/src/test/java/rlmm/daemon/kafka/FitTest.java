@@ -41,7 +41,7 @@ final class FitTest {
                 }
                 PluginConfig config = new PluginConfig(configs, true);
                 DaemonException refusal = assertThrows(
-                    DaemonException.class, () -> BulkConnection.open(config, BulkConnection.deadline(5_000)).close());
+                    DaemonException.class, () -> BulkConnection.open(config, new Peers(config), BulkConnection.deadline(5_000)).close());
                 String advice = Greeting.advice(config, refusal);
                 assertTrue(advice.contains("daemon.broker_id") && advice.contains("socket.path"), advice);
             }
@@ -59,7 +59,7 @@ final class FitTest {
             wrong.configure(daemon.configs(Map.of("cluster.id", "another", "delete.fail.fast.ms", 0)));
             PluginConfig config = new PluginConfig(daemon.configs(Map.of("cluster.id", "another")), false);
             DaemonException refusal = assertThrows(DaemonException.class,
-                () -> BulkConnection.open(config, BulkConnection.deadline(5_000)).close());
+                () -> BulkConnection.open(config, new Peers(config), BulkConnection.deadline(5_000)).close());
             assertEquals(DaemonException.INVALID_ARGUMENT, refusal.code());
             assertTrue(away(wrong, unknown));
         }

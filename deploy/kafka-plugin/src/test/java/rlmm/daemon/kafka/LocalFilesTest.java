@@ -241,15 +241,15 @@ final class LocalFilesTest {
             ((Number) seen.get("dev")).longValue(), ((Number) seen.get("ino")).longValue());
         LocalFile gone = new LocalFile(directory.resolve("gone.log").toString(), there.device(), there.inode());
         LocalFiles patient = new LocalFiles(true, 600_000);
-        assertNull(patient.open(gone));
+        assertNull(patient.open(gone, true));
         assertFalse(patient.mayOpen());
         patient.askAgain();
         assertTrue(patient.mayOpen());
         LocalFiles quick = new LocalFiles(true, 50);
-        assertNull(quick.open(gone));
+        assertNull(quick.open(gone, true));
         Wait.until("it is tried again", quick::mayOpen);
-        assertNull(quick.open(gone));
-        quick.open(there).close();
+        assertNull(quick.open(gone, true));
+        quick.open(there, true).close();
         assertTrue(quick.mayOpen());
         assertFalse(new LocalFiles(false, 0).mayOpen());
     }

@@ -30,6 +30,7 @@ final class RudeDaemon implements AutoCloseable {
         byte[] to(int id) throws IOException;
     }
 
+    private static final int PIECE_BYTES = 64 * 1024;
     private final Path directory = Files.createTempDirectory("rude");
     private final ServerSocketChannel server = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
     private volatile Answering rudely;
@@ -93,9 +94,9 @@ final class RudeDaemon implements AutoCloseable {
                     request = unpacker.unpackValue().asArrayValue();
                 }
                 if (request.get(0).asIntegerValue().asInt() == 0) {
-                    ByteBuffer answer = ByteBuffer.wrap(answerTo(request));
-                    while (answer.hasRemaining()) {
-                        channel.write(answer);
+                    byte[] answer = answerTo(request);
+                    for (int at = 0; at < answer.length;) { // the JVM keeps a buffer of the largest write of each thread
+                        at += channel.write(ByteBuffer.wrap(answer, at, Math.min(PIECE_BYTES, answer.length - at)));
                     }
                 }
             }

@@ -97,7 +97,7 @@ final class WireTest {
     void framesAreCutWhereverTheStreamIs() throws Exception {
         byte[] stream = body("00000003" + "010203" + "00000000" + "00000001" + "04" + "0506");
         for (int buffer = 5; buffer <= stream.length; buffer++) {
-            FrameReader reader = new FrameReader(buffer);
+            FrameReader reader = new FrameReader(buffer, Wire.FRAME_BYTES_MAX);
             var channel = Channels.newChannel(new java.io.ByteArrayInputStream(stream));
             assertArrayEquals(new byte[]{1, 2, 3}, next(reader, channel));
             assertArrayEquals(new byte[]{}, next(reader, channel));
@@ -108,9 +108,33 @@ final class WireTest {
 
     @Test
     void aLengthBeyondAnyAnswerIsNotReadIntoMemory() throws Exception {
-        FrameReader reader = new FrameReader(16);
+        FrameReader reader = new FrameReader(16, Wire.FRAME_BYTES_MAX);
         reader.fill(Channels.newChannel(new java.io.ByteArrayInputStream(body("ffffffff00"))));
         assertThrows(DaemonException.class, reader::next);
+    }
+
+    /** Forty lies would be two gigabytes and a half. */
+    @Test
+    void roomIsMadeForWhatHasComeAndNotForWhatWasAnnounced() throws Exception {
+        var threads = (com.sun.management.ThreadMXBean) ManagementFactory.getThreadMXBean();
+        byte[] announced = ByteBuffer.allocate(1_004).putInt(Wire.FRAME_BYTES_MAX).array();
+        long before = threads.getThreadAllocatedBytes(Thread.currentThread().getId());
+        for (int i = 0; i < 40; i++) {
+            FrameReader reader = new FrameReader(4_096, Wire.FRAME_BYTES_MAX);
+            reader.fill(Channels.newChannel(new java.io.ByteArrayInputStream(announced)));
+            assertNull(reader.next());
+        }
+        long bytes = threads.getThreadAllocatedBytes(Thread.currentThread().getId()) - before;
+        assertTrue(bytes < Wire.FRAME_BYTES_MAX, bytes + " bytes");
+    }
+
+    @Test
+    void aLongFrameIsWhole() throws Exception {
+        byte[] body = new byte[1_000_003];
+        new java.util.Random(1).nextBytes(body);
+        byte[] stream = ByteBuffer.allocate(4 + body.length + 1).putInt(body.length).put(body).array();
+        FrameReader reader = new FrameReader(10_000, Wire.FRAME_BYTES_MAX);
+        assertArrayEquals(body, next(reader, Channels.newChannel(new java.io.ByteArrayInputStream(stream))));
     }
 
     private static byte[] next(FrameReader reader, java.nio.channels.ReadableByteChannel channel) throws Exception {
