@@ -1,6 +1,6 @@
 """`rlmm status`: the daemon on one screen."""
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -10,13 +10,17 @@ from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_facts, show_json, show_table
 from rlmm_daemon.core import phrases
 
+#: A request that met a bug makes `rlmm status` end with 1 for so long.
+_BUG_ALARMS_SECONDS: Final = 3600.0
+
 
 @click.command("status")
 @daemon_options
 def command(*, target: Target) -> None:
     """Show the daemon: its log, what the broker announced, segments, copies and tasks.
 
-    Exit code 1 if a metadata partition failed or the log or the storage has trouble.
+    Exit code 1 if a metadata partition failed, the log or the storage has trouble, or a request
+    met a bug within the last hour.
 
     \b
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
@@ -25,8 +29,9 @@ def command(*, target: Target) -> None:
     memory{private_bytes, mapped_bytes, copying_process_private_bytes, snapshot_bytes,
     segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,
     events_put_aside, bytes_put_aside, bytes_per_segment}, storage{kind, error},
-    snapshots{rejected, failures}, copies[], observation{watches, last_look_ms, trouble,
-    seen_alive, marked, topics[]} or null, tasks[].
+    snapshots{rejected, failures}, copies[], internal_errors{count, last{where, error,
+    seconds_ago}}, observation{watches, last_look_ms, trouble, seen_alive, marked, topics[]} or
+    null, tasks[].
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         status = client.status()
@@ -41,7 +46,26 @@ def command(*, target: Target) -> None:
 def _trouble(status: dict[str, Any]) -> bool:
     log = status["log"]
     failed = status["metadata_partitions"].get("failed", 0)
-    return bool(failed or log["failure"] or log["trouble"] or status["storage"]["error"])
+    troubles = (failed, log["failure"], log["trouble"], status["storage"]["error"])
+    return any(troubles) or _met_bug_lately(status)
+
+
+def _met_bug_lately(status: dict[str, Any]) -> bool:
+    last = status.get("internal_errors", {}).get("last")  # a daemon from before says nothing of it
+    return last is not None and last["seconds_ago"] < _BUG_ALARMS_SECONDS
+
+
+def _bugs(status: dict[str, Any]) -> dict[str, str]:
+    """A line about the bugs that requests met, if there were any."""
+    bugs = status.get("internal_errors", {})
+    if not bugs.get("count"):
+        return {}
+    ago, where = phrases.duration(bugs["last"]["seconds_ago"]), bugs["last"]["where"]
+    what = phrases.number(bugs["count"], "request")
+    return {
+        "internal errors": f"{what}; the last {ago} ago in {where}: {bugs['last']['error']}; "
+        "the daemon's log has the traceback"
+    }
 
 
 def _show(status: dict[str, Any]) -> None:
@@ -63,6 +87,7 @@ def _show(status: dict[str, Any]) -> None:
             "kept": _kept(status["memory"]),
             "storage": storage["kind"] + (f": {storage['error']}" if storage["error"] else ""),
             "copies": len(status["copies"]),
+            **_bugs(status),
             **({"observed": _observed(status["observation"])} if status["observation"] else {}),
             "tasks": len(status["tasks"]),
         }

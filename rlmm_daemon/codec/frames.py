@@ -120,8 +120,13 @@ def record_frame(request_id: int, record: bytes | None) -> bytes:
 
 
 def error_frame(request_id: int, error: RlmmError) -> bytes:
-    """Return the frame of an answer that is an error."""
-    return frame((RESPONSE, request_id, ErrorBody.of(error), None))
+    """Return the frame of an answer that is an error, whatever its message quotes."""
+    body = ErrorBody.of(error)
+    try:
+        return frame((RESPONSE, request_id, body, None))
+    except (UnicodeEncodeError, TypeError, OverflowError, RecursionError, ValueError):
+        told = body.message.encode("utf-8", "backslashreplace").decode()
+        return frame((RESPONSE, request_id, ErrorBody(body.code, body.name, told), None))
 
 
 def notification_frame(method: str, params: Any) -> bytes:

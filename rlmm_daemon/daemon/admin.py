@@ -2,23 +2,20 @@
 
 import asyncio
 import errno
-import importlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
+from rlmm_daemon.daemon.bugs import Bugs
+from rlmm_daemon.daemon.http_get import HttpGet, Page
 from rlmm_daemon.domain.errors import UnavailableError
 from rlmm_daemon.observability.metrics import Metrics
 
-if TYPE_CHECKING:
-    from aiohttp import web
-
 _TEXT: Final = "text/plain"
-_SHUTDOWN_SECONDS: Final = 1.0
 _BACKLOG: Final = 128
 _ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -34,17 +31,28 @@ class Ready:
 class AdminServer:
     """Listens while it is entered, and answers once `serve` ran. `listen` is `host:port`, or empty.
 
-    The library behind it takes longer to load than a daemon to answer a broker: until a thread has
-    done that, whoever connects waits.
+    Whoever connects before that waits.
     """
 
-    def __init__(self, listen: str, metrics: Metrics, readiness: Callable[[], Ready]) -> None:
+    def __init__(
+        self,
+        listen: str,
+        metrics: Metrics,
+        readiness: Callable[[], Ready],
+        bugs: Bugs | None = None,
+    ) -> None:
         self._listen = listen
         self._metrics = metrics
         self._readiness = readiness
         self._sockets: list[socket.socket] = []
-        self._web: Any = None
-        self._runner: web.AppRunner | None = None
+        self._servers: list[asyncio.Server] = []
+        pages = {
+            "/metrics": self._metrics_page,
+            "/healthz": self._health_page,
+            "/readyz": self._readiness_page,
+        }
+        known = Bugs() if bugs is None else bugs
+        self._http = HttpGet(pages, on_bug=lambda bug: known.met("admin", bug))
         #: Where it listens, known once entered: port 0 in the configuration takes a free one.
         self.address: tuple[str, int] | None = None
 
@@ -68,8 +76,9 @@ class AdminServer:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        for server in self._servers:
+            server.close()
+        self._http.close()
         self._close()
 
     async def _bind(self) -> None:
@@ -95,41 +104,30 @@ class AdminServer:
         self._sockets.clear()
 
     async def serve(self) -> None:
-        """Answer from now on; returns at once."""
-        if not self._sockets:
-            return
-        web = self._web = await asyncio.to_thread(importlib.import_module, "aiohttp.web")
-        application = web.Application()
-        application.router.add_get("/metrics", self._serve_metrics)
-        application.router.add_get("/healthz", self._serve_health)
-        application.router.add_get("/readyz", self._serve_readiness)
-        self._runner = web.AppRunner(
-            application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
-        )
-        await self._runner.setup()
-        for listening in self._sockets:
-            await web.SockSite(self._runner, listening).start()
+        """Answer from now on; returns at once.
 
-    def _answer(self, **parts: Any) -> "web.Response":
-        answer: web.Response = self._web.Response(**parts)
-        return answer
+        Raises:
+            OSError: not now, for example for want of descriptors; it may be tried again.
+        """
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets[len(self._servers) :]:
+            self._servers.append(await loop.create_server(self._http, sock=listening))
 
-    async def _serve_metrics(self, _request: "web.Request") -> "web.Response":
+    def _metrics_page(self) -> Page:
         self._metrics.process.ready.set(self._readiness().ready)
-        return self._answer(
-            body=self._metrics.text(),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        return Page(
+            body=self._metrics.text(), content_type="text/plain; version=0.0.4; charset=utf-8"
         )
 
-    async def _serve_health(self, _request: "web.Request") -> "web.Response":
+    def _health_page(self) -> Page:
         """Answering at all is the health: the loop runs."""
-        return self._answer(text="ok\n", content_type=_TEXT)
+        return Page(body=b"ok\n", content_type=_TEXT)
 
-    async def _serve_readiness(self, _request: "web.Request") -> "web.Response":
+    def _readiness_page(self) -> Page:
         answer = self._readiness()
         self._metrics.process.ready.set(answer.ready)
-        return self._answer(
+        return Page(
             body=msgspec.json.encode({"ready": answer.ready, **answer.facts}),
-            status=200 if answer.ready else 503,
             content_type="application/json",
+            status=200 if answer.ready else 503,
         )

@@ -1,7 +1,6 @@
 """Whether a request may begin: its peer's rights, its parameters, the limits that all share.
 
-Connections of both kinds ask, those of requests and answers and those of bulk reads; both have the
-same words for a request that met a bug.
+Connections of both kinds ask, those of requests and answers and those of bulk reads.
 """
 
 import asyncio
@@ -11,8 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from rlmm_daemon.codec import api, frames
+from rlmm_daemon.codec import api
 from rlmm_daemon.daemon import handlers
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.greeting import Identity
 from rlmm_daemon.daemon.limits import ServerOptions, ServerStats
 from rlmm_daemon.daemon.services import Services
@@ -49,6 +49,7 @@ class Shared:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     #: For pieces of long answers, and whatever else takes long.
     turns: Turns = field(default_factory=Turns)
+    bugs: Bugs = field(default_factory=Bugs)
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -121,9 +122,3 @@ def decode_params(row: api.Method, raw: msgspec.Raw) -> Any:
         return PARAMS[row.name](raw)
     except UNDECODABLE as error:
         raise InvalidArgument(f"{row.name}: {error}") from error
-
-
-def internal_frame(request_id: int) -> bytes:
-    """Return the answer to a request that met a bug; the details are in the daemon's log."""
-    body = frames.ErrorBody(0, "internal", "the daemon met a bug and restarts", {})
-    return frames.frame((frames.RESPONSE, request_id, body, None))

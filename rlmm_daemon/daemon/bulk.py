@@ -18,7 +18,8 @@ import structlog
 
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon import handlers
-from rlmm_daemon.daemon.admission import Shared, decode_params, internal_frame
+from rlmm_daemon.daemon.admission import Shared, decode_params
+from rlmm_daemon.daemon.crash_guard import blamed
 from rlmm_daemon.daemon.greeting import Introduction, verify
 from rlmm_daemon.daemon.page_cache import is_cached
 from rlmm_daemon.daemon.peer_watch import while_wanted
@@ -113,10 +114,12 @@ class BulkSession:
         except RlmmError as error:
             await self._send(frames.error_frame(request_id, error))
             return True
-        except Exception:
-            _log.exception("session.bug", method=method)
-            await self._send(internal_frame(request_id))
-            raise
+        except Exception as error:
+            answered = self._shared.bugs.error_for(method, error)
+            await self._send(frames.error_frame(request_id, answered))
+            if blamed(error):
+                raise
+            return True
         try:
             header = frames.BulkHeader(answer.length, answer.crc32c, answer.named)
             await self._send(frames.result_frame(request_id, header))
@@ -157,6 +160,14 @@ class BulkSession:
         except (RlmmError, OSError) as error:
             self._shared.stats.bulk_answers_broken += 1
             _log.warning("bulk.broken", method=method, error=str(error))
+            return False
+        except _Stalled:
+            raise
+        except Exception as bug:
+            self._shared.stats.bulk_answers_broken += 1
+            self._shared.bugs.met(method, bug)
+            if blamed(bug):
+                raise
             return False
         if sent != answer.length:
             self._shared.stats.bulk_answers_broken += 1

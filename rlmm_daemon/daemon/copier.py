@@ -9,8 +9,10 @@ from typing import Final
 from rlmm_daemon.codec.api import SegmentFiles
 from rlmm_daemon.core.facts import CopyFailure
 from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copy_job import CopyFacts, CopyJob, CopyOptions, CopyTools, Kind
+from rlmm_daemon.daemon.crash_guard import blamed
 from rlmm_daemon.daemon.removal import Removal
 from rlmm_daemon.daemon.segment_log import SegmentLog, decode_segment, same_segment
 from rlmm_daemon.domain.errors import (
@@ -51,6 +53,7 @@ class Copier:
         passes: Passes,
         require_copyable: Callable[[TopicIdPartition], None] = lambda _: None,
         metrics: StorageMetrics | None = None,
+        bugs: Bugs | None = None,
     ) -> None:
         """Without a bucket (`kind = "none"`) every method is StorageNotConfigured.
 
@@ -63,6 +66,7 @@ class Copier:
         #: By all copies that ended, however they did.
         self.bytes_copied = 0
         self._now_ms = now_ms
+        self._bugs = Bugs() if bugs is None else bugs
         self._metrics = metrics or Metrics().storage
         self._draining = False
         self._require_copyable = require_copyable
@@ -80,6 +84,7 @@ class Copier:
                 turns=asyncio.Semaphore(options.parallel_max),
                 threads=copying_threads(options.parallel_max, "copy"),
                 passes=passes,
+                bugs=self._bugs,
             )
         )
         log.on_delete_started.append(self._delete_started)
@@ -149,6 +154,12 @@ class Copier:
             except asyncio.CancelledError:
                 # A deadline must not say `timed_out` of what has begun; a repeat goes on with it.
                 raise OutcomeUnknown("the delete was begun and is not finished") from None
+            except RlmmError:
+                raise
+            except Exception as bug:
+                if blamed(bug):
+                    raise
+                raise self._bugs.met_after_append("delete", bug) from bug
 
     @contextlib.asynccontextmanager
     async def _counted_delete(self) -> AsyncIterator[None]:

@@ -13,7 +13,9 @@ import structlog
 from rlmm_daemon.codec.api import SegmentFiles
 from rlmm_daemon.core.progress_floor import ProgressFloor
 from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.crash_guard import blamed
 from rlmm_daemon.daemon.removal import Removal
 from rlmm_daemon.daemon.segment_log import (
     SegmentLog,
@@ -65,6 +67,8 @@ class CopyOptions:
     check_segments: bool = True
 
 
+#: COPY_SEGMENT_FINISHED may be in the log from here on.
+FINISHING: Final = "finish"
 #: The last phase, of a copy that is no longer one.
 ENDED: Final = "ended"
 
@@ -110,6 +114,7 @@ class CopyTools:
     #: from the storage never stands behind a broker's slow disk.
     threads: Executor
     passes: Passes
+    bugs: Bugs
 
 
 class CopyJob:
@@ -177,7 +182,7 @@ class CopyJob:
             self._task.cancel()
 
     async def run(self) -> None:
-        """Do all of it and complete `outcome`; raises only a bug or a cancel from above."""
+        """Do all of it and complete `outcome`; raises only a fold's bug or a cancel from above."""
         self._task = asyncio.current_task()
         where = {
             "partition": str(self.metadata.partition),
@@ -190,11 +195,24 @@ class CopyJob:
         except RlmmError as error:
             error.fields.setdefault("write_begun", self.progress.write_begun)
             self._conclude(where, error)
+        except Exception as bug:
+            if blamed(bug):
+                self.outcome.cancel()
+                raise
+            self._conclude(where, self._answer_to(bug))
         except BaseException:
             self.outcome.cancel()
             raise
         else:
             self._conclude(where, answer)
+
+    def _answer_to(self, bug: Exception) -> RlmmError:
+        """Return what a bug is answered: "unknown" where an event may be on its way."""
+        if self._phase == FINISHING or (self.begun and not self._started):
+            return self._tools.bugs.met_after_append("copy", bug)
+        error = self._tools.bugs.error_for("copy", bug)
+        error.fields["write_begun"] = self.progress.write_begun
+        return error
 
     def _conclude(self, where: dict[str, str], answer: bytes | RlmmError) -> None:
         self._enter(ENDED)
@@ -238,6 +256,12 @@ class CopyJob:
         except RlmmError as error:
             await self._roll_back(error)
             raise
+        except Exception as bug:
+            if blamed(bug):
+                raise
+            answer = self._answer_to(bug)
+            await self._roll_back(answer)
+            raise answer from bug
         finally:
             for timer in timers:
                 timer.cancel()
@@ -344,7 +368,7 @@ class CopyJob:
         """Append COPY_SEGMENT_FINISHED. From here on objects go only if its apply rejected it."""
         if self.kind is Kind.DATA or not self._started:
             return stored
-        self._enter("finish")
+        self._enter(FINISHING)
         custom = CustomMetadata(stored)
         try:
             return await self._hand_on(custom)

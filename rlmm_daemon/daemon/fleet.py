@@ -16,10 +16,12 @@ from rlmm_daemon.codec.state_files import Identity, Position, Positions
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.core.readiness import Failure, FailureReason, Freshness, PartitionState
 from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower, FollowerContext
 from rlmm_daemon.daemon.hooks import ManagerHooks
+from rlmm_daemon.daemon.os_errors import is_shortage
 from rlmm_daemon.daemon.snapshots import SnapshotStore
 from rlmm_daemon.daemon.snapshotter import Snapshotter, allowed
 from rlmm_daemon.daemon.state_directory import StateDirectory
@@ -101,8 +103,9 @@ class Fleet:
         quarantined: frozenset[int],
         hooks: ManagerHooks,
         metrics: LogMetrics | None = None,
+        bugs: Bugs | None = None,
     ) -> None:
-        self._metrics = metrics
+        self._metrics, self._bugs = metrics, bugs
         self._log = log
         self._state = state
         self._snapshots = snapshots
@@ -129,6 +132,7 @@ class Fleet:
         #: Where each log started whose missing head was accepted.
         self._accepted_starts: dict[int, int] = {}
         self._accept_missing = False
+        self._identity_unwritten = False
         #: Held while followers are started or stopped, and while the log is opened anew.
         self._turning = asyncio.Lock()
         #: How many partitions the open log has by now, where that is not what it opened with.
@@ -242,7 +246,19 @@ class Fleet:
         if self._accept_missing:
             await self._accepted_in_time()
         elif known is None and not in_doubt:
+            await self._try_write_identity()
+
+    async def _try_write_identity(self) -> None:
+        """Write the identity, now or with the positions: reads do not wait for a full disk."""
+        try:
             await self.write_identity()
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            logger.warning("identity of the log not written yet", error=str(error))
+            self._identity_unwritten = True
+        else:
+            self._identity_unwritten = False
 
     async def write_identity(self) -> None:
         """Fix the present log as the one this state directory belongs to."""
@@ -387,6 +403,7 @@ class Fleet:
                 spawn=lambda work, name: group.create_task(work, name=name),
                 delivery_timeout_seconds=self.options.delivery_timeout_seconds,
                 metrics=self._metrics,
+                bugs=self._bugs,
             )
         return found
 
@@ -528,6 +545,8 @@ class Fleet:
         written: Mapping[int, Position] = dict(self._recorded)
         while True:
             await asyncio.sleep(POSITIONS_SECONDS)
+            if self._identity_unwritten and self.foreign_evidence is None:
+                await self._try_write_identity()
             for follower in self.followers.values():
                 self._note_position(follower)
             if self._recorded != written:

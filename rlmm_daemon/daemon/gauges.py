@@ -253,6 +253,8 @@ class Gauges:
             socket.limits.labels(limit).inc(self._grown(limit, count))
         socket.accepted.inc(self._grown("accepted", stats.connections))
         socket.malformed.inc(self._grown("malformed", stats.frames_malformed))
+        for where, count in self._manager.bugs.counts.items():
+            socket.internal_errors.labels(where).inc(self._grown(("bugs", where), count))
         at_once = stats.requests - stats.requests_now
         for (method, outcome), count in stats.outcomes.items():
             at_once -= count

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from cachetools import LRUCache
 
 from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.single_flight import SingleFlight, Spawn
 from rlmm_daemon.domain.errors import Draining, RlmmError
@@ -72,13 +73,19 @@ class IndexCache:
     """Least recently used first out, bounded by bytes; each index is loaded by one at a time."""
 
     def __init__(
-        self, bytes_max: int, deleted: DeletedSegments, *, spawn: Spawn, metrics: ReadMetrics
+        self,
+        bytes_max: int,
+        deleted: DeletedSegments,
+        *,
+        spawn: Spawn,
+        metrics: ReadMetrics,
+        bugs: Bugs | None = None,
     ) -> None:
         self._deleted, self._metrics = deleted, metrics
         self._entries = _Entries(bytes_max, lambda: self._evicted("size"))
         self._by_segment: dict[SegmentId, set[IndexKey]] = {}
         self._flights: SingleFlight[IndexKey, _Load] = SingleFlight(
-            spawn, "read.index", flights_max=FLIGHTS_MAX
+            spawn, "read.index", flights_max=FLIGHTS_MAX, bugs=bugs
         )
         self._turn = asyncio.Semaphore(LOADS_MAX)
         deleted.listen(self.forget)

@@ -6,11 +6,11 @@ one may be answered now is for the `gates` to say.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -26,12 +26,14 @@ from rlmm_daemon.core.readiness import (
 )
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.assignment import Assignment
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.fleet import BucketRecord, Fleet, FleetOptions
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.gates import Gates
 from rlmm_daemon.daemon.hooks import ManagerHooks
+from rlmm_daemon.daemon.os_errors import is_shortage
 from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.publisher import Publisher
 from rlmm_daemon.daemon.remembered import keep_announced, remembered
@@ -61,6 +63,10 @@ from rlmm_daemon.ports.event_log import EventLog
 logger = structlog.get_logger(__name__)
 
 WRITE_SECONDS_DEFAULT: Final = 30.0
+#: Between two tries of a start that lacks something.
+START_AGAIN_SECONDS: Final = 0.5
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +101,7 @@ class Manager:
         self.on_delete_put_aside = self.hooks.delete_put_aside
         #: For whatever takes long.
         self.turns = Turns()
+        self.bugs = Bugs(clock.monotonic)
         self.state = StateDirectory(disk, options.state_dir, self.turns)
         self.snapshots = SnapshotStore(
             disk, self.state.snapshots, clock, keep=options.snapshots_kept
@@ -119,6 +126,7 @@ class Manager:
             quarantined=quarantined,
             hooks=self.hooks,
             metrics=metrics,
+            bugs=self.bugs,
         )
         self.assignment = Assignment(self._announced_changed)
         self.gates = Gates(self.fleet, self.assignment, self.snapshotter)
@@ -136,10 +144,10 @@ class Manager:
 
     async def run(self) -> None:
         """Serve until cancelled; the socket may ask from the first moment and hears "not ready"."""
-        await self.state.open()
+        await self._insist(self.state.open)
         try:
-            known, positions, warm = await remembered(self.state)
-            await self.snapshots.sweep()
+            known, positions, warm = await self._insist(partial(remembered, self.state))
+            await self._insist(self.snapshots.sweep)
             async with asyncio.TaskGroup() as group:
                 self._publisher.group = group
                 await self.fleet.open(known, positions)
@@ -162,6 +170,18 @@ class Manager:
             self._publisher.group = None
             self.fleet.end_writes()
             await self.state.close()
+
+    async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Do a step of the start again and again while room, memory or descriptors lack for it."""
+        while True:
+            try:
+                return await step()
+            except OSError as error:
+                if not is_shortage(error):
+                    raise
+                self.fleet.trouble = f"the state directory can't be used yet: {error}"
+                logger.warning("state directory not usable yet", error=str(error))
+            await asyncio.sleep(START_AGAIN_SECONDS)
 
     def _warm(self, warm: list[TopicIdPartition]) -> None:
         """The log is open: take up what was announced meanwhile, or else what had been."""

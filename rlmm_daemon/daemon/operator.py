@@ -173,6 +173,7 @@ class Operator:
                 "failures": manager.snapshotter.failures,
             },
             "copies": [asdict(job) for job in self._copies.jobs()],
+            "internal_errors": manager.bugs.facts(),
             "observation": self._observation(),
             "tasks": [asdict(task) for task in self._runtime.tasks()] if self._runtime else [],
         }

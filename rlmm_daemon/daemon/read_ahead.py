@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.chunk_cache import ChunkCache
 from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES, ChunkFill, FillOptions, RemoteLog
 from rlmm_daemon.daemon.chunk_index import ObjectId
@@ -93,6 +94,7 @@ class Reads:
         spawn: Spawn,
         new_retry: Callable[[], Retry],
         metrics: ReadMetrics,
+        bugs: Bugs | None = None,
     ) -> None:
         self._options, self._deleted = options, deleted
         self._cache: ChunkCache | None = None
@@ -107,7 +109,11 @@ class Reads:
             metrics=metrics,
         )
         self._flights: SingleFlight[_Place, ChunkFill] = SingleFlight(
-            spawn, "read.chunk", flights_max=FLIGHTS_MAX, goes_on=ChunkFill.worth_finishing
+            spawn,
+            "read.chunk",
+            flights_max=FLIGHTS_MAX,
+            goes_on=ChunkFill.worth_finishing,
+            bugs=bugs,
         )
         self._habits: LRUCache[ObjectId, deque[_Habit]] = LRUCache(HABITS_MAX)
         self._logs: LRUCache[ObjectId, RemoteLog] = LRUCache(HABITS_MAX)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.chunk_cache import ChunkCache, ChunkCacheOptions
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.index_cache import IndexCache
@@ -41,6 +42,7 @@ class ReadCaches:
         monotonic: Callable[[], float],
         new_retry: Callable[[], Retry] | None = None,
         turns: Turns | None = None,
+        bugs: Bugs | None = None,
     ) -> None:
         chunks = options.chunks
         assert chunks is None or chunks.chunk_bytes == options.reads.chunk_bytes, "one size"
@@ -53,13 +55,16 @@ class ReadCaches:
             spawn=spawn,
             new_retry=new_retry or (lambda: Retry(rng)),
             metrics=metrics,
+            bugs=bugs,
         )
         if chunks is not None and chunks.bytes_max:
             self.chunks = ChunkCache(
                 chunks, disk, deleted, metrics=metrics, monotonic=monotonic, turns=turns
             )
             self.reads.use(self.chunks)
-        self.indexes = IndexCache(options.index_bytes_max, deleted, spawn=spawn, metrics=metrics)
+        self.indexes = IndexCache(
+            options.index_bytes_max, deleted, spawn=spawn, metrics=metrics, bugs=bugs
+        )
         log.on_delete_started.append(deleted.started)
 
     async def run(self) -> None:

@@ -43,7 +43,8 @@ class _Stopping(Exception):
 class Server:
     """Serves one socket: `listen`, then `run` until `stop`; `drain` and `finish` come before it.
 
-    A bug in a handler is answered as an internal error and raised from `run`.
+    A bug in a handler ends its request as `internal_error`; a partition's crash is raised from
+    `run`.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Server:
         #: Of the last storage manager that said hello.
         self._storage_incarnation_ms: int | None = None
         self._stats = ServerStats()
+        self._bugs = services.manager.bugs
         self._shared: Shared | None = None
 
     @property
@@ -90,7 +92,7 @@ class Server:
         )
 
     async def run(self) -> None:
-        """Serve until `stop`; raises what a handler's bug raised."""
+        """Serve until `stop`; raises a partition's crash that a handler met."""
         if self._listener is None:
             self.listen()
         try:
@@ -98,6 +100,7 @@ class Server:
                 self._shared = Shared(
                     self._options, self._services, self._identity, tasks, self._stats,
                     turns=self._services.manager.turns,
+                    bugs=self._bugs,
                 )  # fmt: skip
                 self._accepting = tasks.create_task(self._accept(tasks), name="server.accept")
                 await self._stop.wait()
@@ -217,12 +220,11 @@ class Server:
             introduction, rights = self._admit(connection, params)
         except RlmmError as error:
             self._count_refusal(error)
-            _log.warning("server.hello_refused", error=error.message)
-            with suppress(OSError):
-                connection.send(frames.error_frame(request_id, error))
-            return False
+            return self._send_away(connection, request_id, error)
         except OSError:
             return False
+        except Exception as bug:  # noqa: BLE001 - it ends this connection, and nothing else
+            return self._send_away(connection, request_id, self._bugs.met(_HELLO, bug))
         welcome = frames.result_frame(request_id, self._welcome(rights))
         rest = splitter.take_rest()
         if introduction.role is Role.BULK:
@@ -238,8 +240,24 @@ class Server:
             opened=self._opened,
             closed=self._lost,
         )
-        loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: session, connection)
+        return await self._take_up(connection, session)
+
+    @staticmethod
+    def _send_away(connection: socket.socket, request_id: int, error: RlmmError) -> bool:
+        _log.warning("server.hello_refused", error=error.message)
+        with suppress(OSError):
+            connection.send(frames.error_frame(request_id, error))
+        return False
+
+    async def _take_up(self, connection: socket.socket, session: Session) -> bool:
+        """Hand a connection to its session; False if that could not be."""
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: session, connection)
+        except OSError as error:  # out of descriptors, or the peer has left
+            self._stats.connections_deferred += 1
+            _log.warning("server.accept_failed", error=str(error))
+            return False
         return True
 
     async def _serve_bulk(
@@ -253,7 +271,7 @@ class Server:
     ) -> bool:
         self._stats.roles[introduction.role.value] += 1
         try:
-            with suppress(ConnectionError):
+            with suppress(OSError):
                 await asyncio.get_running_loop().sock_sendall(connection, welcome)
                 await BulkSession(self._shared_now(), connection, introduction, rights, rest).run()
         finally:

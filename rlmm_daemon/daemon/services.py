@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from rlmm_daemon.codec import api
 from rlmm_daemon.codec.frames import LocalFile
 from rlmm_daemon.core.walks import Walk
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.turns import Turns
@@ -20,6 +21,8 @@ class MetadataManager(Protocol):
 
     #: For whatever takes long.
     turns: Turns
+    #: Of single requests.
+    bugs: Bugs
 
     def remote_log_segment_metadata(
         self, tp: TopicIdPartition, epoch: int, offset: int, caller: Caller

@@ -21,10 +21,10 @@ from rlmm_daemon.codec import api, frames
 from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon import handlers, quick_lookups
-from rlmm_daemon.daemon.admission import PARAMS, UNDECODABLE, Shared, decode_params, internal_frame
+from rlmm_daemon.daemon.admission import PARAMS, UNDECODABLE, Shared, decode_params
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.crash_guard import blamed
 from rlmm_daemon.daemon.greeting import Introduction, Role
-from rlmm_daemon.daemon.os_errors import from_os_error
 from rlmm_daemon.daemon.pending import Append, error_of
 from rlmm_daemon.daemon.quick_lookups import QuickLookups
 from rlmm_daemon.daemon.writer import MustWait
@@ -58,7 +58,7 @@ _FAST: Final = {
 
 
 async def fail(error: Exception) -> None:
-    """Raise a bug where the server's task group sees it: a bug ends the process."""
+    """Raise a partition's crash where the server's task group sees it: it ends the process."""
     raise error
 
 
@@ -327,10 +327,16 @@ class Session(asyncio.Protocol):
             return frames.error_frame(request_id, InvalidArgument(f"{method}: {error}"))
         except RlmmError as error:
             return frames.error_frame(request_id, error)
-        except Exception as error:  # noqa: BLE001 - a bug must reach the task group, not uvloop
-            _log.exception("session.bug", method=method)
-            self._shared.tasks.create_task(fail(error), name="session.bug")
-            return internal_frame(request_id)
+        except Exception as bug:  # noqa: BLE001 - it ends this request, and nothing else
+            return self._met(request_id, method, bug)
+
+    def _met(self, request_id: int, method: str, bug: Exception) -> bytes:
+        """Return the answer to a request that met a bug; a fold's ends the process besides."""
+        if blamed(bug):
+            self._shared.tasks.create_task(fail(bug), name="session.crash")
+        error = self._shared.bugs.error_for(method, bug)
+        self._stats.outcomes[method, error.wire_name()] += 1
+        return frames.error_frame(request_id, error)
 
     def _notified(self, message: frames.Message) -> None:
         if not isinstance(message, frames.Notification):
@@ -407,7 +413,7 @@ class Session(asyncio.Protocol):
             self._shared.end_request()
             if isinstance(error, RlmmError):
                 self._stats.outcomes[method, error.wire_name()] += 1
-            raise
+            raise  # `_met` counts a bug
         if append is None:
             self._shared.end_request()
             self._stats.outcomes[method, "ok"] += 1
@@ -422,13 +428,13 @@ class Session(asyncio.Protocol):
         """
         del self._writes[request_id]
         self._shared.end_request()
-        error = error_of(outcome)
-        if error is None:
-            self._stats.outcomes[method, "ok"] += 1
-            frame = _result_frame(request_id, None)
-        else:
-            self._stats.outcomes[method, error.wire_name()] += 1
-            frame = frames.error_frame(request_id, error)
+        try:
+            error = error_of(outcome)
+            frame = _written_frame(request_id, error)
+        except Exception as bug:  # noqa: BLE001 - this is called by whoever applies for everybody
+            error = self._shared.bugs.met_after_append(method, bug)
+            frame = _written_frame(request_id, error)
+        self._stats.outcomes[method, "ok" if error is None else error.wire_name()] += 1
         self._answers.append(frame)
         if not self._writes:  # no other can join it
             self._flush_answers()
@@ -500,25 +506,16 @@ class Session(asyncio.Protocol):
             frame = frames.error_frame(request_id, error)
         except TimeoutError as error:
             if not deadline.expired():
-                self._tell_bug(request_id, method)
-                raise
+                await self._send(self._met(request_id, method, error))
+                return
             self._stats.requests_timed_out += 1
             outcome = TimedOut.wire_name()
             frame = frames.error_frame(request_id, TimedOut(str(error)))
-        except OSError as error:
-            failure = from_os_error(error)
-            outcome = failure.wire_name()
-            frame = frames.error_frame(request_id, failure)
-        except Exception:
-            self._tell_bug(request_id, method)
-            raise
+        except Exception as bug:  # noqa: BLE001 - it ends this request, and nothing else
+            await self._send(self._met(request_id, method, bug))
+            return
         self._stats.outcomes[method, outcome] += 1
         await self._send(frame)
-
-    def _tell_bug(self, request_id: int, method: str) -> None:
-        _log.exception("session.bug", method=method)
-        if not self._transport.is_closing():
-            self._transport.write(internal_frame(request_id))
 
     async def _send(self, frame: bytes) -> None:
         """Write once the peer has taken enough; the slow reader's limit bounds the wait."""
@@ -623,3 +620,10 @@ class Session(asyncio.Protocol):
         if method in handlers.WALKS:
             return await self._send_walked(request_id, method, result)
         return _result_frame(request_id, result)
+
+
+def _written_frame(request_id: int, error: RlmmError | None) -> bytes:
+    """Return the frame of a write's answer."""
+    if error is None:
+        return _result_frame(request_id, None)
+    return frames.error_frame(request_id, error)

@@ -14,7 +14,8 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from rlmm_daemon.domain.errors import Overloaded
+from rlmm_daemon.daemon.bugs import Bugs
+from rlmm_daemon.domain.errors import Overloaded, RlmmError
 from rlmm_daemon.domain.ids import SegmentId
 
 #: Of a key's work in progress.
@@ -28,10 +29,13 @@ class Work(Protocol):
 
     #: Kept by the flights alone.
     holders: int
+    #: What the holders are told.
+    error: RlmmError | None
 
     async def run(self) -> None:
-        """Do the work. An error for the holders is kept in the work: one that is raised is a bug.
+        """Do the work. An error for the holders is kept in the work.
 
+        One that is raised is a bug, which the holders are told and nobody else.
         Called once. May be cancelled before its first step.
         """
         ...
@@ -99,8 +103,10 @@ class SingleFlight(Generic[K, W]):
         *,
         flights_max: int,
         goes_on: Callable[[W], bool] = _never,
+        bugs: Bugs | None = None,
     ) -> None:
         self._spawn, self._name = spawn, name
+        self._bugs = Bugs() if bugs is None else bugs
         self._flights_max, self._goes_on = flights_max, goes_on
         #: What can be joined, oldest first.
         self._listed: dict[K, dict[W, None]] = {}
@@ -139,7 +145,7 @@ class SingleFlight(Generic[K, W]):
         """
         if len(self._tasks) >= self._flights_max:
             raise Overloaded(f"{self._flights_max} reads of the storage are in progress")
-        task = self._spawn(work.run(), self._name)
+        task = self._spawn(self._run(work), self._name)
         self._listed.setdefault(key, {})[work] = None
         self._of_segment.setdefault(key.segment_id, {})[work] = None
         self._tasks[work] = (key, task)
@@ -152,6 +158,12 @@ class SingleFlight(Generic[K, W]):
 
         task.add_done_callback(over)
         return self.hold(work)
+
+    async def _run(self, work: W) -> None:
+        try:
+            await work.run()
+        except Exception as bug:  # noqa: BLE001 - it ends this work, and nothing else
+            work.error = self._bugs.error_for(self._name, bug)
 
     def cancel(self, segment_id: SegmentId) -> None:
         """Cancel the work of a segment; nobody joins it any more, its holders are woken."""

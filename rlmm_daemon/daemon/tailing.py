@@ -14,8 +14,9 @@ from rlmm_daemon.core.fold import TROUBLES_MAX, Fold
 from rlmm_daemon.core.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.domain.errors import Overloaded
+from rlmm_daemon.domain.errors import NotReady, Overloaded
 from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.event_log import LogMoved
 
 #: Of each metadata partition, if the asker names no offset.
 LAST_EVENTS: Final = 10
@@ -35,11 +36,14 @@ async def tail(
 
     Raises:
         Overloaded: the reader is too slow; what it would miss is not skipped silently.
+        NotReady: the log was cut off, trimmed or replaced while it was read.
     """
     fleet = manager.fleet
     with ExitStack() as kept:
         for partition in partitions:
             kept.enter_context(follow_set.keep(partition))
+            if partition not in fleet.followers:
+                raise NotReady(f"metadata partition {partition} is not followed any more")
         live = _Live(manager, partitions)
         if follow:
             manager.hooks.every.append(live.applied)
@@ -48,8 +52,14 @@ async def tail(
         for partition in sorted(partitions):
             fold = fleet.followers[partition].fold
             async with aclosing(_read(manager, fold, from_offset, behind[partition])) as past:
-                async for event in past:
-                    yield event
+                try:
+                    async for event in past:
+                        yield event
+                except LogMoved as moved:
+                    raise NotReady(
+                        f"metadata partition {partition} is not the log any more that was read: "
+                        f"{str(moved) or 'it lost its tail'}; what came of that: rlmm partitions"
+                    ) from moved
         while follow:
             yield await live.next()
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Outcome, Repeat
 from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.pending import Append, Pending, Subject, Tell, error_of, subject_of
 from rlmm_daemon.domain.errors import (
     CorruptError,
@@ -56,8 +57,10 @@ class Writer:
         spawn: Spawn,
         delivery_timeout_seconds: float,
         metrics: LogMetrics | None = None,
+        bugs: Bugs | None = None,
     ) -> None:
         self.partition = partition
+        self._bugs = Bugs() if bugs is None else bugs
         self._metrics = metrics
         self._log = log
         self._clock = clock
@@ -187,10 +190,18 @@ class Writer:
         except RlmmError as error:
             self._count(error)
             raise
+        except Exception as bug:
+            self._handed_on(append)
+            append.leave()
+            self._delivered(append, unknown := self._bugs.met_after_append("append", bug))
+            raise unknown from bug
+        self._handed_on(append)
+        return append
+
+    def _handed_on(self, append: Append) -> None:
         self._pending.add(append)
         if append.due < self._due:
             self._look_again(append.due)
-        return append
 
     # What the follower reports.
 
@@ -269,8 +280,11 @@ class Writer:
         while self._clock.monotonic() < give_up:
             try:
                 ranges = await self._log.end_offsets([self.partition])
-            except RlmmError:
+            except (RlmmError, OSError):
                 ranges = {}
+            except Exception as bug:  # noqa: BLE001 - the caller is told "unknown"; nobody else
+                self._bugs.met("append", bug)
+                return None
             if (known := ranges.get(self.partition)) is not None:
                 return known.end
             await asyncio.sleep(END_RETRY_SECONDS)

@@ -152,6 +152,12 @@ class OutcomeUnknown(UnavailableError):
     code = 206
 
 
+class InternalError(UnavailableError):
+    """The daemon met a bug in this request and goes on; its log has the traceback."""
+
+    code = 207
+
+
 class CorruptError(RlmmError):
     """Stored state contradicts itself; serving on would risk data."""
 

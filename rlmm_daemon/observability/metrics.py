@@ -303,6 +303,13 @@ class SocketMetrics:
         self.buffered = Gauge(
             "rlmm_buffered_bytes", "Answers kept for slow readers.", registry=into
         )
+        #: where: a method of the socket, or a step on behalf of one request. Alert on any.
+        self.internal_errors = Counter(
+            "rlmm_internal_errors_total",
+            "Requests that ended in a bug of the daemon, which went on.",
+            ["where"],
+            registry=into,
+        )
 
 
 class StorageMetrics:

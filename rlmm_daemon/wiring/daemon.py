@@ -78,6 +78,7 @@ _START_IS_OVER_SECONDS = 1.0
 _OPEN_SECONDS = 1.0
 #: And then for a broker's first words. A time: no condition says whether one is about to connect.
 _FIRST_WORDS_SECONDS = 0.2
+_ADMIN_AGAIN_SECONDS = 1.0
 
 
 def run(config: Config, *, reload: Callable[[], Config]) -> int:
@@ -181,6 +182,7 @@ class Daemon:
             passes=self._passes,
             require_copyable=view.refuse_copy,
             metrics=self._metrics.storage,
+            bugs=manager.bugs,
         )
         caches = self._read_caches(manager, jobs)
         fetcher = (
@@ -247,7 +249,9 @@ class Daemon:
         if kafka is not None:
             runtime.on_reload("certificates", kafka.reload)
         async with (
-            AdminServer(config.admin.listen, self._metrics, lambda: _readiness(manager)) as admin,
+            AdminServer(
+                config.admin.listen, self._metrics, lambda: _readiness(manager), manager.bugs
+            ) as admin,
             runtime.running(),
         ):
             runtime.spawn("manager", manager.run())
@@ -362,6 +366,7 @@ class Daemon:
             metrics=self._metrics.reads,
             monotonic=self._clock.monotonic,
             turns=manager.turns,
+            bugs=manager.bugs,
         )
 
     def _on_drain(self, manager: Manager, copier: Copier, server: Server) -> None:
@@ -411,12 +416,19 @@ async def _name_cluster(server: Server, manager: Manager) -> None:
 
 
 async def _serve_admin(admin: AdminServer, manager: Manager) -> None:
-    """Serve the admin port in a moment: what it loads would hold up a broker's first words."""
+    """Serve the admin port in a moment: a broker's first words come first."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_OPEN_SECONDS):
             await manager.until_open()
     await asyncio.sleep(_FIRST_WORDS_SECONDS)
-    await admin.serve()
+    while True:
+        try:
+            await admin.serve()
+        except OSError as error:  # out of descriptors: they may be given back
+            logger.warning("admin port not served yet", error=str(error))
+            await asyncio.sleep(_ADMIN_AGAIN_SECONDS)
+        else:
+            return
 
 
 async def _keep_view(view: ClusterView, manager: Manager) -> None:

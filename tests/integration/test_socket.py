@@ -12,7 +12,9 @@ from crc32c import crc32c
 
 from rlmm_daemon.client import AsyncClient, Client, ClientOptions, socket_path
 from rlmm_daemon.codec import api, frames, records
+from rlmm_daemon.daemon import server
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.crash_guard import PartitionCrash
 from rlmm_daemon.daemon.listening import Listener
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
@@ -29,6 +31,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
     TimedOut,
 )
+from rlmm_daemon.domain.ids import MetadataPartition
 from tests.unit.socket.fakes import (
     BROKER,
     CLUSTER,
@@ -412,19 +415,83 @@ async def test_draining_ends_new_work_and_lets_the_old_and_look_ups_go_on(path):
         assert await it.server.finish(10)
 
 
-async def test_a_bug_is_answered_as_internal_and_ends_the_server(path):
-    for method, params in (
-        ("remote_log_size", api.EpochParams(api.Partition.of(ORDERS), 5)),
-        ("put_remote_partition_delete_metadata", api.RecordParams(b"r")),
-    ):
-        with pytest.RaisesGroup(pytest.RaisesGroup(ZeroDivisionError)):
-            async with daemon(path) as it:
-                raw = await Raw.connect(path)
-                it.manager.bug = True
-                raw.writer.write(frames.request_frame(2, method, params))
-                assert (await raw.answer())[1][:2] == [0, "internal"]
-                raw.close()
-                await asyncio.Event().wait()
+A_SIZE = ("remote_log_size", api.EpochParams(api.Partition.of(ORDERS), 5))
+A_MARK = ("put_remote_partition_delete_metadata", api.RecordParams(b"r"))
+
+
+@pytest.mark.parametrize(("method", "params"), [A_SIZE, A_MARK])
+async def test_a_bug_ends_its_request_as_internal_error_and_nothing_else(path, method, params):
+    async with daemon(path) as it:
+        raw, bystander = await Raw.connect(path), await Raw.connect(path)
+        it.manager.bug = True
+        raw.writer.write(frames.request_frame(2, method, params))
+        assert (await raw.answer())[1][:2] == [207, "internal_error"]
+        it.manager.bug = False
+        for peer in (raw, bystander):
+            peer.writer.write(frames.request_frame(3, *A_SIZE))
+            assert await peer.answer() == (3, None, 12345)
+            peer.close()
+        assert it.manager.bugs.counts == {method: 1}
+        assert it.server.stats.outcomes[method, "internal_error"] == 1
+        assert not it.serving.done()
+
+
+@pytest.mark.parametrize(("method", "params"), [A_SIZE, A_MARK])
+async def test_a_fold_s_crash_that_a_request_meets_ends_the_server(path, method, params):
+    with pytest.RaisesGroup(pytest.RaisesExc(PartitionCrash), flatten_subgroups=True):
+        async with daemon(path) as it:
+            raw = await Raw.connect(path)
+            it.manager.bug = PartitionCrash(MetadataPartition(1))
+            raw.writer.write(frames.request_frame(2, method, params))
+            raw.close()
+            await asyncio.wait({it.serving})
+
+
+async def test_a_bug_behind_a_bulk_read_ends_that_read_and_its_connection_goes_on(path):
+    async with daemon(path) as it:
+        raw = await Raw.connect(path, role="bulk")
+
+        def make(_start, _end):
+            raise ZeroDivisionError("a bug")
+
+        it.fetcher.make = make
+        for number in (2, 3):
+            raw.writer.write(
+                frames.request_frame(number, "fetch_log_segment", api.FetchParams(b"r", 0))
+            )
+            answered, error, _ = await raw.answer()
+            assert (answered, error[1]) == (number, "internal_error")
+        raw.close()
+        assert it.server.stats.requests_now == 0
+        assert not it.serving.done()
+
+
+async def test_a_bug_in_the_middle_of_a_bulk_answer_ends_that_connection_alone(path):
+    async with daemon(path) as it:
+        raw = await Raw.connect(path, role="bulk")
+        bulk = FakeBulk(length=10, chunks=[b"12345", ZeroDivisionError("a bug")])
+        it.fetcher.make = lambda _start, _end: bulk
+        raw.writer.write(frames.request_frame(2, "fetch_log_segment", api.FetchParams(b"r", 0)))
+        assert (await raw.answer())[1] is None
+        assert await raw.reader.readexactly(5) == b"12345"
+        assert await raw.ended()
+        raw.close()
+        assert bulk.closed
+        assert it.manager.bugs.counts == {"fetch_log_segment": 1}
+        assert not it.serving.done()
+
+
+async def test_a_bug_at_hello_ends_that_connection_alone(path, monkeypatch):
+    async with daemon(path) as it:
+        with monkeypatch.context() as patched:
+            patched.setattr(server, "introduce", lambda _params: 1 // 0)
+            raw = await Raw.connect(path, role=None)
+            raw.send_hello()
+            assert (await raw.answer())[1][1] == "internal_error"
+            assert await raw.ended()
+            raw.close()
+        (await Raw.connect(path)).close()
+        assert not it.serving.done()
 
 
 # --- bulk

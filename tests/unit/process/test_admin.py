@@ -6,6 +6,8 @@ import aiohttp
 import pytest
 
 from rlmm_daemon.daemon.admin import AdminServer, Ready
+from rlmm_daemon.daemon.bugs import Bugs
+from rlmm_daemon.daemon.http_get import Page
 from rlmm_daemon.domain.errors import UnavailableError
 from rlmm_daemon.observability.metrics import Metrics
 
@@ -84,3 +86,67 @@ async def test_a_name_is_listened_to_on_each_of_its_addresses_that_is_there(monk
         monkeypatch.undo()
         await server.serve()
         assert (await get(server, "/healthz"))[2] == "ok\n"
+
+
+async def connect(server: AdminServer, said: bytes = b""):
+    assert server.address is not None
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(said)
+    return reader, writer
+
+
+async def test_half_a_request_is_held_briefly_and_keeps_nobody_out():
+    async with AdminServer("127.0.0.1:0", Metrics(), lambda: Ready(ready=True)) as server:
+        server._http.head_seconds = 0.3
+        server._http.connections_max = 20
+        await server.serve()
+        half = [await connect(server, b"GET /metrics HTTP/1.1\r\nX: ") for _ in range(20)]
+        reader, writer = await connect(server, b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert b" 503 " in await reader.readline()
+        writer.close()
+        for reader, writer in half:
+            assert await reader.read() == b""
+            writer.close()
+        assert (await get(server, "/healthz"))[2] == "ok\n"
+        assert not server._http.open
+
+
+async def test_an_answer_that_nobody_reads_is_given_up():
+    async with AdminServer("127.0.0.1:0", Metrics(), lambda: Ready(ready=True)) as server:
+        server._http.answer_seconds = 0.1
+        server._http.pages = {"/": lambda: Page(body=b"x" * 2**26, content_type="text/plain")}
+        await server.serve()
+        reader, writer = await connect(server, b"GET / HTTP/1.1\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        while server._http.open:  # noqa: ASYNC110 - only the server knows when it gave up
+            await asyncio.sleep(0.01)
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
+        (b"GET /healthz\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
+        (b"GET /healthz?x=1 HTTP/1.1\r\nHost: \xff\r\n\r\n", 200),
+        (b"HEAD /metrics HTTP/1.1\r\n\r\n", 200),
+        (b"POST /healthz HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 405),
+        (b"GET /../etc/passwd HTTP/1.1\r\n\r\n", 404),
+        (b"GET /" + b"x" * 20_000, 431),
+        (b"GET /bug HTTP/1.1\r\n\r\n", 500),
+    ],
+)
+async def test_whatever_is_said_is_answered_and_the_connection_closed(said, status):
+    bugs = Bugs()
+    async with AdminServer("127.0.0.1:0", Metrics(), lambda: Ready(ready=True), bugs) as server:
+        server._http.pages = {**server._http.pages, "/bug": lambda: 1 // 0}  # type: ignore[return-value, dict-item]
+        await server.serve()
+        reader, writer = await connect(server, said)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        assert (not body) == said.startswith(b"HEAD")
+        assert (await get(server, "/healthz"))[2] == "ok\n"
+        assert bugs.counts.total() == (status == 500)

@@ -12,6 +12,7 @@ from typing import Any
 
 from rlmm_daemon.codec import api, records
 from rlmm_daemon.core.walks import SEGMENTS_AT_ONCE, Walk
+from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.limits import ServerOptions
 from rlmm_daemon.daemon.pending import Append
 from rlmm_daemon.daemon.server import Server
@@ -63,8 +64,9 @@ class FakeManager:
     handed_on: bool = False
     entered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     cancelled: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-    bug: bool = False
+    bug: bool | Exception = False
     turns: Turns = field(default_factory=Turns)
+    bugs: Bugs = field(default_factory=Bugs)
     #: Whether sizes are summed in a task.
     long: bool = False
     #: Whether a broker's writes are begun without a task; whoever tells `begun` ends them.
@@ -73,10 +75,13 @@ class FakeManager:
 
     def _look(self, caller: Any) -> None:
         self.callers.append(caller)
-        if self.bug:
-            raise ZeroDivisionError("a bug")
+        self._meet_bug()
         if not self.ready:
             raise NotReady(state="replaying", lag=7)
+
+    def _meet_bug(self) -> None:
+        if self.bug:
+            raise self.bug if isinstance(self.bug, Exception) else ZeroDivisionError("a bug")
 
     def remote_log_segment_metadata(self, tp, epoch, offset, caller):
         self._look(caller)
@@ -134,8 +139,7 @@ class FakeManager:
             raise MustWait
         if record in self.records:
             return None
-        if self.bug:
-            raise ZeroDivisionError("a bug")
+        self._meet_bug()
         if not self.ready:
             raise NotReady(state="replaying", lag=7)
         append = Append(
@@ -155,8 +159,7 @@ class FakeManager:
         raise SegmentNotFound(segment_id="x")
 
     async def put_partition_delete(self, record, caller, _timeout_seconds):
-        if self.bug:
-            raise ZeroDivisionError("a bug")
+        self._meet_bug()
 
     def on_partition_leadership_changes(self, leaders, followers):
         self.announced.append(("changes", list(leaders), list(followers)))

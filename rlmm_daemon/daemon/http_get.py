@@ -1,0 +1,134 @@
+"""A small HTTP server for GET and HEAD: one request a connection, everything bounded.
+
+Whoever says half a request, reads half an answer or opens too many connections costs a few bytes
+for a few seconds.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final, cast
+
+#: Request line and headers; a scraper sends a few hundred bytes.
+HEAD_BYTES_MAX: Final = 16 * 1024
+HEAD_SECONDS: Final = 5.0
+#: From the answer's first byte to its last.
+ANSWER_SECONDS: Final = 30.0
+CONNECTIONS_MAX: Final = 64
+_END: Final = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One answer."""
+
+    body: bytes
+    content_type: str
+    status: int = 200
+
+
+@dataclass(slots=True)
+class HttpGet:
+    """Makes the protocols of all connections; `pages` says what each path answers."""
+
+    pages: Mapping[str, Callable[[], Page]]
+    #: Told of an exception in one of them.
+    on_bug: Callable[[Exception], object]
+    head_seconds: float = HEAD_SECONDS
+    answer_seconds: float = ANSWER_SECONDS
+    connections_max: int = CONNECTIONS_MAX
+    open: "set[_Connection]" = field(default_factory=set)
+
+    def __call__(self) -> "_Connection":
+        """Return the protocol of one more connection."""
+        return _Connection(self)
+
+    def close(self) -> None:
+        """End every connection, answered or not."""
+        for connection in tuple(self.open):
+            connection.abort()
+
+    def answer(self, head: bytes) -> bytes:
+        """Return the whole answer to a request."""
+        method, path = _request(head)
+        if method not in ("GET", "HEAD"):
+            return _framed(_plain(HTTPStatus.METHOD_NOT_ALLOWED if method else BAD), method)
+        page = self.pages.get(path)
+        if page is None:
+            return _framed(_plain(HTTPStatus.NOT_FOUND), method)
+        try:
+            return _framed(page(), method)
+        except Exception as bug:  # noqa: BLE001 - it ends this request, and nothing else
+            self.on_bug(bug)
+            return _framed(_plain(HTTPStatus.INTERNAL_SERVER_ERROR), method)
+
+
+BAD: Final = HTTPStatus.BAD_REQUEST
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, server: HttpGet) -> None:
+        self._server = server
+        self._head = b""
+        self._answered = False
+        self._transport: asyncio.Transport
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if len(self._server.open) >= self._server.connections_max:
+            self._end(_framed(_plain(HTTPStatus.SERVICE_UNAVAILABLE), "GET"))
+            return
+        self._server.open.add(self)
+        self._wait(self._server.head_seconds)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered:
+            return  # a body, or one more request: the connection is closed after the first
+        self._head += data
+        if _END in self._head:
+            self._end(self._server.answer(self._head))
+        elif len(self._head) > HEAD_BYTES_MAX:
+            self._end(_framed(_plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), "GET"))
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._server.open.discard(self)
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _end(self, answer: bytes) -> None:
+        self._answered, self._head = True, b""
+        self._wait(self._server.answer_seconds)
+        self._transport.write(answer)
+        self._transport.close()
+
+    def _wait(self, seconds: float) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = asyncio.get_running_loop().call_later(seconds, self.abort)
+
+
+def _request(head: bytes) -> tuple[str, str]:
+    """Return method and path; nothing for what is no request line."""
+    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    if len(words) != len(("GET", "/", "HTTP/1.1")) or not words[2].startswith("HTTP/1."):
+        return "", ""
+    return words[0], words[1].partition("?")[0]
+
+
+def _plain(status: HTTPStatus) -> Page:
+    return Page(body=f"{status.phrase}\n".encode(), content_type="text/plain", status=status)
+
+
+def _framed(page: Page, method: str) -> bytes:
+    head = (
+        f"HTTP/1.1 {page.status} {HTTPStatus(page.status).phrase}\r\n"
+        f"Content-Type: {page.content_type}\r\n"
+        f"Content-Length: {len(page.body)}\r\n"
+        "Connection: close\r\n\r\n"
+    ).encode("latin-1")
+    return head if method == "HEAD" else head + page.body
