@@ -61,6 +61,10 @@ class PresencePartition(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str
     leader_epoch: int
     next_offset: int
+    #: At least so many segments were COPY_SEGMENT_FINISHED when it had been read to `live_at`.
+    #: None: not counted, or by an older daemon.
+    live_segments: int | None = None
+    live_at: int | None = None
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """The daemon's standing with its remote storage: the marker, the presence file, what is wrong."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import structlog
 
@@ -10,11 +11,12 @@ from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.facts import LastError
 from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.live_counts import LiveCount, LiveCounts
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.presence import LEASE_SECONDS, PresenceFacts, PresenceFile
 from rlmm_daemon.daemon.runtime import Runtime
 from rlmm_daemon.domain.errors import ConfigError
-from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.ports.storage import RemoteStorage
 
 #: Between two looks at what the presence file says.
@@ -74,16 +76,18 @@ class StorageKeeper:
             logger.warning("remote storage refused", error=refusal.message)
             self._refused = LastError(message=refusal.message, at_ms=manager.clock.now_ms())
             await asyncio.Event().wait()
+        counts = LiveCounts(manager)
         presence = self._presence = PresenceFile(
             self._backend,
             manager.clock,
             cluster_id=cluster_id,
             broker_id=self._broker_id,
             copy_deadline_seconds=self._copy_deadline_seconds,
-            facts=lambda: presence_of(manager),
+            facts=lambda: presence_of(manager, counts.known),
         )
         self._runtime.on_drain("presence", lambda: _last_words(presence))
         self._runtime.spawn("storage.presence", presence.run())
+        self._runtime.spawn("storage.live counts", counts.run())
         await _tell_of_changes(manager, presence)
 
 
@@ -111,7 +115,9 @@ async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def presence_of(manager: Manager) -> PresenceFacts:
+def presence_of(
+    manager: Manager, counts: Mapping[MetadataPartition, LiveCount] = MappingProxyType({})
+) -> PresenceFacts:
     """Return what the presence file says of the followed metadata partitions."""
     identity = manager.fleet.identity
     topic_id = uuid_text(identity.topic_id) if identity else ""
@@ -129,6 +135,8 @@ def presence_of(manager: Manager) -> PresenceFacts:
                 topic_id=topic_id,
                 leader_epoch=position.leader_epoch,
                 next_offset=position.next_offset,
+                live_segments=counts[partition].segments if partition in counts else None,
+                live_at=counts[partition].next_offset if partition in counts else None,
             )
             for partition, position in positions.items()
         },

@@ -36,6 +36,10 @@ class EventRows:
         """Note that every offset of [begin, next_offset) was read or is no record."""
         self._add(next_offset, kind=Kind.READ, start_offset=begin)
 
+    def lost(self, begin: int, end: int) -> None:
+        """Note that [begin, end) holds no record, and that the log doesn't vouch for it."""
+        self._add(end, kind=Kind.LOST, start_offset=begin)
+
     def add(self, offset: int, value: bytes | None) -> None:
         """Add one record; what is no event of this partition becomes an UNREADABLE row."""
         if value is None:

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from rlmm_daemon.codec.marker import BucketMarker, LayoutRow, Presence
 from rlmm_daemon.config import Config
+from rlmm_daemon.domain.segment import SegmentState as S
+from rlmm_daemon.ports.event_log import LogRange
 from rlmm_daemon.reconcile import control, guards, log_reading, quarantine
 from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.quarantine import Manifest
@@ -13,6 +15,8 @@ from rlmm_daemon.reconcile.schema import Kind
 
 #: Unaccepted rows of UNREADABLE that are worth naming; one is enough to refuse.
 UNREADABLE_MAX: Final = 100
+#: Metadata partitions with lost records that are worth naming.
+LOST_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +46,19 @@ async def ours(daemon: Config) -> Ours:
 
 
 def gathered(
-    spark: Any, daemon: Config, events: Any, *, told: Ours, view: LogView, cluster_id: str | None
+    spark: Any,
+    daemon: Config,
+    events: Any,
+    *,
+    told: Ours,
+    view: LogView,
+    cluster_id: str | None,
+    covered: Mapping[int, int],
 ) -> guards.Evidence:
-    """Return the evidence of a run whose events are written down."""
+    """Return the evidence of a run whose events are written down.
+
+    `covered` says to which offset of its metadata partition a snapshot stands for the log.
+    """
     # One row per slice, and no more unreadable records than are worth naming.
     events.createOrReplaceTempView("recorded")
     tiles = spark.sql(f"""
@@ -62,10 +76,74 @@ def gathered(
         log=view,
         read=read,
         unreadable=unaccepted(spark, events, told.accepted),
+        lost=lost(spark),
+        live=live(spark, counts_of(told.presences, covered)),
         accepted=told.accepted,
         presences=told.presences,
         epoch_ends=log_reading.epoch_ends(daemon, pairs),
     )
+
+
+def lost(spark: Any) -> list[guards.Lost]:
+    """Return what the recorded events lack, by metadata partition."""
+    rows = spark.sql(f"""
+        SELECT metadata_partition AS number, min(struct(start_offset, offset)) AS first,
+            count(*) AS ranges, sum(offset - start_offset) AS offsets
+        FROM recorded WHERE kind = {int(Kind.LOST)}
+        GROUP BY metadata_partition ORDER BY metadata_partition
+    """)  # noqa: S608 - our own constants
+    return [
+        guards.Lost(
+            row["number"],
+            LogRange(start=row["first"]["start_offset"], end=row["first"]["offset"]),
+            row["ranges"],
+            row["offsets"],
+        )
+        for row in rows.take(LOST_MAX)
+    ]
+
+
+def counts_of(
+    presences: Mapping[str, Presence | None], covered: Mapping[int, int]
+) -> set[tuple[int, int]]:
+    """Return the (metadata partition, offset) at which daemons counted live segments.
+
+    A snapshot that reaches beyond such an offset has forgotten what lived there.
+    """
+    return {
+        (number, seen.live_at)
+        for presence in presences.values()
+        if presence is not None
+        for number, seen in presence.partitions.items()
+        if seen.live_at is not None and seen.live_at >= covered.get(number, 0)
+    }
+
+
+def live(spark: Any, asked: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """Return how many segments live at most at offsets of metadata partitions.
+
+    A segment that began counts unless its deletion began and ended since: the life cycle may have
+    refused either, so it is never fewer than a daemon has.
+    """
+    if not asked:
+        return {}
+    spark.createDataFrame(sorted(asked), "number int, at bigint").createOrReplaceTempView("asked")
+    rows = spark.sql(f"""
+        WITH segments AS (
+            SELECT number, at, segment_id,
+                max(IF(log_size IS NULL, NULL, offset)) AS begun,
+                max(IF(state = {int(S.DELETE_SEGMENT_STARTED)}, offset, NULL)) AS deleting,
+                max(IF(state = {int(S.DELETE_SEGMENT_FINISHED)}, offset, NULL)) AS deleted
+            FROM recorded JOIN asked ON metadata_partition = number AND offset < at
+            WHERE kind = {int(Kind.SEGMENT)} GROUP BY number, at, segment_id
+        )
+        SELECT number, at, count(*) AS segments FROM segments
+        WHERE begun IS NOT NULL
+            AND (deleting IS NULL OR deleted IS NULL OR deleted < deleting OR begun > deleted)
+        GROUP BY number, at
+    """)  # noqa: S608 - our own constants
+    found = {(row["number"], row["at"]): row["segments"] for row in rows.take(len(asked))}
+    return {**dict.fromkeys(asked, 0), **found}
 
 
 def epochs_of(presences: Mapping[str, Presence | None], view: LogView) -> set[tuple[int, int]]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from rlmm_daemon.codec.marker import BucketMarker, Presence, PresencePartition
 from rlmm_daemon.domain.ids import uuid_text
-from rlmm_daemon.ports.event_log import EpochEnd
+from rlmm_daemon.ports.event_log import EpochEnd, LogRange
 from rlmm_daemon.reconcile.log_reading import LogView
 
 #: How far the daemons' clocks and this machine's may be apart.
@@ -28,6 +28,17 @@ class Unreadable:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Offsets of one metadata partition that hold no record, and nobody vouches for them."""
+
+    metadata_partition: int
+    #: The first of these ranges, how many there are, and how many offsets they hold.
+    first: LogRange
+    ranges: int
+    offsets: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """All that speaks for or against the completeness of what was read."""
@@ -40,6 +51,11 @@ class Evidence:
     #: from a snapshot that the log confirms.
     read: Mapping[int, Iterable[tuple[int, int]]]
     unreadable: Iterable[Unreadable] = ()
+    #: By metadata partition; losses that an operator accepted are left out.
+    lost: Iterable[Lost] = ()
+    #: (metadata partition, offset) -> at most so many segments live there by what was read; for
+    #: counts of daemons that can be held against it.
+    live: Mapping[tuple[int, int], int] = field(default_factory=dict)
     accepted: frozenset[tuple[int, int, str]] = frozenset()
     #: Key -> content; None: it could not be read.
     presences: Mapping[str, Presence | None] = field(default_factory=dict)
@@ -50,7 +66,7 @@ class Evidence:
 
 def reasons(evidence: Evidence) -> list[str]:
     """Return why nothing may be condemned; empty: it may."""
-    found = [*_whose(evidence), *_complete(evidence), *_readable(evidence)]
+    found = [*_whose(evidence), *_policy(evidence), *_complete(evidence), *_readable(evidence)]
     return [*found, *_presences(evidence)]
 
 
@@ -59,10 +75,11 @@ def still(evidence: Evidence, since_ms: int) -> list[str]:
 
     `since_ms` is when the run began: what it condemned takes no later loss into account.
     """
-    return [*_whose(evidence), *_presences(evidence), *_lost(evidence, since_ms)]
+    found = [*_whose(evidence), *_policy(evidence), *_presences(evidence)]
+    return [*found, *_given_up(evidence, since_ms)]
 
 
-def _lost(evidence: Evidence, since_ms: int) -> Iterable[str]:
+def _given_up(evidence: Evidence, since_ms: int) -> Iterable[str]:
     for loss in evidence.marker.accepted_losses if evidence.marker else ():
         if loss.accepted_at_ms >= since_ms:
             yield "a loss of events was accepted since the run began: the next one knows of it"
@@ -89,6 +106,14 @@ def _whose(evidence: Evidence) -> Iterable[str]:
         )
 
 
+def _policy(evidence: Evidence) -> Iterable[str]:
+    if "compact" in evidence.log.cleanup_policy:
+        yield (
+            f"the metadata topic's cleanup.policy is {evidence.log.cleanup_policy}: its events have"
+            " no keys, so compaction deletes them; set it to delete"
+        )
+
+
 def _complete(evidence: Evidence) -> Iterable[str]:
     for number in range(evidence.log.identity.partition_count):
         known = evidence.log.ranges.get(number)
@@ -107,6 +132,13 @@ def _complete(evidence: Evidence) -> Iterable[str]:
             )
         elif reached < known.end:
             yield f"metadata partition {number} was read to {reached}, it ends at {known.end}"
+    for lost in evidence.lost:
+        yield (
+            f"metadata partition {lost.metadata_partition}: {lost.offsets:,} offsets in"
+            f" {lost.ranges:,} ranges hold no record, from {lost.first.start} to {lost.first.end}"
+            " first (by compaction, lost files or a repair): the segments that they named would"
+            f" look like nobody's (rlmm partition accept-loss {lost.metadata_partition} accepts it)"
+        )
 
 
 def _readable(evidence: Evidence) -> Iterable[str]:
@@ -164,7 +196,20 @@ def _against(number: int, seen: PresencePartition, evidence: Evidence) -> str:
         if seen.next_offset > known.start:
             return f"was read to {seen.next_offset} in no epoch that could be confirmed"
         return ""
-    return _unconfirmed(seen, evidence.epoch_ends.get((number, seen.leader_epoch)))
+    unconfirmed = _unconfirmed(seen, evidence.epoch_ends.get((number, seen.leader_epoch)))
+    return unconfirmed or _uncounted(number, seen, evidence)
+
+
+def _uncounted(number: int, seen: PresencePartition, evidence: Evidence) -> str:
+    if seen.live_segments is None or seen.live_at is None:
+        return ""
+    found = evidence.live.get((number, seen.live_at))
+    if found is None or found >= seen.live_segments:
+        return ""
+    return (
+        f"had {seen.live_segments:,} live segments at offset {seen.live_at}, the log that was read"
+        f" names {found:,}: events are missing"
+    )
 
 
 def _unconfirmed(seen: PresencePartition, end: EpochEnd | None) -> str:

@@ -1,6 +1,7 @@
 """The embedded log's files, read beside a running daemon and never written."""
 
 from collections.abc import AsyncGenerator, Collection, Mapping
+from typing import NamedTuple
 
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import files, scan
@@ -10,11 +11,17 @@ from rlmm_daemon.codec import batches
 from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange
+from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange, ranges_without
 from rlmm_daemon.reconcile.errors import Incomplete
 
-#: Offset and value of each.
-Records = list[tuple[int, bytes | None]]
+
+class Records(NamedTuple):
+    """Some of the log in a row."""
+
+    #: Offset and value of each.
+    pairs: list[tuple[int, bytes | None]]
+    #: Offsets without a record that the log doesn't vouch for.
+    lost: tuple[LogRange, ...] = ()
 
 
 async def records(
@@ -41,9 +48,16 @@ async def records(
                 reason = walked.reason or "the file ends early"
                 raise LogCorrupt(f"metadata partition {number}: {reason}", file=home)
             for batch in batches.split(buffer[: walked.stop]):
-                yield [pair for pair in batches.records_of(batch) if begin <= pair[0] < end]
+                yield _within(batch, begin, end)
     finally:
         disk.close()
+
+
+def _within(batch: batches.Batch, begin: int, end: int) -> Records:
+    pairs = [pair for pair in batches.records_of(batch) if begin <= pair[0] < end]
+    first, behind = max(begin, batch.base_offset), min(end, batch.next_offset)
+    # The log itself writes dense batches: a repair leaves others over what it could not save.
+    return Records(pairs, ranges_without(first, behind, (offset for offset, _ in pairs)))
 
 
 async def identity(config: Config) -> LogIdentity | None:

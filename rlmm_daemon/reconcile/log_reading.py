@@ -22,7 +22,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
@@ -31,7 +31,15 @@ from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.domain.errors import UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
-from rlmm_daemon.ports.event_log import EpochEnd, EventLog, LogIdentity, LogMoved, LogRange
+from rlmm_daemon.ports.event_log import (
+    EpochEnd,
+    EventLog,
+    LogBatch,
+    LogIdentity,
+    LogMoved,
+    LogRange,
+    ranges_within,
+)
 from rlmm_daemon.reconcile import log_files, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.event_rows import ROWS_PER_BATCH, EventRows
@@ -76,6 +84,8 @@ class LogView:
     identity: LogIdentity
     #: A partition that is missing here did not answer.
     ranges: Mapping[int, LogRange]
+    #: The metadata topic's own `cleanup.policy`; "": it has none, or did not tell it.
+    cleanup_policy: str = ""
 
 
 def view(config: Config) -> LogView:
@@ -159,6 +169,14 @@ def read(config: Config, part: LogSlice) -> Iterator[pa.RecordBatch]:
         stop.set()
 
 
+@runtime_checkable
+class _Settled(Protocol):
+    """A log that is a topic with settings."""
+
+    #: As last read; empty where that was refused.
+    settings: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class _End:
     error: Exception | None
@@ -179,9 +197,11 @@ async def _collect(
     rows = EventRows(part.number, part.partition_count)
     handed = time.monotonic()
     async with aclosing(_records(config, part)) as source:
-        async for pairs in source:
-            for offset, value in pairs:
+        async for found in source:
+            for offset, value in found.pairs:
                 rows.add(offset, value)
+            for gap in found.lost:
+                rows.lost(gap.start, gap.end)
             due = len(rows) and time.monotonic() >= handed + _HAND_SECONDS
             if due or len(rows) >= ROWS_PER_BATCH:
                 handed = time.monotonic()
@@ -216,7 +236,7 @@ async def _records(config: Config, part: LogSlice) -> AsyncGenerator[Records, No
             try:
                 async with aclosing(log.follow(_number(part), position)) as stream:
                     async for answer in stream:
-                        yield [pair for pair in answer.records if pair[0] < part.end]
+                        yield _within(answer, part)
                         position, failing_since = answer.next_offset, 0.0
                         if position >= part.end:
                             return
@@ -227,6 +247,12 @@ async def _records(config: Config, part: LogSlice) -> AsyncGenerator[Records, No
                 if time.monotonic() >= failing_since + VIEW_SECONDS:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _within(answer: LogBatch, part: LogSlice) -> Records:
+    pairs = [pair for pair in answer.records if pair[0] < part.end]
+    limits = LogRange(start=part.begin, end=part.end)
+    return Records(pairs, ranges_within(answer.unvouched, limits))
 
 
 def _check(part: LogSlice, identity: LogIdentity | None) -> None:
@@ -242,7 +268,10 @@ async def _view(config: Config) -> LogView:
     async with opened(config) as log:
         assert log.identity is not None, "open"
         numbers = [MetadataPartition(n) for n in range(log.identity.partition_count)]
-        return LogView(identity=log.identity, ranges=await _ranges(log, numbers))
+        ranges = await _ranges(log, numbers)
+        settings = log.settings if isinstance(log, _Settled) else {}
+        policy = settings.get("cleanup.policy", "")
+        return LogView(identity=log.identity, ranges=ranges, cleanup_policy=policy)
 
 
 async def _ranges(log: EventLog, numbers: list[MetadataPartition]) -> dict[int, LogRange]:

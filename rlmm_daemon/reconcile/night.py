@@ -81,6 +81,8 @@ class Run:
         self._work = self.directory / workspace.WORK
         #: Metadata partition -> when the snapshot was made that stands for its head.
         self._covered_ms: dict[int, int] = {}
+        #: Metadata partition -> the offset to which that snapshot reaches.
+        self._covered: dict[int, int] = {}
         self._frames: dict[str, Any] = {}
         #: Whether the findings are written and counted: from here on there is something to report.
         self.judged = False
@@ -160,6 +162,7 @@ class Run:
         self._covered_ms = {
             part.number: part.snapshot_ms for part in parts if part.snapshot_ms is not None
         }
+        self._covered = {part.number: part.end for part in parts if part.snapshot is not None}
         sources.events(self._spark, self._daemon, parts).write.parquet(self._path("events"))
         return view
 
@@ -255,6 +258,7 @@ class Run:
                 told=ours,
                 view=view,
                 cluster_id=self._cluster_id(view),
+                covered=self._covered,
             )
         )
 

@@ -2,7 +2,8 @@
 
 objects   one row per listed object or incomplete upload; key as listed
 events    one row per record of the log that concerns segments or partitions, plus one `READ` row
-          per slice that says how far it came, and an `UNREADABLE` row per record that is no event
+          per slice that says how far it came, an `UNREADABLE` row per record that is no event, and
+          a `LOST` row per range of offsets whose records are gone
 findings  one row per disagreement
 """
 
@@ -20,6 +21,8 @@ class Kind(enum.IntEnum):
     UNREADABLE = -1
     #: Not an event: `offset` is the next one to read behind the slice that began at `start_offset`.
     READ = -2
+    #: Not an event: offsets [`start_offset`, `offset`) hold no record any more.
+    LOST = -3
 
 
 OBJECTS: Final = pa.schema([

@@ -49,7 +49,7 @@ def count(night: Night, spark: Any, *, objects: Any, events: Any, found: Any) ->
     there = objects.where("upload_id IS NULL AND NOT noncurrent")
     total = there.selectExpr("count(*)", "coalesce(sum(size), 0)").take(1)[0]
     night.objects, night.object_bytes = int(total[0]), int(total[1])
-    night.events = events.where(f"kind != {int(Kind.READ)}").count()
+    night.events = events.where(f"kind NOT IN ({int(Kind.READ)}, {int(Kind.LOST)})").count()
     found.createOrReplaceTempView("found")
     kinds = spark.sql("SELECT kind, count(*), sum(bytes) FROM found GROUP BY kind")
     night.findings = {row[0]: (int(row[1]), int(row[2] or 0)) for row in kinds.take(len(Finding))}

@@ -77,5 +77,7 @@ def _named(
             for kind, segment_id in zip(kinds, batch["segment_id"].to_pylist(), strict=True):
                 if kind == Kind.UNREADABLE:
                     raise Incomplete(f"metadata partition {number} has a record that is no event")
+                if kind == Kind.LOST:
+                    raise Incomplete(f"metadata partition {number} has lost records behind {begin}")
                 if segment_id is not None:
                     yield segment_id

@@ -1,5 +1,6 @@
 """A whole run on a real Spark: every kind of finding, exactly; quarantine, deletion, guards."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -8,11 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.adapters.event_log.embedded import files as embedded_files
+from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.cli import export_parquet, verifying
-from rlmm_daemon.codec import records
+from rlmm_daemon.codec import marker, records
+from rlmm_daemon.codec.marker import Presence
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import (
     ExportMetadata,
@@ -27,7 +33,7 @@ from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
-from rlmm_daemon.reconcile import exports, quarantine, sparing, workspace
+from rlmm_daemon.reconcile import exports, log_reading, quarantine, sparing, workspace
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.night import Progress, Run
 from rlmm_daemon.reconcile.summary import Night
@@ -88,6 +94,65 @@ def world(tmp_path: Path) -> World:
     world.write_log()
     world.write_local()
     return world
+
+
+@pytest.mark.parametrize("count", ["vouched for", "counted by a daemon alone"])
+def test_a_log_that_lost_the_events_of_live_segments_condemns_nothing(
+    spark, tmp_path: Path, count: str
+) -> None:
+    """As one that was compacted for a while: its start and its end are what they were."""
+    world = World(tmp_path, NOW)
+    for _ in range(40):
+        world.store(world.live())
+    world.write_log()
+    world.write_local()
+    ((number, end),) = world.ends.items()
+    if count == "vouched for":
+        lose(world, number)
+    else:
+        world.write_control("daemons/1.json", marker.encode(counted(world, number, 42)))
+    _, night = reconcile(spark, world, execute=True)
+    (reason,) = night.refused
+    if count == "vouched for":
+        assert f"partition {number}: {end - 1} offsets in 1 ranges hold no record" in reason
+        assert night.findings["orphan_object"][0] == 160, "they are told as they look"
+    else:
+        assert "had 42 live segments at offset 80, the log that was read names 40" in reason
+    assert (night.condemned, night.quarantined, night.manifests) == (0, 0, [])
+    world.write_control("daemons/1.json", marker.encode(counted(world, number, 40)))
+    again = reconcile(spark, world, now_ms=NOW + 1)[1]
+    assert (again.refused == []) is (count != "vouched for")
+
+
+def counted(world: World, number: int, segments: int) -> Presence:
+    """Return what a daemon says that has counted its live segments."""
+    presence = world.presence()
+    seen = msgspec.structs.replace(
+        presence.partitions[number], live_segments=segments, live_at=world.ends[number]
+    )
+    return msgspec.structs.replace(presence, partitions={**presence.partitions, number: seen})
+
+
+def lose(world: World, number: int) -> None:
+    """Damage all but the last batch of a metadata partition, and repair it from nothing."""
+    config = load(world.home / "rlmm.toml")
+    home = embedded_files.partition_directory(config.event_log_directory, MetadataPartition(number))
+    (file,) = (each for each in Path(home).glob("*.log") if each.stat().st_size)
+    data, at = bytearray(file.read_bytes()), 0
+    while True:
+        behind = at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+        if not any(data[behind:]):
+            break
+        data[at + 70] ^= 1
+        at = behind
+    file.write_bytes(data)
+
+    async def work() -> None:
+        async with log_reading.opened(config) as log:
+            assert isinstance(log, EmbeddedLog)
+            await repair(log, MetadataPartition(number), [])
+
+    asyncio.run(work())
 
 
 def test_every_kind_is_found_and_nothing_else(spark, world: World) -> None:

@@ -8,6 +8,7 @@ from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.daemon.live_counts import LiveCounts
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.daemon.storage_keeper import presence_of
 from rlmm_daemon.domain.errors import (
@@ -265,3 +266,17 @@ async def test_the_brokers_manager_is_called_foreign_unless_it_is_connected(rig)
         assert (found.metadata_manager, found.incarnation) == ("rlmm", 7)
         connected.clear()
         assert presence_of(manager).metadata_manager == "foreign"
+
+
+async def test_the_presence_file_says_how_many_segments_are_finished_at_least(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await manager.add(started(1, 0, 9), BROKER)
+        await manager.update(updated(1), BROKER)
+        await manager.add(started(2, 10, 19), BROKER)
+        counts = LiveCounts(manager)
+        await counts.count()
+        follower = await follower_of(manager)
+        seen = presence_of(manager, counts.known).partitions[follower.partition]
+        assert (seen.live_segments, seen.live_at) == (1, follower.fold.position)
+        assert presence_of(manager).partitions[follower.partition].live_segments is None

@@ -9,7 +9,7 @@ import pytest
 from rlmm_daemon.codec.marker import AcceptedLoss, BucketMarker, Presence, PresencePartition
 from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange
-from rlmm_daemon.reconcile.guards import SKEW_MS, Evidence, Unreadable, reasons
+from rlmm_daemon.reconcile.guards import SKEW_MS, Evidence, Lost, Unreadable, reasons, still
 from rlmm_daemon.reconcile.log_reading import LogView
 
 TOPIC_ID = TopicId(bytes(range(16)))
@@ -82,6 +82,29 @@ def test_a_log_that_is_not_whole() -> None:
     assert "its head is gone" in against(log=trimmed, read={0: [(0, 1), (2, 10)], 1: []})
     covered = evidence(log=trimmed, read={0: [(0, 5), (5, 10)], 1: []})
     assert reasons(covered) == []
+
+
+def test_records_that_are_gone_out_of_the_middle_of_a_log() -> None:
+    lost = Lost(0, LogRange(start=3, end=9), 2, 7)
+    assert "7 offsets in 2 ranges hold no record, from 3 to 9" in against(lost=[lost])
+
+
+def test_a_daemon_that_has_more_live_segments_than_the_log_names() -> None:
+    counted = {"_rlmm/daemons/1.json": presence(seen={"live_segments": 132, "live_at": 9})}
+    found = against(presences=counted, live={(0, 9): 2})
+    assert "had 132 live segments at offset 9, the log that was read names 2" in found
+    for live in ({(0, 9): 132}, {(0, 9): 133}, {(0, 8): 2}, {}):
+        assert reasons(evidence(presences=counted, live=live)) == []
+    assert still(evidence(presences=counted), since_ms=0) == [], "it is not read again"
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_metadata_topic_that_compacts(policy: str) -> None:
+    compacting = dataclasses.replace(view(), cleanup_policy=policy)
+    assert f"cleanup.policy is {policy}" in against(log=compacting)
+    assert still(evidence(log=compacting), since_ms=0)
+    kept = dataclasses.replace(view(), cleanup_policy="delete")
+    assert reasons(evidence(log=kept)) == still(evidence(log=kept), since_ms=0) == []
 
 
 @pytest.mark.parametrize("read", [[], [(0, 9)], [(1, 10)], [(0, 4), (5, 10)]])

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.config import Config, load, parse
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
-from rlmm_daemon.domain.ids import TopicId, uuid_text
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import (
     EpochEnd,
     LogBatch,
@@ -23,6 +25,7 @@ from rlmm_daemon.ports.event_log import (
 )
 from rlmm_daemon.reconcile import log_reading, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.log_files import Records
 from rlmm_daemon.reconcile.log_reading import LogSlice
 from rlmm_daemon.reconcile.schema import Kind
 from rlmm_daemon.reconcile.snapshots import Cover
@@ -92,10 +95,10 @@ def test_a_log_that_does_not_answer_is_an_error(
     config, part, _ = log
     comes_back, ended = threading.Event(), threading.Event()
 
-    async def silent(*_: object) -> AsyncGenerator[list[tuple[int, None]], None]:
+    async def silent(*_: object) -> AsyncGenerator[Records, None]:
         try:
             await asyncio.to_thread(comes_back.wait, 60)
-            yield []
+            yield Records([])
         finally:
             ended.set()
 
@@ -112,9 +115,9 @@ def test_a_log_that_is_slow_is_not_a_silent_one(
 ) -> None:
     config, part, _ = log
 
-    async def slow(*_: object) -> AsyncGenerator[list[tuple[int, None]], None]:
+    async def slow(*_: object) -> AsyncGenerator[Records, None]:
         for offset in range(5):
-            yield [(offset, None)] * (offset % 2)
+            yield Records([(offset, None)] * (offset % 2))
 
     monkeypatch.setattr(log_reading, "_HAND_SECONDS", 0.0)
     monkeypatch.setattr(log_reading, "_records", slow)
@@ -129,10 +132,10 @@ def test_a_log_that_answers_and_has_nothing_is_a_silent_one(
     config, part, _ = log
     ended = threading.Event()
 
-    async def empty(*_: object) -> AsyncGenerator[list[tuple[int, None]], None]:
+    async def empty(*_: object) -> AsyncGenerator[Records, None]:
         try:
             for _poll in range(1_000):
-                yield []
+                yield Records([])
                 await asyncio.sleep(0.01)
         finally:
             ended.set()
@@ -217,14 +220,22 @@ class Moving:
         #: What each follower meets at its end.
         self.ends: list[Exception] = []
         self.silent = 0
+        #: By the next offset of the answer that tells it.
+        self.lost: dict[int, LogRange] = {}
 
     async def follow(self, _number: int, begin: int) -> AsyncGenerator[LogBatch, None]:
         self.followed.append(begin)
         end = self.ends.pop(0) if self.ends else None
         upto = 10 if end is None else min(begin + 3, 10)
         for offset in range(begin, upto):
-            yield LogBatch(next_offset=offset + 1, leader_epoch=1, records=[(offset, None)],
-                           range=LogRange(start=0, end=10))  # fmt: skip
+            lost = self.lost.get(offset + 1)
+            yield LogBatch(
+                next_offset=offset + 1,
+                leader_epoch=1,
+                records=[(offset, None)],
+                range=LogRange(start=0, end=10),
+                unvouched=(lost,) if lost else (),
+            )
         if end is not None:
             raise end
 
@@ -285,3 +296,53 @@ def test_an_epoch_of_a_partition_without_a_leader_is_asked_for_again_and_then_le
     found = log_reading.epoch_ends(parse(KAFKA), [(0, 4), (1, 4), (1, 5)])
     assert {number for number, _ in found} == told
     assert set(found.values()) <= {EpochEnd(epoch=4, end_offset=7), EpochEnd(epoch=5, end_offset=7)}
+
+
+def test_offsets_that_nobody_vouches_for_are_told_with_the_slice_that_they_are_in(
+    moving: Moving,
+) -> None:
+    moving.lost = {
+        5: LogRange(start=0, end=4),
+        8: LogRange(start=6, end=8),
+        10: LogRange(start=9, end=10),
+    }
+
+    def told(begin: int, end: int) -> list[tuple[int, int]]:
+        part = replace(PART, begin=begin, end=end)
+        rows = [row for each in log_reading.read(parse(KAFKA), part) for row in each.to_pylist()]
+        return [(r["start_offset"], r["offset"]) for r in rows if r["kind"] == Kind.LOST]
+
+    assert told(2, 10) == [(2, 4), (6, 8), (9, 10)]
+    assert told(2, 7) == [(2, 4)], "the log answers in steps: the rest is another slice's"
+    assert told(7, 8) == [(7, 8)]
+
+
+def test_what_a_repair_could_not_save_of_an_embedded_log_is_told(
+    log: tuple[Config, LogSlice, list[Path]],
+) -> None:
+    config, part, files = log
+    data, first = bytearray(files[1].read_bytes()), int(files[1].stem)
+    data[70] ^= 1
+    files[1].write_bytes(data)
+    repaired(config, part.number)
+    assert kinds(config, part).count(Kind.LOST) == 1
+    (lost,) = (
+        (row["start_offset"], row["offset"])
+        for rows in log_reading.read(config, part)
+        for row in rows.to_pylist()
+        if row["kind"] == Kind.LOST
+    )
+    assert lost == (first, first + 1)
+    behind = replace(part, begin=first + 1)
+    assert Kind.LOST not in kinds(config, behind)
+
+
+def repaired(config: Config, number: int) -> None:
+    """Mend a damaged log as `rlmm log repair` does, with nothing to take its records from."""
+
+    async def work() -> None:
+        async with log_reading.opened(config) as opened:
+            assert isinstance(opened, EmbeddedLog)
+            await repair(opened, MetadataPartition(number), [])
+
+    asyncio.run(work())

@@ -84,6 +84,8 @@ class KafkaLog:
         self._fetch_errors = 0
         #: What is wrong with the topic's settings; empty once they were read and are right.
         self.warnings: list[str] = []
+        #: The topic's settings that matter here, as last read; empty where that was refused.
+        self.settings: Mapping[str, str] = {}
         #: Whether the last look at the topic's settings was answered.
         self._settings_seen = False
 
@@ -137,9 +139,11 @@ class KafkaLog:
     async def _look_at_settings(self) -> None:
         known, self._settings_seen = set(self.warnings), False
         try:
-            self.warnings = shortcomings(await read_settings(self.client, self._config.topic))
+            self.settings = await read_settings(self.client, self._config.topic)
+            self.warnings = shortcomings(self.settings)
             self._settings_seen = True
         except UnavailableError as error:
+            self.settings = {}
             self.warnings = [f"the topic's settings could not be checked: {error}"]
         for warning in self.warnings:
             if warning not in known:
