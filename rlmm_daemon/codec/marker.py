@@ -12,6 +12,8 @@ from rlmm_daemon.domain.errors import Malformed
 
 MARKER_KEY: Final = "_rlmm/marker.json"
 MARKER_FORMAT: Final = 1
+#: Of a marker with accepted gaps or holds: a daemon that does not know them would delete by it.
+MARKER_FORMAT_HOLDS: Final = 2
 PRESENCE_PREFIX: Final = "_rlmm/daemons/"
 PRESENCE_FORMAT: Final = 1
 #: A control object beyond this is nobody's; far above a table of 65,535 layouts' usual size.
@@ -40,6 +42,27 @@ class AcceptedLoss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker_id: int
 
 
+class AcceptedGap(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Offsets [start, end) of the log whose records are lost: accepted, and not raised again."""
+
+    metadata_partition: int
+    #: Kafka's uuid text of the metadata topic that they are missing from.
+    topic_id: str
+    start: int
+    end: int
+
+
+class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an accepted loss keeps from being deleted; see `core.disposal.holds`."""
+
+    #: None: of every metadata partition.
+    metadata_partition: int | None
+    #: Begun or written until then, in ms since 1970.
+    before_ms: int
+    #: Which daemon was told to accept the loss.
+    broker_id: int
+
+
 class BucketMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Whose bucket this is and where in it segments were ever stored."""
 
@@ -51,6 +74,19 @@ class BucketMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     metadata_topic_id: str
     layouts: tuple[LayoutRow, ...] = ()
     accepted_losses: tuple[AcceptedLoss, ...] = ()
+    #: Both are left out of a marker that has none, which earlier versions then can read.
+    accepted_gaps: tuple[AcceptedGap, ...] | msgspec.UnsetType = msgspec.UNSET
+    holds: tuple[Hold, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def gaps(self) -> tuple[AcceptedGap, ...]:
+        """The accepted gaps, none if it names none."""
+        return self.accepted_gaps or ()
+
+    @property
+    def held(self) -> tuple[Hold, ...]:
+        """The holds, none if it names none."""
+        return self.holds or ()
 
 
 class PresencePartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +129,22 @@ def presence_key(broker_id: int) -> str:
 
 
 def encode(control: BucketMarker | Presence) -> bytes:
-    """Return indented JSON with a newline at its end: people read these files too."""
+    """Return indented JSON with a newline at its end: people read these files too.
+
+    A marker gets the lowest format whose readers understand all that is in it.
+    """
+    if isinstance(control, BucketMarker):
+        control = _in_its_format(control)
     return msgspec.json.format(msgspec.json.encode(control), indent=2) + b"\n"
+
+
+def _in_its_format(marker: BucketMarker) -> BucketMarker:
+    return msgspec.structs.replace(
+        marker,
+        format=MARKER_FORMAT_HOLDS if marker.accepted_gaps or marker.holds else MARKER_FORMAT,
+        accepted_gaps=marker.accepted_gaps or msgspec.UNSET,
+        holds=marker.holds or msgspec.UNSET,
+    )
 
 
 def decode_marker(raw: bytes) -> BucketMarker:
@@ -103,7 +153,7 @@ def decode_marker(raw: bytes) -> BucketMarker:
     Raises:
         Malformed: not a marker, or of a newer format.
     """
-    marker = _decode(raw, BucketMarker, "bucket marker", MARKER_FORMAT)
+    marker = _decode(raw, BucketMarker, "bucket marker", MARKER_FORMAT_HOLDS)
     if [row.number for row in marker.layouts] != list(range(1, len(marker.layouts) + 1)):
         raise Malformed("bucket marker: its layouts are not numbered 1, 2, 3, ...")
     return marker
@@ -126,7 +176,7 @@ def _decode(raw: bytes, kind: type[_S], what: str, newest: int) -> _S:
     try:
         # The version first: a newer file's fields would be refused with a misleading reason.
         version = msgspec.json.decode(raw, type=_Versioned).format
-        if version != newest:
+        if not 1 <= version <= newest:
             raise Malformed(f"{what}: format {version} is not known to this version ({newest})")
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

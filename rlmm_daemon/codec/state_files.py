@@ -71,6 +71,18 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True):
         return {int(number): position for number, position in self.partitions.items()}
 
 
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """Gaps of one log whose loss was accepted; kept in the bucket marker, too, where there is one.
+
+    So a start that does not reach the bucket does not raise them again.
+    """
+
+    format: int = FORMAT
+    topic_id: str
+    #: Metadata partition -> ranges of offsets, each [start, end).
+    gaps: dict[str, list[tuple[int, int]]]
+
+
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """Topic ids that the brokers of a cluster were heard to know, in Kafka's text form."""
 
@@ -91,14 +103,14 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     records: list[bytes]
 
 
-JsonFile = TypeVar("JsonFile", Identity, Announced, Positions, Observed)
+JsonFile = TypeVar("JsonFile", Identity, Announced, Positions, Accepted, Observed)
 
 
 class _Format(msgspec.Struct):
     format: int = 0
 
 
-def to_json(content: Identity | Announced | Positions | Observed) -> bytes:
+def to_json(content: Identity | Announced | Positions | Accepted | Observed) -> bytes:
     """Return a file's bytes, indented, ending in a newline."""
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
 

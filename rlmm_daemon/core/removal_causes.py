@@ -49,6 +49,10 @@ def _repair(f: Facts) -> str:
     return f"rlmm log repair {evidence.number(f)}"
 
 
+def _recover(f: Facts) -> str:
+    return f"rlmm log recover {evidence.number(f)}"
+
+
 def _segments(f: Facts) -> str:
     return f"rlmm segments {evidence.argument(f)}"
 
@@ -85,6 +89,7 @@ _REPORTED: Final = (
 _FOREIGN: Final = (
     "is another storage manager's to end, which stored it and alone knows where its objects are"
 )
+_LOSS: Final = "is kept: its COPY_SEGMENT_FINISHED may be among the events whose loss was accepted"
 _HELD: Final = "is held: it was finished when it was deleted as a stuck copy"
 #: Why a removal waits, and what to type.
 _HOLDS: Final[Mapping[PartitionStep, tuple[str, _Command]]] = {
@@ -213,6 +218,7 @@ _COPIES: Final[Mapping[CopyStep, tuple[str, bool, _Command]]] = {
     ),
     CopyStep.UNPROVEN: (_UNPROVEN, True, _segments),
     CopyStep.FAILED: ("waits for its metadata partition, which failed", True, _status),
+    CopyStep.HOLD: (_LOSS, True, _recover),
     CopyStep.REMOVE: ("was given up by its broker and is being removed", False, _cleanup),
 }
 assert _COPIES.keys() == set(CopyStep), "every step of a copy has its words"
@@ -223,6 +229,7 @@ _DELETES: Final[Mapping[DeleteStep, tuple[str, bool, _Command]]] = {
     DeleteStep.NOT_OURS: ("is the metadata partition's owner's to end", False, _cleanup),
     DeleteStep.HELD: (_HELD, True, _repair),
     DeleteStep.FAILED: ("waits for its metadata partition, which failed", True, _status),
+    DeleteStep.HOLD: (_LOSS, True, _recover),
     DeleteStep.FOREIGN: (_FOREIGN, True, _segments),
     DeleteStep.OBJECTS: ("waits until no copy can put objects any more", False, _cleanup),
     DeleteStep.FINISH: ("is being ended by this daemon", False, _cleanup),

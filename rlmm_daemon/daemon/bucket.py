@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -10,10 +11,18 @@ import msgspec
 import structlog
 
 from rlmm_daemon.codec import custom_metadata, marker
-from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss, BucketMarker, LayoutRow
+from rlmm_daemon.codec.marker import (
+    MARKER_KEY,
+    AcceptedGap,
+    AcceptedLoss,
+    BucketMarker,
+    Hold,
+    LayoutRow,
+)
 from rlmm_daemon.core.layout import Layout, object_key
-from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable, UnavailableError
+from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.ports.event_log import LogRange, ranges_joined
 from rlmm_daemon.ports.storage import Conflict, ObjectKind, RemoteStorage
 
 #: Each lost race means that another daemon wrote its row, and there are few daemons.
@@ -108,18 +117,73 @@ class Bucket:
         """
         await self.storage.open()
         control = await self.storage.get_control(MARKER_KEY)
-        return None if control is None else marker.decode_marker(control.data)
+        if control is None:
+            return None
+        fresh = marker.decode_marker(control.data)
+        if self._marker is not None and fresh.cluster_id == self._marker.cluster_id:
+            self._marker = fresh
+        return fresh
 
-    async def accept_loss(self, loss: AcceptedLoss, *, cluster_id: str | None) -> None:
-        """Keep an accepted loss in the marker and make its topic id the marker's.
+    async def accept_loss(
+        self, loss: AcceptedLoss, gaps: Iterable[AcceptedGap] = (), *, cluster_id: str | None
+    ) -> None:
+        """Keep an accepted loss in the marker, with a hold, and make its topic id the marker's.
 
-        The marker of another cluster than `cluster_id` is left alone.
+        The hold keeps the objects whose events may be among what was lost. The marker of another
+        cluster than `cluster_id` is left alone.
 
         Raises:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
-        await self._rename_log(loss.topic_id, (loss,), cluster_id)
+        hold = Hold(
+            metadata_partition=loss.metadata_partition,
+            before_ms=loss.accepted_at_ms,
+            broker_id=loss.broker_id,
+        )
+
+        def accepted(present: BucketMarker) -> BucketMarker:
+            others = (h for h in present.held if h.metadata_partition != hold.metadata_partition)
+            return msgspec.structs.replace(
+                present,
+                metadata_topic_id=loss.topic_id,
+                accepted_losses=(*present.accepted_losses, loss),
+                accepted_gaps=_joined([*present.gaps, *gaps]),
+                holds=(*others, hold),  # a later one says all that the one before it did
+            )
+
+        await self._rewrite(accepted, cluster_id)
+
+    async def end_holds(self, metadata_partition: int | None, *, cluster_id: str | None) -> None:
+        """End the hold of one metadata partition, or (None) every one.
+
+        Raises:
+            StorageUnavailable: it was not written.
+            Malformed: the marker is damaged or newer than this program.
+        """
+
+        def ended(present: BucketMarker) -> BucketMarker:
+            left = (h for h in present.held if h.metadata_partition != metadata_partition)
+            return msgspec.structs.replace(
+                present, holds=() if metadata_partition is None else tuple(left)
+            )
+
+        await self._rewrite(ended, cluster_id)
+
+    async def holds(self) -> tuple[Hold, ...]:
+        """Return what may not be deleted.
+
+        As the marker was last read: a daemon reads it before it goes on after a loss, and the hold
+        is in it by then. Where there are holds it is read anew, for they may have been ended.
+
+        Raises:
+            StorageUnavailable: the marker was not read yet, or is another cluster's.
+        """
+        known = self._require().held
+        if known:
+            with suppress(StorageUnavailable, Malformed):
+                known = (await self._refresh()).held
+        return known
 
     async def name_log(self, topic_id: str, *, cluster_id: str | None) -> None:
         """Make a log the marker's, for everything that is known is in it.
@@ -130,12 +194,14 @@ class Bucket:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
-        await self._rename_log(topic_id, (), cluster_id)
+        await self._rewrite(
+            lambda present: msgspec.structs.replace(present, metadata_topic_id=topic_id), cluster_id
+        )
 
-    async def _rename_log(
-        self, topic_id: str, losses: tuple[AcceptedLoss, ...], cluster_id: str | None
+    async def _rewrite(
+        self, change: Callable[[BucketMarker], BucketMarker], cluster_id: str | None
     ) -> None:
-        """Write a topic id into the marker, against whoever else writes it.
+        """Change the marker, against whoever else writes it.
 
         Raises:
             StorageUnavailable: it was not written.
@@ -149,11 +215,7 @@ class Bucket:
             present = marker.decode_marker(control.data)
             if cluster_id not in (None, present.cluster_id):
                 return
-            wanted = msgspec.structs.replace(
-                present,
-                metadata_topic_id=topic_id,
-                accepted_losses=(*present.accepted_losses, *losses),
-            )
+            wanted = change(present)
             if wanted == present:
                 return
             try:
@@ -251,6 +313,19 @@ class Bucket:
             self._judged.set()
             return wanted
         raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
+
+
+def _joined(gaps: Iterable[AcceptedGap]) -> tuple[AcceptedGap, ...]:
+    """Return the same offsets in as few gaps as can be."""
+    by_log: dict[tuple[str, int], list[LogRange]] = {}
+    for gap in gaps:
+        ranges = by_log.setdefault((gap.topic_id, gap.metadata_partition), [])
+        ranges.append(LogRange(start=gap.start, end=gap.end))
+    return tuple(
+        AcceptedGap(topic_id=topic_id, metadata_partition=number, start=at.start, end=at.end)
+        for (topic_id, number), ranges in sorted(by_log.items())
+        for at in ranges_joined(ranges)
+    )
 
 
 def _require_ours(present: BucketMarker, identity: BucketIdentity) -> None:

@@ -6,13 +6,13 @@ followers share: start and stop, end offsets, positions.
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import structlog
 
-from rlmm_daemon.codec.state_files import Identity, Position, Positions
+from rlmm_daemon.codec.state_files import Accepted, Identity, Position, Positions
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.core.readiness import Failure, FailureReason, Freshness, PartitionState
 from rlmm_daemon.daemon.bell import Bell
@@ -29,16 +29,27 @@ from rlmm_daemon.daemon.writer import Writer
 from rlmm_daemon.domain.errors import (
     CorruptError,
     InvalidArgument,
+    Malformed,
     RlmmError,
     StorageUnavailable,
     UnavailableError,
+    UnsupportedProtocol,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.observability.metrics import LogMetrics
 from rlmm_daemon.ports.clock import Clock
-from rlmm_daemon.ports.event_log import EventLog, LogIdentity, LogMissing, NoTopicId
+from rlmm_daemon.ports.event_log import (
+    EventLog,
+    LogIdentity,
+    LogMissing,
+    LogRange,
+    NoTopicId,
+    ranges_joined,
+)
 
 POSITIONS_SECONDS: Final = 1.0
+#: Between two looks for what other daemons were told to accept, while that is of interest.
+GAPS_SECONDS: Final = 5.0
 _RETRY_SECONDS_MIN: Final = 0.05
 _RETRY_SECONDS_MAX: Final = 5.0
 
@@ -55,6 +66,8 @@ class BucketLog:
     partition_count: int
     #: How far an earlier life of this daemon had read, by metadata partition.
     positions: Mapping[int, Position] = field(default_factory=dict)
+    #: Gaps whose loss was accepted, by any daemon: log, metadata partition, offsets.
+    accepted_gaps: Sequence[tuple[TopicId, int, LogRange]] = ()
 
 
 class BucketRecord(Protocol):
@@ -68,8 +81,15 @@ class BucketRecord(Protocol):
         """
         ...
 
-    async def accept_loss(self, partition: MetadataPartition | None, identity: LogIdentity) -> None:
+    async def accept_loss(
+        self,
+        partition: MetadataPartition | None,
+        identity: LogIdentity,
+        gaps: Mapping[int, Sequence[LogRange]],
+    ) -> None:
         """Keep in the marker that a loss (None: of the whole log) was accepted; the log is this.
+
+        `gaps`: the known ones of the metadata partitions that were accepted.
 
         Raises:
             RlmmError: it was not written.
@@ -131,6 +151,8 @@ class Fleet:
         self._present: dict[int, Position] = {}
         #: Where each log started whose missing head was accepted.
         self._accepted_starts: dict[int, int] = {}
+        #: By metadata partition, gaps of the present log whose loss was accepted here or elsewhere.
+        self._accepted_gaps: dict[int, tuple[LogRange, ...]] = {}
         self._accept_missing = False
         self._identity_unwritten = False
         #: Held while followers are started or stopped, and while the log is opened anew.
@@ -164,6 +186,7 @@ class Fleet:
             self._accepted_starts = {int(n): at for n, at in positions.accepted_starts.items()}
         if marker is not None and marker.topic_id == self.identity.topic_id:
             self._present = dict(marker.positions)
+        await self._load_accepted(marker)
         self._snapshots.belongs_to(self.identity)
         self.follow_set = FollowSet(
             self.identity.partition_count,
@@ -200,10 +223,70 @@ class Fleet:
         await self._compare(self.identity, None, marker)
         if marker.topic_id == self.identity.topic_id:
             self._present = dict(marker.positions)
+        self._learn_gaps(marker)
         for follower in list(self.followers.values()):
             position = self._present.get(follower.partition)
             if self.foreign_evidence is not None or position is not None:
                 follower.recheck([position] if position else [])
+
+    # Gaps that were accepted.
+
+    async def _load_accepted(self, marker: BucketLog | None) -> None:
+        """Take up what an operator accepted of this very log, here or on another daemon."""
+        assert self.identity is not None, "the log is open"
+        try:
+            kept = await self._state.accepted()
+        except (Malformed, UnsupportedProtocol) as damage:
+            logger.warning("state file ignored", error=damage.message)  # asked for again at worst
+            kept = None
+        if kept is not None and kept.topic_id == uuid_text(self.identity.topic_id):
+            for number, ranges in kept.gaps.items():
+                self._note_gaps(int(number), [LogRange(start=s, end=e) for s, e in ranges])
+        self._learn_gaps(marker)
+
+    def _learn_gaps(self, marker: BucketLog | None) -> bool:
+        """Take up what the marker knows; return whether that was any news."""
+        assert self.identity is not None, "the log is open"
+        before = dict(self._accepted_gaps)
+        for topic_id, number, gap in marker.accepted_gaps if marker else ():
+            if topic_id == self.identity.topic_id:
+                self._note_gaps(number, [gap])
+        return before != self._accepted_gaps
+
+    def _note_gaps(self, number: int, gaps: Iterable[LogRange]) -> None:
+        known = self._accepted_gaps.get(number, ())
+        self._accepted_gaps[number] = ranges_joined([*known, *gaps])
+
+    async def keep_learning_gaps(self) -> None:
+        """While a follower lacks offsets, look whether another daemon was told to accept that."""
+        while True:
+            await asyncio.sleep(GAPS_SECONDS)
+            lacking = [f for f in self.followers.values() if f.open_gaps]
+            if not lacking or self._bucket is None:
+                continue
+            try:
+                marker = await self._bucket.log()
+            except RlmmError as error:
+                logger.warning("bucket marker not read", error=str(error))
+                continue
+            if self._learn_gaps(marker):
+                await self._write_accepted()
+                for follower in lacking:
+                    if not follower.open_gaps:
+                        follower.retry()
+
+    async def _write_accepted(self) -> None:
+        assert self.identity is not None, "the log is open"
+        if self._accepted_gaps:
+            await self._state.write_accepted(
+                Accepted(
+                    topic_id=uuid_text(self.identity.topic_id),
+                    gaps={
+                        str(number): [(gap.start, gap.end) for gap in gaps]
+                        for number, gaps in sorted(self._accepted_gaps.items())
+                    },
+                )
+            )
 
     async def _read_marker(self) -> BucketLog | None:
         if self._bucket is None:
@@ -310,6 +393,7 @@ class Fleet:
                 raise StorageUnavailable(str(gone) or "the log is not there") from gone
             self._snapshots.belongs_to(self.identity)
             self._recorded, self._present, self._accepted_starts = {}, {}, {}
+            self._accepted_gaps = {}
             if self.follow_set and self.follow_set.partition_count != self.identity.partition_count:
                 self._recounted = self.identity.partition_count
             await self._compare(self.identity, await self._state.identity(), None)
@@ -322,16 +406,24 @@ class Fleet:
             self.identity = await self._log.open(create=False)
             self._recounted = None
             self._recorded, self._present, self._accepted_starts = {}, {}, {}
+            self._accepted_gaps = {}
             self._snapshots.belongs_to(self.identity)
             assert self.follow_set is not None, "opened before"
             self.follow_set.recount(self.identity.partition_count)
 
     async def accept_all(self) -> None:
-        """Go on with the log as it is, or with a new one: an operator accepted the loss."""
+        """Go on with the log as it is, or with a new one: an operator accepted the loss.
+
+        Raises:
+            InvalidArgument: there is no loss to accept.
+        """
+        doubted = self.whole_failure or self.foreign_evidence or self.identity is None
+        if not doubted and not any(each.lacking for each in self.followers.values()):
+            raise InvalidArgument("nothing is missing from the event log, so nothing was accepted")
         if self._recounted is not None:
             await self._recount()
         if self.identity is not None:
-            await self._accepted(None)
+            await self._accepted(None, {f.partition: f.open_gaps for f in self.followers.values()})
         self._accept_missing = True
         self.foreign_evidence = None
         self.whole_failure = None
@@ -346,13 +438,19 @@ class Fleet:
         """Go on without what one metadata partition is missing: an operator accepted it.
 
         Raises:
-            InvalidArgument: the whole log is in doubt, so one partition cannot be accepted alone.
+            InvalidArgument: the whole log is in doubt, so one partition cannot be accepted alone;
+                or there is no loss to accept.
         """
         if self.foreign_evidence is not None or self.whole_failure is not None:
             raise InvalidArgument(
                 "the whole log is another one than was known; run: rlmm partition accept-loss --all"
             )
-        await self._accepted(follower.partition)
+        if not follower.lacking:
+            raise InvalidArgument(
+                f"nothing is missing from metadata partition {follower.partition}, "
+                "so nothing was accepted"
+            )
+        await self._accepted(follower.partition, {follower.partition: follower.open_gaps})
         self._forget_position(follower.partition)
         await self._accept_in(follower)
 
@@ -373,7 +471,7 @@ class Fleet:
         wait = _RETRY_SECONDS_MIN
         while True:
             try:
-                await self._accepted(None)
+                await self._accepted(None, {})
             except (UnavailableError, OSError) as error:
                 self.trouble = f"the accepted loss was not written down yet: {error}"
                 logger.warning("accepted loss not written yet", error=str(error))
@@ -383,11 +481,17 @@ class Fleet:
             await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
             wait = min(wait * 2, _RETRY_SECONDS_MAX)
 
-    async def _accepted(self, partition: MetadataPartition | None) -> None:
+    async def _accepted(
+        self, partition: MetadataPartition | None, gaps: Mapping[int, Sequence[LogRange]]
+    ) -> None:
         """Write the acceptance down, first in the bucket, which other daemons read too."""
         assert self.identity is not None, "the log is open"
         if self._bucket is not None:
-            await self._bucket.accept_loss(partition, self.identity)
+            await self._bucket.accept_loss(partition, self.identity, gaps)
+        for number, some in gaps.items():
+            if some:
+                self._note_gaps(number, some)
+        await self._write_accepted()
         await self.write_identity()
 
     # Followers.
@@ -477,6 +581,7 @@ class Fleet:
             failure=self._failure_at_start(partition),
             foreign_evidence=lambda: self.foreign_evidence,
             accepted_start=self._accepted_starts.get(partition, 0),
+            accepted_gaps=lambda: self._accepted_gaps.get(partition, ()),
         )
         assert self.follow_set is not None, "opened before"
         for announced in self.follow_set.announced_in(partition):

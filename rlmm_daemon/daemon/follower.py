@@ -54,6 +54,8 @@ from rlmm_daemon.ports.event_log import (
     LogRange,
     LogTrimmed,
     TopicIdChanged,
+    ranges_joined,
+    ranges_less,
 )
 
 #: A replay gives way to look-ups after this long; lab figures put their p99 at about 1 ms then.
@@ -67,6 +69,8 @@ BACKOFF_SECONDS_MIN: Final = 0.05
 BACKOFF_SECONDS_MAX: Final = 5.0
 #: Measurements that wait to be taken.
 _REPLAYS_KEPT: Final = 16
+#: Of the gaps in a log, so many are named.
+_GAPS_NAMED: Final = 5
 ACCEPT_ALL: Final = "rlmm partition accept-loss --all"
 
 
@@ -115,6 +119,7 @@ class Follower:
         failure: Failure | None = None,
         foreign_evidence: Callable[[], str | None] = lambda: None,
         accepted_start: int = 0,
+        accepted_gaps: Callable[[], Sequence[LogRange]] = tuple,
     ) -> None:
         self.partition = partition
         self.fold = Fold(partition, context.partition_count)
@@ -163,6 +168,9 @@ class Follower:
         self._held: Failure | None = None
         #: Where the log started when an operator accepted the loss of its head.
         self.accepted_start = accepted_start
+        self._accepted_gaps = accepted_gaps
+        #: Offsets that the fold passed over and nobody vouches for, accepted or not.
+        self._gaps: tuple[LogRange, ...] = ()
         #: The position behind the last whole batch, with that batch's epoch.
         self.settled: Position | None = None
 
@@ -207,6 +215,20 @@ class Follower:
         """Whether it was told to start over and has not begun to."""
         return self._restart
 
+    @property
+    def open_gaps(self) -> tuple[LogRange, ...]:
+        """Offsets that may have held acknowledged events and do not, as nobody accepted yet."""
+        return ranges_less(self._gaps, self._accepted_gaps()) if self._gaps else ()
+
+    @property
+    def lacking(self) -> bool:
+        """Whether something is missing, or may be, whose loss can be accepted."""
+        return bool(
+            self.open_gaps
+            or self.history.comparing
+            or (self.failure is not None and self.failure.reason is FailureReason.HISTORY_LOST)
+        )
+
     def target_known(self, end: int, asked: Asked) -> None:
         """An end offset was asked for and came."""
         self.confirmation.answered(end, asked)
@@ -250,6 +272,7 @@ class Follower:
         await self.history.forget()
         await self._context.snapshots.remove(self.partition)
         self._recorded = []
+        self._gaps = ()
         if self._trimmed_to is not None:
             self.accepted_start = self._trimmed_to
         self.retry()
@@ -297,13 +320,7 @@ class Follower:
             try:
                 await self._live()
             except LogTrimmed as moved:
-                self._trimmed_to, stopped = moved.start, True
-                self._fail(
-                    FailureReason.HISTORY_LOST,
-                    f"{moved}, this daemon stands at {position}; what snapshots know of it, "
-                    "rlmm log restore puts back first",
-                    command=f"rlmm partition accept-loss {self.partition}",
-                )
+                stopped = self._trimmed(LogRange(start=position, end=moved.start))
             except LogMoved as moved:
                 # Followed again after the usual pause: a log that stays moved must not spin.
                 await self._drop_fold(str(moved) or "the log lost its tail")
@@ -326,6 +343,21 @@ class Follower:
                 wait = BACKOFF_SECONDS_MIN if self.fold.position > position else wait
                 await asyncio.sleep(wait * (0.5 + self._context.rng.random() / 2))
                 wait = min(wait * 2, BACKOFF_SECONDS_MAX)
+
+    def _trimmed(self, head: LogRange) -> bool:
+        """The log's head is gone: pass over it if that was accepted, else stop; return whether."""
+        if not ranges_less([head], self._accepted_gaps()):
+            self.fold.advance(head.end, self.fold.leader_epoch)
+            return False
+        self._gaps = ranges_joined([*self._gaps, head])
+        self._trimmed_to = head.end
+        self._fail(
+            FailureReason.HISTORY_LOST,
+            f"the log starts at {head.end} now, this daemon stands at {head.start}; what snapshots "
+            "know of it, rlmm log restore puts back first",
+            command=f"rlmm partition accept-loss {self.partition}",
+        )
+        return True
 
     async def _reopen(self, topic_id: TopicId) -> None:
         self._other_log, self._dropped_for = None, topic_id
@@ -415,6 +447,7 @@ class Follower:
 
     def _start_over(self) -> None:
         """Go on with a fold of nothing."""
+        self._gaps = ()
         self.fold = Fold(self.partition, self._context.partition_count)
         self._watch_damage()
 
@@ -480,6 +513,8 @@ class Follower:
         # A batch that brought nothing new may not know the epoch of what came before it.
         fold.advance(batch.next_offset, max(batch.leader_epoch, fold.leader_epoch))
         self.settled = Position(fold.position, fold.leader_epoch)
+        if batch.unvouched:
+            self._gaps = ranges_joined([*self._gaps, *batch.unvouched])
         if self._state is PartitionState.REPLAYING:
             before, self._replayed = self._replayed, self._replayed + end
             if before // _FREEZE_EVENTS != self._replayed // _FREEZE_EVENTS:
@@ -511,8 +546,23 @@ class Follower:
         target = self.confirmation.target
         if target is not None and self.fold.position >= target and self.history.comparing:
             await self._compare()
+        self._judge_gaps()
         self._turn_ready()
         self.changed.ring()
+
+    def _judge_gaps(self) -> None:
+        """Fail while the fold stands on a log that lacks offsets which nobody has accepted.
+
+        It goes on folding: what can be put back is known by what stands around the gap.
+        """
+        gaps = self.open_gaps
+        if gaps and self.failure is None:
+            self._fail(
+                FailureReason.HISTORY_LOST,
+                f"the log holds nothing at {offsets(gaps)}, where acknowledged events may have "
+                "stood: it was compacted, or a damaged batch was cut out",
+                command=f"rlmm log recover {self.partition}",
+            )
 
     def _turn_ready(self) -> None:
         """Ready at the target, unless what was known before is still being looked for."""
@@ -610,3 +660,15 @@ class Follower:
         message = error.message if isinstance(error, RlmmError) else str(error)
         self.trouble = Trouble(message, self._context.clock.now_ms(), before + 1)
         self.changed.ring()
+
+
+def offsets(ranges: Sequence[LogRange]) -> str:
+    """Return ranges in words, the first few of many."""
+    named = [
+        f"offset {each.start}"
+        if each.end == each.start + 1
+        else f"offsets {each.start} to {each.end - 1}"
+        for each in ranges[:_GAPS_NAMED]
+    ]
+    more = len(ranges) - len(named)
+    return ", ".join(named) + (f" and {more} more ranges" if more else "")

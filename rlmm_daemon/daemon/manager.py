@@ -155,6 +155,7 @@ class Manager:
                 group.create_task(self.fleet.run(group), name="fleet")
                 group.create_task(self.fleet.keep_stopped(), name="fleet.stopped")
                 group.create_task(self.fleet.check_marker(), name="fleet.marker")
+                group.create_task(self.fleet.keep_learning_gaps(), name="fleet.gaps")
                 group.create_task(self.fleet.keep_targets(), name="fleet.targets")
                 group.create_task(self.fleet.keep_positions(), name="fleet.positions")
                 group.create_task(

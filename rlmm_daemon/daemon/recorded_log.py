@@ -1,11 +1,11 @@
 """What the bucket says of the event log, for the start: the marker, and our own presence file."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import AcceptedLoss
+from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.fleet import BucketLog
@@ -17,7 +17,7 @@ from rlmm_daemon.domain.ids import (
     uuid_bytes,
     uuid_text,
 )
-from rlmm_daemon.ports.event_log import LogIdentity
+from rlmm_daemon.ports.event_log import LogIdentity, LogRange
 from rlmm_daemon.ports.storage import RemoteStorage
 
 logger = structlog.get_logger(__name__)
@@ -51,6 +51,10 @@ class RecordedLog:
             topic_id=TopicId(uuid_bytes(present.metadata_topic_id)),
             partition_count=present.partition_count,
             positions=await self._positions(present.metadata_topic_id),
+            accepted_gaps=[
+                (TopicId(uuid_bytes(gap.topic_id)), gap.metadata_partition, _range(gap))
+                for gap in present.gaps
+            ],
         )
 
     async def _positions(self, topic_id: str) -> dict[int, Position]:
@@ -68,7 +72,12 @@ class RecordedLog:
             if seen.topic_id == topic_id
         }
 
-    async def accept_loss(self, partition: MetadataPartition | None, identity: LogIdentity) -> None:
+    async def accept_loss(
+        self,
+        partition: MetadataPartition | None,
+        identity: LogIdentity,
+        gaps: Mapping[int, Sequence[LogRange]],
+    ) -> None:
         """Keep an accepted loss in the marker."""
         await self._bucket.accept_loss(
             AcceptedLoss(
@@ -77,5 +86,19 @@ class RecordedLog:
                 accepted_at_ms=self._now_ms(),
                 broker_id=self._broker_id,
             ),
+            [
+                AcceptedGap(
+                    metadata_partition=number,
+                    topic_id=uuid_text(identity.topic_id),
+                    start=gap.start,
+                    end=gap.end,
+                )
+                for number, some in gaps.items()
+                for gap in some
+            ],
             cluster_id=identity.cluster_id or self._cluster_id,
         )
+
+
+def _range(gap: AcceptedGap) -> LogRange:
+    return LogRange(start=gap.start, end=gap.end)

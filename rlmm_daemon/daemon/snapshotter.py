@@ -282,5 +282,5 @@ def allowed(follower: Follower) -> bool:
     """Whether a snapshot may be written: a fold that is whole, and no history in doubt."""
     steady = follower.state in (PartitionState.READY, PartitionState.STALE)
     image = follower.fold.image
-    in_doubt = follower.retired or follower.history.comparing
+    in_doubt = follower.retired or follower.history.comparing or follower.open_gaps
     return steady and not in_doubt and (image is None or image.damage is None)

@@ -4,11 +4,13 @@
     identity.json             the log it belongs to, fixed at first contact
     announced.json            the last announcement, to warm after a restart
     positions.json            how far each metadata partition was read
+    accepted.json             gaps in the log whose loss was accepted
     observed.json             topic ids that the cluster was heard to know (cleaner.observe)
     snapshots/N-G.snapshot    a fold of metadata partition N, generation G
     N.lost                    segments that a dropped fold knew and the log may have lost
 
-The log is the truth: deleting every file but `N.lost` costs a replay and loses nothing.
+The log is the truth: deleting `snapshots/`, `positions.json` and `announced.json` costs a replay
+and loses nothing. An embedded log lies below this directory, too, by default.
 """
 
 from collections.abc import Iterable
@@ -17,6 +19,7 @@ from typing import Final
 from crc32c import crc32c
 
 from rlmm_daemon.codec.state_files import (
+    Accepted,
     Announced,
     Identity,
     Lost,
@@ -37,6 +40,7 @@ LOCK: Final = "lock"
 IDENTITY: Final = "identity.json"
 ANNOUNCED: Final = "announced.json"
 POSITIONS: Final = "positions.json"
+ACCEPTED: Final = "accepted.json"
 OBSERVED: Final = "observed.json"
 SNAPSHOTS: Final = "snapshots"
 LOST_SUFFIX: Final = ".lost"
@@ -108,6 +112,15 @@ class StateDirectory:
     async def write_positions(self, positions: Positions) -> None:
         """Replace the positions."""
         await self.disk.write_atomically(f"{self.path}/{POSITIONS}", to_json(positions))
+
+    async def accepted(self) -> Accepted | None:
+        """Return which gaps were accepted before."""
+        data = await self._read(ACCEPTED)
+        return None if data is None else from_json(data, Accepted, ACCEPTED)
+
+    async def write_accepted(self, accepted: Accepted) -> None:
+        """Replace them."""
+        await self.disk.write_atomically(f"{self.path}/{ACCEPTED}", to_json(accepted))
 
     async def observed(self) -> Observed | None:
         """Return which topic ids were heard of before."""

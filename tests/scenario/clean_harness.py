@@ -14,6 +14,7 @@ from typing import Any, Final
 from rlmm_daemon.adapters.event_log.memory import AppendFault
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.disposal.observation import ObservationOptions
 from rlmm_daemon.core.explain import explain
 from rlmm_daemon.core.facts import RemovalFacts
@@ -315,6 +316,23 @@ class CleanHarness:
                 replace(held, state=S.COPY_SEGMENT_STARTED, custom_metadata=None),
                 world.updated(number, AT, S.COPY_SEGMENT_FINISHED, held.custom_metadata),
             )
+        return ""
+
+    # Losses.
+
+    async def do_accept(self) -> str:
+        """Accept a loss of the metadata partition, as `rlmm partition accept-loss` keeps it."""
+        loss = AcceptedLoss(
+            metadata_partition=NUMBER,
+            topic_id="AAAAAAAAAAAAAAAAAAAAAQ",
+            accepted_at_ms=self.world.clock.now_ms(),
+            broker_id=1,
+        )
+        await self.daemon.bucket.accept_loss(loss, cluster_id=None)
+        return ""
+
+    async def do_end_hold(self) -> str:
+        await self.daemon.bucket.end_holds(NUMBER, cluster_id=None)
         return ""
 
     # Faults and time.

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import shlex
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
@@ -33,7 +33,7 @@ from rlmm_daemon.domain.ids import (
 )
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import EventLog, LogIdentity
+from rlmm_daemon.ports.event_log import EventLog, LogIdentity, LogRange
 from tests.scenario.faulty_log import FaultyLog, Withheld
 from tests.simulation.clock import SimClock
 from tests.simulation.disk import DiskFaults, SimDisk
@@ -69,7 +69,12 @@ class _Bucket:
     async def log(self) -> None:
         raise StorageUnavailable("the bucket does not answer")
 
-    async def accept_loss(self, _partition: int | None, _identity: LogIdentity) -> None:
+    async def accept_loss(
+        self,
+        _partition: int | None,
+        _identity: LogIdentity,
+        _gaps: Mapping[int, Sequence[LogRange]],
+    ) -> None:
         raise StorageUnavailable("the bucket does not answer")
 
 

@@ -120,6 +120,8 @@ class CopyStep(enum.Enum):
     UNPROVEN = "unproven"
     #: Its metadata partition is `failed`.
     FAILED = "partition_failed"
+    #: Its COPY_SEGMENT_FINISHED may be among events that are lost (`core.disposal.holds`).
+    HOLD = "loss_accepted"
     REMOVE = "remove"
 
 
@@ -128,6 +130,8 @@ class CopyFacts:
     """What is known of one COPY_SEGMENT_STARTED segment."""
 
     failed: bool
+    #: An accepted loss of its metadata partition holds it.
+    loss_held: bool = False
     #: A copy of this segment id runs in this daemon.
     running_here: bool
     #: Since the event was written.
@@ -156,6 +160,7 @@ class CopyFacts:
 _COPY: Final[_Rows[CopyFacts, CopyStep]] = (
     (lambda f: f.running_here or f.age_ms <= f.patience_ms, CopyStep.LIVE),
     (lambda f: f.failed, CopyStep.FAILED),
+    (lambda f: f.loss_held, CopyStep.HOLD),
     (lambda f: f.own and not (f.manager_ours and f.storage_ours), CopyStep.REPORT),
     (lambda f: f.own and (f.reborn or f.superseded), CopyStep.REMOVE),
     (lambda f: f.own, CopyStep.UNPROVEN),
@@ -179,6 +184,8 @@ class DeleteStep(enum.Enum):
     NOT_OURS = "not_ours"
     HELD = "segment_held"
     FAILED = "partition_failed"
+    #: It was meant for a stuck copy, whose COPY_SEGMENT_FINISHED may be among events that are lost.
+    HOLD = "loss_accepted"
     #: Another storage manager stored it, and alone knows where its objects are.
     FOREIGN = "foreign_storage_manager"
     #: Delete the objects now; a copy may still put some, so DELETE_SEGMENT_FINISHED comes later.
@@ -195,6 +202,8 @@ class DeleteFacts:
     owner: bool
     #: DELETE_SEGMENT_STARTED replaced a COPY_SEGMENT_FINISHED that its writer had not seen.
     held: bool
+    #: An accepted loss of its metadata partition holds it, and nobody asked for this delete.
+    loss_held: bool = False
     #: The partition's own removal is under way, or its topic id is gone.
     topic_gone: bool
     age_ms: int
@@ -213,6 +222,7 @@ class DeleteFacts:
 _DELETE: Final[_Rows[DeleteFacts, DeleteStep]] = (
     (lambda f: f.held, DeleteStep.HELD),
     (lambda f: f.failed, DeleteStep.FAILED),
+    (lambda f: f.loss_held and not f.topic_gone, DeleteStep.HOLD),
     (lambda f: not f.owner, DeleteStep.NOT_OURS),
     (lambda f: not f.topic_gone and f.age_ms <= f.stuck_ms, DeleteStep.WAIT),
     (lambda f: f.foreign, DeleteStep.FOREIGN),

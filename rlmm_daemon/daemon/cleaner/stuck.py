@@ -11,8 +11,9 @@ from typing import Final
 import structlog
 
 from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, is_foreign
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, is_foreign, is_only_if_started
 from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.disposal.holds import Holds, held
 from rlmm_daemon.core.disposal.steps import (
     CopyFacts,
     CopyStep,
@@ -31,7 +32,7 @@ from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.segment_log import decode_segment, update_record
 from rlmm_daemon.domain.errors import NotReady, RlmmError
-from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicId, TopicIdPartition
+from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentState
 
 logger = structlog.get_logger(__name__)
@@ -66,11 +67,16 @@ class Stuck:
         self._tools, self._segments, self._peers = tools, segments, peers
         self._owner, self._still_ours, self._failed = owner, still_ours, failed
         self._now_ms = tools.clock.now_ms()
+        #: What an accepted loss keeps, read once for a pass: a fold that is ready has no gap but
+        #: accepted ones, and a hold is written together with its acceptance.
+        self._holds: Holds | None = None
+        self._number: MetadataPartition | None = None
         #: Of the partition that is looked at: copies that a later one of their broker shows as old.
         self._given_up: frozenset[SegmentId] = frozenset()
 
     async def look(self, follower: Follower) -> None:
         """Judge whatever hangs, and end what may be ended."""
+        self._number = follower.partition
         for index, partition in enumerate(follower.fold.partitions.restless()):
             if index % TURN == TURN - 1:
                 await asyncio.sleep(0)
@@ -95,6 +101,8 @@ class Stuck:
 
     async def _look_at(self, partition: TopicIdPartition, cache: PartitionCache) -> None:
         note = StuckNote()
+        if self._holds is None and not self._failed:
+            self._holds = await self._tools.bucket.holds()
         copies = list(_unlisted_states(cache, S.COPY_SEGMENT_STARTED))
         old = [i for i in copies if self._is_old_own(cache, i)]
         self._given_up = await self._tools.superseded.of(cache, self._tools.broker_id, old)
@@ -138,6 +146,7 @@ class Stuck:
         step = copy_step(
             CopyFacts(
                 failed=self._failed,
+                loss_held=self._is_loss_held(event_ms),
                 running_here=self._tools.copier.is_running(segment_id),
                 age_ms=age_ms,
                 patience_ms=patience_ms,
@@ -153,6 +162,9 @@ class Stuck:
         )
         add_stuck(note.copies, step, segment_id, event_ms)
         return step
+
+    def _is_loss_held(self, event_ms: int) -> bool:
+        return held(self._holds or (), self._number, event_ms) is not None
 
     def _is_old_own(self, cache: PartitionCache, segment_id: SegmentId) -> bool:
         tail = cache.segments[segment_id]
@@ -281,6 +293,9 @@ class Stuck:
                 failed=self._failed,
                 owner=self._owner(),
                 held=segment_id in cache.held,
+                loss_held=(
+                    is_only_if_started(tails.custom_of(tail)) and self._is_loss_held(event_ms)
+                ),
                 topic_gone=gone,
                 age_ms=self._now_ms - event_ms,
                 stuck_ms=round(1000 * self._tools.options.stuck_delete_seconds),
@@ -308,6 +323,8 @@ class Stuck:
     # What no listing shows.
 
     async def _end_unlisted(self, partition: TopicIdPartition, note: StuckNote) -> None:
+        if held(self._holds or (), self._number, None) is not None:
+            return  # what seems to cover it may have been deleted by an event that is lost
         cache = self._tools.cache(partition)
         segment_id = None if cache is None or cache.held else removable(cache)
         if segment_id is not None:

@@ -10,6 +10,7 @@ import pytest
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.cleaner import stuck
@@ -550,6 +551,51 @@ def test_a_held_segment_is_never_ended_and_goes_on_once_it_was_put_back():
         await asyncio.sleep(60)
         assert len(world.stored(AT)) == 3
         assert world.state(1, AT) is S.COPY_SEGMENT_FINISHED
+
+    run(scenario)
+
+
+# What an accepted loss keeps.
+
+
+async def accepted(world: CleanWorld, broker_id: int = 1) -> None:
+    loss = AcceptedLoss(
+        metadata_partition=number_of(AT),
+        topic_id="the log",
+        accepted_at_ms=world.clock.now_ms(),
+        broker_id=broker_id,
+    )
+    await world.daemons[broker_id].bucket.accept_loss(loss, cluster_id=None)
+
+
+def test_a_copy_that_may_have_been_finished_in_what_was_lost_is_kept_until_the_hold_ends():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        daemon = world.daemons[1]
+        await accepted(world)
+        daemon.manager.hello_from_broker(world.clock.now_ms() + 1)
+        await asyncio.sleep(3 * PATIENCE)
+        assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
+        assert copies(world) == {CopyStep.HOLD: 1}
+        assert len(world.stored(AT)) > 0
+        await daemon.bucket.end_holds(number_of(AT), cluster_id=None)
+        await world.until(lambda: is_gone(world), 60)
+
+    run(scenario)
+
+
+def test_a_delete_that_was_meant_for_a_stuck_copy_is_kept_and_a_callers_is_not():
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        world.put(world.updated(1, AT, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED))
+        await accepted(world)
+        world.put(world.started(2, AT))
+        world.place(2, AT)
+        world.put(world.updated(2, AT, S.DELETE_SEGMENT_STARTED))
+        await asyncio.sleep(3 * HOUR)
+        assert is_gone(world, 2)
+        assert world.state(1, AT) is S.DELETE_SEGMENT_STARTED
+        assert deletes(world) == {DeleteStep.HOLD: 1}
 
     run(scenario)
 

@@ -81,7 +81,7 @@ async def test_another_clusters_bucket_is_refused_and_stays_untouched(shared):
 async def test_a_newer_marker_is_refused_and_stays_untouched(shared):
     await bucket(shared).open(IDENTITY)
     storage = MemoryStorage(shared, clock=SystemClock())
-    newer = shared.objects[marker.MARKER_KEY].body.replace(b'"format": 1', b'"format": 2')
+    newer = shared.objects[marker.MARKER_KEY].body.replace(b'"format": 1', b'"format": 3')
     await storage.overwrite_control(marker.MARKER_KEY, newer)
     with pytest.raises(Malformed):
         await bucket(shared).open(IDENTITY)

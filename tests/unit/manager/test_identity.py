@@ -1,6 +1,7 @@
 """Which log this is: what was known of it, by state directory and bucket, against what opens."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -32,14 +33,16 @@ class FakeBucket:
     known: BucketLog | None = None
     away: bool = False
     accepted: list[tuple[int | None, bytes]] = field(default_factory=list)
+    gaps: list[Any] = field(default_factory=list)
 
     async def log(self):
         if self.away:
             raise StorageUnavailable
         return self.known
 
-    async def accept_loss(self, partition, identity):
+    async def accept_loss(self, partition, identity, gaps):
         self.accepted.append((partition, identity.topic_id))
+        self.gaps.append(gaps)
         self.known = BucketLog(topic_id=identity.topic_id, partition_count=3)
 
 

@@ -7,14 +7,14 @@ import pytest
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import MARKER_KEY, Presence, PresencePartition
+from rlmm_daemon.codec.marker import MARKER_FORMAT_HOLDS, MARKER_KEY, Presence, PresencePartition
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_text
-from rlmm_daemon.ports.event_log import LogIdentity
+from rlmm_daemon.ports.event_log import LogIdentity, LogRange
 
 OURS = TopicId(bytes(range(16)))
 OTHER = TopicId(bytes(range(50, 66)))
@@ -84,18 +84,21 @@ async def test_another_clusters_marker_says_nothing_and_is_not_written(storage, 
     assert ours.refusal is not None
     log = recorded(storage, ours)
     assert await log.log() is None
-    await log.accept_loss(None, named(OTHER))
+    await log.accept_loss(None, named(OTHER), {})
     assert await storage.get_control(MARKER_KEY) == before
 
 
 async def test_an_accepted_loss_is_kept_and_names_the_log_from_then_on(storage, bucket):
     await bucket.open(identity())
     log = recorded(storage, bucket)
-    await log.accept_loss(MetadataPartition(2), named(OURS))
-    await log.accept_loss(None, named(OTHER))
+    await log.accept_loss(MetadataPartition(2), named(OURS), {2: [LogRange(start=3, end=5)]})
+    await log.accept_loss(None, named(OTHER), {})
     known = await log.log()
     assert known is not None
     assert known.topic_id == OTHER
     assert bucket.marker is not None
     losses = [(loss.metadata_partition, loss.topic_id) for loss in bucket.marker.accepted_losses]
     assert losses == [(2, uuid_text(OURS)), (None, uuid_text(OTHER))]
+    assert known.accepted_gaps == [(OURS, 2, LogRange(start=3, end=5))]
+    assert [hold.metadata_partition for hold in await bucket.holds()] == [2, None]
+    assert bucket.marker.format == MARKER_FORMAT_HOLDS

@@ -1,0 +1,176 @@
+"""Offsets of the log that hold nothing and that nobody vouches for."""
+
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.daemon import fleet as fleets
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.domain.errors import HistoryLost, InvalidArgument
+from rlmm_daemon.ports.event_log import LogRange
+from tests.unit.manager.events import TP, of, started, until, updated
+from tests.unit.manager.test_identity import OTHER, FakeBucket, ask, copied, follower_of, ready
+
+BROKER = Caller.BROKER
+
+
+async def two_segments(rig) -> None:
+    async with rig.manager("writer") as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await copied(manager, 2, 10, 19)
+
+
+async def failed(manager: Manager):
+    follower = await follower_of(manager)
+    await until(lambda: follower.failure is not None)
+    return follower
+
+
+async def accept(manager: Manager) -> dict[str, Any]:
+    return await Operator(manager).partition_accept_loss(of(TP), everything=False)
+
+
+async def test_a_log_that_lost_a_record_answers_nothing_until_that_is_accepted(rig):
+    await two_segments(rig)
+    rig.store.lose(of(TP), 1, 2)  # the COPY_SEGMENT_FINISHED of the first
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        assert "offset 1" in follower.failure.evidence
+        with pytest.raises(HistoryLost, match="offset 1"):
+            ask(manager)
+        await follower.changed.wait()
+        assert not manager.is_ready(TP)
+        assert (await manager.snapshotter.write(follower)) is None  # a start would trust it
+        await Operator(manager).partition_retry(of(TP))
+        assert follower.failure is not None
+        await accept(manager)
+        await until(lambda: manager.is_ready(TP))
+        assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+
+
+async def test_an_accepted_gap_is_not_raised_after_a_restart_or_a_rebuild(rig):
+    await two_segments(rig)
+    rig.store.lose(of(TP), 1, 2)
+    async with rig.manager() as manager:
+        await failed(manager)
+        await accept(manager)
+        await until(lambda: manager.is_ready(TP))
+        follower = manager.fleet.followers[of(TP)]
+        follower.rebuild()
+        await until(lambda: not follower.restarting and manager.is_ready(TP))
+        kept = await manager.state.accepted()
+        assert kept is not None
+        assert kept.gaps == {str(of(TP)): [(1, 2)]}
+    async with rig.manager() as manager:
+        await ready(manager)
+        assert manager.fleet.followers[of(TP)].failure is None
+
+
+async def test_a_gap_that_grew_since_is_raised_again(rig):
+    await two_segments(rig)
+    rig.store.lose(of(TP), 1, 2)
+    async with rig.manager() as manager:
+        await failed(manager)
+        await accept(manager)
+        await until(lambda: manager.is_ready(TP))
+    rig.store.lose(of(TP), 1, 4)
+    async with rig.manager("b", bucket=marker_of(rig, [LogRange(start=1, end=2)])) as manager:
+        follower = await failed(manager)
+        assert "offsets 2 to 3" in follower.failure.evidence
+
+
+def marker_of(rig, gaps) -> FakeBucket:
+    identity = rig.store.identity
+    known = [(identity.topic_id, of(TP), gap) for gap in gaps]
+    return FakeBucket(
+        BucketLog(
+            topic_id=identity.topic_id,
+            partition_count=identity.partition_count,
+            accepted_gaps=known,
+        )
+    )
+
+
+async def test_an_acceptance_in_the_marker_counts_for_every_daemon(rig, monkeypatch):
+    monkeypatch.setattr(fleets, "GAPS_SECONDS", 0.01)
+    await two_segments(rig)
+    rig.store.lose(of(TP), 1, 3)
+    async with rig.manager(bucket=marker_of(rig, [LogRange(start=1, end=3)])) as manager:
+        await ready(manager)
+    bucket = marker_of(rig, [])
+    async with rig.manager("b", bucket=bucket) as manager:
+        await failed(manager)
+        bucket.known = marker_of(rig, [LogRange(start=0, end=3)]).known  # another one was told
+        await until(lambda: manager.is_ready(TP))
+    async with rig.manager("b", bucket=FakeBucket(away=True)) as manager:
+        await ready(manager)
+
+
+async def test_an_acceptance_tells_the_marker_exactly_the_gaps_that_are_known(rig):
+    await two_segments(rig)
+    rig.store.lose(of(TP), 1, 2)
+    bucket = marker_of(rig, [])
+    async with rig.manager(bucket=bucket) as manager:
+        await failed(manager)
+        await accept(manager)
+        assert bucket.gaps == [{of(TP): (LogRange(start=1, end=2),)}]
+
+
+async def test_gaps_of_another_log_of_that_name_are_not_accepted(rig):
+    await two_segments(rig)
+    rig.store.lose(of(TP), 1, 2)
+    identity = rig.store.identity
+    known = BucketLog(
+        topic_id=identity.topic_id,
+        partition_count=identity.partition_count,
+        accepted_gaps=[(OTHER, of(TP), LogRange(start=1, end=2))],
+    )
+    other = FakeBucket(known)
+    async with rig.manager(bucket=other) as manager:
+        await failed(manager)
+
+
+async def test_a_log_that_was_compacted_behind_a_snapshot_is_found(rig):
+    """Its start offset stays, so nothing but the missing offsets tells."""
+    await two_segments(rig)
+    async with rig.manager() as manager:
+        await ready(manager)
+        await manager.drain()
+    for record in (started(3, 20, 29), updated(3), started(4, 30, 39)):
+        rig.store.put(of(TP), record)
+    rig.store.lose(of(TP), 0, 6)
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        assert "offsets 4 to 5" in follower.failure.evidence
+        assert manager.fleet.followers[of(TP)].range.start == 0
+
+
+async def test_an_accepted_head_is_not_raised_on_another_daemon(rig):
+    await two_segments(rig)
+    rig.store.trim(of(TP), 2)
+    bucket = marker_of(rig, [])
+    async with rig.manager(bucket=bucket) as manager:
+        await failed(manager)
+        await accept(manager)
+        await until(lambda: manager.is_ready(TP))
+    assert bucket.gaps == [{of(TP): (LogRange(start=0, end=2),)}]
+    async with rig.manager("b", bucket=marker_of(rig, bucket.gaps[0][of(TP)])) as manager:
+        await ready(manager)
+        assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+
+
+async def test_nothing_is_accepted_where_nothing_is_missing(rig):
+    """It would cost the snapshots, and leave a hold, for nothing."""
+    await two_segments(rig)
+    bucket = marker_of(rig, [])
+    async with rig.manager(bucket=bucket) as manager:
+        await ready(manager)
+        with pytest.raises(InvalidArgument, match="nothing is missing"):
+            await accept(manager)
+        with pytest.raises(InvalidArgument, match="nothing is missing"):
+            await Operator(manager).partition_accept_loss(None, everything=True)
+        assert bucket.accepted == []
