@@ -10,6 +10,7 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded.verify import verify
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+from rlmm_daemon.cli import checkup_storage
 from rlmm_daemon.cli.checkup_kafka import (
     connection,
     discovery,
@@ -38,9 +39,13 @@ _SAMPLES: Final = 4
 
 def examine(config: Config, *, seconds: float) -> list[Finding]:
     """Return every check's finding, in the order in which they depend on each other."""
-    if isinstance(config.event_log, EmbeddedLog):
-        return asyncio.run(_embedded(config))
-    return asyncio.run(_kafka(config, seconds))
+    return asyncio.run(_all(config, seconds))
+
+
+async def _all(config: Config, seconds: float) -> list[Finding]:
+    embedded = isinstance(config.event_log, EmbeddedLog)
+    of_log = await (_embedded(config) if embedded else _kafka(config, seconds))
+    return of_log + await checkup_storage.marker(config, seconds)
 
 
 async def _embedded(config: Config) -> list[Finding]:

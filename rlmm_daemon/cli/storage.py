@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from rlmm_daemon.cli.options import json_option
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.config import Config, S3Storage, load
 from rlmm_daemon.core import phrases
+from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.domain.errors import RlmmError, StorageNotConfigured
 from rlmm_daemon.ports.storage import ProbeResult
 
@@ -102,6 +104,77 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
             click.echo("They agree.")
     if any(RULES[kind].severity is Severity.HIGH for kind in counts):
         raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+@command.command("rebuild-marker")
+@click.option("--config", "file", required=True, metavar="FILE", help="As in rlmm run.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
+@click.option(
+    "--layout",
+    "layouts",
+    multiple=True,
+    metavar="NUMBER=PREFIX",
+    help="What a layout's number means, where nothing else says so; repeat it for others.",
+)
+@click.option("--execute", is_flag=True, help="Write; without it nothing is written.")
+@json_option
+def rebuild_marker(
+    file: str,
+    overrides: tuple[str, ...],
+    layouts: tuple[str, ...],
+    *,
+    execute: bool,
+    as_json: bool,
+) -> None:
+    """Work out a lost or damaged marker: which prefix each layout's number means.
+
+    A dry run unless --execute. From the copy in the state directory, the whole event log (whose
+    segments name numbers) and a listing of the whole storage (which shows their prefixes). What
+    they say differently, or do not say, is yours to say by --layout. A marker that is in order is
+    left alone, and a damaged one is put beside the new one. Daemons that run go on by themselves.
+
+    --json: {present, layouts: [{number, prefix, named, found, sources}], unplaced: {prefix:
+    segments}, trimmed, copy_differs, needed, written, former}. Exit code 0 either way.
+    """
+    config = load(file, overrides)
+    told = dict(_layout(text) for text in layouts)
+    # Imported late: it brings the rooms of the daemon along.
+    from rlmm_daemon.cli import marker_rebuilding
+
+    outcome = marker_rebuilding.run(config, told, execute=execute)
+    if as_json:
+        fields = asdict(outcome)
+        show_json({"present": fields.pop("present"), "layouts": fields.pop("rows")} | fields)
+        return
+    click.echo(f"_rlmm/marker.json: {outcome.present}")
+    columns = ("layout", "prefix", "segments", "found", "said by")
+    rows = [(r.number, r.prefix, r.named, r.found, ", ".join(r.sources)) for r in outcome.rows]
+    if rows:
+        show_table(columns, rows)
+    for prefix, count in outcome.unplaced.items():
+        click.echo(f"{phrases.number(count, 'unfinished copy')} under {prefix!r}, in no layout")
+    if outcome.trimmed:
+        click.echo("The log's beginning is gone in parts: it may have named further layouts.")
+    if outcome.written:
+        click.echo("Written. Daemons that run take it up within seconds.")
+        if outcome.former is not None:
+            click.echo(f"The former one is kept as {outcome.former}.")
+    elif outcome.needed:
+        click.echo("Nothing was written. Next: the same with --execute")
+    elif outcome.present == "in order":
+        click.echo("Nothing to do.")
+    else:
+        click.echo("No segment names a layout: the daemon makes a marker at its next start.")
+    if outcome.copy_differs:
+        click.echo("The state directory's copy says otherwise: stop the daemon and remove its")
+        click.echo(f"      {config.daemon.state_dir}/marker.json before it starts again.")
+
+
+def _layout(text: str) -> tuple[int, str]:
+    number, found, prefix = text.partition("=")
+    if not found or not number.isascii() or not number.isdecimal() or int(number) < 1:
+        raise click.BadParameter(f"{text!r} is not NUMBER=PREFIX", param_hint="--layout")
+    return int(number), Layout(prefix).prefix
 
 
 async def _probed(config: Config) -> ProbeResult:

@@ -13,13 +13,15 @@ from rlmm_daemon.adapters.event_log.embedded import files as embedded
 from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
 from rlmm_daemon.adapters.event_log.embedded.verify import pieces
 from rlmm_daemon.cli.log_contents import KAFKA, first_of, opened
-from rlmm_daemon.codec import batches, marker
+from rlmm_daemon.codec import batches, custom_metadata, marker
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.disposal.findings import RULES, Ages
 from rlmm_daemon.core.disposal.inventory import History, Inventory, Row
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.marker_verdict import REBUILD, Rows, why_remade
 from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     LogCorrupt,
@@ -57,11 +59,13 @@ class Verified:
     uploads_unlisted: str | None = None
 
 
-class _Reader(Protocol):
+class LogReader(Protocol):
     """A log that is only read."""
 
     @property
-    def identity(self) -> LogIdentity: ...
+    def identity(self) -> LogIdentity:
+        """Which log it is."""
+        ...
 
     async def read_on(self, history: History) -> int:
         """Read from the history's position to the end of now; return where the log begins."""
@@ -105,13 +109,14 @@ async def _run(config: Config, topic: str | None) -> Verified:
     try:
         found = Verified()
         inventory, ages = await _listed(storage, made.bucket, config, found)
-        async with _reader(config) as log:
+        async with reading(config) as log:
             _require_same_cluster(await made.bucket.peek(), log.identity)
             for number in range(log.identity.partition_count):
                 history = History(Fold(MetadataPartition(number), log.identity.partition_count))
                 if await log.read_on(history) > 0:
                     found.trimmed.append(number)
                 found.segments += len(history.segments)
+                _require_layouts(history, inventory)
                 rows = list(inventory.compared(history, ages))
                 if any(row.judged.confirm for row in rows):
                     await log.read_on(history)
@@ -129,7 +134,11 @@ async def _listed(
 ) -> tuple[Inventory, Ages]:
     present = await bucket.peek()
     if present is None:
-        raise InvalidArgument("the storage has no marker: no daemon has used it yet")
+        raise InvalidArgument(
+            f"the storage has no marker {marker.MARKER_KEY}: if no daemon has used it yet, there "
+            f"is nothing to verify; else restore it, or run: {REBUILD}"
+        )
+    await _require_known(config, present)
     layouts = {row.number: Layout(row.prefix, row.kind) for row in present.layouts}
     inventory = Inventory(layouts)
     listed_ms = SystemClock().now_ms()
@@ -149,6 +158,35 @@ async def _listed(
         stuck_copy_ms=copy_ms + _DELIVERY_MS,
     )
     return inventory, ages
+
+
+async def _require_known(config: Config, present: marker.BucketMarker) -> None:
+    """Raise if the marker contradicts the copy that the daemon keeps: keys would be made up."""
+    kept = await kept_marker(config)
+    if kept is None or kept.cluster_id != present.cluster_id:
+        return
+    if (why := why_remade(rows_of(kept), rows_of(present))) is not None:
+        raise InvalidArgument(
+            f"the marker {marker.MARKER_KEY} is another one than the daemon knew: {why}; nothing "
+            f"can be said of where segments lie; restore the former one, or run: {REBUILD}"
+        )
+
+
+async def kept_marker(config: Config) -> marker.BucketMarker | None:
+    """Return the copy of the marker that a daemon keeps in its state directory."""
+    disk = LocalDisk()
+    try:
+        data = await StateDirectory(disk, config.daemon.state_dir).marker()
+        return None if data is None else marker.decode_marker(data)
+    except (OSError, Malformed):
+        return None
+    finally:
+        disk.close()
+
+
+def rows_of(present: marker.BucketMarker) -> Rows:
+    """Return a marker's rows as verdicts take them."""
+    return [(row.kind, row.prefix) for row in present.layouts]
 
 
 async def list_uploads(storage: RemoteStorage, prefix: str, inventory: Inventory) -> str | None:
@@ -189,6 +227,18 @@ async def _longest_copy_ms(storage: RemoteStorage, config: Config) -> int:
     return int(longest * 1000)
 
 
+def _require_layouts(history: History, inventory: Inventory) -> None:
+    """Raise if a live segment names a layout that the marker lacks: its objects are not missing."""
+    for known in history.segments.values():
+        facts = custom_metadata.decode(known.custom)
+        gone = known.state is SegmentState.DELETE_SEGMENT_FINISHED
+        if facts is not None and not gone and facts.layout_number not in inventory.layouts:
+            raise InvalidArgument(
+                f"the marker {marker.MARKER_KEY} lacks layout {facts.layout_number}, which "
+                f"segments of the log name: delete none of them; restore it, or run: {REBUILD}"
+            )
+
+
 def _is_of(row: Row, topic: str) -> bool:
     return row.name is not None and row.name.partition.topic == topic
 
@@ -219,7 +269,7 @@ def _require_same_cluster(present: marker.BucketMarker | None, identity: LogIden
 
 
 @contextlib.asynccontextmanager
-async def _reader(config: Config) -> AsyncIterator[_Reader]:
+async def reading(config: Config) -> AsyncIterator[LogReader]:
     """Open the configured log for reading; beside a daemon that runs, or without one."""
     if isinstance(config.event_log, EmbeddedLog):
         disk = LocalDisk()

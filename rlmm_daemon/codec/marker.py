@@ -22,6 +22,10 @@ CONTROL_BYTES_MAX: Final = 1024 * 1024
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
+class NewerMarker(Malformed):
+    """A control object of ours that a newer version of this program wrote."""
+
+
 class LayoutRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One layout that some copy has used. Rows are appended, never changed or removed."""
 
@@ -177,7 +181,8 @@ def _decode(raw: bytes, kind: type[_S], what: str, newest: int) -> _S:
         # The version first: a newer file's fields would be refused with a misleading reason.
         version = msgspec.json.decode(raw, type=_Versioned).format
         if not 1 <= version <= newest:
-            raise Malformed(f"{what}: format {version} is not known to this version ({newest})")
+            kind_of = NewerMarker if version > newest else Malformed
+            raise kind_of(f"{what}: format {version} is not known to this version ({newest})")
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Malformed(f"{what}: {error}") from error

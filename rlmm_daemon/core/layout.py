@@ -46,7 +46,8 @@ _KEY: Final = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})-(?P<topic_id>[A-Za-z0-9_-]{22})/"
     r"(?P<start>\d{20})-(?P<segment_id>[A-Za-z0-9_-]{22})(?P<suffix>\.[a-z_]+)"
 )
-_KEY_AT_END: Final = re.compile(rf"(?:^|/){_KEY.pattern}$")
+#: The end of every key of a segment, below whatever prefix.
+SEGMENT_KEY: Final = re.compile(rf"(?:^|/){_KEY.pattern}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def listing_prefix(layout: Layout, partition: TopicIdPartition) -> str:
 def parse_key(layout: Layout, key: str) -> ParsedKey | None:
     """Return what `key` names under this layout; None if `object_key` could not have made it."""
     # Found by its end: where it begins depends on the segment's id.
-    match = _KEY_AT_END.search(key)
+    match = SEGMENT_KEY.search(key)
     if match is None or match["suffix"] not in SUFFIXES:
         return None
     topic_id = TopicId(uuid_bytes(match["topic_id"]))

@@ -18,18 +18,36 @@ from rlmm_daemon.codec.marker import (
     BucketMarker,
     Hold,
     LayoutRow,
+    NewerMarker,
 )
 from rlmm_daemon.core.layout import Layout, object_key
-from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable, UnavailableError
+from rlmm_daemon.core.marker_verdict import REBUILD, MarkerReason, Rows, why_not_made, why_remade
+from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.storage_past import NoPast, StoragePast
+from rlmm_daemon.domain.errors import (
+    ConfigError,
+    Malformed,
+    StorageUnavailable,
+    UnavailableError,
+)
 from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.ports.event_log import LogRange, ranges_joined
-from rlmm_daemon.ports.storage import Conflict, ObjectKind, RemoteStorage
+from rlmm_daemon.ports.storage import Conflict, ControlObject, ObjectKind, RemoteStorage
 
 #: Each lost race means that another daemon wrote its row, and there are few daemons.
 RACES_MAX: Final = 50
-#: The `reason` of a StorageUnavailable that no waiting ends.
-FOREIGN_MARKER: Final = "foreign_marker"
+#: What an operator does about a marker, by the reason.
+_NEXT: Final = {
+    MarkerReason.UNREAD: "the daemon asks again by itself",
+    MarkerReason.NONE: f"restore it, or run: {REBUILD}",
+    MarkerReason.FOREIGN: "give this cluster a bucket or directory of its own",
+    MarkerReason.DAMAGED: f"restore it, or run: {REBUILD}",
+    MarkerReason.NEWER: "run the daemon's newer version",
+    MarkerReason.REMADE: f"restore the former one, or run: {REBUILD}",
+}
 BACK_OFF_SECONDS: Final = 0.2
+#: A look at the marker is good for so long before a copy or delete begins.
+MARKER_SECONDS: Final = 5.0
 BACK_OFF_SECONDS_MAX: Final = 10.0
 
 log = structlog.get_logger()
@@ -57,54 +75,155 @@ class SegmentPlace:
 class Bucket:
     """The marker of one storage, and this daemon's layout in it."""
 
-    def __init__(self, storage: RemoteStorage, *, layout: Layout, rng: random.Random) -> None:
+    def __init__(
+        self, storage: RemoteStorage, *, layout: Layout, rng: random.Random, name: str = ""
+    ) -> None:
+        """`name` is the bucket's or directory's, for people."""
         self.storage = storage
+        self.name = name
         self._layout = layout
         self._rng = rng
         self._marker: BucketMarker | None = None
         self._number: int | None = None
-        self._refusal: ConfigError | None = None
+        self._identity: BucketIdentity | None = None
+        self._past: StoragePast = NoPast()
+        self._trouble: StorageUnavailable | None = None
         self._judged = asyncio.Event()
+        #: Rung when a marker is found to be out of order, and for what other reason than before.
+        self.refused = Bell()
+        #: Held by the one look at the marker that is made at a time.
+        self._looking = asyncio.Lock()
+        self._looks = 0
+        #: By the loop: the begin of the last look that ended with an answer.
+        self._looked_at: float | None = None
 
     async def until_judged(self, timeout_seconds: float) -> None:
-        """Return once the marker was read, whosever it is, or the time is over."""
+        """Return once the marker was read, whatever it is, or the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 await self._judged.wait()
 
     @property
     def marker(self) -> BucketMarker | None:
-        """The marker as last read; None until `open` returned."""
+        """The last marker that was in order; None until `open` returned."""
         return self._marker
 
     @property
-    def refusal(self) -> ConfigError | None:
-        """Why this bucket is none of ours; None while nothing is known against it."""
-        return self._refusal
+    def trouble(self) -> StorageUnavailable | None:
+        """What is wrong with the marker by the last look; None while nothing is known."""
+        return self._trouble
 
-    async def open(self, identity: BucketIdentity) -> BucketMarker:
+    async def open(self, identity: BucketIdentity, past: StoragePast | None = None) -> BucketMarker:
         """Open the storage and return its marker with our layout in it; waits for the storage.
 
-        Retries for ever with back-off: a daemon without its bucket is not ready, not dead. The
-        partition count and topic id of an existing marker are returned, not judged.
+        Retries for ever with back-off: a daemon without its bucket is not ready, not dead. A
+        marker that is gone or was remade is waited for too, with `trouble` set. The partition count
+        and topic id of an existing marker are returned, not judged. Without `past` the caller
+        vouches that a storage without a marker was never used.
 
         Raises:
             ConfigError: the bucket belongs to another cluster; copies and reads stay refused.
-            Malformed: the marker is damaged or newer than this program.
+            Malformed: the marker is damaged or newer than this program; likewise.
         """
+        self._identity, self._past = identity, past or NoPast()
         pause = BACK_OFF_SECONDS
         while True:
             try:
                 await self.storage.open()
                 return await self._settle(identity)
-            except ConfigError as error:
-                self._refusal = error
-                self._judged.set()
+            except (ConfigError, Malformed):
                 raise
             except UnavailableError as error:
-                log.warning("bucket not reached", error=str(error), retry_seconds=round(pause, 1))
+                if error is not self._trouble:  # else it was told when it was found
+                    seconds = round(pause, 1)
+                    log.warning("bucket not reached", error=str(error), retry_seconds=seconds)
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
             pause = min(2 * pause, BACK_OFF_SECONDS_MAX)
+
+    async def confirm(self, *, seconds: float = 0.0) -> None:
+        """Make sure that the marker is still ours, by a look not older than so many seconds.
+
+        With 0 the look begins after this call; those who wait together share one.
+
+        Raises:
+            StorageUnavailable: it is not, or the storage does not answer.
+        """
+        asked, now = self._looks, asyncio.get_running_loop().time()
+        if self._looked_at is None or not seconds or self._looked_at < now - seconds:
+            async with self._looking:
+                if self._looks == asked or self._looked_at is None or self._looked_at < now:
+                    await self._look()
+        self._require()
+
+    async def _look(self) -> None:
+        """Read the marker and judge it; a good one is the one that counts from now on.
+
+        Raises:
+            StorageUnavailable: the storage does not answer, which says nothing about a marker.
+        """
+        self._looks += 1
+        began = asyncio.get_running_loop().time()
+        try:
+            control = await self.storage.get_control(MARKER_KEY)
+            present = None if control is None else self._decoded(control)
+        except Malformed as error:
+            self._refuse(_reason_of(error), _why(error))
+        else:
+            if present is None:
+                self._refuse(MarkerReason.NONE, "it is gone")
+            elif self._accepts(present):
+                await self._take(present)
+        self._looked_at = began
+
+    def _accepts(self, present: BucketMarker) -> bool:
+        """Hold a marker against what is known, and set `trouble` if it is not ours."""
+        identity = self._identity
+        if identity is not None and present.cluster_id != identity.cluster_id:
+            self._refuse(MarkerReason.FOREIGN, _foreign(present, identity))
+            return False
+        if self._marker is not None and (why := why_remade(_rows(self._marker), _rows(present))):
+            self._refuse(MarkerReason.REMADE, why)
+            return False
+        return True
+
+    async def _take(self, present: BucketMarker) -> None:
+        """Go on with a marker that is in order, and keep its copy."""
+        before, self._marker = self._marker, present
+        if self._trouble is not None:
+            log.info("bucket marker in order again", bucket=self.name, layouts=len(present.layouts))
+        self._trouble = None
+        self._judged.set()
+        if before != present:
+            await self._past.keep(present)
+
+    def _refuse(self, reason: MarkerReason, why: str) -> StorageUnavailable:
+        """Refuse the storage until a look finds its marker in order."""
+        trouble = StorageUnavailable(
+            f"{_marker_of(self.name)}: {why}; {_NEXT[reason]}",
+            reason=reason.value,
+            key=MARKER_KEY,
+            bucket=self.name,
+            retry=False,
+        )
+        if self._trouble is None or self._trouble.message != trouble.message:
+            log.error("bucket marker refused", reason=reason.value, error=trouble.message)
+            self.refused.ring()
+        self._trouble = trouble
+        self._judged.set()
+        return trouble
+
+    def _decoded(self, control: ControlObject) -> BucketMarker:
+        """Return the marker; what is wrong with it is told with its place and a way out."""
+        try:
+            return marker.decode_marker(control.data)
+        except Malformed as error:
+            kind, reason = type(error), _reason_of(error)
+            raise kind(
+                f"{_marker_of(self.name)}: {error.message}; {_NEXT[reason]}",
+                reason=reason.value,
+                key=MARKER_KEY,
+                bucket=self.name,
+            ) from error
 
     async def peek(self) -> BucketMarker | None:
         """Return the marker as it is, without making one; None if the storage has none yet.
@@ -119,9 +238,9 @@ class Bucket:
         control = await self.storage.get_control(MARKER_KEY)
         if control is None:
             return None
-        fresh = marker.decode_marker(control.data)
-        if self._marker is not None and fresh.cluster_id == self._marker.cluster_id:
-            self._marker = fresh
+        fresh = self._decoded(control)
+        if self._marker is not None and self._accepts(fresh):
+            await self._take(fresh)
         return fresh
 
     async def accept_loss(
@@ -211,8 +330,10 @@ class Bucket:
         for _ in range(RACES_MAX):
             control = await self.storage.get_control(MARKER_KEY)
             if control is None:
+                if self._marker is not None or self._trouble is not None:
+                    raise self._refuse(MarkerReason.NONE, "it is gone")
                 return  # a bucket without a marker: the one that is made will name this log
-            present = marker.decode_marker(control.data)
+            present = self._decoded(control)
             if cluster_id not in (None, present.cluster_id):
                 return
             wanted = change(present)
@@ -224,8 +345,8 @@ class Bucket:
                 )
             except Conflict:
                 continue
-            if self._marker is not None:
-                self._marker = wanted
+            if self._marker is not None and self._accepts(wanted):
+                await self._take(wanted)
             return
         raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
 
@@ -256,7 +377,15 @@ class Bucket:
             found = await self._refresh()
         rows = [row for row in found.layouts if facts is None or row.number == facts.layout_number]
         if not rows:
-            raise StorageUnavailable("the bucket marker lacks the layout that was recorded")
+            assert facts is not None, "every row, where none was recorded"
+            raise StorageUnavailable(
+                f"{_marker_of(self.name)} lacks layout {facts.layout_number}, which was recorded; "
+                f"{_NEXT[MarkerReason.REMADE]}",
+                reason=MarkerReason.REMADE.value,
+                key=MARKER_KEY,
+                bucket=self.name,
+                retry=False,
+            )
         return [_place(row.number, Layout(row.prefix, row.kind), metadata) for row in rows]
 
     async def layouts(self) -> list[Layout]:
@@ -269,36 +398,32 @@ class Bucket:
         return [Layout(row.prefix, row.kind) for row in (await self._refresh()).layouts]
 
     def _require(self) -> BucketMarker:
-        if self._refusal is not None:
-            raise StorageUnavailable(self._refusal.message, reason=FOREIGN_MARKER)
+        if self._trouble is not None:
+            raise StorageUnavailable(self._trouble.message, **self._trouble.fields)
         if self._marker is None:
-            raise StorageUnavailable("the bucket marker was not read yet", reason="no_marker")
+            raise StorageUnavailable(
+                f"{_marker_of(self.name)} was not read yet; {_NEXT[MarkerReason.UNREAD]}",
+                reason=MarkerReason.UNREAD.value,
+                key=MARKER_KEY,
+                bucket=self.name,
+            )
         return self._marker
 
     async def _refresh(self) -> BucketMarker:
-        control = await self.storage.get_control(MARKER_KEY)
-        if control is None:
-            raise StorageUnavailable("the bucket marker is gone", reason="no_marker")
-        fresh = marker.decode_marker(control.data)
-        if self._marker is not None and fresh.cluster_id != self._marker.cluster_id:
-            raise StorageUnavailable("the bucket marker is another cluster's now")
-        self._marker = fresh
-        return fresh
+        await self.confirm()
+        return self._require()
 
     async def _settle(self, identity: BucketIdentity) -> BucketMarker:
         """Read the marker, and write it where it lacks us; a lost race reads again."""
         for _ in range(RACES_MAX):
+            began = asyncio.get_running_loop().time()
             control = await self.storage.get_control(MARKER_KEY)
-            present = (
-                BucketMarker(
-                    cluster_id=identity.cluster_id,
-                    partition_count=identity.partition_count,
-                    metadata_topic_id=identity.metadata_topic_id,
-                )
-                if control is None
-                else marker.decode_marker(control.data)
-            )
-            _require_ours(present, identity)
+            try:
+                present = await self._made(identity) if control is None else self._decoded(control)
+            except Malformed as error:
+                self._refuse(_reason_of(error), _why(error))
+                raise
+            await self._require_ours(present, identity)
             wanted, number = _with_layout(present, self._layout)
             try:
                 if control is None or wanted is not present:
@@ -309,10 +434,73 @@ class Bucket:
                     )
             except Conflict:
                 continue
-            self._marker, self._number = wanted, number
-            self._judged.set()
+            self._number, self._looked_at = number, began
+            await self._take(wanted)
             return wanted
         raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
+
+    async def _made(self, identity: BucketIdentity) -> BucketMarker:
+        """Return a fresh marker for a storage that has none, with the rows that are known.
+
+        Raises:
+            StorageUnavailable: segments may lie there already, under layouts that nobody knows.
+        """
+        if (why := why_not_made(await self._past.history())) is not None:
+            raise self._refuse(MarkerReason.NONE, f"there is none, and {why}")
+        kept = await self._kept(identity)
+        fresh = BucketMarker(
+            cluster_id=identity.cluster_id,
+            partition_count=identity.partition_count,
+            metadata_topic_id=identity.metadata_topic_id,
+        )
+        return msgspec.structs.replace(
+            kept or fresh,
+            partition_count=identity.partition_count,
+            metadata_topic_id=identity.metadata_topic_id,
+        )
+
+    async def _kept(self, identity: BucketIdentity) -> BucketMarker | None:
+        kept = await self._past.kept()
+        return kept if kept is not None and kept.cluster_id == identity.cluster_id else None
+
+    async def _require_ours(self, present: BucketMarker, identity: BucketIdentity) -> None:
+        """Raise unless the marker is this cluster's and only appended to what we knew of it."""
+        if present.cluster_id != identity.cluster_id:
+            why = _foreign(present, identity)
+            self._refuse(MarkerReason.FOREIGN, why)
+            raise ConfigError(
+                f"{why}; {_NEXT[MarkerReason.FOREIGN]}",
+                theirs=present.cluster_id,
+                ours=identity.cluster_id,
+            )
+        kept = self._marker or await self._kept(identity)
+        if kept is not None and (why_not := why_remade(_rows(kept), _rows(present))):
+            raise self._refuse(MarkerReason.REMADE, why_not)
+
+
+def _marker_of(name: str) -> str:
+    return f"bucket marker {MARKER_KEY}" + (f" in {name}" if name else "")
+
+
+def _reason_of(error: Malformed) -> MarkerReason:
+    return MarkerReason.NEWER if isinstance(error, NewerMarker) else MarkerReason.DAMAGED
+
+
+def _why(error: Malformed) -> str:
+    """Return what is wrong, without the place and the way out that `_decoded` adds."""
+    inner = error.__cause__
+    return inner.message if isinstance(inner, Malformed) else error.message
+
+
+def _foreign(present: BucketMarker, identity: BucketIdentity) -> str:
+    return (
+        f"the remote storage belongs to cluster {present.cluster_id!r}, this is "
+        f"{identity.cluster_id!r}"
+    )
+
+
+def _rows(present: BucketMarker) -> Rows:
+    return [(row.kind, row.prefix) for row in present.layouts]
 
 
 def _joined(gaps: Iterable[AcceptedGap]) -> tuple[AcceptedGap, ...]:
@@ -326,16 +514,6 @@ def _joined(gaps: Iterable[AcceptedGap]) -> tuple[AcceptedGap, ...]:
         for (topic_id, number), ranges in sorted(by_log.items())
         for at in ranges_joined(ranges)
     )
-
-
-def _require_ours(present: BucketMarker, identity: BucketIdentity) -> None:
-    if present.cluster_id != identity.cluster_id:
-        raise ConfigError(
-            f"the remote storage belongs to cluster {present.cluster_id!r}, this is "
-            f"{identity.cluster_id!r}; give this cluster a bucket or directory of its own",
-            theirs=present.cluster_id,
-            ours=identity.cluster_id,
-        )
 
 
 def _with_layout(present: BucketMarker, layout: Layout) -> tuple[BucketMarker, int]:

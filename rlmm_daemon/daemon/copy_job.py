@@ -12,7 +12,7 @@ import structlog
 
 from rlmm_daemon.codec.api import SegmentFiles
 from rlmm_daemon.core.progress_floor import ProgressFloor
-from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.bucket import MARKER_SECONDS, Bucket
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blamed
@@ -291,8 +291,9 @@ class CopyJob:
                 )
                 if done is not None:
                     return done
+                await self._tools.bucket.confirm(seconds=MARKER_SECONDS)
                 self._enter("upload")
-                return await upload(
+                stored = await upload(
                     self._tools.bucket.storage,
                     self.metadata,
                     sources,
@@ -303,8 +304,11 @@ class CopyJob:
                     checks=self._tools.options.check_segments,
                     threads=self._tools.threads,
                 )
+                # Stored into a bucket that was replaced meanwhile, nobody would find it.
+                await self._tools.bucket.confirm()
             finally:
                 sources.close()
+            return stored
 
     async def _open(self) -> SegmentSources:
         self._tools.bucket.place_for_new(self.metadata)  # raises while there is no bucket

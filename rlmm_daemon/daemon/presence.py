@@ -46,7 +46,10 @@ class PresenceFile:
         broker_id: int,
         copy_deadline_seconds: float,
         facts: Callable[[], PresenceFacts],
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`may_write` is false while the storage may be somebody else's."""
+        self._may_write = may_write
         self._storage, self._clock, self._facts = storage, clock, facts
         self._cluster_id, self._broker_id = cluster_id, broker_id
         self._copy_deadline_seconds = copy_deadline_seconds
@@ -72,11 +75,13 @@ class PresenceFile:
                 continue
 
     async def write(self) -> None:
-        """Write once.
+        """Write once, unless the storage may be somebody else's.
 
         Raises:
             StorageUnavailable, StorageFull: as they say.
         """
+        if not self._may_write():
+            return
         facts = self._facts()
         presence = Presence(
             cluster_id=self._cluster_id,

@@ -5,12 +5,14 @@
     announced.json            the last announcement, to warm after a restart
     positions.json            how far each metadata partition was read
     accepted.json             gaps in the log whose loss was accepted
+    marker.json               the bucket's marker as last seen in order
     observed.json             topic ids that the cluster was heard to know (cleaner.observe)
     snapshots/N-G.snapshot    a fold of metadata partition N, generation G
     N.lost                    segments that a dropped fold knew and the log may have lost
 
 The log is the truth: deleting `snapshots/`, `positions.json` and `announced.json` costs a replay
-and loses nothing. An embedded log lies below this directory, too, by default.
+and loses nothing. `marker.json` is what a lost marker is rebuilt from. An embedded log lies below
+this directory, too, by default.
 """
 
 from collections.abc import Iterable
@@ -42,6 +44,7 @@ ANNOUNCED: Final = "announced.json"
 POSITIONS: Final = "positions.json"
 ACCEPTED: Final = "accepted.json"
 OBSERVED: Final = "observed.json"
+MARKER: Final = "marker.json"
 SNAPSHOTS: Final = "snapshots"
 LOST_SUFFIX: Final = ".lost"
 
@@ -130,6 +133,14 @@ class StateDirectory:
     async def write_observed(self, observed: Observed) -> None:
         """Replace them."""
         await self.disk.write_atomically(f"{self.path}/{OBSERVED}", to_json(observed))
+
+    async def marker(self) -> bytes | None:
+        """Return the copy of the bucket's marker, as the bucket had it."""
+        return await self._read(MARKER)
+
+    async def write_marker(self, data: bytes) -> None:
+        """Replace it."""
+        await self.disk.write_atomically(f"{self.path}/{MARKER}", data)
 
     def _lost(self, partition: MetadataPartition) -> str:
         return f"{partition}{LOST_SUFFIX}"

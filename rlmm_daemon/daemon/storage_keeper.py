@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 
 import structlog
@@ -15,13 +16,19 @@ from rlmm_daemon.daemon.live_counts import LiveCount, LiveCounts
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.presence import LEASE_SECONDS, PresenceFacts, PresenceFile
 from rlmm_daemon.daemon.runtime import Runtime
-from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.daemon.storage_past import RecordedPast
+from rlmm_daemon.domain.errors import ConfigError, Malformed, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
+from rlmm_daemon.observability.metrics import Metrics, StorageMetrics
 from rlmm_daemon.ports.storage import RemoteStorage
 
 #: Between two looks at what the presence file says.
 _LOOK_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 2.0
+#: Between two looks at the marker of a bucket that is in use, and of one that is refused.
+_MARKER_SECONDS = 30.0
+_REFUSED_SECONDS = 5.0
+_MARKER_ANSWER_SECONDS = 30.0
 
 logger = structlog.get_logger(__name__)
 
@@ -40,42 +47,52 @@ class StorageKeeper:
         cluster_id: str | None,
         copy_deadline_seconds: float,
         trouble_by_cluster: Callable[[], str | None],
+        metrics: StorageMetrics | None = None,
     ) -> None:
         self._backend, self._bucket = backend, bucket
         self._manager, self._runtime = manager, runtime
         self._broker_id, self._cluster_id = broker_id, cluster_id
         self._copy_deadline_seconds = copy_deadline_seconds
         self._trouble_by_cluster = trouble_by_cluster
+        refused = (metrics or Metrics().storage).marker_refused
+        refused.set_function(lambda: float(bucket.trouble is not None))
         self._refused: LastError | None = None
         self._presence: PresenceFile | None = None
 
     def trouble(self) -> LastError | None:
         """Return what is wrong with the remote storage: refused, a broker's own, or away."""
-        if self._refused is not None:
-            return self._refused
+        if (refused := self._marker_trouble()) is not None:
+            return refused
         if (trouble := self._trouble_by_cluster()) is not None:
             return LastError(message=trouble, at_ms=self._manager.clock.now_ms())
         return None if self._presence is None else self._presence.trouble
 
+    def _marker_trouble(self) -> LastError | None:
+        """Return what is wrong with the bucket's marker, and since when that is known."""
+        trouble = self._bucket.trouble
+        if trouble is None:
+            self._refused = None
+        elif self._refused is None or self._refused.message != trouble.message:
+            now_ms = self._manager.clock.now_ms()
+            self._refused = LastError(message=trouble.message, at_ms=now_ms)
+        return self._refused
+
     async def run(self) -> None:
-        """Settle the marker once the log is known, then keep the presence file fresh, for ever."""
+        """Settle the marker once the log is known, then keep the presence file fresh, for ever.
+
+        Metadata is served all along: a marker that is not ours refuses copies, fetches and deletes.
+        """
         manager = self._manager
         while (identity := manager.fleet.identity) is None:
             await manager.fleet.changed.wait()
         cluster_id = identity.cluster_id or self._cluster_id or ""
-        try:
-            await self._bucket.open(
-                BucketIdentity(
-                    cluster_id=cluster_id,
-                    partition_count=identity.partition_count,
-                    metadata_topic_id=uuid_text(identity.topic_id),
-                )
+        await self._settled(
+            BucketIdentity(
+                cluster_id=cluster_id,
+                partition_count=identity.partition_count,
+                metadata_topic_id=uuid_text(identity.topic_id),
             )
-        except ConfigError as refusal:
-            # Metadata is served on; copies, fetches and deletes are refused with this reason.
-            logger.warning("remote storage refused", error=refusal.message)
-            self._refused = LastError(message=refusal.message, at_ms=manager.clock.now_ms())
-            await asyncio.Event().wait()
+        )
         counts = LiveCounts(manager)
         presence = self._presence = PresenceFile(
             self._backend,
@@ -84,11 +101,39 @@ class StorageKeeper:
             broker_id=self._broker_id,
             copy_deadline_seconds=self._copy_deadline_seconds,
             facts=lambda: presence_of(manager, counts.known),
+            may_write=lambda: self._bucket.trouble is None,
         )
         self._runtime.on_drain("presence", lambda: _last_words(presence))
         self._runtime.spawn("storage.presence", presence.run())
+        self._runtime.spawn("storage.marker", self._watch_marker())
         self._runtime.spawn("storage.live counts", counts.run())
         await _tell_of_changes(manager, presence)
+
+    async def _settled(self, identity: BucketIdentity) -> None:
+        """Return once the bucket is in use; one that is refused is looked at again and again."""
+        manager = self._manager
+        past = RecordedPast(manager.log, manager.state, manager.turns)
+        while True:
+            try:
+                await self._bucket.open(identity, past)
+            except (ConfigError, Malformed):
+                self._marker_trouble()
+            else:
+                self._marker_trouble()
+                return
+            await asyncio.sleep(_REFUSED_SECONDS)
+
+    async def _watch_marker(self) -> None:
+        """Look at the marker again and again: it may be removed, replaced or mended."""
+        while True:
+            refused = self._marker_trouble() is not None
+            with suppress(TimeoutError):  # a copy may find out first
+                async with asyncio.timeout(_REFUSED_SECONDS if refused else _MARKER_SECONDS):
+                    await self._bucket.refused.wait()
+                    continue
+            with suppress(UnavailableError, TimeoutError):  # the marker's own is in `trouble`
+                async with asyncio.timeout(_MARKER_ANSWER_SECONDS):
+                    await self._bucket.confirm()
 
 
 async def _last_words(presence: PresenceFile) -> None:

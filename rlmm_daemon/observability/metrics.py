@@ -347,6 +347,11 @@ class StorageMetrics:
         self.fetch = Histogram(
             "rlmm_fetch_duration_seconds", "A whole fetch.", buckets=SLOW_SECONDS, registry=into
         )
+        self.marker_refused = Gauge(
+            "rlmm_storage_marker_refused",
+            "1 while the marker is gone, damaged or not ours, and copies and reads are refused.",
+            registry=into,
+        )
         #: operation: S3's name. outcome: ok, or the error's reason. An attempt is a request.
         self.requests = Counter(
             "rlmm_storage_requests_total",

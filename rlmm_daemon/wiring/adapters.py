@@ -156,15 +156,19 @@ def storage_of(
                 reads_only=reads_only,
                 passes=passes,
             )
-            return Storage(backend, Bucket(backend, layout=Layout(prefix), rng=rng))
+            return Storage(backend, _bucket(backend, prefix, rng, directory))
         case S3StorageConfig() as s3:
             from rlmm_daemon.adapters.storage.s3 import S3Storage
 
             options = s3_options_of(config, s3)
             remote = S3Storage(options, owner=owner, rng=rng, sweeps=sweeps)
-            return Storage(remote, Bucket(remote, layout=Layout(s3.prefix), rng=rng))
+            return Storage(remote, _bucket(remote, s3.prefix, rng, s3.bucket))
         case _:
             assert_never(config.storage)
+
+
+def _bucket(backend: RemoteStorage, prefix: str, rng: random.Random, name: str) -> Bucket:
+    return Bucket(backend, layout=Layout(prefix), rng=rng, name=name)
 
 
 def is_private(config: Config) -> bool:

@@ -351,6 +351,7 @@ class Daemon:
             cluster_id=self._config.daemon.cluster_id,
             copy_deadline_seconds=self._config.copy.deadline_seconds,
             trouble_by_cluster=view.storage_trouble,
+            metrics=self._metrics.storage,
         )
 
     def _read_caches(self, manager: Manager, jobs: asyncio.TaskGroup) -> ReadCaches | None:

@@ -9,6 +9,7 @@ from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, marker
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.marker_verdict import LogHistory
 from rlmm_daemon.daemon import bucket as bucket_module
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
@@ -155,3 +156,134 @@ async def test_the_presence_file_is_written_at_once_and_on_change(shared, monkey
         await task
     stored = marker.decode_presence(shared.objects["_rlmm/daemons/4.json"].body)
     assert (stored.broker_id, stored.partitions) == (4, {0: row})
+
+
+# ---- a marker that is lost, or is another one than before ----------------------------------------
+
+
+class Past:
+    """What a daemon knows of its storage beside the marker."""
+
+    def __init__(self, history: LogHistory | None = None) -> None:
+        self.said = history or LogHistory()
+        self.copy: marker.BucketMarker | None = None
+
+    async def kept(self):
+        return self.copy
+
+    async def keep(self, present):
+        self.copy = present
+
+    async def history(self):
+        return self.said
+
+
+async def settled(one: Bucket, past: Past) -> None:
+    """Return once the bucket was judged, however that ended; it may go on to wait."""
+    async with asyncio.TaskGroup() as group:
+        opening = group.create_task(one.open(IDENTITY, past))
+        await one.until_judged(30)
+        opening.cancel()
+
+
+async def reason_of(one: Bucket) -> str:
+    with pytest.raises(StorageUnavailable) as caught:
+        one.place_for_new(metadata())
+    with pytest.raises(StorageUnavailable):
+        await one.places(metadata())
+    assert caught.value.fields["key"] == marker.MARKER_KEY
+    assert caught.value.fields["retry"] is False
+    return str(caught.value.fields["reason"])
+
+
+async def test_a_marker_is_never_made_where_the_log_names_layouts(shared):
+    one = bucket(shared, "new")
+    await settled(one, Past(LogHistory(named=frozenset({2}))))
+    assert await reason_of(one) == "no_marker"
+    assert "rlmm storage rebuild-marker" in str(one.trouble)
+    assert marker.MARKER_KEY not in shared.objects
+
+
+async def test_a_marker_that_is_made_anew_keeps_the_numbers_that_were_known(shared):
+    past = Past()
+    await bucket(shared, "old").open(IDENTITY, past)
+    del shared.objects[marker.MARKER_KEY]
+    made = await bucket(shared, "new").open(IDENTITY, past)
+    assert [(row.number, row.prefix) for row in made.layouts] == [(1, "old"), (2, "new")]
+
+
+async def test_a_marker_with_other_numbers_than_the_copy_is_refused_and_left_alone(shared):
+    past = Past()
+    await bucket(shared, "old").open(IDENTITY, past)
+    del shared.objects[marker.MARKER_KEY]
+    await bucket(shared, "new").open(IDENTITY)  # one that knows nothing
+    raw = shared.objects[marker.MARKER_KEY]
+    one = bucket(shared, "old")
+    await settled(one, past)
+    assert await reason_of(one) == "remade_marker"
+    assert shared.objects[marker.MARKER_KEY] is raw
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda _: None, "no_marker"),
+        (lambda _: b"", "bad_marker"),
+        (lambda body: body[:30], "bad_marker"),
+        (lambda body: body.replace(b'"format": 1', b'"format": 9'), "newer_marker"),
+        (lambda body: body.replace(b'"c1"', b'"c2"'), "foreign_marker"),
+        (lambda body: body.replace(b'"mine"', b'"theirs"'), "remade_marker"),
+    ],
+    ids=["removed", "empty", "truncated", "newer", "foreign", "remade"],
+)
+async def test_a_marker_that_changes_while_it_is_used_is_noticed_and_its_return_too(
+    shared, spoil, reason
+):
+    one = bucket(shared, "mine")
+    await one.open(IDENTITY)
+    storage = MemoryStorage(shared, clock=SystemClock())
+    whole = shared.objects.pop(marker.MARKER_KEY).body
+    if (spoiled := spoil(whole)) is not None:
+        await storage.overwrite_control(marker.MARKER_KEY, spoiled)
+    await one.confirm(seconds=3600)  # a look of a moment ago is good enough
+    with pytest.raises(StorageUnavailable):
+        await one.confirm()
+    assert await reason_of(one) == reason
+    await storage.overwrite_control(marker.MARKER_KEY, whole)
+    await one.confirm()
+    assert one.trouble is None
+    assert one.place_for_new(metadata()).layout_number == 1
+
+
+async def test_those_who_confirm_together_share_a_look_that_began_after_they_asked(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    looks = 0
+    begun, answer = asyncio.Event(), asyncio.Event()
+    get_control = one.storage.get_control
+
+    async def slow(key):
+        nonlocal looks
+        looks += 1
+        found = await get_control(key)
+        begun.set()
+        await answer.wait()
+        return found
+
+    async def refused() -> bool:
+        with contextlib.suppress(StorageUnavailable):
+            await one.confirm()
+            return False
+        return True
+
+    one.storage.get_control = slow  # type: ignore[method-assign]  # a storage that takes its time
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(one.confirm())
+        await begun.wait()
+        del shared.objects[marker.MARKER_KEY]  # the first look has read it already
+        late = [group.create_task(refused()) for _ in range(9)]
+        await asyncio.sleep(0)
+        answer.set()
+    await first
+    assert [each.result() for each in late] == [True] * 9
+    assert looks == 2

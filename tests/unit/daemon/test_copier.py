@@ -17,7 +17,7 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.passes.in_threads import InThreads, kafka_segment_check
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
-from rlmm_daemon.codec import custom_metadata, records
+from rlmm_daemon.codec import custom_metadata, marker, records
 from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.progress_floor import ProgressFloor, TooSlow
@@ -137,6 +137,66 @@ async def world(tmp_path):
         await world.bucket.open(IDENTITY)
         yield world
     assert world.log.followed == 0
+
+
+# ---- a marker that goes away meanwhile ----------------------------------------------------------
+
+
+async def failure(work) -> RlmmError | None:
+    try:
+        await work
+    except RlmmError as error:
+        return error
+    return None
+
+
+async def test_a_copy_whose_bucket_lost_its_marker_meanwhile_is_never_finished(world):
+    world.storage.gate.clear()
+    async with asyncio.TaskGroup() as group:
+        copying = group.create_task(failure(world.copier.copy_segment(RECORD, world.files)))
+        await world.storage.begun.wait()
+        lost = world.storage.bucket.objects.pop(marker.MARKER_KEY)
+        world.storage.gate.set()
+    error = copying.result()
+    assert isinstance(error, StorageUnavailable)
+    assert (error.fields["reason"], error.fields["rolled_back"]) == ("no_marker", False)
+    assert world.log.written == ["ADD", "DELETE_SEGMENT_STARTED"]
+    whole = world.stored
+    assert whole, "nothing is removed while nobody knows whose bucket it is"
+    world.storage.bucket.objects[marker.MARKER_KEY] = lost
+    await world.bucket.confirm()
+    await world.copier.delete_segment(PARTITION, metadata().segment_id)
+    assert (world.stored, world.state) == (set(), None)
+
+
+async def test_a_broker_is_not_told_of_a_copy_into_a_bucket_that_lost_its_marker(world):
+    await world.log.put(metadata())
+    world.storage.gate.clear()
+    async with asyncio.TaskGroup() as group:
+        copying = group.create_task(
+            failure(world.copier.copy_log_segment_data(RECORD, world.files))
+        )
+        await world.storage.begun.wait()
+        del world.storage.bucket.objects[marker.MARKER_KEY]
+        world.storage.gate.set()
+    error = copying.result()
+    assert isinstance(error, StorageUnavailable)
+    assert (error.fields["reason"], error.fields["write_begun"]) == ("no_marker", True)
+
+
+async def test_no_copy_begins_and_no_object_goes_in_a_bucket_without_its_marker(world, monkeypatch):
+    await world.copier.copy_segment(RECORD, world.files)
+    whole = world.stored
+    monkeypatch.setattr("rlmm_daemon.daemon.removal.MARKER_SECONDS", 0)
+    del world.storage.bucket.objects[marker.MARKER_KEY]
+    with pytest.raises(StorageUnavailable) as refused:
+        await world.copier.delete_segment(PARTITION, metadata().segment_id)
+    assert refused.value.fields["reason"] == "no_marker"
+    assert (world.stored, world.state) == (whole, S.DELETE_SEGMENT_STARTED)
+    another = metadata(segment_id=SegmentId(bytes(15) + b"\x0a"))
+    with pytest.raises(StorageUnavailable):
+        await world.copier.copy_segment(records.encode(another), world.files)
+    assert another.segment_id not in world.log.fold
 
 
 # ---- whole jobs ---------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ async def test_another_clusters_marker_says_nothing_and_is_not_written(storage, 
     ours = Bucket(storage, layout=Layout(), rng=random.Random(1))
     with pytest.raises(ConfigError):
         await ours.open(identity())
-    assert ours.refusal is not None
+    assert ours.trouble is not None
     log = recorded(storage, ours)
     assert await log.log() is None
     await log.accept_loss(None, named(OTHER), {})

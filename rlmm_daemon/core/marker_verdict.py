@@ -1,0 +1,62 @@
+"""Verdicts on a bucket's marker: whether one may be made, and whether one that is there is ours.
+
+Custom metadata names a layout by its number, and only the marker says which prefix that is. So a
+marker that lost its rows is worse than none: reads miss live objects, and deletes succeed that
+leave them. Where the log names layouts, a marker is rebuilt by an operator and never made anew.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+#: One row of a marker's table: kind and prefix; its number is its place, from 1.
+Rows = Sequence[tuple[str, str]]
+
+REBUILD: Final = "rlmm storage rebuild-marker --config FILE"
+
+
+class MarkerReason(enum.StrEnum):
+    """The `reason` of a `storage_unavailable` that a marker is the cause of."""
+
+    UNREAD = "no_marker_yet"
+    NONE = "no_marker"
+    FOREIGN = "foreign_marker"
+    DAMAGED = "bad_marker"
+    NEWER = "newer_marker"
+    REMADE = "remade_marker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogHistory:
+    """What the event log says of segments that were stored before."""
+
+    #: Layout numbers that custom metadata of ours names; the first few found are enough.
+    named: frozenset[int] = frozenset()
+    #: Metadata partition -> why its whole past can't be read.
+    unread: Mapping[int, str] = field(default_factory=dict)
+
+
+def why_not_made(history: LogHistory) -> str | None:
+    """Return why a storage without a marker must not be given a fresh one; None if it may."""
+    if history.named:
+        numbers = ", ".join(str(number) for number in sorted(history.named))
+        return f"the event log has segments under layout {numbers}"
+    if history.unread:
+        number, why = next(iter(sorted(history.unread.items())))
+        return f"metadata partition {number} may name layouts: {why}"
+    return None
+
+
+def why_remade(known: Rows, present: Rows) -> str | None:
+    """Return how a marker contradicts rows that were known; None if it only appended to them."""
+    for number, (before, now) in enumerate(zip(known, present, strict=False), start=1):
+        if before != now:
+            return f"layout {number} was {_shown(before)} and is {_shown(now)} now"
+    if len(present) < len(known):
+        return f"it had {len(known)} layouts and has {len(present)} now"
+    return None
+
+
+def _shown(row: tuple[str, str]) -> str:
+    return f"{row[1]!r}"

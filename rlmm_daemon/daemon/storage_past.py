@@ -1,0 +1,147 @@
+"""The past of a storage, the marker apart: the state directory's copy of it, and the event log."""
+
+from contextlib import aclosing
+from typing import Final, Protocol
+
+import structlog
+
+from rlmm_daemon.codec import custom_metadata, marker, records
+from rlmm_daemon.codec.marker import BucketMarker
+from rlmm_daemon.core.marker_verdict import LogHistory
+from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.daemon.turns import Turns
+from rlmm_daemon.domain.errors import Malformed, RlmmError, StorageUnavailable, UnavailableError
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
+from rlmm_daemon.ports.event_log import EventLog, LogMoved, LogRange
+
+#: What custom metadata of ours begins with: a record without these bytes names no layout.
+_HINT: Final = custom_metadata.ONLY_IF_STARTED[:2]
+
+log = structlog.get_logger(__name__)
+
+
+class StoragePast(Protocol):
+    """What a daemon knows of its storage beside the storage's own marker."""
+
+    async def kept(self) -> BucketMarker | None:
+        """Return the marker as this daemon last saw it; None if it never did."""
+        ...
+
+    async def keep(self, present: BucketMarker) -> None:
+        """Keep a marker that was found in order; what can't be written is told, never raised."""
+        ...
+
+    async def history(self) -> LogHistory:
+        """Return what the event log says of stored segments.
+
+        Raises:
+            UnavailableError: not now.
+        """
+        ...
+
+
+class NoPast:
+    """A storage whose first user we are, as its opener vouches."""
+
+    async def kept(self) -> BucketMarker | None:
+        """Return None: nothing was kept."""
+        return None
+
+    async def keep(self, present: BucketMarker) -> None:
+        """Keep nothing."""
+
+    async def history(self) -> LogHistory:
+        """Return an empty history."""
+        return LogHistory()
+
+
+class RecordedPast:
+    """`StoragePast` of a daemon: its state directory and its open event log."""
+
+    def __init__(self, event_log: EventLog, state: StateDirectory, turns: Turns) -> None:
+        self._log, self._state, self._turns = event_log, state, turns
+        self._found: LogHistory | None = None
+
+    async def kept(self) -> BucketMarker | None:
+        """Return the state directory's copy of the marker; a damaged one is worth nothing."""
+        try:
+            data = await self._state.marker()
+            return None if data is None else marker.decode_marker(data)
+        except (Malformed, OSError) as error:
+            log.warning("the kept copy of the bucket marker is not read", error=str(error))
+            return None
+
+    async def keep(self, present: BucketMarker) -> None:
+        """Write the state directory's copy."""
+        try:
+            await self._state.write_marker(marker.encode(present))
+        except OSError as error:
+            log.warning("the bucket marker's copy is not written", error=str(error))
+
+    async def history(self) -> LogHistory:
+        """Read the log until it names a layout; what was found once stays found.
+
+        An empty log costs one question. Any other is read whole at most once: where there is no
+        history the marker is made, and where there is one it is remembered.
+        """
+        if self._found is None:
+            found = await self._read()
+            if not found.named and not found.unread:
+                return found
+            self._found = found
+        return self._found
+
+    async def _read(self) -> LogHistory:
+        identity = self._log.identity
+        assert identity is not None, "the log is open"
+        every = [MetadataPartition(number) for number in range(identity.partition_count)]
+        ranges = await self._log.end_offsets(every)
+        if missing := [number for number in every if number not in ranges]:
+            raise StorageUnavailable(
+                f"the ends of {len(missing)} metadata partitions are not known now"
+            )
+        unread: dict[int, str] = {}
+        for number in every:
+            if ranges[number].start > 0:
+                unread[number] = f"its log begins at offset {ranges[number].start}"
+                continue
+            try:
+                if (layout := await self._first_named(number, ranges[number])) is not None:
+                    return LogHistory(named=frozenset({layout}))
+            except UnavailableError:
+                raise
+            except (RlmmError, LogMoved) as error:
+                unread[number] = str(error) or type(error).__name__
+        return LogHistory(unread=unread)
+
+    async def _first_named(self, number: MetadataPartition, known: LogRange) -> int | None:
+        """Return a layout that an event of this partition names."""
+        if known.start >= known.end:
+            return None
+        async with aclosing(self._log.follow(number, known.start)) as batches:
+            async for batch in batches:
+                for _, value in batch.records:
+                    if (layout := named_by(value)) is not None:
+                        return layout
+                if batch.next_offset >= known.end:
+                    return None
+                await self._turns.wait()
+        return None
+
+
+def named_by(value: bytes | None) -> int | None:
+    """Return the layout that an event names: 0 if only a newer program can tell, None for none."""
+    if value is None or _HINT not in value:
+        return None
+    try:
+        event = records.decode(value)
+    except RlmmError:
+        return None
+    if not isinstance(event, SegmentMetadata | SegmentUpdate):
+        return None
+    try:
+        facts = custom_metadata.decode(event.custom_metadata)
+    except Malformed:
+        return 0
+    return None if facts is None else facts.layout_number

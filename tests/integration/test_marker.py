@@ -1,0 +1,191 @@
+"""A bucket whose marker is lost, damaged or replaced, at a start and while the daemon runs."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.segment import SegmentState
+from tests.support.daemon_process import CONFIG
+from tests.support.fork_server import ForkServer
+from tests.support.stocked_daemon import Stocked, eventually, make
+
+DELETING = SegmentState.DELETE_SEGMENT_STARTED
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    with ForkServer() as server:
+        yield server
+
+
+@pytest.fixture
+def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
+    stocked = make(tmp_path, forks)
+    with stocked.daemon:
+        stocked.stock()
+        yield stocked
+
+
+def marker_of(it: Stocked) -> Path:
+    return it.daemon.remote / "_rlmm" / "marker.json"
+
+
+def prefixes(path: Path) -> list[str]:
+    return [row["prefix"] for row in json.loads(path.read_bytes())["layouts"]]
+
+
+def objects(it: Stocked) -> set[str]:
+    root = it.daemon.remote
+    return {
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_file() and "_rlmm" not in path.parts and ".rlmm" not in str(path)
+    }
+
+
+def refuses(it: Stocked, reason: str) -> StorageUnavailable:
+    """Copies, reads and deletes are refused with the whole story; metadata is served."""
+
+    def ask() -> StorageUnavailable:
+        with it.daemon.client(timeout_seconds=3.0) as client:
+            try:
+                client.copy_segment(it.next(0).metadata, it.next(0).files)
+            except StorageUnavailable as error:
+                return error
+        raise AssertionError("the copy was taken")
+
+    error = eventually(ask, lambda error: error.fields.get("reason") == reason)
+    assert error.fields["key"] == "_rlmm/marker.json"
+    assert error.fields["bucket"].endswith("var/remote")
+    assert "_rlmm/marker.json" in str(error)
+    assert it.listed(0), "metadata is served"
+    finished = next(iter(it.listed(0).values()))
+    with it.daemon.client(timeout_seconds=3.0) as client:
+        with pytest.raises(StorageUnavailable), client.fetch_log_segment(finished) as log:
+            log.readall()
+        assert client.list_remote_log_segments(it.orders[1])
+    status = it.json("status")
+    assert "_rlmm/marker.json" in status["storage"]["error"]
+    assert it.rlmm("status").exit_code == 1
+    assert "_rlmm/marker.json" in it.rlmm("explain", "orders-0").stdout
+    return error
+
+
+def tool(it: Stocked, *words: str) -> Any:
+    """Run the tool with the daemon's own configuration, in its directory."""
+    overrides = [f"--set={key}={value}" for key, value in it.daemon.settings.items()]
+    return it.daemon.rlmm(*words, "--config", str(CONFIG), *overrides)
+
+
+def test_a_lost_marker_is_not_made_anew_with_other_numbers_and_is_rebuilt_by_the_command(it):
+    assert it.daemon.stop() == 0
+    it.daemon.settings["storage.prefix"] = "moved"
+    it.start()
+    it.copy_new(0)
+    assert prefixes(marker_of(it)) == ["", "moved"]
+    before = marker_of(it).read_bytes()
+    assert it.daemon.stop() == 0
+    marker_of(it).unlink()
+    it.start()
+    error = refuses(it, "no_marker")
+    assert "rlmm storage rebuild-marker" in str(error)
+    assert not marker_of(it).exists()
+
+    whole, victim = objects(it), it.copied(0)[0].metadata
+    with it.daemon.client(timeout_seconds=3.0) as client, pytest.raises(StorageUnavailable):
+        client.delete_segment(it.orders[0], victim.segment_id)
+    assert objects(it) == whole, "nothing is deleted under a layout that nobody knows"
+    assert it.listed(0)[victim.segment_id].state is DELETING
+
+    verified = tool(it, "storage", "verify")
+    assert verified.returncode != 0
+    assert "rlmm delete" not in verified.stdout + verified.stderr
+    assert "rlmm storage rebuild-marker" in verified.stderr
+    doctored = tool(it, "doctor")
+    assert doctored.returncode == 1
+    assert "rlmm storage rebuild-marker" in doctored.stdout
+
+    dry = tool(it, "storage", "rebuild-marker", "--json")
+    assert dry.returncode == 0, dry.stderr
+    assert [row["prefix"] for row in json.loads(dry.stdout)["layouts"]] == ["", "moved"]
+    assert not marker_of(it).exists(), "a dry run writes nothing"
+    (it.state_dir / "marker.json").unlink()  # the log and the bucket say it too
+    told = tool(it, "storage", "rebuild-marker", "--execute")
+    assert told.returncode == 0, told.stderr
+    assert marker_of(it).read_bytes() == before
+    eventually(lambda: it.json("status"), lambda status: status["storage"]["error"] is None)
+    with it.daemon.client() as client:
+        client.delete_segment(it.orders[0], victim.segment_id)
+    assert len(objects(it)) < len(whole)
+    assert not [key for key in objects(it) if victim.segment_id.hex() in key]
+    it.serves(1)
+    assert tool(it, "storage", "verify").returncode == 0
+    assert tool(it, "doctor").returncode == 0
+    again = tool(it, "storage", "rebuild-marker", "--execute")
+    assert "Nothing to do." in again.stdout
+
+
+def test_a_marker_that_is_removed_while_the_daemon_runs_refuses_storage_until_it_is_back(it):
+    kept = marker_of(it).read_bytes()
+    marker_of(it).unlink()
+    refuses(it, "no_marker")
+    assert it.json("status")["storage"]["error"]
+    assert it.rlmm("status").exit_code == 1
+    marker_of(it).write_bytes(kept)
+    eventually(lambda: it.json("status"), lambda status: status["storage"]["error"] is None)
+    it.serves(0)
+    it.copy_new(0, serial=3)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "reason"),
+    [
+        (lambda data: data[: len(data) // 2], "bad_marker"),
+        (lambda _: b"", "bad_marker"),
+        (lambda data: data.replace(b'"format": 1', b'"format": 99'), "newer_marker"),
+        (lambda data: data.replace(b"rlmm-demo-cluster", b"another-cluster"), "foreign_marker"),
+    ],
+    ids=["truncated", "empty", "newer", "foreign"],
+)
+def test_a_marker_that_cannot_be_used_at_the_start_ends_storage_and_nothing_else(
+    it, damaged, reason
+):
+    assert it.daemon.stop() == 0
+    whole = marker_of(it).read_bytes()
+    marker_of(it).write_bytes(damaged(whole))
+    present = marker_of(it).read_bytes()
+    it.start()
+    refuses(it, reason)
+    assert marker_of(it).read_bytes() == present, "it is left as it is"
+    marker_of(it).write_bytes(whole)
+    eventually(lambda: it.json("status"), lambda status: status["storage"]["error"] is None)
+    it.serves(0)
+
+
+def test_a_damaged_marker_is_rebuilt_and_the_former_one_is_kept_beside_it(it):
+    assert it.daemon.stop() == 0
+    whole = marker_of(it).read_bytes()
+    marker_of(it).write_bytes(whole[:40])
+    it.start()
+    refuses(it, "bad_marker")
+    told = tool(it, "storage", "rebuild-marker", "--execute", "--json")
+    outcome = json.loads(told.stdout)
+    assert outcome["written"]
+    assert (it.daemon.remote / outcome["former"]).read_bytes() == whole[:40]
+    assert marker_of(it).read_bytes() == whole
+    eventually(lambda: it.json("status"), lambda status: status["storage"]["error"] is None)
+    it.serves(0)
+
+
+def test_a_foreign_or_newer_marker_is_never_rebuilt(it):
+    whole = marker_of(it).read_bytes()
+    for old, new in ((b"rlmm-demo-cluster", b"another-cluster"), (b'format": 1', b'format": 99')):
+        marker_of(it).write_bytes(whole.replace(old, new))
+        present = marker_of(it).read_bytes()
+        told = tool(it, "storage", "rebuild-marker", "--execute")
+        assert told.returncode != 0
+        assert marker_of(it).read_bytes() == present
