@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +27,7 @@ from rlmm_daemon.daemon.storage_past import NoPast, StoragePast
 from rlmm_daemon.domain.errors import (
     ConfigError,
     Malformed,
+    RlmmError,
     StorageUnavailable,
     UnavailableError,
 )
@@ -154,6 +155,17 @@ class Bucket:
                 if self._looks == asked or self._looked_at is None or self._looked_at < now:
                     await self._look()
         self._require()
+
+    async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
+        """Delete objects as the storage does, unless the marker is not in order.
+
+        In another bucket every object is absent, which would read as success.
+        """
+        try:
+            await self.confirm(seconds=MARKER_SECONDS)
+        except StorageUnavailable as error:
+            return dict.fromkeys(keys, error)
+        return await self.storage.delete(keys)
 
     async def _look(self) -> None:
         """Read the marker and judge it; a good one is the one that counts from now on.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
-from rlmm_daemon.daemon.bucket import MARKER_SECONDS, Bucket
+from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.segment_log import SegmentLog, update_record
 from rlmm_daemon.domain.errors import HistoryLost, RlmmError, StorageUnavailable
@@ -48,22 +48,20 @@ class Removal:
                 f"segment {uuid_text(metadata.segment_id)} had been finished when it was deleted "
                 "as a stuck copy, so it is held; run: rlmm log repair"
             )
-        # In another bucket every object is absent, which reads as success.
-        await self._bucket.confirm(seconds=MARKER_SECONDS)
         kept = self._log.kept_custom_metadata(metadata.partition, metadata.segment_id)
         places = await self._bucket.places(metadata, kept)
         # The .log first: what is half deleted must not look whole.
         keys = [key for place in places for key in reversed(place.keys.values())]
         failed = {
             key: error
-            for key, error in (await self._bucket.storage.delete(keys)).items()
+            for key, error in (await self._bucket.delete(keys)).items()
             if error is not None
         }
         if failed:
             key, error = next(iter(failed.items()))
             raise StorageUnavailable(
                 f"{len(failed)} of {len(keys)} objects were not deleted, {key}: {error}",
-                failed=len(failed),
+                **error.fields | {"failed": len(failed)},
             ) from error
         if kept is None:
             # Perhaps it was never finished: its copier may have been killed in the middle.

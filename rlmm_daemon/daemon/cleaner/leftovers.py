@@ -92,7 +92,7 @@ class LeftoverSearch:
         failed = []
         for first in range(0, len(found.keys), SWEEP_KEYS):
             keys = found.keys[first : first + SWEEP_KEYS]
-            outcomes = await self._pace.call(partial(self._bucket.storage.delete, keys))
+            outcomes = await self._pace.call(partial(self._bucket.delete, keys))
             failed += [error for error in outcomes.values() if error is not None]
         if failed:
             raise StorageUnavailable(

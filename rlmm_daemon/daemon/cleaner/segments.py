@@ -282,8 +282,8 @@ class SegmentRemover:
                 self._failed(batch, segment_id, error.message)
         if not owner:
             return []
-        storage, pace = self._tools.bucket.storage, self._tools.pace
-        outcomes = await pace.call(lambda: storage.delete(list(owner)))
+        bucket, pace = self._tools.bucket, self._tools.pace
+        outcomes = await pace.call(lambda: bucket.delete(list(owner)))
         failed = {owner[key]: error for key, error in outcomes.items() if error is not None}
         for segment_id, reason in failed.items():
             self._failed(batch, segment_id, reason.message)

@@ -187,7 +187,7 @@ async def test_a_broker_is_not_told_of_a_copy_into_a_bucket_that_lost_its_marker
 async def test_no_copy_begins_and_no_object_goes_in_a_bucket_without_its_marker(world, monkeypatch):
     await world.copier.copy_segment(RECORD, world.files)
     whole = world.stored
-    monkeypatch.setattr("rlmm_daemon.daemon.removal.MARKER_SECONDS", 0)
+    monkeypatch.setattr("rlmm_daemon.daemon.bucket.MARKER_SECONDS", 0)
     del world.storage.bucket.objects[marker.MARKER_KEY]
     with pytest.raises(StorageUnavailable) as refused:
         await world.copier.delete_segment(PARTITION, metadata().segment_id)

@@ -11,7 +11,7 @@ KEYS = ["a.index", "b.index", "c.index"]
 
 
 class Deletes(ScriptedS3):
-    """Answers each batch with the next rows of errors; nothing after the last."""
+    """Answers each batch with the next rows of errors, and names what it deleted."""
 
     def __init__(self, *answers: list[dict[str, str]]) -> None:
         self.asked: list[list[str]] = []
@@ -19,8 +19,11 @@ class Deletes(ScriptedS3):
         super().__init__(delete_objects=self._delete)
 
     def _delete(self, *, Delete: Any, **_: Any) -> Any:
-        self.asked.append([row["Key"] for row in Delete["Objects"]])
-        return ok(Errors=self._rows.pop(0) if self._rows else [])
+        keys = [row["Key"] for row in Delete["Objects"]]
+        self.asked.append(keys)
+        failed = self._rows.pop(0) if self._rows else []
+        gone = set(keys) - {row.get("Key", "") for row in failed}
+        return ok(Errors=failed, Deleted=[{"Key": key} for key in sorted(gone)])
 
 
 def row(code: str, key: str = "b.index") -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Deletes in batches, with an outcome for each key: absent is success, a partial failure is not."""
+"""Deletes in batches, with an outcome for each key: absent is success, a partial failure is not.
+
+What an answer does not name is not taken for deleted: it is looked for.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -15,6 +18,7 @@ from rlmm_daemon.adapters.storage.s3.errors import (
     judge,
     status_of,
 )
+from rlmm_daemon.adapters.storage.s3.objects import head
 from rlmm_daemon.domain.errors import ObjectMissing, RlmmError, StorageUnavailable
 
 #: What one DeleteObjects takes.
@@ -38,15 +42,19 @@ async def _delete_batch(client: Client, keys: Sequence[str]) -> dict[str, RlmmEr
     """Delete at most 1,000 keys; those that the storage may do later are asked for again."""
     outcome: dict[str, RlmmError | None] = {}
     left = list(keys)
+    #: What no answer named, neither as deleted nor as failed.
+    unnamed: set[str] = set()
 
     async def work() -> None:
         nonlocal left
         answer = await client.s3.delete_objects(
-            **client.where(), Delete={"Objects": [{"Key": key} for key in left], "Quiet": True}
+            **client.where(), Delete={"Objects": [{"Key": key} for key in left], "Quiet": False}
         )
         rows = {str(row.get("Key")): row for row in answer.get("Errors", [])}
-        if not rows.keys() <= set(keys):
+        deleted = {str(row.get("Key")) for row in answer.get("Deleted", [])}
+        if not rows.keys() | deleted <= set(keys):
             raise aiohttp.ClientPayloadError("the answer names a key that was not asked for")
+        unnamed.update(set(left) - rows.keys() - deleted)
         outcome.update({key: _outcome(client, key, rows.get(key)) for key in left})
         remedies = {key: _judged(client, rows[key]).remedy for key in left if key in rows}
         left = [key for key, remedy in remedies.items() if remedy is not Remedy.NONE]
@@ -62,8 +70,30 @@ async def _delete_batch(client: Client, keys: Sequence[str]) -> dict[str, RlmmEr
         ):
             return {key: await _delete_one(client, key) for key in keys}
         # Those that an answer settled are settled; of the others none is known to be gone.
-        return {key: outcome.get(key, error) for key in keys}
-    return outcome
+        return {key: outcome.get(key, error) for key in keys} | await _seen(client, unnamed)
+    return outcome | await _seen(client, unnamed)
+
+
+async def _seen(client: Client, keys: Collection[str]) -> dict[str, RlmmError | None]:
+    """Return the outcome of deletes that were answered without a word on these keys."""
+    return {key: await _absence(client, key) for key in keys}
+
+
+async def _absence(client: Client, key: str) -> RlmmError | None:
+    try:
+        found = await client.call("HeadObject", lambda: head(client, key), key=key)
+    except ObjectMissing:
+        return None
+    except RlmmError as error:
+        return error
+    if found is None:
+        return None
+    return StorageUnavailable(
+        f"{key} in bucket {client.options.bucket!r}: the answer to its delete does not name it, "
+        "and it is still there",
+        reason="not_deleted",
+        call="DeleteObjects",
+    )
 
 
 async def _delete_one(client: Client, key: str) -> RlmmError | None:

@@ -9,13 +9,15 @@ from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import ObjectInfo, UploadInfo
 
 PAGE_KEYS: Final = 1_000
+#: In a row; versions and delete markers can make some.
+EMPTY_PAGES_MAX: Final = 10_000
 
 
 async def objects(client: Client, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
     """Yield pages of objects whose keys begin with `prefix`."""
-    token: dict[str, str] = {}
+    course = _Course()
     while True:
-        page = await _page(client, prefix, token)
+        page = await _page(client, prefix, course.at)
         rows = [
             ObjectInfo(
                 key=row["Key"],
@@ -29,14 +31,15 @@ async def objects(client: Client, prefix: str) -> AsyncGenerator[Sequence[Object
             yield rows
         if not page.get("IsTruncated"):
             return
-        token = _advanced(token, {"ContinuationToken": page.get("NextContinuationToken")})
+        first = rows[0].key if rows else None
+        course.advance({"ContinuationToken": page.get("NextContinuationToken")}, first)
 
 
 async def uploads(client: Client, prefix: str) -> AsyncGenerator[Sequence[UploadInfo], None]:
     """Yield pages of incomplete multipart uploads whose keys begin with `prefix`."""
-    marker: dict[str, str] = {}
+    course = _Course()
     while True:
-        page = await _uploads_page(client, prefix, marker)
+        page = await _uploads_page(client, prefix, course.at)
         rows = [
             UploadInfo(
                 key=row["Key"], upload_id=row["UploadId"], initiated_ms=_ms(row.get("Initiated"))
@@ -49,12 +52,12 @@ async def uploads(client: Client, prefix: str) -> AsyncGenerator[Sequence[Upload
             yield rows
         if not page.get("IsTruncated"):
             return
-        marker = _advanced(
-            marker,
+        course.advance(
             {
                 "KeyMarker": page.get("NextKeyMarker"),
                 "UploadIdMarker": page.get("NextUploadIdMarker"),
             },
+            rows[0].upload_id if rows else None,
         )
 
 
@@ -88,12 +91,48 @@ async def _uploads_page(client: Client, prefix: str, marker: dict[str, str]) -> 
     )
 
 
-def _advanced(before: dict[str, str], after: dict[str, Any]) -> dict[str, str]:
-    """Return where the next page begins; a listing that stands still would never end."""
-    fresh = {name: str(value) for name, value in after.items() if value}
-    if not fresh or fresh == before:
-        raise StorageUnavailable("a listing says that there is more and not where")
-    return fresh
+class _Circle:
+    """Whether a row of values goes in circles: one of them is kept, for ever longer (Brent)."""
+
+    def __init__(self) -> None:
+        self._kept: object = None
+        self._steps, self._steps_max = 0, 1
+
+    def closes(self, value: object) -> bool:
+        """Return whether the next value is the kept one; of a circle that comes out in time."""
+        if value == self._kept:
+            return True
+        self._steps += 1
+        if self._steps == self._steps_max:
+            self._kept, self._steps, self._steps_max = value, 0, 2 * self._steps_max
+        return False
+
+
+class _Course:
+    """Where a listing is; one that stands still or goes in circles would never end."""
+
+    def __init__(self) -> None:
+        #: What the next page is asked for with.
+        self.at: dict[str, str] = {}
+        self._places, self._firsts = _Circle(), _Circle()
+        self._empty = 0
+
+    def advance(self, after: dict[str, Any], first: str | None) -> None:
+        """Go on to the next page; `first` names the first row of this one.
+
+        Raises:
+            StorageUnavailable: that page, or this one, was given before.
+        """
+        fresh = {name: str(value) for name, value in after.items() if value}
+        if not fresh:
+            raise StorageUnavailable("a listing says that there is more and not where")
+        self._empty = self._empty + 1 if first is None else 0
+        again = first is not None and self._firsts.closes(first)
+        if fresh == self.at or self._places.closes(fresh) or again:
+            raise StorageUnavailable("a listing goes in circles: a page came twice")
+        if self._empty > EMPTY_PAGES_MAX:
+            raise StorageUnavailable(f"a listing has {EMPTY_PAGES_MAX} empty pages in a row")
+        self.at = fresh
 
 
 def _ms(when: datetime | None) -> int:

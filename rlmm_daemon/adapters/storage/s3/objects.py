@@ -24,6 +24,8 @@ from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.ports.storage import Version
 
 NOT_FOUND: Final = 404
+#: For one object: its HEAD is answered 404 while a GET finds it.
+HEADS_MAX: Final = 3
 #: What a limit on reads lets go at once.
 RATION_BYTES: Final = 64 * 1024
 #: Bad keys, expired ones, another region, a clock that is off, or a policy: the code says which.
@@ -40,17 +42,26 @@ class Found:
 
 
 async def head(client: Client, key: str) -> Found | None:
-    """Return an object's size and checksum, None if it is certainly absent; for use in a call."""
-    try:
-        answer = await client.s3.head_object(**client.where(key), ChecksumMode="ENABLED")
-    except VENDOR_ERRORS as error:
-        # An answer to HEAD has no body, so no code: a GET tells whose 404 it is, or why not.
-        if status_of(error) == NOT_FOUND:
-            return await _size_by_get(client, key)
-        if status_of(error) in _REFUSALS:
-            await _size_by_get(client, key)
-        raise
-    return Found(size=length_told(answer), crc32c=checksum_value(answer.get("ChecksumCRC32C")))
+    """Return an object's size and checksum, None if it is certainly absent; for use in a call.
+
+    A 404 of an object that a GET finds is asked again: only HEAD tells the checksum.
+    """
+    found: Found | None = None
+    for _ in range(HEADS_MAX):
+        try:
+            answer = await client.s3.head_object(**client.where(key), ChecksumMode="ENABLED")
+        except VENDOR_ERRORS as error:
+            # An answer to HEAD has no body, so no code: a GET tells whose 404 it is, or why not.
+            if status_of(error) == NOT_FOUND:
+                found = await _size_by_get(client, key)
+                if found is None:
+                    return None
+                continue
+            if status_of(error) in _REFUSALS:
+                await _size_by_get(client, key)
+            raise
+        return Found(size=length_told(answer), crc32c=checksum_value(answer.get("ChecksumCRC32C")))
+    return found
 
 
 async def _size_by_get(client: Client, key: str) -> Found | None:
