@@ -28,7 +28,7 @@ from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentSnapshot
-from rlmm_daemon.ports.event_log import LogIdentity, LogMoved, LogRange
+from rlmm_daemon.ports.event_log import NO_EPOCH, LogIdentity, LogMoved, LogRange
 from rlmm_daemon.wiring import adapters
 
 #: Events of the future by more than this: a clock is wrong somewhere.
@@ -220,7 +220,7 @@ def _clock(newest_ms: int) -> Finding:
 
 async def _newest(log: KafkaLog, partition: MetadataPartition, offset: int) -> int:
     """Return the time of the newest event, 0 if the last record is none."""
-    async with aclosing(log.follow(partition, offset)) as batches:
+    async with aclosing(log.follow(partition, offset, epoch=NO_EPOCH)) as batches:
         batch = await anext(batches)
     times = [0]
     for _, value in batch.records:

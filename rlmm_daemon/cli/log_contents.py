@@ -23,7 +23,7 @@ from rlmm_daemon.core.outcome import Applied
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import EventLog, LogRange
+from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogRange
 from rlmm_daemon.wiring import adapters
 
 KAFKA: Final = "kafka"
@@ -109,7 +109,7 @@ async def contents(log: EventLog, number: MetadataPartition) -> Contents:
     at = known.start
     if at >= known.end:
         return found
-    async with aclosing(log.follow(number, at)) as batches:
+    async with aclosing(log.follow(number, at, epoch=NO_EPOCH)) as batches:
         async for batch in batches:
             for offset, value in batch.records:
                 _take(found, offset, value)

@@ -34,7 +34,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.ports.disk import Disk
-from rlmm_daemon.ports.event_log import EventLog, LogIdentity, LogMissing, LogMoved
+from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.wiring import adapters
 
@@ -298,9 +298,11 @@ class _Topic:
         if number not in ranges:
             raise NotReady(f"the end of metadata partition {number} is not known now")
         start, end = ranges[number].start, ranges[number].end
-        at = max(history.fold.position, start)
+        fold = history.fold
+        at = max(fold.position, start)
+        epoch = fold.leader_epoch if at == fold.position else NO_EPOCH
         if at < end:
-            async with contextlib.aclosing(self._log.follow(number, at)) as found:
+            async with contextlib.aclosing(self._log.follow(number, at, epoch=epoch)) as found:
                 async for batch in found:
                     for offset, value in batch.records:
                         history.take(offset, value)

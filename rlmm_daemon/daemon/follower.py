@@ -48,6 +48,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
     EventLog,
     LogBatch,
     LogMoved,
@@ -378,7 +379,8 @@ class Follower:
             return
         if self._state is PartitionState.STARTING:
             await self._start()
-        batches = self._context.log.follow(self.partition, self.fold.position)
+        fold = self.fold
+        batches = self._context.log.follow(self.partition, fold.position, epoch=fold.leader_epoch)
         try:
             async for batch in batches:
                 self._answered_at = self._context.clock.monotonic()
@@ -412,7 +414,7 @@ class Follower:
         if not self.history.comparing and self.fold.position == 0:
             await self._load_snapshot()
         if self.fold.position < self.accepted_start:
-            self.fold.advance(self.accepted_start, self.fold.leader_epoch)
+            self.fold.advance(self.accepted_start, NO_EPOCH)
         evidence = None if self._accounted else self._foreign_evidence()
         if not self.history.comparing and evidence is not None:
             # No fold of ours says what the log that was known held: nobody can say what is gone.

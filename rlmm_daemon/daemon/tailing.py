@@ -16,7 +16,7 @@ from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.domain.errors import NotReady, Overloaded
 from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.ports.event_log import LogMoved
+from rlmm_daemon.ports.event_log import NO_EPOCH, LogMoved
 
 #: Of each metadata partition, if the asker names no offset.
 LAST_EVENTS: Final = 10
@@ -105,7 +105,7 @@ async def _read(
     first = max(start, until - LAST_EVENTS if from_offset is None else from_offset)
     if first >= until:
         return
-    async with aclosing(manager.log.follow(fold.partition, first)) as batches:
+    async with aclosing(manager.log.follow(fold.partition, first, epoch=NO_EPOCH)) as batches:
         async for batch in batches:
             for offset, value in batch.records:
                 if offset < until:

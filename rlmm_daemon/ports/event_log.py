@@ -6,10 +6,13 @@ One contract test class holds every promise below against every adapter.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+
+#: Leader epoch of a position before which nothing was read, or nobody knows in which epoch.
+NO_EPOCH: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,16 @@ class EpochEnd:
     end_offset: int
 
 
+def diverged(found: EpochEnd, position: int, epoch: int) -> str | None:
+    """Return how the log differs from what was read up to `position` in `epoch`, if it does."""
+    if found.epoch == epoch and found.end_offset >= position:
+        return None
+    return (
+        f"read up to {position} in epoch {epoch}, "
+        f"the log's epoch {found.epoch} ends at {found.end_offset}"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBatch:
     """One answer of the log to a follower; empty `records` means "still nothing new".
@@ -56,7 +69,7 @@ class LogBatch:
     """
 
     next_offset: int
-    #: Of the last batch delivered or passed over; -1 when none was ever fetched.
+    #: Of the last batch delivered or passed over; before the first, the one given to `follow`.
     leader_epoch: int
     #: (offset, value) ascending; None is a tombstone.
     records: Sequence[tuple[int, bytes | None]]
@@ -177,16 +190,19 @@ class EventLog(Protocol):
         ...
 
     def follow(
-        self, partition: MetadataPartition, from_offset: int
+        self, partition: MetadataPartition, from_offset: int, *, epoch: int
     ) -> AsyncGenerator[LogBatch, None]:
         """Yield batches from `from_offset` on, for ever, durable records only.
 
         A batch (perhaps empty) comes at least every few seconds while the log answers. Closing
-        the generator, or cancelling at any await, delivers nothing more. The first batch after
-        any reconnect or leader epoch change is preceded by the adapter's own divergence check.
+        the generator, or cancelling at any await, delivers nothing more. The first batch of all,
+        and the first after any reconnect or leader epoch change, is preceded by the adapter's own
+        divergence check: `epoch` is the leader epoch of the last batch that was read before
+        `from_offset`, `NO_EPOCH` where none was, and then there is nothing to check at first.
 
         Raises:
-            LogTruncated: records at or after the position, or the position itself, are gone.
+            LogTruncated: records before the position were cut off, perhaps overwritten since, or
+                the position itself is gone.
             LogTrimmed: the log now starts beyond the position.
             TopicIdChanged: the log under this name is another one now.
             LogCorrupt: an invalid batch that a second fetch did not cure.

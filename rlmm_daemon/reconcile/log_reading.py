@@ -32,6 +32,7 @@ from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.domain.errors import UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
     EpochEnd,
     EventLog,
     LogBatch,
@@ -227,17 +228,19 @@ async def _records(config: Config, part: LogSlice) -> AsyncGenerator[Records, No
         async for found in log_files.records(config, part.number, part.begin, part.end):
             yield found
         return
-    position, failing_since = part.begin, 0.0
+    position, epoch, failing_since = part.begin, NO_EPOCH, 0.0
     async with opened(config) as log:
         _check(part, log.identity)
-        # A partition that has no leader for a moment is followed again. The log holds the epoch in
-        # which it was left against what it is then: one that was cut meanwhile has moved.
+        # A partition that has no leader for a moment is followed again, with the epoch in which
+        # it was left: one that was cut meanwhile has moved.
         while position < part.end:
             try:
-                async with aclosing(log.follow(_number(part), position)) as stream:
+                batches = log.follow(_number(part), position, epoch=epoch)
+                async with aclosing(batches) as stream:
                     async for answer in stream:
                         yield _within(answer, part)
-                        position, failing_since = answer.next_offset, 0.0
+                        position, epoch = answer.next_offset, answer.leader_epoch
+                        failing_since = 0.0
                         if position >= part.end:
                             return
             except LogMoved as error:

@@ -15,6 +15,7 @@ import pytest
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
     EventLog,
     LogBatch,
     LogMissing,
@@ -74,7 +75,10 @@ async def read(log: EventLog, partition: MetadataPartition, begin: int, end: int
     records: list[Any] = []
     if begin >= end:
         return records
-    async with asyncio.timeout(WAIT_SECONDS), aclosing(log.follow(partition, begin)) as batches:
+    async with (
+        asyncio.timeout(WAIT_SECONDS),
+        aclosing(log.follow(partition, begin, epoch=NO_EPOCH)) as batches,
+    ):
         async for batch in batches:
             records.extend(batch.records)
             if batch.next_offset >= end:
@@ -87,7 +91,10 @@ async def unvouched(
 ) -> tuple[LogRange, ...]:
     """Return the gaps that a follower is told of until its position reaches `end`."""
     found: list[LogRange] = []
-    async with asyncio.timeout(WAIT_SECONDS), aclosing(log.follow(partition, begin)) as batches:
+    async with (
+        asyncio.timeout(WAIT_SECONDS),
+        aclosing(log.follow(partition, begin, epoch=NO_EPOCH)) as batches,
+    ):
         async for batch in batches:
             found += batch.unvouched
             if batch.next_offset >= end:
@@ -166,7 +173,7 @@ class EventLogContract:
 
     @final
     async def test_a_follower_is_woken_by_an_append(self, harness: LogHarness) -> None:
-        async with aclosing(harness.log.follow(P0, 0)) as batches:
+        async with aclosing(harness.log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
             assert not (await first(batches)).records
             async with asyncio.timeout(WAIT_SECONDS), asyncio.TaskGroup() as tasks:
                 tasks.create_task(harness.log.append(P0, b"woken"))
@@ -177,7 +184,7 @@ class EventLogContract:
 
     @final
     async def test_an_empty_partition_beats_without_records(self, harness: LogHarness) -> None:
-        async with aclosing(harness.log.follow(P0, 0)) as batches:
+        async with aclosing(harness.log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
             for _ in range(3):
                 batch = await first(batches)
                 assert (batch.next_offset, batch.leader_epoch) == (0, -1)
@@ -187,7 +194,7 @@ class EventLogContract:
     @final
     async def test_heartbeats_keep_position_and_epoch(self, harness: LogHarness) -> None:
         await self.fill(harness.log, 3)
-        async with aclosing(harness.log.follow(P0, 0)) as batches:
+        async with aclosing(harness.log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
             batch = await first(batches)
             last = batch
             while batch.records:
@@ -233,7 +240,7 @@ class EventLogContract:
 
     @final
     async def test_close_ends_followers_as_unavailable(self, harness: LogHarness) -> None:
-        async with aclosing(harness.log.follow(P0, 0)) as batches:
+        async with aclosing(harness.log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
             await first(batches)
             await harness.log.close()
             with pytest.raises(UnavailableError):
@@ -365,7 +372,7 @@ class EventLogContract:
         begun = asyncio.Event()
 
         async def follow() -> None:
-            async for batch in harness.log.follow(P0, 0):
+            async for batch in harness.log.follow(P0, 0, epoch=NO_EPOCH):
                 seen.append(batch)
                 begun.set()
 
@@ -424,6 +431,60 @@ class EventLogContract:
         assert await read(harness.log, P0, 0, 12) == filled[:6] + more
 
     @final
+    async def test_a_tail_overwritten_while_nobody_followed_is_told_to_whoever_names_the_epoch(
+        self, harness: LogHarness
+    ) -> None:
+        self.need(harness, "truncate")
+        await self.fill(harness.log, 10)
+        epoch = await self.epoch_of(harness.log, 10)
+        await harness.truncate(P0, 6)
+        await self.fill(harness.log, 6, begin=100)
+        await harness.restart()
+        for position in (7, 10, 12):
+            async with aclosing(harness.log.follow(P0, position, epoch=epoch)) as batches:
+                with pytest.raises(LogTruncated):
+                    await first(batches)
+        async with aclosing(harness.log.follow(P0, 6, epoch=epoch)) as batches:
+            assert (await first(batches)).next_offset > 6, "up to there it is the same log"
+
+    @final
+    async def test_who_names_an_epoch_that_the_log_never_had_is_told(
+        self, harness: LogHarness
+    ) -> None:
+        await self.fill(harness.log, 3)
+        epoch = await self.epoch_of(harness.log, 3)
+        async with aclosing(harness.log.follow(P0, 3, epoch=epoch + 100)) as batches:
+            with pytest.raises(LogTruncated):
+                await first(batches)
+
+    @final
+    async def test_nothing_was_read_before_the_first_offset_in_any_epoch(
+        self, harness: LogHarness
+    ) -> None:
+        async with aclosing(harness.log.follow(P0, 0, epoch=100)) as batches:
+            assert (await first(batches)).leader_epoch == NO_EPOCH
+
+    @final
+    async def test_the_first_heartbeat_keeps_the_epoch_that_was_named(
+        self, harness: LogHarness
+    ) -> None:
+        await self.fill(harness.log, 3)
+        epoch = await self.epoch_of(harness.log, 3)
+        async with aclosing(harness.log.follow(P0, 3, epoch=epoch)) as batches:
+            batch = await first(batches)
+        assert (batch.next_offset, batch.leader_epoch, list(batch.records)) == (3, epoch, [])
+
+    @final
+    async def test_a_lost_head_is_told_before_what_its_epoch_was(self, harness: LogHarness) -> None:
+        self.need(harness, "trim")
+        await self.fill(harness.log, 40)
+        epoch = await self.epoch_of(harness.log, 40)
+        start = await harness.trim(P0)
+        async with aclosing(harness.log.follow(P0, start - 1, epoch=epoch)) as batches:
+            with pytest.raises(LogTrimmed):
+                await first(batches)
+
+    @final
     async def test_a_lost_head_is_told_with_the_new_start(self, harness: LogHarness) -> None:
         self.need(harness, "trim")
         filled = await self.fill(harness.log, 40)
@@ -441,7 +502,7 @@ class EventLogContract:
         await self.fill(harness.log, 2)
         before = harness.log.identity
         assert before is not None
-        async with aclosing(harness.log.follow(P0, 0)) as batches:
+        async with aclosing(harness.log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
             await first(batches)
             await harness.recreate()
             with pytest.raises(TopicIdChanged) as raised:
@@ -506,7 +567,10 @@ class EventLogContract:
                     await asyncio.sleep(0.01)
 
     async def epoch_of(self, log: EventLog, end: int) -> int:
-        async with asyncio.timeout(WAIT_SECONDS), aclosing(log.follow(P0, 0)) as batches:
+        async with (
+            asyncio.timeout(WAIT_SECONDS),
+            aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches,
+        ):
             async for batch in batches:
                 if batch.next_offset >= end:
                     return batch.leader_epoch

@@ -4,7 +4,7 @@ import pytest
 
 from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryEventLog, MemoryLogStore
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
-from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog
 from tests.contract.event_log import EventLogContract
 
 
@@ -69,7 +69,7 @@ async def test_two_followers_at_one_position_are_two():
     streams = []
     for log in logs:
         await log.open(create=True)
-        streams.append(log.follow(MetadataPartition(0), 0))
+        streams.append(log.follow(MetadataPartition(0), 0, epoch=NO_EPOCH))
         await anext(streams[-1])
     for stream in streams:
         await stream.aclose()

@@ -10,6 +10,7 @@ from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_bytes
+from rlmm_daemon.ports.event_log import NO_EPOCH
 
 P0, P1 = MetadataPartition(0), MetadataPartition(1)
 WAIT_SECONDS = 60
@@ -23,7 +24,10 @@ async def opened(log: Any) -> KafkaLog:
 
 async def read(log: KafkaLog, partition: MetadataPartition, end: int) -> list[Any]:
     records: list[Any] = []
-    async with asyncio.timeout(WAIT_SECONDS), aclosing(log.follow(partition, 0)) as batches:
+    async with (
+        asyncio.timeout(WAIT_SECONDS),
+        aclosing(log.follow(partition, 0, epoch=NO_EPOCH)) as batches,
+    ):
         async for batch in batches:
             records.extend(batch.records)
             if batch.next_offset >= end:

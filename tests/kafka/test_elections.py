@@ -155,6 +155,32 @@ async def test_a_tail_that_an_election_lost_is_noticed_and_mended(uneven, cluste
         await mended(rig, manager, tp, [writer], command)
 
 
+def cut_off(proxies) -> None:
+    for proxy in proxies.values():
+        proxy.refuse = True
+        for seen in proxy.connections:
+            seen.cut()
+
+
+async def overwrite(rig, tp, position: int) -> None:
+    """Write to the new leader what covers the lost tail and more."""
+    overwriting = [
+        value
+        for number in range(100, 100 + 2 * LOST)
+        for value in (
+            events.started(number, number * 10, number * 10 + 9, tp),
+            events.updated(number, tp=tp),
+        )
+    ]
+    # Before it has heard of the election the former leader might take what comes.
+    async with asyncio.timeout(ELECTION_SECONDS):
+        while (now := await described(rig))["leader"] != 2 or sorted(now["isr"]) != [1, 2]:
+            await asyncio.to_thread(time.sleep, 0.2)
+    to_the_other = {"via": bystander(rig)}
+    offsets = await asyncio.to_thread(rig.probe.produce, rig.topic, 0, overwriting, **to_the_other)
+    assert offsets[0] < position <= offsets[-1]
+
+
 async def test_a_lost_range_that_was_overwritten_beyond_our_position_is_noticed(
     uneven, cluster, proxies
 ):
@@ -169,28 +195,9 @@ async def test_a_lost_range_that_was_overwritten_beyond_our_position_is_noticed(
             for number in range(KEPT, KEPT + LOST):
                 await writer.copy(number)
             position = follower(manager, P0).fold.position
-            for proxy in proxies.values():
-                proxy.refuse = True
-                for seen in proxy.connections:
-                    seen.cut()
+            cut_off(proxies)
         await elect_the_other(rig, cluster)
-        overwriting = [
-            value
-            for number in range(100, 100 + 2 * LOST)
-            for value in (
-                events.started(number, number * 10, number * 10 + 9, tp),
-                events.updated(number, tp=tp),
-            )
-        ]
-        # Before it has heard of the election the former leader might take what comes.
-        async with asyncio.timeout(ELECTION_SECONDS):
-            while (now := await described(rig))["leader"] != 2 or sorted(now["isr"]) != [1, 2]:
-                await asyncio.to_thread(time.sleep, 0.2)
-        to_the_other = {"via": bystander(rig)}
-        offsets = await asyncio.to_thread(
-            rig.probe.produce, rig.topic, 0, overwriting, **to_the_other
-        )
-        assert offsets[0] < position <= offsets[-1]
+        await overwrite(rig, tp, position)
         begun = time.perf_counter()
         for proxy in proxies.values():
             proxy.heal()
@@ -200,6 +207,38 @@ async def test_a_lost_range_that_was_overwritten_beyond_our_position_is_noticed(
             manager.list_remote_log_segments(tp, None, BROKER)
         await mended(rig, manager, tp, [writer], "repair")
         assert events.segment_id(100) in segments(manager, tp), "and theirs are there too"
+
+
+async def test_a_quiet_partition_followed_from_a_snapshot_notices_that_it_was_overwritten(
+    uneven, cluster, proxies
+):
+    """Nothing was read since the start: only the snapshot knows the epoch of the last batch."""
+    rig, tp = uneven, tp_in(0)
+    async with rig.manager() as manager:
+        await serving(manager, tp)
+        writer = Writer(manager, tp)
+        for number in range(KEPT):
+            await writer.copy(number)
+        await led_by_the_first(rig)
+        cluster.freeze(2)
+        await until_described(rig, "isr", [1])
+        for number in range(KEPT, KEPT + LOST):
+            await writer.copy(number)
+        assert await Operator(manager).snapshot_now(P0)
+        position = follower(manager, P0).fold.position
+    async with rig.manager(listener="PROXIED", settings=QUICK) as manager:
+        await serving(manager, tp)
+        assert follower(manager, P0).fold.position == position
+        cut_off(proxies)
+        cluster.freeze(1)
+        cluster.thaw(2)
+        await elect_the_other(rig, cluster)
+        await overwrite(rig, tp, position)
+        for proxy in proxies.values():
+            proxy.heal()
+        await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
+        with pytest.raises(HistoryLost, match=f"{LOST} finished segments"):
+            manager.list_remote_log_segments(tp, None, BROKER)
 
 
 async def test_a_tail_that_was_lost_behind_the_snapshot_of_a_killed_daemon_is_noticed(

@@ -36,7 +36,7 @@ from rlmm_daemon.domain.segment import (
     SegmentState,
     SegmentUpdate,
 )
-from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog
 from rlmm_daemon.wiring import adapters
 
 CLUSTER = "c2lkZWNhci1kZXYta2Fma2"
@@ -341,7 +341,9 @@ class World:
             number = metadata_partition(partition.topic_id, partition.partition, PARTITIONS)
             self.ends[number] = await log.append(number, value) + 1
         for each, end in self.ends.items():
-            async with aclosing(log.follow(MetadataPartition(each), end - 1)) as stream:
+            async with aclosing(
+                log.follow(MetadataPartition(each), end - 1, epoch=NO_EPOCH)
+            ) as stream:
                 async for answer in stream:
                     if answer.next_offset >= end:
                         self.epochs[each] = answer.leader_epoch

@@ -50,12 +50,12 @@ class FaultyLog(MemoryEventLog):
         return await super().epoch_end(partition, epoch)
 
     async def follow(
-        self, partition: MetadataPartition, from_offset: int
+        self, partition: MetadataPartition, from_offset: int, *, epoch: int
     ) -> AsyncGenerator[LogBatch, None]:
         if self._withheld.reads is not None:
             raise StorageUnavailable(self._withheld.reads)
         position = from_offset
-        batches = super().follow(partition, from_offset)
+        batches = super().follow(partition, from_offset, epoch=epoch)
         async with aclosing(batches):
             async for batch in batches:
                 limit = self._withheld.records_from

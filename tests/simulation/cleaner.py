@@ -166,14 +166,14 @@ class ChaosLog:
         loop.call_later(luck.expovariate(50), land)
 
     def follow(
-        self, partition: MetadataPartition, from_offset: int
+        self, partition: MetadataPartition, from_offset: int, *, epoch: int
     ) -> AsyncGenerator[LogBatch, None]:
-        return self._follow(partition, from_offset)
+        return self._follow(partition, from_offset, epoch=epoch)
 
     async def _follow(
-        self, partition: MetadataPartition, from_offset: int
+        self, partition: MetadataPartition, from_offset: int, *, epoch: int
     ) -> AsyncGenerator[LogBatch, None]:
-        async with aclosing(self._inner.follow(partition, from_offset)) as batches:
+        async with aclosing(self._inner.follow(partition, from_offset, epoch=epoch)) as batches:
             async for batch in batches:
                 await asyncio.sleep(self._luck.expovariate(10))
                 await asyncio.sleep(self._world.cut_off_seconds(self._broker_id))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog
 from tests.simulation.oracle import LogOracle
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import Life, Violation
@@ -21,6 +21,8 @@ from tests.simulation.world import Life, Violation
 #: Starts a named task in the life's task group.
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 Build = Callable[[Life, Spawn], EventLog]
+#: Where a follower stands, and the leader epoch of the last batch before that.
+At = tuple[int, int]
 
 #: Virtual seconds: a healthy disk that stalls for five of them now and then is far below.
 ANSWER_SECONDS_MAX: Final = 600.0
@@ -150,32 +152,35 @@ class EventLogScenario:
         """Read on and on, with pauses, now and then starting over; only "not now" is an answer."""
         rng = life.rng(f"follower-{number}")
         partition = MetadataPartition(number % self.swarm.partitions)
-        position = 0
+        at = (0, NO_EPOCH)
         while True:
             if rng.random() < 0.3:
-                position = rng.randint(0, self.oracle.end(partition))
+                at = (rng.randint(0, self.oracle.end(partition)), NO_EPOCH)
             try:
                 await self._confirm(life, log, partition, rng)
-                position = await self._read(life, log, partition, position, rng.randint(1, 8))
+                at = await self._read(life, log, partition, at, rng.randint(1, 8))
             except (OSError, UnavailableError) as error:
                 life.loop.note(f"follower-{number} told: {error!r}")
                 await asyncio.sleep(0.05)
             await asyncio.sleep(rng.expovariate(0.1 / life.swarm.disk.latency_seconds))
 
     async def _read(
-        self, life: Life, log: EventLog, partition: MetadataPartition, position: int, batches: int
-    ) -> int:
-        async with contextlib.aclosing(log.follow(partition, position)) as stream:
+        self, life: Life, log: EventLog, partition: MetadataPartition, at: At, batches: int
+    ) -> At:
+        """Read some batches; return where that ended, and in which leader epoch."""
+        position, epoch = at
+        async with contextlib.aclosing(log.follow(partition, position, epoch=epoch)) as stream:
             async for batch in stream:
                 if life.alive:
                     position = self.oracle.delivered(partition, position, batch)
+                    epoch = batch.leader_epoch
                 batches -= 1
                 if not batches:
                     break
         ranges = await log.end_offsets([partition])
         if life.alive and partition in ranges:
             self.oracle.ranged(partition, ranges[partition])
-        return position
+        return position, epoch
 
     async def _confirm(
         self, life: Life, log: EventLog, partition: MetadataPartition, rng: random.Random
@@ -216,7 +221,7 @@ class EventLogScenario:
 
     async def _read_to_end(self, log: EventLog, partition: MetadataPartition) -> int:
         position = 0
-        async with contextlib.aclosing(log.follow(partition, 0)) as stream:
+        async with contextlib.aclosing(log.follow(partition, 0, epoch=NO_EPOCH)) as stream:
             async for batch in stream:
                 position = self.oracle.delivered(partition, position, batch)
                 if position >= batch.range.end:

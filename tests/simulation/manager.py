@@ -148,9 +148,11 @@ class TappedLog:
         return await self._log.epoch_end(partition, epoch)
 
     async def follow(
-        self, partition: MetadataPartition, from_offset: int
+        self, partition: MetadataPartition, from_offset: int, *, epoch: int
     ) -> AsyncGenerator[LogBatch, None]:
-        async with contextlib.aclosing(self._log.follow(partition, from_offset)) as batches:
+        async with contextlib.aclosing(
+            self._log.follow(partition, from_offset, epoch=epoch)
+        ) as batches:
             async for batch in batches:
                 self._write_down(self._given.setdefault(partition, []), batch)
                 yield batch

@@ -105,13 +105,13 @@ class ToyLog:
         return EpochEnd(epoch=self._lines[partition][offsets[-1]][0], end_offset=offsets[-1] + 1)
 
     async def follow(
-        self, partition: MetadataPartition, from_offset: int
+        self, partition: MetadataPartition, from_offset: int, *, epoch: int
     ) -> AsyncGenerator[LogBatch, None]:
         while self.identity is not None:
             lines = self._lines[partition][from_offset : from_offset + 1]
             records = tuple(enumerate((value for _, value in lines), from_offset))
             from_offset += len(records)
-            epoch = lines[-1][0] if lines else -1
+            epoch = lines[-1][0] if lines else epoch
             yield LogBatch(
                 next_offset=from_offset,
                 leader_epoch=epoch,

@@ -25,6 +25,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
     EpochEnd,
     LogBatch,
     LogIdentity,
@@ -35,6 +36,7 @@ from rlmm_daemon.ports.event_log import (
     Told,
     TopicIdChanged,
     appended,
+    diverged,
     ranges_joined,
     ranges_less,
     ranges_within,
@@ -122,6 +124,11 @@ class _Partition:
         """Return the epoch in which `offset` was written, -1 before the first."""
         found = bisect_right(self.epochs, offset, key=lambda entry: entry[1])
         return self.epochs[found - 1][0] if found else -1
+
+    def diverged(self, position: int, epoch: int) -> bool:
+        if position < self.start:
+            return False  # trimmed: nothing that is left can say
+        return diverged(self.epoch_end(epoch), position, epoch) is not None
 
     def epoch_end(self, epoch: int) -> EpochEnd:
         found = bisect_right(self.epochs, epoch, key=lambda entry: entry[0])
@@ -360,13 +367,14 @@ class MemoryEventLog:
         return self._store.partition(partition).epoch_end(epoch)
 
     async def follow(
-        self, partition: MetadataPartition, from_offset: int
+        self, partition: MetadataPartition, from_offset: int, *, epoch: int
     ) -> AsyncGenerator[LogBatch, None]:
         """Yield what is there, then what comes, with heartbeats in between."""
         cursor = _Cursor(from_offset)
         target = self._follow_target(partition)
         target.cursors.append(cursor)
-        epoch, due = -1, True
+        epoch, due = epoch if from_offset > 0 else NO_EPOCH, True
+        cursor.truncated = epoch >= 0 and target.diverged(from_offset, epoch)
         try:
             while True:
                 changed = self._store.changed()

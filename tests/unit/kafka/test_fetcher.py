@@ -11,6 +11,7 @@ from rlmm_daemon.config import KafkaFetch
 from rlmm_daemon.domain.errors import LogCorrupt, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
     LogBatch,
     LogTrimmed,
     LogTruncated,
@@ -44,7 +45,7 @@ async def test_the_first_fetch_does_not_wait_and_each_one_names_epochs_and_no_se
     broker = FakeBroker()
     broker.partitions[0].epoch = 3
     broker.put(0, b"a")
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         assert await read_to(batches, 1) == [(0, b"a")]
         await first(batches)
     before, after, *_ = broker.requests("Fetch")
@@ -59,7 +60,10 @@ async def test_the_first_fetch_does_not_wait_and_each_one_names_epochs_and_no_se
 async def test_a_followed_partition_has_a_connection_of_its_own_that_carries_only_fetch():
     broker = FakeBroker()
     async with opened(broker) as log:
-        async with aclosing(log.follow(P0, 0)) as one, aclosing(log.follow(P1, 0)) as two:
+        async with (
+            aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as one,
+            aclosing(log.follow(P1, 0, epoch=NO_EPOCH)) as two,
+        ):
             before = log.facts()["connections"]
             await first(one)
             await first(two)
@@ -74,7 +78,7 @@ async def test_a_followed_partition_has_a_connection_of_its_own_that_carries_onl
 async def test_an_error_that_passes_is_sat_out_without_a_gap_or_a_repeat(code: int):
     broker = FakeBroker()
     broker.put(0, b"a")
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         await read_to(batches, 1)
         broker.faults["Fetch"].extend([refused_fetch(broker, code)] * 3)
         broker.put(0, b"b")
@@ -88,14 +92,14 @@ async def test_a_top_level_error_comes_without_topics_and_is_sat_out():
     broker = FakeBroker()
     broker.put(0, b"a")
     broker.faults["Fetch"].append(lambda request: request.RESPONSE_TYPE(0, 70, 0, [], {}))
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         assert await read_to(batches, 1) == [(0, b"a")]
 
 
 async def test_a_cut_connection_is_replaced_and_checked_before_anything_is_delivered():
     broker = FakeBroker()
     broker.put(0, b"a")
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         await read_to(batches, 1)
         assert not broker.requests("OffsetForLeaderEpoch")
         broker.faults["Fetch"].append(KafkaConnectionError("cut"))
@@ -109,7 +113,7 @@ async def test_a_cut_connection_is_replaced_and_checked_before_anything_is_deliv
 async def test_a_tail_lost_behind_a_cut_is_told_even_when_the_log_grew_past_our_position():
     broker = FakeBroker()
     broker.put(0, b"a", b"b", b"c")
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         await read_to(batches, 3)
         partition = broker.partitions[0]
         partition.epoch, partition.epoch_ends, partition.end = 1, {0: 1}, 1
@@ -122,7 +126,7 @@ async def test_a_tail_lost_behind_a_cut_is_told_even_when_the_log_grew_past_our_
 async def test_a_new_leader_epoch_at_the_same_leader_is_checked_first():
     broker = FakeBroker()
     broker.put(0, b"a", b"b")
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         await read_to(batches, 2)
         partition = broker.partitions[0]
         partition.epoch, partition.epoch_ends = 1, {0: 1, 1: 2}
@@ -133,7 +137,7 @@ async def test_a_new_leader_epoch_at_the_same_leader_is_checked_first():
 async def test_the_broker_may_tell_of_the_divergence_itself():
     broker = FakeBroker()
     broker.put(0, b"a", b"b")
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         await read_to(batches, 2)
         broker.faults["Fetch"].append(
             lambda request: fetched(request, broker.partitions[0], diverging=(0, 1))
@@ -142,15 +146,64 @@ async def test_the_broker_may_tell_of_the_divergence_itself():
             await first(batches)
 
 
+def overwritten(broker: FakeBroker, index: int = 0) -> None:
+    """Ten records in epoch 0, cut to six by an unclean election and grown to twelve."""
+    partition = broker.partitions[index]
+    for number in range(6):
+        broker.put(index, b"kept %d" % number)
+    partition.epoch, partition.epoch_ends = 1, {0: 6}
+    for number in range(6):
+        broker.put(index, b"other %d" % number)
+
+
+@pytest.mark.parametrize("position", [10, 12])
+async def test_who_comes_from_a_snapshot_of_a_tail_that_was_overwritten_is_told(position: int):
+    broker = FakeBroker()
+    overwritten(broker)
+    async with (
+        opened(broker) as log,
+        aclosing(log.follow(P0, position, epoch=0)) as batches,
+    ):
+        with pytest.raises(LogTruncated, match="epoch 0 ends at 6"):
+            await first(batches)
+    assert not broker.requests("Fetch"), "nothing is read before that is known"
+
+
+async def test_an_election_is_checked_although_nothing_was_read_since_the_snapshot():
+    broker = FakeBroker()
+    broker.put(0, *[b"%d" % number for number in range(10)])
+    async with opened(broker) as log, aclosing(log.follow(P0, 10, epoch=0)) as batches:
+        assert (await first(batches)).leader_epoch == 0
+        partition = broker.partitions[0]
+        partition.epoch, partition.epoch_ends, partition.end = 1, {0: 6}, 6
+        broker.put(0, *[b"other %d" % number for number in range(6)])
+        with pytest.raises(LogTruncated, match="epoch 0 ends at 6"):
+            await read_to(batches, 12)
+
+
+async def test_who_comes_from_a_snapshot_names_its_epoch_in_its_first_fetch():
+    """A cut between the check and the fetch is then told by the broker itself."""
+    broker = FakeBroker()
+    broker.put(0, b"a", b"b")
+    async with opened(broker) as log, aclosing(log.follow(P0, 2, epoch=0)) as batches:
+        broker.faults["Fetch"].append(
+            lambda request: fetched(request, broker.partitions[0], diverging=(0, 1))
+        )
+        with pytest.raises(LogTruncated, match="ends at 1"):
+            await first(batches)
+    (row,) = broker.requests("Fetch")[0].topics[0][1]
+    assert row[2:4] == (2, 0), "position, epoch of the last batch"
+
+
 async def test_the_next_follower_checks_the_epoch_at_which_the_last_one_left():
     broker = FakeBroker()
     broker.put(0, b"a", b"b")
     async with opened(broker) as log:
-        async with aclosing(log.follow(P0, 0)) as batches:
+        async with aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
             await read_to(batches, 2)
         broker.partitions[0].epoch_ends = {0: 1, 1: 2}
         broker.partitions[0].epoch = 1
-        async with aclosing(log.follow(P0, 2)) as batches:
+        async with aclosing(log.follow(P0, 2, epoch=0)) as batches:
             with pytest.raises(LogTruncated):
                 await first(batches)
 
@@ -160,11 +213,11 @@ async def test_out_of_range_is_told_apart_by_start_and_end():
     broker.put(0, b"a", b"b", b"c")
     broker.partitions[0].start = 2
     async with opened(broker) as log:
-        async with aclosing(log.follow(P0, 1)) as batches:
+        async with aclosing(log.follow(P0, 1, epoch=NO_EPOCH)) as batches:
             with pytest.raises(LogTrimmed) as raised:
                 await first(batches)
             assert raised.value.start == 2
-        async with aclosing(log.follow(P0, 4)) as batches:
+        async with aclosing(log.follow(P0, 4, epoch=NO_EPOCH)) as batches:
             with pytest.raises(LogTruncated):
                 await first(batches)
 
@@ -173,13 +226,13 @@ async def test_out_of_range_in_passing_is_neither():
     broker = FakeBroker()
     broker.put(0, b"a")
     broker.faults["Fetch"].append(refused_fetch(broker, 1))
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         assert await read_to(batches, 1) == [(0, b"a")]
 
 
 async def test_a_recreated_topic_is_told_with_its_new_id():
     broker = FakeBroker()
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         await first(batches)
         broker.topic_id = b"n" * 16
         with pytest.raises(TopicIdChanged) as raised:
@@ -191,7 +244,7 @@ async def test_a_recreated_topic_is_told_with_its_new_id():
 async def test_a_deleted_topic_is_waited_for(monkeypatch):
     monkeypatch.setattr(fetcher, "PATIENCE_SECONDS", 0.02)
     broker = FakeBroker()
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         await first(batches)
         broker.exists = False
         with pytest.raises(StorageUnavailable, match="does not exist"):
@@ -209,10 +262,10 @@ async def test_a_broken_batch_is_fetched_again_once():
 
     async with opened(broker) as log:
         broker.faults["Fetch"].append(spoiled)
-        async with aclosing(log.follow(P0, 0)) as batches:
+        async with aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
             assert await read_to(batches, 1) == [(0, b"a")]
         broker.faults["Fetch"].extend([spoiled, spoiled])
-        async with aclosing(log.follow(P0, 0)) as batches:
+        async with aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
             with pytest.raises(LogCorrupt, match="wrong checksum, twice") as raised:
                 await first(batches)
             assert raised.value.fields["offset"] == 0
@@ -226,7 +279,7 @@ async def test_what_stands_before_a_broken_batch_is_delivered():
     broken[-1] ^= 1
     data = encoded(0, [b"a"]) + bytes(broken)
     broker.faults["Fetch"].append(lambda r: fetched(r, broker.partitions[0], 0, data))
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         assert await read_to(batches, 2) == [(0, b"a"), (1, b"b")]
 
 
@@ -235,7 +288,7 @@ async def test_a_leader_that_stays_away_is_told_after_a_while_with_the_last_erro
     broker = FakeBroker()
     broker.partitions[0].leader = 2
     broker.refusing = {2}
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         with pytest.raises(UnavailableError, match="refused"):
             await first(batches)
         tries = [each for each in broker.asked if each[1] == "Metadata"]
@@ -265,7 +318,7 @@ async def test_a_cancelled_follower_leaves_no_connection_and_delivers_nothing_mo
         begun = asyncio.Event()
 
         async def follow() -> None:
-            async for batch in log.follow(P0, 0):
+            async for batch in log.follow(P0, 0, epoch=NO_EPOCH):
                 seen.append(batch)
                 begun.set()
 
@@ -289,13 +342,13 @@ async def test_a_long_poll_of_one_partition_delays_no_other():
 
     async with (
         opened(broker) as log,
-        aclosing(log.follow(P0, 0)) as slow,
+        aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as slow,
         asyncio.TaskGroup() as tasks,
     ):
         broker.faults["Fetch"].append(hang)
         waiting = tasks.create_task(first(slow))
         await broker.arrived["Fetch"].wait()
-        async with aclosing(log.follow(P1, 0)) as quick:
+        async with aclosing(log.follow(P1, 0, epoch=NO_EPOCH)) as quick:
             assert await read_to(quick, 1) == [(0, b"quick")]
         assert await log.append(P0, b"x") == 0
         assert not waiting.done()
@@ -312,7 +365,10 @@ async def test_a_silent_broker_is_left_after_the_time_out():
 
     broker.faults["Fetch"].append(hang)
     limits = KafkaFetch(max_wait_ms=5, request_timeout_ms=20)
-    async with opened(broker, fetch=limits) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with (
+        opened(broker, fetch=limits) as log,
+        aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches,
+    ):
         assert await read_to(batches, 1) == [(0, b"a")]
         assert "no answer in time" in log.facts()["partitions"][0]["last_error"]
     assert sum(not each.connected() for each in broker.connections) >= 1

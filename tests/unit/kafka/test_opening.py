@@ -28,7 +28,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability.metrics import Metrics
-from rlmm_daemon.ports.event_log import LogMissing, NoTopicId
+from rlmm_daemon.ports.event_log import NO_EPOCH, LogMissing, NoTopicId
 from tests.unit.kafka.broker import FakeBroker, connected, opened
 
 P0, P1 = MetadataPartition(0), MetadataPartition(1)
@@ -193,7 +193,7 @@ async def test_facts_hold_no_secret_and_count_connections():
 
 async def test_a_followers_connection_is_put_in_words():
     broker = FakeBroker()
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         await anext(batches)
         known = log.facts()["partitions"][0]
         assert phrases.connection(known).startswith("fetching from broker ")
@@ -281,7 +281,7 @@ async def test_connections_errors_and_warnings_become_metrics():
     parts: list[Any] = [SimpleNamespace(hooks=hooks), None, None]
     gauges = Gauges(metrics, *parts)
     value = metrics.registry.get_sample_value
-    async with opened(broker) as log, aclosing(log.follow(P0, 0)) as batches:
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         broker.faults["Fetch"].append(OSError("cut"))
         await anext(batches)
         for _ in range(2):  # a counter is not counted twice

@@ -262,8 +262,8 @@ def following_fails(manager, monkeypatch):
     """Return a list: while it holds an error, whoever follows the log gets that."""
     follow, errors = manager.log.follow, list[Exception]()
 
-    async def unsteady(partition, offset):
-        async with aclosing(follow(partition, offset)) as batches:
+    async def unsteady(partition, offset, *, epoch):
+        async with aclosing(follow(partition, offset, epoch=epoch)) as batches:
             async for batch in batches:
                 if errors:
                     raise errors[0]
@@ -325,6 +325,54 @@ async def test_a_loss_is_still_known_after_a_restart(rig):
             await failed(manager)
             with pytest.raises(HistoryLost):
                 found(manager, 5)
+
+
+async def test_a_tail_overwritten_between_the_check_of_a_snapshot_and_the_reading_is_noticed(
+    rig, monkeypatch
+):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        for number in range(5):
+            await copied(manager, number, 10 * number, 10 * number + 9)
+        await manager.drain()
+    async with rig.manager() as manager:
+        follow = manager.log.follow
+
+        def cut_first(partition, offset, *, epoch):
+            if offset == 10:
+                rig.store.truncate(partition, 6)
+                for number in range(100, 103):
+                    rig.store.put(partition, started(number, 10 * number, 10 * number + 9))
+                    rig.store.put(partition, updated(number))
+            return follow(partition, offset, epoch=epoch)
+
+        monkeypatch.setattr(manager.log, "follow", cut_first)
+        manager.replace_assignment([TP], [])
+        await failed(manager)
+        with pytest.raises(HistoryLost, match="2 finished segments"):
+            found(manager, 5)
+
+
+async def test_what_stands_behind_an_accepted_loss_of_the_head_is_no_divergence(rig):
+    """Nobody knows in which epoch the record just before it was written."""
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+    rig.store.begin_epoch(of(TP))
+    for _ in range(4):
+        rig.store.put(of(TP), None)
+    rig.store.trim(of(TP), 5)
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await failed(manager)
+        follower = manager.fleet.followers[of(TP)]
+        await manager.fleet.accept(follower)
+        await ready(manager)
+        assert found(manager, 5) == segment_id(1), "what was known before is still known"
+        assert not follower.history.reasons
 
 
 async def test_a_trimmed_head_is_history_lost(rig):

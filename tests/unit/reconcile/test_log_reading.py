@@ -16,6 +16,7 @@ from rlmm_daemon.config import Config, load, parse
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
     EpochEnd,
     LogBatch,
     LogIdentity,
@@ -217,14 +218,18 @@ class Moving:
 
     def __init__(self) -> None:
         self.followed: list[int] = []
+        self.epochs: list[int] = []
         #: What each follower meets at its end.
         self.ends: list[Exception] = []
         self.silent = 0
         #: By the next offset of the answer that tells it.
         self.lost: dict[int, LogRange] = {}
 
-    async def follow(self, _number: int, begin: int) -> AsyncGenerator[LogBatch, None]:
+    async def follow(
+        self, _number: int, begin: int, *, epoch: int
+    ) -> AsyncGenerator[LogBatch, None]:
         self.followed.append(begin)
+        self.epochs.append(epoch)
         end = self.ends.pop(0) if self.ends else None
         upto = 10 if end is None else min(begin + 3, 10)
         for offset in range(begin, upto):
@@ -271,6 +276,7 @@ def test_a_partition_that_loses_its_leader_is_followed_again_from_where_it_was_l
     assert [row["offset"] for row in rows] == [*range(2, 10), 10]
     assert rows[-1]["kind"] == Kind.READ
     assert moving.followed == [2, 5, 8]
+    assert moving.epochs == [NO_EPOCH, 1, 1], "each is held against where the last one ended"
 
 
 @pytest.mark.parametrize(

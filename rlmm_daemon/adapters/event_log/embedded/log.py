@@ -146,10 +146,10 @@ class EmbeddedLog:
         return await self._partition(partition).epoch_end(epoch)
 
     def follow(
-        self, partition: MetadataPartition, from_offset: int
+        self, partition: MetadataPartition, from_offset: int, *, epoch: int
     ) -> AsyncGenerator[LogBatch, None]:
         """Yield durable records from `from_offset` on; nothing synced is ever cut while open."""
-        return self._partition(partition).follow(from_offset)
+        return self._partition(partition).follow(from_offset, epoch)
 
     async def seal(self, partition: MetadataPartition) -> None:
         """Begin a new file, so that Kafka's tools can read all that the partition holds."""

@@ -26,12 +26,14 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
     EpochEnd,
     LogBatch,
     LogRange,
     LogTrimmed,
     LogTruncated,
     Told,
+    diverged,
     ranges_within,
 )
 
@@ -99,16 +101,21 @@ class Partition:
         _, journal = await self._ready()
         return journal.epochs.end_of(epoch, journal.next_offset)
 
-    async def follow(self, from_offset: int) -> AsyncGenerator[LogBatch, None]:
+    async def follow(self, from_offset: int, epoch: int) -> AsyncGenerator[LogBatch, None]:
         """Yield what is durable from `from_offset` on, then what becomes so, with heartbeats."""
         _, journal = await self._ready()
         if from_offset > journal.next_offset:
             raise LogTruncated(f"the log ends at {journal.next_offset}, before {from_offset}")
         if from_offset < journal.range.start:
             raise LogTrimmed(journal.range.start)
+        epoch = epoch if from_offset > 0 else NO_EPOCH
+        if epoch >= 0:  # once is enough: nothing synced is cut while the log is open
+            found = journal.epochs.end_of(epoch, journal.next_offset)
+            if (how := diverged(found, from_offset, epoch)) is not None:
+                raise LogTruncated(how)
         reader = Reader(self._context, journal)
         growth = Growth(journal, self._context.options.heartbeat_seconds)
-        position, epoch, due = from_offset, -1, True
+        position, due = from_offset, True
         try:
             below = await self._repaired_below(reader, journal, from_offset)
             while True:

@@ -23,11 +23,14 @@ from rlmm_daemon.adapters.kafka_connection.fetching import FetchAnswer, FetchPar
 from rlmm_daemon.domain.errors import LogCorrupt, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
+    EpochEnd,
     LogBatch,
     LogRange,
     LogTrimmed,
     LogTruncated,
     TopicIdChanged,
+    diverged,
 )
 
 #: First connections of a daemon are made over so long, not all in one moment.
@@ -78,8 +81,8 @@ class PartitionFetcher:
         self.partition = partition
         #: The next offset to be delivered.
         self.position = position
-        #: Of the last batch delivered or passed over; -1 when none was.
-        self.epoch = epoch
+        #: Of the last batch delivered or passed over; of the one read before `position` at first.
+        self.epoch = epoch if position > 0 else NO_EPOCH
         self.state = FetchState.FINDING_LEADER
         self.leader: Leader | None = None
         self.last_error: str | None = None
@@ -134,10 +137,8 @@ class PartitionFetcher:
             raise await self._classify(answer.error, leader)
         if answer.diverging is not None:
             epoch, end = answer.diverging
-            raise LogTruncated(
-                f"read up to {self.position} in epoch {self.epoch}, "
-                f"the log's epoch {epoch} ends at {end}"
-            )
+            found = EpochEnd(epoch=epoch, end_offset=end)
+            raise LogTruncated(diverged(found, self.position, self.epoch) or "the leader says so")
         self._progressed()
         return answer
 
@@ -218,18 +219,15 @@ class PartitionFetcher:
             raise TopicIdChanged(view.topic_id)
 
     async def _check_divergence(self, leader: Leader) -> None:
-        if self.epoch < 0 or self.position == 0:
+        if self.epoch < 0:
             return
         error, found = await self._asker.epoch_end_at(leader, self.partition, self.epoch)
         if error:
             raise await self._classify(error, leader)
         if not await self._directory.is_topic(leader.node, self._topic_id):
             raise await self._classify(_UNKNOWN_TOPIC_ID, leader)
-        if found.epoch != self.epoch or found.end_offset < self.position:
-            raise LogTruncated(
-                f"read up to {self.position} in epoch {self.epoch}, "
-                f"the log's epoch {found.epoch} ends at {found.end_offset}"
-            )
+        if (how := diverged(found, self.position, self.epoch)) is not None:
+            raise LogTruncated(how)
 
     def _hang_up(self) -> None:
         self.leader = None

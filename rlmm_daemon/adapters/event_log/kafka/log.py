@@ -78,8 +78,6 @@ class KafkaLog:
         self._identity: LogIdentity | None = None
         self._closed = True
         self._fetchers: set[PartitionFetcher] = set()
-        #: Where each partition's last follower stood, so that the next one checks that epoch.
-        self._left_at: dict[MetadataPartition, tuple[int, int]] = {}
         #: Of followers that have ended.
         self._fetch_errors = 0
         #: What is wrong with the topic's settings; empty once they were read and are right.
@@ -114,8 +112,6 @@ class KafkaLog:
                 f"topic {self._config.topic} is refused (require_infinite_retention): "
                 + "; ".join(self.warnings)
             )
-        if self._identity is None or self._identity.topic_id != view.topic_id:
-            self._left_at.clear()
         self._identity = LogIdentity(
             cluster_id=view.cluster_id,
             topic_id=view.topic_id,
@@ -212,18 +208,17 @@ class KafkaLog:
         return await self._asker.epoch_end(partition, epoch, identity.topic_id)
 
     async def follow(
-        self, partition: MetadataPartition, from_offset: int
+        self, partition: MetadataPartition, from_offset: int, *, epoch: int
     ) -> AsyncGenerator[LogBatch, None]:
         """Follow over a connection of its own; see the port and `fetcher`."""
         identity = self._check_partition(partition)
         view = self.directory.view
         if view is not None and view.topic_id != identity.topic_id:
             raise TopicIdChanged(view.topic_id)
-        left_at, epoch = self._left_at.get(partition, (-1, -1))
         fetcher = PartitionFetcher(
             partition,
             from_offset,
-            epoch if left_at == from_offset else -1,
+            epoch,
             topic_id=identity.topic_id,
             client=self.client,
             directory=self.directory,
@@ -244,8 +239,6 @@ class KafkaLog:
             await batches.aclose()
             self._fetchers.discard(fetcher)
             self._fetch_errors += fetcher.errors_count
-            if fetcher.epoch >= 0:
-                self._left_at[partition] = (fetcher.position, fetcher.epoch)
 
     def facts(self) -> Mapping[str, Any]:
         """Return what operators and metrics ask: connections, states, last errors. No secrets."""
