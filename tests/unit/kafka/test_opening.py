@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
+from rlmm_daemon.adapters.event_log.kafka import KafkaLog, asking
 from rlmm_daemon.adapters.event_log.kafka import log as kafka_log
 from rlmm_daemon.adapters.event_log.kafka.backoff import Backoff
 from rlmm_daemon.adapters.event_log.kafka.provisioning import topic_settings
@@ -180,6 +181,55 @@ async def test_an_epoch_end_without_a_leader_is_not_now():
             await log.epoch_end(P0, 0)
         with pytest.raises(InvalidArgument):
             await log.epoch_end(MetadataPartition(9), 0)
+
+
+def led_by_another(broker: FakeBroker) -> None:
+    """Let broker 2 lead partition 0 with all that was written; who asked before knows nothing."""
+    broker.partitions[0].leader = 2
+    broker.partitions[0].epoch += 1
+
+
+async def test_an_epoch_end_is_asked_of_the_new_leader_when_the_known_one_died():
+    broker = FakeBroker()
+    broker.put(0, b"a", b"b")
+    async with opened(broker, bootstrap=("fake:9001", "fake:9002")) as log:
+        led_by_another(broker)
+        broker.refusing = {1}
+        for vendor in broker.connections:
+            vendor.close()
+        found = await log.epoch_end(P0, 0)
+        assert (found.epoch, found.end_offset) == (0, 2)
+
+
+@pytest.mark.parametrize("question", ["OffsetForLeaderEpoch", "ListOffsets"])
+async def test_after_a_leader_that_is_silent_who_leads_is_asked_for_first(monkeypatch, question):
+    monkeypatch.setattr(asking, "_ANSWER_SECONDS", 0.02)
+    monkeypatch.setattr(asking, "_ATTEMPT_SECONDS", 0.0)
+    broker = FakeBroker()
+    broker.put(0, b"a", b"b")
+    never = asyncio.Event()
+
+    async def hang(_: Any) -> None:
+        await never.wait()
+
+    async def ask(log: KafkaLog) -> int | None:
+        if question == "ListOffsets":
+            ranges = await log.end_offsets([P0])
+            return ranges[P0].end if P0 in ranges else None
+        try:
+            return (await log.epoch_end(P0, 0)).end_offset
+        except UnavailableError:
+            return None
+
+    async with opened(broker) as log:
+        led_by_another(broker)
+        broker.faults[question].extend([hang] * 2)
+        assert await ask(log) is None
+        broker.faults[question].clear()
+        broker.asked.clear()
+        assert await ask(log) == 2
+        assert [kind for _, kind, _ in broker.asked][:2] == ["Metadata", question]
+        assert broker.asked[1][0] == 2
 
 
 async def test_facts_hold_no_secret_and_count_connections():

@@ -35,6 +35,8 @@ class Asker:
         self._client = client
         self._directory = directory
         self._topic = topic
+        #: A leader gave no answer: another may lead by now, so who leads is asked for first.
+        self._doubted = False
 
     async def ranges(
         self, partitions: Collection[MetadataPartition], topic_id: TopicId
@@ -43,8 +45,8 @@ class Asker:
         known: dict[MetadataPartition, LogRange] = {}
         async for again in self._attempts():
             missing = set(partitions) - known.keys()
-            if again or any(self._directory.leader(each) is None for each in missing):
-                await self._directory.refresh()
+            if again or any(self._leader(each) is None for each in missing):
+                await self._refresh()
             by_leader = defaultdict(list)
             for partition in missing:
                 leader = self._directory.leader(partition)
@@ -60,6 +62,14 @@ class Asker:
             if len(known) == len(set(partitions)):
                 break
         return known
+
+    def _leader(self, partition: MetadataPartition) -> Leader | None:
+        """Return who leads a partition, as far as that may still be believed."""
+        return None if self._doubted else self._directory.leader(partition)
+
+    async def _refresh(self) -> None:
+        await self._directory.refresh()
+        self._doubted = False
 
     async def _attempts(self) -> AsyncIterator[bool]:
         """Yield False for a first attempt, then True after each pause, a few times."""
@@ -96,6 +106,7 @@ class Asker:
                     )
                 ]
         except* UnavailableError:
+            self._doubted = True
             first, last = {}, {}
         else:
             first, last = _offsets_in(starts.result()), _offsets_in(ends.result())
@@ -123,18 +134,23 @@ class Asker:
         nobody = StorageUnavailable(f"metadata partition {partition} has no leader")
         last: RlmmError = nobody
         async for again in self._attempts():
-            leader = self._directory.leader(partition)
+            leader = self._leader(partition)
             if again or leader is None:
-                await self._directory.refresh()
+                await self._refresh()
                 leader = self._directory.leader(partition)
             if leader is None:
                 last = nobody
                 continue
-            error, found = await self.epoch_end_at(leader, partition, epoch)
-            if error == 0:
-                if await self._directory.is_topic(leader.node, topic_id):
-                    return found
+            try:
+                error, found = await self.epoch_end_at(leader, partition, epoch)
+                same = error != 0 or await self._directory.is_topic(leader.node, topic_id)
+            except UnavailableError as silent:
+                last, self._doubted = silent, True
+                continue
+            if not same:
                 raise StorageUnavailable("the metadata topic was recreated")
+            if error == 0:
+                return found
             last = error_of(error, f"asking where epoch {epoch} of partition {partition} ends")
             if reaction_to(error) is Reaction.REFUSED:
                 break
@@ -143,13 +159,17 @@ class Asker:
     async def epoch_end_at(
         self, leader: Leader, partition: MetadataPartition, epoch: int
     ) -> tuple[int, EpochEnd]:
-        """Return the leader's error code, and where the largest epoch up to `epoch` ends."""
+        """Return the leader's error code, and where the largest epoch up to `epoch` ends.
+
+        Raises:
+            UnavailableError: the leader did not answer.
+        """
         request = OffsetForLeaderEpoch(
             _CONSUMER,
             [(self._topic, [(int(partition), leader.epoch, epoch, NO_TAGS)], NO_TAGS)],
             NO_TAGS,
         )
-        answer = await self._client.ask(leader.node, request)
+        answer = await self._client.ask(leader.node, request, seconds=_ANSWER_SECONDS)
         error, _, found, end, *_ = answer.topics[0][1][0]
         if found < 0 or end <= 0:
             # An epoch that ends at 0 wrote nothing: nobody can have read in it.
