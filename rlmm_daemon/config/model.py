@@ -142,6 +142,8 @@ class KafkaFetch(_Section, frozen=True, kw_only=True):
     #: The broker answers after so long even if nothing came.
     max_wait_ms: Annotated[int, Meta(ge=1, le=30_000)] = 500
     bytes_max: Annotated[int, Meta(ge=4_096, le=64 * _MIB)] = _MIB
+    #: What the records of one compressed batch may take without compression.
+    unpacked_bytes_max: Annotated[int, Meta(ge=65_536, le=1_024 * _MIB)] = 16 * _MIB
     #: Beyond max_wait_ms; then the connection is called dead.
     request_timeout_ms: Milliseconds = 5_000
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
@@ -45,6 +46,26 @@ def encoded(base: int, values: list[bytes | None], epoch: int = 0, attributes: i
 def placed(data: bytes, base: int, epoch: int) -> bytes:
     """Return a batch with the offset and leader epoch that a leader writes into it."""
     return base.to_bytes(8, "big") + data[8:12] + epoch.to_bytes(4, "big") + data[16:]
+
+
+def compressed(base: int, values: list[bytes], codec: int, epoch: int = 0) -> bytes:
+    """Return a compressed record batch as a leader stores it."""
+    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 30)
+    for index, value in enumerate(values):
+        builder.append(index, timestamp=1, key=None, value=value, headers=[])
+    return placed(bytes(builder.build()), base, epoch)
+
+
+def with_records(packed: bytes, codec: int, count: int = 1) -> bytes:
+    """Return a batch of which only the header is made here; its checksum holds."""
+    head = bytearray(encoded(0, [b"x"])[:61])
+    head[8:12] = (61 - 12 + len(packed)).to_bytes(4, "big")
+    head[21:23] = codec.to_bytes(2, "big")
+    head[23:27] = (count - 1).to_bytes(4, "big")
+    head[57:61] = count.to_bytes(4, "big")
+    batch = head + packed
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    return bytes(batch)
 
 
 @dataclass

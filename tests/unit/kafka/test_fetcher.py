@@ -1,12 +1,15 @@
 """Following one partition through everything that a leader may do to a follower."""
 
 import asyncio
+import threading
 from contextlib import aclosing
 
+import cramjam
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog, fetcher
+from rlmm_daemon.adapters.event_log.kafka.parsing import Packed
 from rlmm_daemon.config import KafkaFetch
 from rlmm_daemon.domain.errors import LogCorrupt, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -17,7 +20,7 @@ from rlmm_daemon.ports.event_log import (
     LogTruncated,
     TopicIdChanged,
 )
-from tests.unit.kafka.broker import FakeBroker, encoded, fetched, opened
+from tests.unit.kafka.broker import FakeBroker, compressed, encoded, fetched, opened, with_records
 
 P0, P1 = MetadataPartition(0), MetadataPartition(1)
 WAIT_SECONDS = 10
@@ -270,6 +273,42 @@ async def test_a_broken_batch_is_fetched_again_once():
                 await first(batches)
             assert raised.value.fields["offset"] == 0
             assert raised.value.fields["command"] == "rlmm partition retry 0"
+
+
+async def test_a_compressed_batch_that_holds_too_much_fails_its_partition_and_the_loop_goes_on():
+    broker = FakeBroker()
+    bomb = with_records(bytes(cramjam.zstd.compress(bytes(256 << 20))), 4)
+    assert len(bomb) < 25_000
+    broker.put(0, b"before")
+    broker.partitions[0].put(bomb, 1)
+    broker.put(1, b"other")
+    async with opened(broker) as log:
+        async with aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
+            assert await read_to(batches, 1) == [(0, b"before")]
+            with pytest.raises(LogCorrupt, match="unpacked_bytes_max") as raised:
+                await first(batches)
+        assert raised.value.fields["offset"] == 1
+        assert raised.value.fields["command"] == "rlmm partition retry 0"
+        async with aclosing(log.follow(P1, 0, epoch=NO_EPOCH)) as batches:
+            assert await read_to(batches, 1) == [(0, b"other")]
+
+
+async def test_a_large_compressed_batch_is_unpacked_in_another_thread(monkeypatch):
+    threads = list[str]()
+    unpack = Packed.unpack
+
+    def told(packed: Packed) -> None:
+        threads.append(threading.current_thread().name)
+        unpack(packed)
+
+    monkeypatch.setattr(Packed, "unpack", told)
+    broker = FakeBroker()
+    values = [b"value %d of many" % number for number in range(9_000)]
+    broker.partitions[0].put(compressed(0, values, 4), len(values))
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
+        assert await read_to(batches, len(values)) == [*enumerate(values)]
+    assert len(threads) == 1
+    assert threads[0] != threading.current_thread().name
 
 
 async def test_what_stands_before_a_broken_batch_is_delivered():

@@ -1,10 +1,22 @@
 """What a Fetch answer holds, batch by batch."""
 
+import gzip
+import tracemalloc
+from collections.abc import Iterator
+
+import cramjam
 import pytest
+from aiokafka.codec import snappy_encode
 from crc32c import crc32c
 
-from rlmm_daemon.adapters.event_log.kafka.parsing import InvalidBatch, slices
-from tests.unit.kafka.broker import encoded
+from rlmm_daemon.adapters.event_log.kafka import parsing
+from rlmm_daemon.adapters.event_log.kafka.parsing import (
+    BatchTooLarge,
+    InvalidBatch,
+    Packed,
+    Slice,
+)
+from tests.unit.kafka.broker import compressed, encoded, placed, with_records
 
 CONTROL = 0x20
 
@@ -15,6 +27,15 @@ def control(base: int) -> bytes:
     batch[21:23] = (0x30).to_bytes(2, "big")
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
     return bytes(batch)
+
+
+def slices(buffer: bytes, position: int, size: int = 512, **limits: int) -> Iterator[Slice]:
+    """Yield the slices; what is packed is unpacked here, as the fetcher does elsewhere."""
+    for part in parsing.slices(buffer, position, size, **limits):
+        if isinstance(part, Packed):
+            part.unpack()
+        else:
+            yield part
 
 
 def read(buffer: bytes, position: int, size: int = 512):
@@ -147,3 +168,79 @@ def test_an_answer_that_would_not_move_the_position_is_invalid():
 
 def test_nothing_is_nothing():
     assert list(slices(b"", 7)) == []
+
+
+CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=CODECS.get)
+@pytest.mark.parametrize("count", [1, 300, 9_000])
+def test_compressed_batches_are_read_whole_small_ones_at_once(codec: int, count: int):
+    values = [b"value %d of many" % number for number in range(count)]
+    before = encoded(0, [b"before"])
+    buffer = before + compressed(1, values, codec, 3) + encoded(count + 1, [b"b"])
+    rows, end = read(buffer, 0)
+    assert rows == [*enumerate([b"before", *values, b"b"])]
+    assert end == count + 2
+    packed = [part for part in parsing_of(buffer) if isinstance(part, Packed)]
+    assert bool(packed) is (count == 9_000), "what is large is not unpacked in the loop"
+    assert read(buffer[len(before) :], count)[0][0] == (count, values[-1]), "from inside of it"
+
+
+def parsing_of(buffer: bytes) -> list[Slice | Packed]:
+    parts = list[Slice | Packed]()
+    for part in parsing.slices(buffer, 0):
+        parts.append(part)
+        if isinstance(part, Packed):
+            part.unpack()
+    return parts
+
+
+def bomb(codec: int, size: int) -> bytes:
+    """Return a batch of one record of so many zeros."""
+    packers = {
+        1: gzip.compress,
+        2: snappy_encode,
+        3: lambda plain: bytes(cramjam.lz4.compress(plain)),
+        4: lambda plain: bytes(cramjam.zstd.compress(plain)),
+    }
+    return with_records(packers[codec](bytes(size)), codec)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=CODECS.get)
+def test_a_batch_that_holds_more_than_it_may_is_told_and_takes_no_room(codec: int):
+    limit, size = 1 << 20, 64 << 20
+    buffer = encoded(0, [b"before"]) + placed(bomb(codec, size), 1, 0)
+    parts = slices(buffer, 0, unpacked_bytes_max=limit)
+    assert next(parts).records == [(0, b"before")]
+    tracemalloc.start()
+    try:
+        with pytest.raises(BatchTooLarge, match="at offset 1 takes more than 1048576 bytes"):
+            next(parts)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 8 * limit
+
+
+def test_blocks_of_snappy_without_a_head_are_read_too():
+    values: list[bytes | None] = [b"one", b"two"]
+    plain = encoded(0, values)[61:]
+    buffer = with_records(bytes(cramjam.snappy.compress_raw(plain)), 2, 2)
+    assert read(buffer, 0) == ([*enumerate(values)], 2)
+
+
+def test_members_of_gzip_in_a_row_are_read():
+    values: list[bytes | None] = [b"one", b"two"]
+    plain = encoded(0, values)[61:]
+    buffer = with_records(gzip.compress(plain[:4]) + gzip.compress(plain[4:]), 1, 2)
+    assert read(buffer, 0) == ([*enumerate(values)], 2)
+
+
+@pytest.mark.parametrize("codec", [*CODECS, 5, 6, 7])
+@pytest.mark.parametrize("cut", [0, 1, 5, 20])
+def test_what_cannot_be_unpacked_is_an_invalid_batch(codec: int, cut: int):
+    whole = compressed(0, [b"value %d" % number for number in range(40)], min(codec, 4))[61:]
+    buffer = with_records(whole[:cut] or b"\x00garbage", codec, 40)
+    with pytest.raises(InvalidBatch, match="offset 0"):
+        read(buffer, 0)

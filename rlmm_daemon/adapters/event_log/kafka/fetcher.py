@@ -12,11 +12,18 @@ that we believe in and the epoch of the last batch, so that the broker says wher
 import asyncio
 import enum
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final
+from contextlib import aclosing
+from typing import Final
 
 from rlmm_daemon.adapters.event_log.kafka.asking import Asker
 from rlmm_daemon.adapters.event_log.kafka.backoff import Backoff
-from rlmm_daemon.adapters.event_log.kafka.parsing import InvalidBatch, Slice, slices
+from rlmm_daemon.adapters.event_log.kafka.parsing import (
+    BatchTooLarge,
+    InvalidBatch,
+    Packed,
+    Slice,
+    slices,
+)
 from rlmm_daemon.adapters.kafka_connection import Connection, Directory, KafkaClient, Leader
 from rlmm_daemon.adapters.kafka_connection.errors import Reaction, error_of, reaction_to
 from rlmm_daemon.adapters.kafka_connection.fetching import FetchAnswer, FetchPartition
@@ -77,6 +84,7 @@ class PartitionFetcher:
         asker: Asker,
         backoff: Backoff,
         check_open: Callable[[], None],
+        unpacking: asyncio.Semaphore,
     ) -> None:
         self.partition = partition
         #: The next offset to be delivered.
@@ -95,6 +103,8 @@ class PartitionFetcher:
         self._asker = asker
         self._backoff = backoff
         self._check_open = check_open
+        #: Shared by all: unpacked batches are large.
+        self._unpacking = unpacking
         self._connection: Connection | None = None
         self._failing_since: float | None = None
         self._invalid_at: int | None = None
@@ -113,9 +123,10 @@ class PartitionFetcher:
                 self._check_open()
                 try:
                     answer = await self._fetch()
-                    for batch in self._deliver(answer):
-                        yield batch
-                        self._check_open()
+                    async with aclosing(self._deliver(answer)) as delivered:
+                        async for batch in delivered:
+                            yield batch
+                            self._check_open()
                 except _Trouble as trouble:
                     await self._recover(trouble)
                 except InvalidBatch as invalid:
@@ -142,12 +153,17 @@ class PartitionFetcher:
         self._progressed()
         return answer
 
-    def _deliver(self, answer: FetchAnswer) -> Any:
+    async def _deliver(self, answer: FetchAnswer) -> AsyncGenerator[LogBatch, None]:
         log_range = LogRange(start=answer.log_start, end=answer.high_watermark)
         if not answer.records:
             yield self._batch(Slice([], self.position, self.epoch), log_range)
             return
-        for part in slices(answer.records, self.position):
+        bytes_max = self._client.config.fetch.unpacked_bytes_max
+        for part in slices(answer.records, self.position, unpacked_bytes_max=bytes_max):
+            if isinstance(part, Packed):
+                async with self._unpacking:
+                    await asyncio.to_thread(part.unpack)
+                continue
             self.position, self.epoch = part.next_offset, part.leader_epoch
             self._invalid_at = None
             yield self._batch(part, log_range)
@@ -276,6 +292,15 @@ class PartitionFetcher:
         return _Trouble(error)
 
     def _judge_invalid(self, invalid: InvalidBatch) -> _Trouble:
+        if isinstance(invalid, BatchTooLarge):
+            raise LogCorrupt(
+                f"metadata partition {self.partition}: {invalid}; it is whole, and nothing behind "
+                "it is read: set event_log.kafka.fetch.unpacked_bytes_max higher and start the "
+                "daemon again",
+                metadata_partition=self.partition,
+                offset=self.position,
+                command=f"rlmm partition retry {self.partition}",
+            ) from invalid
         if self._invalid_at == self.position:
             raise LogCorrupt(
                 f"metadata partition {self.partition}: {invalid}, twice, from "

@@ -78,6 +78,7 @@ class KafkaLog:
         self._identity: LogIdentity | None = None
         self._closed = True
         self._fetchers: set[PartitionFetcher] = set()
+        self._unpacking = asyncio.Semaphore(1)
         #: Of followers that have ended.
         self._fetch_errors = 0
         #: What is wrong with the topic's settings; empty once they were read and are right.
@@ -229,6 +230,7 @@ class KafkaLog:
                 self.client.luck,
             ),
             check_open=self._check_open,
+            unpacking=self._unpacking,
         )
         self._fetchers.add(fetcher)
         batches = fetcher.batches()

@@ -2,17 +2,24 @@
 
 aiokafka's iteration checks no checksum, gives no leader epoch and hands out control batches as if
 they were events; so each batch's header is read first. A slice bounds how long decoding keeps the
-event loop: a megabyte is some 10,000 events.
+event loop: a megabyte is some 10,000 events. A compressed batch is unpacked here if its records are
+few; if not, whoever reads is asked to have it done elsewhere (`Packed`).
 """
 
 import struct
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatch
 
+from rlmm_daemon.adapters.event_log.kafka.unpacking import (
+    INLINE_BYTES,
+    TooLarge,
+    codec_of,
+    unpacked,
+)
 from rlmm_daemon.ports.event_log import LogRange, ranges_without
 
 #: base offset, length, leader epoch, magic, checksum, attributes, last offset delta, count
@@ -24,6 +31,8 @@ _UNCOUNTED_BYTES: Final = 12
 _CONTROL: Final = 0x20
 _MAGIC: Final = 2
 SLICE_RECORDS: Final = 512
+#: A batch's records may take so much room without compression, where nobody says otherwise.
+UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
 
 #: Offset and value; None is a tombstone.
 Pair = tuple[int, bytes | None]
@@ -37,6 +46,40 @@ class InvalidBatch(Exception):
         super().__init__(f"the batch at offset {position} {reason}")
 
 
+class BatchTooLarge(InvalidBatch):
+    """A compressed batch whose records take more room than they may; it is as it was written."""
+
+    def __init__(self, position: int, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        super().__init__(position, f"takes more than {bytes_max} bytes without its compression")
+
+
+class Packed:
+    """A compressed batch that is too large to be unpacked in the loop.
+
+    `unpack` may be called in any thread, before the iterator that gave this is asked for more.
+    """
+
+    def __init__(self, batch: bytes, attributes: int, position: int, bytes_max: int) -> None:
+        self._batch = batch
+        self._attributes = attributes
+        self._position = position
+        self._bytes_max = bytes_max
+        #: What is left of the batch from the position on; None before it was unpacked.
+        self.records: Iterator[Pair] | None = None
+
+    def unpack(self) -> None:
+        """Unpack the batch, and pass over the records before the position.
+
+        Raises:
+            InvalidBatch: it can't be.
+        """
+        batch = _unpacked(self._batch, self._attributes, self._position, self._bytes_max)
+        if batch is None:
+            raise BatchTooLarge(self._position, self._bytes_max)
+        self.records = _read_from(batch, self._position)
+
+
 class Slice(NamedTuple):
     """Some records, and where the position and its leader epoch stand behind them."""
 
@@ -47,7 +90,31 @@ class Slice(NamedTuple):
     unvouched: tuple[LogRange, ...] = ()
 
 
-def slices(buffer: bytes, position: int, slice_records: int = SLICE_RECORDS) -> Iterator[Slice]:
+class _One(NamedTuple):
+    """One batch of an answer, its header read."""
+
+    base: int
+    #: The offset behind it.
+    after: int
+    epoch: int
+    attributes: int
+    #: How many, as the header says.
+    records: int
+    data: bytes
+    batch: DefaultRecordBatch
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+
+def slices(
+    buffer: bytes,
+    position: int,
+    slice_records: int = SLICE_RECORDS,
+    *,
+    unpacked_bytes_max: int = UNPACKED_BYTES_MAX,
+) -> Iterator[Slice | Packed]:
     """Yield what `buffer` holds from `position` on; the position passes control batches and gaps.
 
     Records before `position` are left out, since a broker always sends the whole batch. The last
@@ -56,22 +123,27 @@ def slices(buffer: bytes, position: int, slice_records: int = SLICE_RECORDS) -> 
     So a broker's control batches alone are vouched for: in a log that nobody compacted, records
     stand at all other offsets.
 
+    A `Packed` comes in between where a compressed batch is too large to be unpacked in the loop:
+    it has to be unpacked before the next one is asked for. What stands before it comes first.
+
     Raises:
         InvalidBatch: after everything before it was yielded.
     """
-    at, told, epoch = 0, position, -1
+    told, epoch = position, -1
     gathered: list[Pair] = []
     gaps: list[LogRange] = []
     try:
-        while (end := _end_of(buffer, at, position)) is not None:
-            base, _, batch_epoch, magic, _, attributes, last, count = _HEAD.unpack_from(buffer, at)
-            batch, after = _checked(buffer[at:end], magic, position), base + last + 1
-            if after <= position:
-                raise InvalidBatch(position, f"ends before it, at {after}")
+        for one in _walk(buffer, position):
             # Looked at closely only where something may be missing, which is next to never.
-            dense, vouched = base <= position and count == last + 1, bool(attributes & _CONTROL)
-            small = count <= slice_records and base >= position
-            for chunk in _chunks(batch, attributes, position, None if small else slice_records):
+            dense = one.base <= position and one.records == one.after - one.base
+            small = one.records <= slice_records and one.base >= position
+            batch = _opened(one, position, unpacked_bytes_max)
+            if isinstance(batch, Packed):
+                if position > told:
+                    yield Slice(gathered, position, epoch, tuple(gaps))
+                    told, gathered, gaps = position, [], []
+                yield batch
+            for chunk in _chunks(batch, one, position, None if small else slice_records):
                 if gathered and len(gathered) + len(chunk) > slice_records:
                     yield Slice(gathered, position, epoch, tuple(gaps))
                     told, gathered, gaps = position, [], []
@@ -79,9 +151,10 @@ def slices(buffer: bytes, position: int, slice_records: int = SLICE_RECORDS) -> 
                 if chunk:
                     behind = chunk[-1][0] + 1
                     gaps += () if dense else ranges_without(position, behind, _offsets(chunk))
-                    position, epoch = behind, batch_epoch
-            gaps += () if dense else ranges_without(position, base if vouched else after, ())
-            position, epoch, at = after, batch_epoch, end
+                    position, epoch = behind, one.epoch
+            end = one.base if one.is_control else one.after
+            gaps += () if dense else ranges_without(position, end, ())
+            position, epoch = one.after, one.epoch
     except InvalidBatch:
         if position > told:
             yield Slice(gathered, position, epoch, tuple(gaps))
@@ -92,6 +165,19 @@ def slices(buffer: bytes, position: int, slice_records: int = SLICE_RECORDS) -> 
 
 def _offsets(chunk: list[Pair]) -> Iterator[int]:
     return (offset for offset, _ in chunk)
+
+
+def _walk(buffer: bytes, position: int) -> Iterator[_One]:
+    """Yield each batch whose checksum holds."""
+    at = 0
+    while (end := _end_of(buffer, at, position)) is not None:
+        base, _, epoch, magic, _, attributes, last, count = _HEAD.unpack_from(buffer, at)
+        packed, after = buffer[at:end], base + last + 1
+        batch = _checked(packed, magic, position)
+        if after <= position:
+            raise InvalidBatch(position, f"ends before it, at {after}")
+        yield _One(base, after, epoch, attributes, count, packed, batch)
+        position, at = after, end
 
 
 def _end_of(buffer: bytes, at: int, position: int) -> int | None:
@@ -116,12 +202,23 @@ def _checked(data: bytes, magic: int, position: int) -> DefaultRecordBatch:
     return batch
 
 
+def _opened(one: _One, position: int, bytes_max: int) -> DefaultRecordBatch | Packed:
+    """Return the batch without its compression, or what has to be unpacked elsewhere."""
+    if one.is_control or not codec_of(one.attributes):
+        return one.batch
+    batch = _unpacked(one.data, one.attributes, position, min(INLINE_BYTES, bytes_max))
+    return Packed(one.data, one.attributes, position, bytes_max) if batch is None else batch
+
+
 def _chunks(
-    batch: DefaultRecordBatch, attributes: int, position: int, count: int | None
+    batch: DefaultRecordBatch | Packed, one: _One, position: int, count: int | None
 ) -> Iterable[list[Pair]]:
     """Return the batch's records in one piece, or `count` at a time; none of a control batch."""
-    if attributes & _CONTROL:
+    if one.is_control:
         return ()
+    if isinstance(batch, Packed):
+        assert batch.records is not None, "unpacked by whoever was given it"
+        return _chunked(batch.records, position, count or SLICE_RECORDS)
     return (_all(batch, position),) if count is None else _some(batch, position, count)
 
 
@@ -133,10 +230,39 @@ def _all(batch: DefaultRecordBatch, position: int) -> list[Pair]:
         raise InvalidBatch(position, f"can't be read: {error}") from error
 
 
+def _unpacked(
+    packed: bytes, attributes: int, position: int, bytes_max: int
+) -> DefaultRecordBatch | None:
+    """Return a compressed batch without its compression; None: it takes more than `bytes_max`."""
+    try:
+        return DefaultRecordBatch(unpacked(packed, attributes, bytes_max))
+    except TooLarge:
+        return None
+    except ValueError as error:
+        raise InvalidBatch(position, f"can't be unpacked: {error}") from error
+
+
 def _some(batch: DefaultRecordBatch, position: int, count: int) -> Iterator[list[Pair]]:
     """Yield the records at or after `position`, at most `count` at a time."""
+    return _chunked(_from(batch, position), position, count)
+
+
+def _from(batch: DefaultRecordBatch, position: int) -> Iterator[Pair]:
     # A generator, since the batch's own iterator starts anew after its end.
-    records = ((each.offset, each.value) for each in batch if each.offset >= position)
+    return ((each.offset, each.value) for each in batch if each.offset >= position)
+
+
+def _read_from(batch: DefaultRecordBatch, position: int) -> Iterator[Pair]:
+    """Return the records at or after `position`; those before it are passed over at once."""
+    records = _from(batch, position)
+    try:
+        first = next(records, None)
+    except (KafkaError, ValueError) as error:
+        raise InvalidBatch(position, f"can't be read: {error}") from error
+    return iter(()) if first is None else chain((first,), records)
+
+
+def _chunked(records: Iterator[Pair], position: int, count: int) -> Iterator[list[Pair]]:
     try:
         while chunk := list(islice(records, count)):
             yield chunk
