@@ -13,7 +13,7 @@ from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.errors import Malformed, RlmmError, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
-from rlmm_daemon.ports.event_log import EventLog, LogMoved, LogRange
+from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogMoved, LogRange
 
 #: What custom metadata of ours begins with: a record without these bytes names no layout.
 _HINT: Final = custom_metadata.ONLY_IF_STARTED[:2]
@@ -119,7 +119,7 @@ class RecordedPast:
         """Return a layout that an event of this partition names."""
         if known.start >= known.end:
             return None
-        async with aclosing(self._log.follow(number, known.start)) as batches:
+        async with aclosing(self._log.follow(number, known.start, epoch=NO_EPOCH)) as batches:
             async for batch in batches:
                 for _, value in batch.records:
                     if (layout := named_by(value)) is not None:
