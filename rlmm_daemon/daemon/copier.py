@@ -13,6 +13,7 @@ from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copy_job import CopyFacts, CopyJob, CopyOptions, CopyTools, Kind
 from rlmm_daemon.daemon.crash_guard import blamed
+from rlmm_daemon.daemon.late_objects import LateObjects
 from rlmm_daemon.daemon.removal import Removal
 from rlmm_daemon.daemon.segment_log import SegmentLog, decode_segment, same_segment
 from rlmm_daemon.domain.errors import (
@@ -87,6 +88,8 @@ class Copier:
                 bugs=self._bugs,
             )
         )
+        #: None without a bucket.
+        self.late = None if bucket is None else LateObjects(bucket, log, is_running=self.is_running)
         log.on_delete_started.append(self._delete_started)
         log.on_delete_put_aside.append(self._delete_started)
 
@@ -256,6 +259,10 @@ class Copier:
             raise Draining
         if len(self._jobs) >= self._options.parallel_max + self._options.waiting_max:
             raise Overloaded("too many copies are waiting")
+        if self.late is not None:
+            if self.late.is_busy(given.segment_id):
+                raise Overloaded("what a failed copy of this segment left is being removed")
+            self.late.begun(given.segment_id)
         job = CopyJob(kind, record, files, tools, caller=caller)
         self._jobs[given.segment_id] = job
         job.outcome.add_done_callback(lambda outcome: self._ended(job, outcome))
@@ -267,6 +274,9 @@ class Copier:
         partition = str(job.metadata.partition)
         self._failures.pop(partition, None)
         error = None if outcome.cancelled() else outcome.exception()
+        if self.late is not None:
+            wrote = job.progress.write_begun
+            self.late.ended(job.metadata, failed=wrote and isinstance(error, RlmmError))
         if outcome.cancelled():
             self._outcomes["cancelled"] += 1
         else:

@@ -263,6 +263,8 @@ class Daemon:
                 runtime.spawn("cluster.settings", kafka.watch_settings())
             if keeper is not None:
                 runtime.spawn("storage", keeper.run())
+            if copier.late is not None:
+                runtime.spawn("copies.late", copier.late.run())
             if cleaner is not None:
                 runtime.spawn("cleaner", cleaner.run())
                 if cleaner.observer is not None:

@@ -45,7 +45,8 @@ from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.ports import threads
 from rlmm_daemon.ports.sources import FileSource
-from rlmm_daemon.ports.storage import Progress
+from rlmm_daemon.ports.storage import ObjectKind, Progress
+from tests.contract.storage import Buffer
 from tests.support.nice import nice
 from tests.unit.daemon.segments import (
     IDENTITY,
@@ -60,6 +61,7 @@ S = SegmentState
 REAL = Path(__file__).parents[2] / "data" / "segments"
 RECORD = records.encode(metadata())
 PATIENCE_SECONDS = 60
+BYTES = Buffer(b"late")
 OPTIONS = CopyOptions(apply_wait_seconds=0.5)
 
 
@@ -197,6 +199,87 @@ async def test_no_copy_begins_and_no_object_goes_in_a_bucket_without_its_marker(
     with pytest.raises(StorageUnavailable):
         await world.copier.copy_segment(records.encode(another), world.files)
     assert another.segment_id not in world.log.fold
+
+
+# ---- writes that come after their copy was given up ---------------------------------------------
+
+
+async def late_put(world: World) -> None:
+    """The storage carries out a PUT of the failed copy, long after."""
+    await MemoryStorage.put_segment(
+        world.storage,
+        [(ObjectKind.LOG, world.bucket.place_for_new(metadata()).keys[ObjectKind.LOG], BYTES)],
+        progress=Progress(),
+    )
+
+
+async def failed_copy(world: World) -> None:
+    world.storage.put_fault = StorageUnavailable("the answer was lost")
+    with pytest.raises(StorageUnavailable):
+        await world.copier.copy_segment(RECORD, world.files)
+    world.storage.put_fault = None
+    await late_put(world)
+    assert len(world.stored) == 1
+
+
+def later() -> float:
+    return asyncio.get_running_loop().time() + 100
+
+
+async def test_a_put_that_lands_after_its_copy_was_rolled_back_does_not_stay(world):
+    await failed_copy(world)
+    assert world.state is None, "rolled back"
+    await world.copier.late.look(asyncio.get_running_loop().time())
+    assert len(world.stored) == 1, "nothing is due yet"
+    await world.copier.late.look(later())
+    assert world.stored == set()
+    await late_put(world)
+    await world.copier.late.look(later() + 10_000)
+    assert world.stored == set()
+    for _ in range(3):
+        await world.copier.late.look(later() + 10_000)
+    assert len(world.copier.late) == 0, "it is not looked at for ever"
+
+
+async def test_a_brokers_failed_copy_is_looked_at_again_once_the_broker_has_deleted_it(world):
+    await world.log.put(metadata())
+    world.storage.put_fault = StorageUnavailable("the answer was lost")
+    with pytest.raises(StorageUnavailable):
+        await world.copier.copy_log_segment_data(RECORD, world.files)
+    await late_put(world)
+    await world.copier.late.look(later())
+    assert len(world.stored) == 1, "the segment is there"
+    await world.log.put(metadata(state=S.DELETE_SEGMENT_STARTED))
+    del world.log.fold[metadata().segment_id]
+    await world.copier.late.look(later() + 200)
+    assert world.stored == set()
+
+
+async def test_a_copy_that_is_repeated_and_finished_keeps_its_objects(world):
+    await failed_copy(world)
+    await world.copier.copy_segment(RECORD, world.files)
+    whole = world.stored
+    await world.copier.late.look(later())
+    assert world.stored == whole
+
+
+async def test_a_failed_copy_that_another_caller_finished_keeps_its_objects(world):
+    world.log.faults["DELETE_SEGMENT_STARTED"] = TimedOut()
+    await failed_copy(world)
+    await world.log.put(metadata(state=S.COPY_SEGMENT_FINISHED))
+    await world.copier.late.look(later())
+    assert len(world.stored) == 1
+    del world.log.fold[metadata().segment_id]  # nobody saw a delete: the log may have lost it
+    await world.copier.late.look(later() + 10_000)
+    assert len(world.stored) == 1
+
+
+async def test_a_hold_keeps_what_a_failed_copy_left(world):
+    await failed_copy(world)
+    loss = marker.AcceptedLoss(metadata_partition=3, topic_id="t", accepted_at_ms=7, broker_id=1)
+    await world.bucket.accept_loss(loss, cluster_id="c1")
+    await world.copier.late.look(later())
+    assert len(world.stored) == 1
 
 
 # ---- whole jobs ---------------------------------------------------------------------------------
