@@ -111,6 +111,17 @@ class EpochOffsetParams(_Array, frozen=True):
     epoch: Int32
     offset: Int64
     timeout_ms: int | None = None
+    #: Of `remote_log_segment_metadata`: answer with `FoundUntil`. An earlier version does not know
+    #: it, and answers with the record alone.
+    until: bool = False
+
+
+class FoundUntil(_Array, frozen=True):
+    """A segment, and how far a reader who goes on in this leader epoch gets no other answer."""
+
+    record: bytes
+    #: An offset, inclusive.
+    until: Int64
 
 
 class EpochParams(_Array, frozen=True):
@@ -332,7 +343,7 @@ _ROWS: Final = (
     Method("on_stop_partitions", PartitionsParams, None, W),
     Method("replace_assignment", AssignmentParams, None, W),
     # metadata, read
-    Method("remote_log_segment_metadata", EpochOffsetParams, bytes | None, R),
+    Method("remote_log_segment_metadata", EpochOffsetParams, bytes | FoundUntil | None, R),
     Method("highest_offset_for_epoch", EpochParams, int | None, R),
     Method("list_remote_log_segments", EpochParams, RecordPage, R, Shape.STREAM),
     Method("remote_log_size", EpochParams, int, R),

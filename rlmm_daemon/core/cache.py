@@ -103,6 +103,15 @@ class PartitionCache:
         found = index.cover.locate(offset)
         return None if found is None else self.segments.record(found)
 
+    def answers_until(self, epoch: int, offset: int) -> int:
+        """Return the last offset of `epoch` for which `lookup` gives what it gives for `offset`.
+
+        Less than the segment's own end where another one that finished later lies over it.
+        """
+        index = self.epochs.get(epoch)
+        assert index is not None, "something answers in it"
+        return index.cover.until(offset)
+
     def next_with_txn_index(self, epoch: LeaderEpoch, offset: Offset) -> bytes | None:
         """Return the first segment with a non-empty transaction index, from `offset` on in `epoch`.
 

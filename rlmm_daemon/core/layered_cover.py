@@ -55,6 +55,15 @@ class LayeredCover:
             return self.sealed.table.id(found)
         return found
 
+    def until(self, offset: int) -> int:
+        """Return the last offset for which the one that answers for `offset` answers as well."""
+        own, sealed = self.own, self.sealed
+        at = bisect_right(own.starts, offset) - 1
+        if at >= 0 and offset <= own.ends[at]:
+            return own.ends[at]
+        assert sealed is not None, "somebody answers for it"
+        return sealed.ends[bisect_right(sealed.starts, offset) - 1]
+
     def __len__(self) -> int:
         return len(self.own.starts) + self.taken.size - self.taken.count
 

@@ -46,7 +46,9 @@ T = TypeVar("T")
 
 LOOKUPS: Final[dict[str, Lookup]] = {
     "remote_log_segment_metadata": lambda manager, tp, params, caller: (
-        manager.remote_log_segment_metadata(tp, params.epoch, params.offset, caller)
+        manager.found_until(tp, params.epoch, params.offset, caller)
+        if params.until
+        else manager.remote_log_segment_metadata(tp, params.epoch, params.offset, caller)
     ),
     "highest_offset_for_epoch": lambda manager, tp, params, caller: (
         manager.highest_offset_for_epoch(tp, _one_epoch(params), caller)

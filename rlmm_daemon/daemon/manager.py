@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import structlog
 
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.api import FoundUntil
 from rlmm_daemon.core import walks
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.fold import Fold
@@ -45,6 +46,7 @@ from rlmm_daemon.domain.errors import (
     IllegalTransition,
     InvalidArgument,
     NotLeader,
+    SegmentNotFound,
 )
 from rlmm_daemon.domain.ids import (
     LeaderEpoch,
@@ -270,9 +272,26 @@ class Manager:
             self._serving[partition] = follower
         cache = follower.fold.partitions.get(partition)
         found = None if cache is None else cache.lookup(epoch, offset)
-        if found is None and allowed is Permit.POSITIVE_ONLY:
-            raise self.gates.refusal(follower, partition)
+        if found is None:
+            if allowed is Permit.POSITIVE_ONLY:
+                raise self.gates.refusal(follower, partition)
+            _require_not_removed(partition, cache)
         return found
+
+    def found_until(
+        self, partition: TopicIdPartition, epoch: int, offset: int, caller: Caller
+    ) -> FoundUntil | None:
+        """Return what `remote_log_segment_metadata` does, and how far that is the answer.
+
+        Raises:
+            NotReady, NotAssigned, PartitionFailed, HistoryLost, LogCorrupt: as that does.
+        """
+        record = self.remote_log_segment_metadata(partition, epoch, offset, caller)
+        if record is None:
+            return None
+        cache = self.gates.follower(partition).fold.partitions.get(partition)
+        assert cache is not None, "it has just answered"
+        return FoundUntil(record, cache.answers_until(epoch, offset))
 
     def highest_offset_for_epoch(
         self, partition: TopicIdPartition, epoch: int, caller: Caller
@@ -312,6 +331,7 @@ class Manager:
     ) -> bytes | None:
         """Return the first segment at or after `offset` that has a transaction index (KIP-1058)."""
         cache = self._cache(partition, Question.WHOLE, caller)
+        _require_not_removed(partition, cache)
         return (
             None if cache is None else cache.next_with_txn_index(LeaderEpoch(epoch), Offset(offset))
         )
@@ -611,6 +631,18 @@ class Manager:
                 await follower.changed.wait()
             else:
                 return
+
+
+def _require_not_removed(partition: TopicIdPartition, cache: PartitionCache | None) -> None:
+    """Refuse a look-up that would be empty because the partition was removed.
+
+    Kafka forgets such a partition; "nothing found" would have a broker reset its consumers.
+
+    Raises:
+        SegmentNotFound: until a COPY_SEGMENT_STARTED begins the partition's next life.
+    """
+    if cache is not None and cache.delete_state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
+        raise SegmentNotFound(f"{partition} was removed (DELETE_PARTITION_FINISHED)")
 
 
 def _segment(

@@ -36,6 +36,7 @@ class _Params(msgspec.Struct, array_like=True, gc=False):
     epoch: api.Int32
     offset: api.Int64
     timeout_ms: int | None = None
+    until: bool = False
 
 
 class _Request(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -52,11 +53,12 @@ _decode_partition: Final = msgspec.msgpack.Decoder(api.Partition).decode
 class QuickLookups:
     """What one session needs to answer them."""
 
-    __slots__ = ("_caller", "_known", "_lookups")
+    __slots__ = ("_caller", "_found_until", "_known", "_lookups")
 
     def __init__(self, manager: MetadataManager, caller: Caller) -> None:
         self._caller = caller
         self._known: dict[bytes, TopicIdPartition] = {}
+        self._found_until = manager.found_until
         self._lookups: dict[str, _Lookup] = {name: getattr(manager, name) for name in METHODS}
 
     def answer(self, body: bytes) -> bytes:
@@ -69,6 +71,9 @@ class QuickLookups:
         params = request.params
         raw = bytes(params.partition)
         tp = self._known.get(raw) or self._remember(raw)
+        if params.until and request.method == METHODS[0]:
+            found = self._found_until(tp, params.epoch, params.offset, self._caller)
+            return frames.result_frame(request.id, found)
         record = self._lookups[request.method](tp, params.epoch, params.offset, self._caller)
         return _record_frame(request.id, record)
 

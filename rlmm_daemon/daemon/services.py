@@ -27,6 +27,9 @@ class MetadataManager(Protocol):
     def remote_log_segment_metadata(
         self, tp: TopicIdPartition, epoch: int, offset: int, caller: Caller
     ) -> bytes | None: ...
+    def found_until(
+        self, tp: TopicIdPartition, epoch: int, offset: int, caller: Caller
+    ) -> api.FoundUntil | None: ...
     def highest_offset_for_epoch(
         self, tp: TopicIdPartition, epoch: int, caller: Caller
     ) -> int | None: ...

@@ -49,6 +49,21 @@ def test_a_look_up_finds_the_longer_segment_that_a_shorter_one_replaced(world):
     assert (world.look(0, 50), world.look(0, 95)) == (2, 1)  # Kafka: 95 -> none
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_reads_on_is_told_where_a_later_segment_lies_over_the_one_that_was_found(
+    world, restarted
+):
+    world.upload(1, 0, 100)
+    world.upload(2, 40, 60)
+    world.upload(3, 101, 200)
+    if restarted:
+        _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    until = {offset: world.cache.answers_until(0, offset) for offset in (0, 39, 40, 61, 101, 150)}
+    assert until == {0: 39, 39: 39, 40: 60, 61: 100, 101: 200, 150: 200}
+    world.remove(2)
+    assert world.cache.answers_until(0, 10) == 100
+
+
 def test_a_deleted_winner_brings_back_what_it_shadowed(world):
     world.upload(1, 0, 100)
     world.upload(2, 0, 200)

@@ -264,8 +264,20 @@ def event_of_two(rng, ordinary):
     return dataclasses.replace(event, partition=partition, broker_id=rng.choice([1, 1, 2]))
 
 
+def reader_goes_on(cache, epoch, offset):
+    """Whether who answers for an offset answers for all up to where the cache says."""
+    found = cache.lookup(epoch, offset)
+    if found is None:
+        return True
+    until = cache.answers_until(epoch, offset)
+    return until >= offset and all(
+        cache.lookup(epoch, on) == found for on in OFFSETS if offset <= on <= until
+    )
+
+
 def answers_of(cache):
     """Return everything that decides an answer, but for an epoch of which nothing is left."""
+    assert all(reader_goes_on(cache, epoch, offset) for epoch in EPOCHS for offset in OFFSETS)
     return (
         cache.list_all(),
         cache.kept_custom_metadata,

@@ -22,10 +22,12 @@ from rlmm_daemon.domain.errors import (
     SegmentNotFound,
     StorageUnavailable,
 )
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from tests.unit.manager.events import (
     NEIGHBOUR,
     TP,
+    marked,
     of,
     refused,
     segment_id,
@@ -72,6 +74,38 @@ async def test_a_finished_copy_is_found_and_an_unfinished_one_is_not(rig):
         assert manager.highest_offset_for_epoch(TP, 0, BROKER) == 9
         assert len(manager.list_remote_log_segments(TP, None, BROKER)) == 1
         assert manager.remote_log_size(TP, 0, BROKER) == 100
+
+
+async def test_who_asks_how_far_a_segment_is_the_answer_is_told(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        for number, start, end in ((1, 0, 99), (2, 40, 59)):
+            await manager.add(started(number, start, end), BROKER)
+            await manager.update(updated(number), BROKER)
+        told = [manager.found_until(TP, 0, offset, BROKER) for offset in (0, 45, 60, 100)]
+        assert [found and found.until for found in told] == [39, 59, 99, None]
+        assert told[0].record == manager.remote_log_segment_metadata(TP, 0, 0, BROKER)
+
+
+async def test_a_removed_partitions_look_ups_are_refused_until_its_next_life(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await manager.add(started(1, 0, 9), BROKER)
+        await manager.update(updated(1), BROKER)
+        for state in PartitionDeleteState:
+            assert found(manager, 5) == segment_id(1)
+            await manager.put_partition_delete(marked(state), OPERATOR)
+        for ask in (manager.remote_log_segment_metadata, manager.next_segment_with_txn_index):
+            with pytest.raises(SegmentNotFound, match="was removed"):
+                ask(TP, 0, 5, BROKER)
+        with pytest.raises(SegmentNotFound):
+            manager.found_until(TP, 0, 5, BROKER)
+        assert manager.is_ready(TP)
+        assert manager.highest_offset_for_epoch(TP, 0, BROKER) is None, "as for a new life"
+        await manager.add(started(2, 50, 59), BROKER)
+        assert found(manager, 5) is None
 
 
 async def test_before_the_first_announcement_every_read_is_not_ready(rig):

@@ -83,6 +83,10 @@ class FakeManager:
         if self.bug:
             raise self.bug if isinstance(self.bug, Exception) else ZeroDivisionError("a bug")
 
+    def found_until(self, tp, epoch, offset, caller):
+        record = self.remote_log_segment_metadata(tp, epoch, offset, caller)
+        return None if record is None else api.FoundUntil(record, offset)
+
     def remote_log_segment_metadata(self, tp, epoch, offset, caller):
         self._look(caller)
         for record in self.records:

@@ -29,8 +29,13 @@ class Asked:
             raise self.record
         return self.record
 
+    def ask_until(self, tp, epoch, offset, caller):
+        record = self.ask(tp, epoch, offset, caller)
+        return None if record is None else api.FoundUntil(record, offset + 50)
+
     def quick(self) -> QuickLookups:
-        manager = SimpleNamespace(**dict.fromkeys(quick_lookups.METHODS, self.ask))
+        asked = dict.fromkeys(quick_lookups.METHODS, self.ask)
+        manager = SimpleNamespace(**asked, found_until=self.ask_until)
         return QuickLookups(manager, Caller.BROKER)
 
 
@@ -73,6 +78,18 @@ def test_the_manager_is_asked_what_the_request_says(method, topic, number, at, t
     for _ in range(2):  # the second time its partition is known
         assert quick.answer(frame) == frames.record_frame(7, b"record")
     assert asked.calls == [(partition.to_domain(), epoch, offset, Caller.BROKER)] * 2
+
+
+@pytest.mark.parametrize("record", [b"record", None])
+def test_who_asks_how_far_a_segment_is_the_answer_is_told(record):
+    found = None if record is None else [record, 150]
+    frame = Asked(record).quick().answer(body(offset=100, until=True))
+    assert msgspec.msgpack.decode(frame[4:]) == [frames.RESPONSE, 7, None, found]
+
+
+def test_the_other_look_up_has_one_answer_whatever_it_is_asked():
+    frame = Asked().quick().answer(body(method=SECOND, until=True))
+    assert frame == frames.record_frame(7, b"record")
 
 
 def test_partitions_that_differ_in_one_byte_are_not_mixed_up():
