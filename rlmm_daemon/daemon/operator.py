@@ -8,6 +8,7 @@ import errno
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from rlmm_daemon import __version__
@@ -21,6 +22,7 @@ from rlmm_daemon.daemon import selector as selectors
 from rlmm_daemon.daemon import tailing
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.daemon.cleaner.left_behind import LeftBehind
 from rlmm_daemon.daemon.cleaner.purge import Purge
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.crash_guard import CrashGuard
@@ -48,6 +50,20 @@ ON_DEMAND_SECONDS: Final = 10.0
 EXPLAIN_SECONDS: Final = 1.0
 #: Metadata partitions whose rows are made in one go.
 ROWS_AT_ONCE: Final = 8
+#: What `cleanup` answers of removals where there is no cleaner.
+NOTHING_CLEANED: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "owned": [],
+        "removals": [],
+        "stuck": [],
+        "errors": [],
+        "orders": [],
+        "deleted": {},
+        "failures": 0,
+        "waiting": 0,
+        "observation": None,
+    }
+)
 
 
 class Operator:
@@ -65,6 +81,7 @@ class Operator:
         storage: Callable[[], StorageView] | None = None,
         repair: LogRepair | None = None,
         cleaner: Cleaner | None = None,
+        left_behind: LeftBehind | None = None,
         log_facts: Callable[[], Mapping[str, Any]] = dict,
         copying_pid: Callable[[], int | None] = lambda: None,
     ) -> None:
@@ -80,6 +97,7 @@ class Operator:
         self._storage = storage or (lambda: StorageView(kind=storage_kind(config)))
         self._mending = Mending(manager, guard=guard, repair=repair)
         self._cleaner = cleaner
+        self._left_behind = left_behind
         self._log_facts = log_facts
         self._copying_pid = copying_pid
         self._started_at = manager.clock.monotonic()
@@ -349,9 +367,14 @@ class Operator:
     async def cleanup(self) -> dict[str, Any]:
         """Return where removals stand and what is stuck, as far as this daemon looks after it.
 
+        With metadata only nothing is removed here: then what deleted topics left behind.
+
         Raises:
-            StorageNotConfigured: metadata only, so there is nothing to clean.
+            StorageNotConfigured: metadata only, and nobody was given who tells what was left.
         """
+        if self._cleaner is None and self._left_behind is not None:
+            await self._chosen(None)
+            return {**NOTHING_CLEANED, **await self._left_behind.rows()}
         return self._require_cleaner().rows()
 
     async def purge(self, topic_id: bytes, *, execute: bool, existing: bool) -> dict[str, Any]:

@@ -22,9 +22,10 @@ from rlmm_daemon.config import S3Storage as S3StorageConfig
 from rlmm_daemon.daemon.admin import AdminServer, Ready
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.daemon.cleaner.left_behind import LeftBehind
 from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer
 from rlmm_daemon.daemon.cleaner.peers import NoPeers, PresentPeers
-from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof
+from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof, TopicProof
 from rlmm_daemon.daemon.cluster_view import ClusterFacts, ClusterView
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.crash_guard import CrashGuard
@@ -213,6 +214,7 @@ class Daemon:
             ),
             repair=adapters.repair_of(manager.log),
             cleaner=cleaner,
+            left_behind=None if cleaner else LeftBehind(manager, self._topic_proof(manager, view)),
             copying_pid=lambda: self._passes.pid,
         )
         server = Server(
@@ -317,9 +319,7 @@ class Daemon:
             manager=manager,
             bucket=storage.bucket,
             copier=copier,
-            proof=ClusterProof(view.cluster, manager.assignment)
-            if shared
-            else AnnouncedProof(manager.assignment, self.disk, config.daemon.log_dirs),
+            proof=self._topic_proof(manager, view),
             peers=PresentPeers(view.cluster, storage.backend, cluster_id=config.daemon.cluster_id)
             if shared
             else NoPeers(config.daemon.broker_id),
@@ -340,6 +340,11 @@ class Daemon:
                 options=observer_options_of(config),
             )
         return cleaner
+
+    def _topic_proof(self, manager: Manager, view: ClusterView) -> TopicProof:
+        if isinstance(self._config.event_log, KafkaLogConfig):
+            return ClusterProof(view.cluster, manager.assignment)
+        return AnnouncedProof(manager.assignment, self.disk, self._config.daemon.log_dirs)
 
     def _storage_keeper(self, manager: Manager, view: ClusterView) -> StorageKeeper | None:
         if self._storage is None:

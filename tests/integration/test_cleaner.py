@@ -10,9 +10,12 @@ import pytest
 from rlmm_daemon.domain.errors import StorageNotConfigured
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import Stocked, eventually, free_address, make
+
+S = SegmentState
 
 
 @pytest.fixture(scope="module")
@@ -135,17 +138,73 @@ def test_an_unknown_topic_id_is_not_found(it):
     assert "no event of the log" in answer.output
 
 
-def test_metadata_alone_leaves_nothing_to_clean_and_nobody_who_would(tmp_path, forks):
+@pytest.fixture
+def metadata_alone(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
     config = tmp_path / "none.toml"
     config.write_text(re.sub(r"(?s)\n\[storage\].*?(?=\n\[copy\])", "\n", CONFIG.read_text()))
-    it = make(tmp_path, forks, config=config)
-    with it.daemon:
-        assert it.rlmm("cleanup").exit_code == 1
-        with it.daemon.client() as client:
-            tasks = {str(task["name"]) for task in client.status()["tasks"]}
-            with pytest.raises(StorageNotConfigured):
-                client.cleanup()
-            with pytest.raises(StorageNotConfigured):
-                client.purge(it.orders[0].topic_id, execute=True)
-        assert tasks
-        assert not {name for name in tasks if name.startswith("cleaner")}
+    stocked = make(tmp_path, forks, config=config)
+    with stocked.daemon:
+        yield stocked
+
+
+def test_metadata_alone_removes_nothing_and_nobody_would(metadata_alone):
+    it = metadata_alone
+    it.announce()
+    eventually(lambda: it.rlmm("cleanup").exit_code, lambda code: code == 0)
+    with it.daemon.client() as client:
+        tasks = {str(task["name"]) for task in client.status()["tasks"]}
+        with pytest.raises(StorageNotConfigured):
+            client.purge(it.orders[0].topic_id, execute=True)
+    assert tasks
+    assert not {name for name in tasks if name.startswith("cleaner")}
+
+
+def test_what_a_deletion_that_broke_off_left_beside_anothers_storage_is_told_of(metadata_alone):
+    it = metadata_alone
+    it.announce()
+    first, second = (segment.metadata for segment in it.copied(0)[:2])
+    with it.broker(incarnation=77) as broker:
+        broker.replace_assignment(it.orders, [])
+        eventually(lambda: broker.is_ready(it.orders[0]), lambda is_ready: is_ready)
+        for segment in (first, second):
+            broker.add_remote_log_segment_metadata(segment)
+            broker.update_remote_log_segment_metadata(updated(segment, S.COPY_SEGMENT_FINISHED))
+        assert it.json("cleanup")["left"] == [], "its topic is there"
+        broker.update_remote_log_segment_metadata(updated(first, S.DELETE_SEGMENT_STARTED))
+        broker.on_stop_partitions(it.orders)
+    told = eventually(lambda: it.json("cleanup"), lambda found: not found["not_ready"])
+    assert told["left"] == [
+        {
+            "topic": "orders",
+            "topic_id": topic_id(it),
+            "gone": True,
+            "partitions": 1,
+            "segments": 2,
+            "deletes_begun": 1,
+            "bytes": first.segment_size_bytes + second.segment_size_bytes,
+        }
+    ]
+    shown = it.rlmm("cleanup")
+    assert shown.exit_code == 1
+    assert topic_id(it) in shown.output
+    assert "removes nothing" in shown.output
+    with it.broker(incarnation=77) as broker:
+        broker.replace_assignment([it.orders[0]], [])
+        eventually(lambda: broker.is_ready(it.orders[0]), lambda is_ready: is_ready)
+        for segment in (first, second):
+            for state in (S.DELETE_SEGMENT_STARTED, S.DELETE_SEGMENT_FINISHED):
+                broker.update_remote_log_segment_metadata(updated(segment, state))
+        broker.on_stop_partitions(it.orders)
+    done = eventually(lambda: it.json("cleanup"), lambda found: not found["not_ready"])
+    assert done["left"] == []
+
+
+def updated(segment: SegmentMetadata, state: SegmentState) -> SegmentUpdate:
+    return SegmentUpdate(
+        partition=segment.partition,
+        segment_id=segment.segment_id,
+        broker_id=BrokerId(1),
+        event_timestamp_ms=segment.event_timestamp_ms,
+        custom_metadata=None,
+        state=state,
+    )

@@ -20,6 +20,10 @@ LOOKED: dict[str, Any] = {"trouble": None, "topics": []}
         {"stuck": [{"step": "segment_held"}]},
         {"stuck": [{"step": "foreign_metadata_manager"}]},
         {"stuck": [{"step": "partition_failed"}]},
+        {"left": [{"topic": "orders", "gone": True}]},
+        {"left": [{"topic": "orders", "gone": False}]},
+        {"left": [], "not_asked": 3},
+        {"left": [], "not_asked": 0, "not_ready": [7]},
         {"observation": LOOKED | {"trouble": "a broker does not answer"}},
         {"observation": LOOKED | {"topics": [{"clock": "over_the_cap"}]}},
         {"observation": LOOKED | {"topics": [{"clock": "too_many_unknown"}]}},
@@ -35,6 +39,7 @@ def test_what_waits_for_somebody_is_trouble(changed):
     "changed",
     [
         {},
+        {"left": [], "not_asked": 0, "not_ready": []},
         {"removals": [{"held": False, "error": None}]},
         {"stuck": [{"step": "finish"}, {"step": "not_ours"}, {"step": "copy_may_be_ending"}]},
         {"observation": LOOKED | {"topics": [{"clock": "clock_runs"}]}},
