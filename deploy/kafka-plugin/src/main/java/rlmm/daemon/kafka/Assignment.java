@@ -72,7 +72,7 @@ final class Assignment {
     /** Answers to what was said on an older connection, or before the last full set, mean nothing. */
     private int generation;
 
-    /** From {@code onPartitionLeadershipChanges}; returns at once. */
+    /** From {@code onPartitionLeadershipChanges}; returns at once. The connection is null before there is one. */
     synchronized void changed(Connection connection, Collection<TopicIdPartition> leaders,
                               Collection<TopicIdPartition> followers) {
         for (TopicIdPartition partition : leaders) {
@@ -81,7 +81,7 @@ final class Assignment {
         for (TopicIdPartition partition : followers) {
             leads.put(partition, false);
         }
-        if (connection.isOpen()) {
+        if (connection != null && connection.isOpen()) {
             say(connection, pieces("on_partition_leadership_changes", "on_partition_leadership_changes",
                 List.copyOf(leaders), List.copyOf(followers)), false);
         }
@@ -90,7 +90,7 @@ final class Assignment {
     /** From {@code onStopPartitions}; returns at once. */
     synchronized void stopped(Connection connection, Collection<TopicIdPartition> partitions) {
         partitions.forEach(leads::remove);
-        if (connection.isOpen()) {
+        if (connection != null && connection.isOpen()) {
             List<TopicIdPartition> all = List.copyOf(partitions);
             for (int at = 0; at < all.size(); at += PARTITIONS_PER_FRAME) {
                 List<TopicIdPartition> some = all.subList(at, Math.min(all.size(), at + PARTITIONS_PER_FRAME));

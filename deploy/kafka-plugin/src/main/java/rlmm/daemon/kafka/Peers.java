@@ -6,7 +6,6 @@ import java.nio.file.FileSystems;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.UserPrincipal;
-import java.util.function.Supplier;
 
 import jdk.net.ExtendedSocketOptions;
 
@@ -23,16 +22,14 @@ class Peers {
     private static final String ROOT = "root";
 
     private final String only;
-    private final Supplier<UserPrincipal> own;
 
     Peers(PluginConfig config) {
-        this(config.daemonUser(), Peers::owner);
+        this(config.daemonUser());
     }
 
     /** {@code only} is empty for none in particular. */
-    Peers(String only, Supplier<UserPrincipal> own) {
+    Peers(String only) {
         this.only = only;
-        this.own = own;
     }
 
     /** Whether there is one user only that may be spoken to. */
@@ -54,7 +51,7 @@ class Peers {
             }
             return true;
         }
-        return peer != null && (peer.getName().equals(ROOT) || peer.getName().equals(USUAL) || peer.equals(own.get()));
+        return peer != null && (peer.getName().equals(ROOT) || peer.getName().equals(USUAL) || peer.equals(own()));
     }
 
     /** For a person. */
@@ -87,8 +84,8 @@ class Peers {
         }
     }
 
-    /** The user of this process. */
-    private static UserPrincipal owner() {
+    /** The user of this process; null where the system does not say. A test overrides it. */
+    UserPrincipal own() {
         try {
             return Files.getOwner(Path.of("/proc/self"));
         } catch (IOException | RuntimeException untold) {

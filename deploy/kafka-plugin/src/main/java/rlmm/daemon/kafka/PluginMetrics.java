@@ -14,7 +14,10 @@ import javax.management.ObjectName;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** What one manager did, under {@code rlmm.daemon} in JMX. Trouble with JMX is logged and never in the way. */
+/**
+ * What one manager did, under {@code rlmm.daemon} in JMX and, where the broker wants it there, among its own metrics.
+ * Trouble with either is logged and never in the way.
+ */
 final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(PluginMetrics.class);
 
@@ -32,6 +35,7 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     final AtomicLong lookupsReused = new AtomicLong();
     private volatile boolean connected;
     private boolean published;
+    private KafkaMetrics brokersMetrics;
     private boolean closed;
 
     PluginMetrics(String part, int brokerId) {
@@ -49,6 +53,30 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
             for (Map.Entry<String, CallStats> each : calls.entrySet()) {
                 registerCalls(each.getKey(), each.getValue());
             }
+            showAll();
+        }
+    }
+
+    /** Among the broker's metrics as well, once published. */
+    synchronized void publishTo(KafkaMetrics brokers) {
+        brokersMetrics = brokers;
+        if (published) {
+            showAll();
+        }
+    }
+
+    private void showAll() {
+        KafkaMetrics brokers = brokersMetrics;
+        if (brokers == null) {
+            return;
+        }
+        try {
+            brokers.show(this);
+            for (Map.Entry<String, CallStats> each : calls.entrySet()) {
+                brokers.show(each.getKey(), each.getValue());
+            }
+        } catch (RuntimeException refused) { // two of one name, or it is closed
+            LOG.warn("not all of the plugin's metrics are among the broker's", refused);
         }
     }
 
@@ -69,12 +97,25 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
         CallStats others = calls.putIfAbsent(method, stats);
         if (others == null && published) {
             registerCalls(method, stats);
+            showCalls(method, stats);
         }
         return others == null ? stats : others;
     }
 
     private void registerCalls(String method, CallStats stats) {
         register("rlmm.daemon:type=calls" + scope + ",method=" + method, stats);
+    }
+
+    private void showCalls(String method, CallStats stats) {
+        KafkaMetrics brokers = brokersMetrics;
+        if (brokers == null) {
+            return;
+        }
+        try {
+            brokers.show(method, stats);
+        } catch (RuntimeException refused) { // as above
+            LOG.warn("no metric of {} among the broker's", method, refused);
+        }
     }
 
     private void register(String name, Object bean) {
@@ -93,6 +134,7 @@ final class PluginMetrics implements ConnectionStatsMXBean, AutoCloseable {
     public synchronized void close() {
         closed = true;
         published = false;
+        brokersMetrics = null;
         for (ObjectName key : registered) {
             try {
                 ManagementFactory.getPlatformMBeanServer().unregisterMBean(key);

@@ -1,7 +1,6 @@
 package rlmm.daemon.kafka;
 
 import java.util.Map;
-import java.util.NavigableMap;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
@@ -14,7 +13,8 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
  * up the segment for each: a way to the daemon and back that is a good part of a fetch of one megabyte.
  *
  * <p>Only what was found is used again: for {@code lookup.reuse.ms} from its question on, for offsets from the one that
- * was asked about to the segment's last one in that leader epoch, and until this broker writes anything of that
+ * was asked about to the last one for which the daemon would name the same segment in that leader epoch (less than the
+ * segment's own where another one lies over it), and until this broker writes anything of that
  * partition or hears of its leadership, or the connection ends. What another broker or the daemon's cleaner writes comes
  * with the metadata topic's delay anyway, which is of the same size. A segment that was found is finished and never
  * changes, so at worst one that is being deleted is read for that much longer.
@@ -46,18 +46,15 @@ final class RecentSegments {
             && System.nanoTime() - found.askedNanos < usedNanos ? found.segment : null;
     }
 
-    synchronized void keep(TopicIdPartition partition, int epoch, long offset, RemoteLogSegmentMetadata segment,
-                           long askedNanos, long asking) {
-        NavigableMap<Integer, Long> epochs = segment.segmentLeaderEpochs();
-        if (usedNanos == 0 || reasons != asking || !epochs.containsKey(epoch)) {
+    synchronized void keep(TopicIdPartition partition, int epoch, long offset, long until,
+                           RemoteLogSegmentMetadata segment, long askedNanos, long asking) {
+        if (usedNanos == 0 || reasons != asking || !segment.segmentLeaderEpochs().containsKey(epoch)) {
             return;
         }
-        Map.Entry<Integer, Long> next = epochs.higherEntry(epoch);
-        long last = next == null ? segment.endOffset() : next.getValue() - 1;
         if (kept.size() >= KEPT_MAX) {
             kept.clear();
         }
-        kept.put(partition, new Found(epoch, offset, last, askedNanos, Optional.of(segment)));
+        kept.put(partition, new Found(epoch, offset, until, askedNanos, Optional.of(segment)));
     }
 
     /** Something of these changes. */

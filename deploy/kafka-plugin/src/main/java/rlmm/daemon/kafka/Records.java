@@ -3,26 +3,24 @@ package rlmm.daemon.kafka;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
-import java.util.Objects;
 import java.util.Optional;
 
-import org.apache.kafka.server.log.remote.metadata.storage.serialization.RemoteLogMetadataSerde;
+import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.Uuid;
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
+import org.apache.kafka.server.log.remote.storage.RemotePartitionDeleteMetadata;
+import org.apache.kafka.server.log.remote.storage.RemotePartitionDeleteState;
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 import org.msgpack.core.MessageTypeException;
 import org.msgpack.value.Value;
 
-/** Metadata as Kafka's own record bytes, by the serde of the broker that this runs in. Safe for any thread. */
+/** Metadata as Kafka's own record bytes. Safe for any thread. */
 final class Records {
-    /** Some fifty classes, of which nothing is needed before the first record. */
-    private static final class Kafkas {
-        static final RemoteLogMetadataSerde SERDE = new RemoteLogMetadataSerde();
-    }
-
-    /** Makes ready what the first record needs. */
+    /** Loads the classes that the first record needs. */
     static void prepare() {
-        Objects.requireNonNull(Kafkas.SERDE);
+        RecordCodec.encode(new RemotePartitionDeleteMetadata(new TopicIdPartition(Uuid.ZERO_UUID, 0, "-"),
+            RemotePartitionDeleteState.DELETE_PARTITION_MARKED, 0, 0));
     }
 
     /** Reads the parts of an answer. */
@@ -41,12 +39,25 @@ final class Records {
     }
 
     byte[] encode(RemoteLogMetadata metadata) {
-        return Kafkas.SERDE.serialize(metadata);
+        return RecordCodec.encode(metadata);
     }
 
     /** A look-up's answer: nil is nothing found. */
     Optional<RemoteLogSegmentMetadata> maybe(Value value) throws RemoteStorageException {
         return value.isNilValue() ? Optional.empty() : Optional.of(decode(value));
+    }
+
+    /** A segment, and the last offset for which the daemon would name the same one; below any where it did not say. */
+    record FoundUntil(RemoteLogSegmentMetadata segment, long until) { }
+
+    /** Likewise of a look-up that asks how far its answer goes; null is nothing found. An earlier daemon does not say. */
+    FoundUntil maybeUntil(Value value) throws RemoteStorageException {
+        if (!value.isArrayValue()) {
+            Optional<RemoteLogSegmentMetadata> found = maybe(value);
+            return found.isEmpty() ? null : new FoundUntil(found.get(), -1);
+        }
+        return read(() -> new FoundUntil(
+            decode(value.asArrayValue().get(0)), value.asArrayValue().get(1).asIntegerValue().asLong()));
     }
 
     /** All records of a listing, decoded now so that iterating cannot fail. */
@@ -64,9 +75,10 @@ final class Records {
 
     private RemoteLogSegmentMetadata decode(Value value) throws RemoteStorageException {
         try {
-            return (RemoteLogSegmentMetadata) Kafkas.SERDE.deserialize(value.asBinaryValue().asByteArray());
-        } catch (RuntimeException broken) { // of many classes, NullPointerException for a state unknown to the serde
-            throw new RemoteStorageException("the daemon sent a record that this broker cannot read", broken);
+            return RecordCodec.decode(value.asBinaryValue().asByteArray());
+        } catch (IllegalArgumentException | MessageTypeException broken) { // also of a segment that its class refuses
+            throw new RemoteStorageException(
+                "the daemon sent a record that this plugin cannot read: " + broken.getMessage(), broken);
         }
     }
 }

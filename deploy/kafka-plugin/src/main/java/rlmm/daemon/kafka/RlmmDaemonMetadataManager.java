@@ -12,7 +12,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
 import org.apache.kafka.common.TopicIdPartition;
-import org.apache.kafka.common.errors.ReplicaNotAvailableException;
+import org.apache.kafka.common.metrics.Monitorable;
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogMetadataManager;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
@@ -33,15 +33,16 @@ import org.slf4j.LoggerFactory;
  *
  * <p>Not final because {@link RlmmDaemonMetadataManagerWithCallback} adds an interface that 4.1 lacks.
  */
-public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
+public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager, Monitorable {
     private static final Logger LOG = LoggerFactory.getLogger(RlmmDaemonMetadataManager.class);
 
     private static final String LIST = "list_remote_log_segments";
+    private static final String LOOK_UP = "remote_log_segment_metadata";
 
     private final Records records = new Records();
     private final Assignment assignment = new Assignment();
     private volatile Running running;
-    private boolean closed;
+    private volatile boolean closed;
 
     /** Everything that exists from {@code configure} to {@code close}. */
     private record Running(
@@ -234,12 +235,26 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
         }
         long asking = recent.asking();
         long asked = System.nanoTime();
-        Optional<RemoteLogSegmentMetadata> found = records.maybe(read("remote_log_segment_metadata", partition, packer ->
-            packer.packInt(epochForOffset).packLong(offset), 2).get(0));
-        if (found.isPresent()) {
-            recent.keep(partition, epochForOffset, offset, found.get(), asked, asking);
+        Records.FoundUntil found = records.maybeUntil(lookUp(now, partition, epochForOffset, offset));
+        if (found == null) {
+            return Optional.empty();
         }
-        return found;
+        recent.keep(partition, epochForOffset, offset, found.until(), found.segment(), asked, asking);
+        return Optional.of(found.segment());
+    }
+
+    private static Value lookUp(Running now, TopicIdPartition partition, int epoch, long offset)
+            throws RemoteStorageException {
+        try {
+            requireForRead(now, LOOK_UP);
+            return now.caller.read(LOOK_UP, false, packer -> {
+                packer.packArrayHeader(5);
+                Wire.pack(packer, partition);
+                packer.packInt(epoch).packLong(offset).packLong(Caller.tellMs(now.timeoutMs)).packBoolean(true);
+            }, now.timeoutMs).get(0);
+        } catch (DaemonException error) {
+            throw Errors.rethrow(Errors.ofMetadata(error));
+        }
     }
 
     @Override
@@ -370,27 +385,49 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
 
     @Override
     public final void onPartitionLeadershipChanges(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers) {
-        Running now = running;
-        if (now != null && leaders != null && followers != null) {
-            now.recent.forget(leaders);
-            now.recent.forget(followers);
-            now.ahead.announced(leaders);
-            now.ahead.announced(followers);
-            assignment.changed(now.connection, leaders, followers);
+        Objects.requireNonNull(leaders, "leaders");
+        Objects.requireNonNull(followers, "followers");
+        Running now = runningOrNotYet();
+        if (now == null) {
+            assignment.changed(null, leaders, followers);
+            return;
         }
+        now.recent.forget(leaders);
+        now.recent.forget(followers);
+        now.ahead.announced(leaders);
+        now.ahead.announced(followers);
+        assignment.changed(now.connection, leaders, followers);
     }
 
     @Override
     public final void onStopPartitions(Set<TopicIdPartition> partitions) {
-        Running now = running;
-        if (now != null && partitions != null) {
-            now.recent.forget(partitions);
-            now.ahead.stopped(partitions);
-            assignment.stopped(now.connection, partitions);
+        Objects.requireNonNull(partitions, "partitions");
+        Running now = runningOrNotYet();
+        if (now == null) {
+            assignment.stopped(null, partitions);
+            return;
         }
+        now.recent.forget(partitions);
+        now.ahead.stopped(partitions);
+        assignment.stopped(now.connection, partitions);
+    }
+
+    /** Null before {@code configure}: what is announced by then is said with the first connection. */
+    private Running runningOrNotYet() {
+        Running now = running;
+        return now != null || closed ? running() : null;
     }
 
     // --- the rest
+
+    /** From brokers that load the plugin from their own class path; one with a class path of its own gets no such call. */
+    @Override
+    public final void withPluginMetrics(org.apache.kafka.common.metrics.PluginMetrics brokers) {
+        Running now = running;
+        if (now != null) {
+            now.metrics.publishTo(new KafkaMetrics(brokers));
+        }
+    }
 
     /** Whatever was asked of a broker that did not serve yet is asked again now. */
     final void brokerIsReady() {
@@ -400,10 +437,11 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager {
         }
     }
 
+    /** As Kafka's own manager says it of one that was not configured, or is closed. */
     private Running running() {
         Running now = running;
         if (now == null) {
-            throw new ReplicaNotAvailableException("the plugin is not configured, or closed");
+            throw new IllegalStateException("the plugin is not configured, or closed");
         }
         return now;
     }

@@ -13,6 +13,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.errors.ReplicaNotAvailableException;
+import org.apache.kafka.common.metrics.Monitorable;
 import org.apache.kafka.server.log.remote.storage.LogSegmentData;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata.CustomMetadata;
@@ -29,7 +30,7 @@ import org.slf4j.LoggerFactory;
  *
  * <p>Works beside any RemoteLogMetadataManager, provided that the daemon follows the same metadata.
  */
-public final class RlmmDaemonStorageManager implements RemoteStorageManager {
+public final class RlmmDaemonStorageManager implements RemoteStorageManager, Monitorable {
     private static final String DELETE = "delete_log_segment_data";
     private static final Logger LOG = LoggerFactory.getLogger(RlmmDaemonStorageManager.class);
 
@@ -262,6 +263,15 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager {
     }
 
     // --- the rest
+
+    /** From brokers that load the plugin from their own class path; one with a class path of its own gets no such call. */
+    @Override
+    public void withPluginMetrics(org.apache.kafka.common.metrics.PluginMetrics brokers) {
+        Running now = running;
+        if (now != null) {
+            now.metrics.publishTo(new KafkaMetrics(brokers));
+        }
+    }
 
     private Running running() {
         Running now = running;

@@ -22,7 +22,6 @@ import java.util.concurrent.TimeUnit;
 import javax.management.ObjectName;
 
 import org.apache.kafka.common.TopicIdPartition;
-import org.apache.kafka.common.errors.ReplicaNotAvailableException;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata.CustomMetadata;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
@@ -34,6 +33,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 
 /** The calls of RemoteLogMetadataManager, answered by a daemon that runs. */
 final class MetadataManagerTest {
@@ -211,13 +211,42 @@ final class MetadataManagerTest {
     }
 
     @Test
-    void closingTwiceIsFineAndEndsEverything() throws Exception {
+    void closingTwiceIsFineAndEndsEverythingAsWithKafkasManager() throws Exception {
         lead(ORDERS);
         manager.close();
         manager.close();
         assertFalse(manager.isReady(ORDERS));
-        assertThrows(ReplicaNotAvailableException.class, () -> manager.listRemoteLogSegments(ORDERS));
-        manager.onStopPartitions(Set.of(ORDERS));
+        RemoteLogSegmentMetadata segment = Segments.started(ORDERS, 0, 9, 1);
+        for (Executable use : List.<Executable>of(
+            () -> manager.listRemoteLogSegments(ORDERS), () -> manager.listRemoteLogSegments(ORDERS, EPOCH),
+            () -> manager.remoteLogSegmentMetadata(ORDERS, EPOCH, 1), () -> manager.highestOffsetForEpoch(ORDERS, EPOCH),
+            () -> manager.nextSegmentWithTxnIndex(ORDERS, EPOCH, 1), () -> manager.remoteLogSize(ORDERS, EPOCH),
+            () -> manager.addRemoteLogSegmentMetadata(segment),
+            () -> manager.onStopPartitions(Set.of(ORDERS)),
+            () -> manager.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of()))) {
+            assertThrows(IllegalStateException.class, use);
+        }
+    }
+
+    /** Longer than any two look-ups of the broker are apart: which one is named is not to hang on that. */
+    @Test
+    void whoReadsOnIsGivenTheSegmentThatLiesOverTheOneThatWasFound() throws Exception {
+        TopicIdPartition partition = Segments.partition("overlapping", 0);
+        RemoteLogSegmentMetadata lower = Segments.started(partition, 0, 99, 1_000);
+        RemoteLogSegmentMetadata upper = Segments.started(partition, 40, 59, 1_000);
+        try (RlmmDaemonMetadataManager patient = new RlmmDaemonMetadataManager()) {
+            patient.configure(daemon.configs(Map.of("lookup.reuse.ms", 1_000)), () -> 1);
+            patient.onPartitionLeadershipChanges(Set.of(partition), Set.of());
+            Wait.until("ready", () -> patient.isReady(partition));
+            lead(partition);
+            finish(lower, Optional.empty());
+            finish(upper, Optional.empty());
+            for (long offset = 0; offset < 100; offset += 4) {
+                RemoteLogSegmentMetadata expected = offset < 40 || offset >= 60 ? lower : upper;
+                assertEquals(expected.remoteLogSegmentId(),
+                    patient.remoteLogSegmentMetadata(partition, EPOCH, offset).orElseThrow().remoteLogSegmentId());
+            }
+        }
     }
 
     @Test

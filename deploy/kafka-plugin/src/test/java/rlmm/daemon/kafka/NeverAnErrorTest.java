@@ -128,6 +128,12 @@ final class NeverAnErrorTest {
             answer("a record that is none", id -> RudeDaemon.answer(id, p -> p.packBinaryHeader(3).writePayload(new byte[]{1, 0, 9}))),
             answer("a length below nothing", id -> RudeDaemon.answer(id, p -> p.packArrayHeader(2).packInt(-5).packNil())),
             answer("an error without a shape", id -> RudeDaemon.frame(new byte[]{(byte) 0x94, 1, (byte) id, (byte) 0xa1, 'x', (byte) 0xc0})),
+            answer("an error of a later version, for now", id -> RudeDaemon.error(id, 298)),
+            answer("one for good", id -> RudeDaemon.error(id, 198)),
+            answer("one of damage", id -> RudeDaemon.error(id, 398)),
+            answer("one of a branch of its own", id -> RudeDaemon.error(id, 500)),
+            answer("one beyond all numbers", id -> RudeDaemon.error(id, Integer.MAX_VALUE)),
+            answer("one below them", id -> RudeDaemon.error(id, -7)),
             answer("no answer at all", id -> RudeDaemon.frame(new byte[]{(byte) 0xc1})),
             answer("a frame of four thousand millions", id -> repeated(0xff, 8)));
     }

@@ -263,15 +263,22 @@ final class PatienceTest {
     }
 
     @Test
-    void beforeItIsConfiguredAManagerIsNotReadyAndItsAnnouncementsDoNotThrow() throws Exception {
-        try (RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
+    void whatIsAnnouncedBeforeAManagerIsConfiguredIsSaidWithItsFirstConnection() throws Exception {
+        try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager metadata = new RlmmDaemonMetadataManager()) {
             assertFalse(metadata.isReady(ORDERS));
             assertFalse(metadata.isReady(null));
-            metadata.onPartitionLeadershipChanges(Set.of(ORDERS), Set.of());
-            metadata.onPartitionLeadershipChanges(null, null);
-            metadata.onStopPartitions(Set.of(ORDERS));
-            metadata.onStopPartitions(null);
-            assertThrows(ReplicaNotAvailableException.class, () -> metadata.highestOffsetForEpoch(ORDERS, EPOCH));
+            TopicIdPartition stopped = Segments.partition("stopped", 0);
+            metadata.onPartitionLeadershipChanges(Set.of(ORDERS, stopped), Set.of());
+            metadata.onStopPartitions(Set.of(stopped));
+            assertThrows(NullPointerException.class, () -> metadata.onPartitionLeadershipChanges(null, Set.of()));
+            assertThrows(NullPointerException.class, () -> metadata.onPartitionLeadershipChanges(Set.of(), null));
+            assertThrows(NullPointerException.class, () -> metadata.onStopPartitions(null));
+            assertThrows(IllegalStateException.class, () -> metadata.highestOffsetForEpoch(ORDERS, EPOCH));
+            daemon.answer("replace_assignment", id -> RudeDaemon.answer(id, packer -> packer.packNil()));
+            metadata.configure(daemon.configs(Map.of()));
+            Wait.until("ready", () -> metadata.isReady(ORDERS));
+            assertEquals(1, daemon.params.get(0).asArrayValue().size());
+            assertEquals("orders", daemon.params.get(0).asArrayValue().get(0).asArrayValue().get(1).toString());
         }
     }
 

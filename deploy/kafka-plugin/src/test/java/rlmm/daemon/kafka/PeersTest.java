@@ -40,7 +40,12 @@ final class PeersTest {
 
     /** Who is there says the name. */
     private static Peers peers(String peer, String only) {
-        return new Peers(only, () -> new User("kafka")) {
+        return new Peers(only) {
+            @Override
+            UserPrincipal own() {
+                return new User("kafka");
+            }
+
             @Override
             UserPrincipal peer(SocketChannel channel) {
                 return peer == null ? null : new User(peer);

@@ -35,7 +35,11 @@ final class RecentSegmentsTest {
     private final RecentSegments recent = new RecentSegments(LONG_MS);
 
     private void keep(int epoch, long offset) {
-        recent.keep(ORDERS, epoch, offset, SEGMENT, System.nanoTime(), recent.asking());
+        keep(epoch, offset, epoch == EPOCH ? 149 : 199);
+    }
+
+    private void keep(int epoch, long offset, long until) {
+        recent.keep(ORDERS, epoch, offset, until, SEGMENT, System.nanoTime(), recent.asking());
     }
 
     private Optional<RemoteLogSegmentMetadata> of(int epoch, long offset) {
@@ -54,6 +58,15 @@ final class RecentSegmentsTest {
     }
 
     @Test
+    void whereAnotherSegmentLiesOverItItIsAskedAgain() {
+        keep(EPOCH, 120, 130);
+        assertEquals(Optional.of(SEGMENT), of(EPOCH, 130));
+        assertNull(of(EPOCH, 131));
+        keep(EPOCH, 120, -1); // of a daemon that does not say
+        assertNull(of(EPOCH, 120));
+    }
+
+    @Test
     void theLastEpochGoesToTheEndOfTheSegment() {
         keep(EPOCH + 2, 150);
         assertEquals(Optional.of(SEGMENT), of(EPOCH + 2, 199));
@@ -65,10 +78,10 @@ final class RecentSegmentsTest {
     @Test
     void itIsUsedForAMomentOnly() {
         long now = System.nanoTime();
-        recent.keep(ORDERS, EPOCH, 120, SEGMENT, now - TimeUnit.MILLISECONDS.toNanos(LONG_MS), recent.asking());
+        recent.keep(ORDERS, EPOCH, 120, 149, SEGMENT, now - TimeUnit.MILLISECONDS.toNanos(LONG_MS), recent.asking());
         assertNull(of(EPOCH, 120));
         RecentSegments never = new RecentSegments(0);
-        never.keep(ORDERS, EPOCH, 120, SEGMENT, now, never.asking());
+        never.keep(ORDERS, EPOCH, 120, 149, SEGMENT, now, never.asking());
         assertNull(never.of(ORDERS, EPOCH, 120));
     }
 
@@ -76,7 +89,7 @@ final class RecentSegmentsTest {
     void whatWasAskedBeforeAChangeIsNotKeptAfterIt() {
         long asking = recent.asking();
         recent.forget(Set.of(ORDERS));
-        recent.keep(ORDERS, EPOCH, 120, SEGMENT, System.nanoTime(), asking);
+        recent.keep(ORDERS, EPOCH, 120, 149, SEGMENT, System.nanoTime(), asking);
         assertNull(of(EPOCH, 120));
     }
 
@@ -96,10 +109,10 @@ final class RecentSegmentsTest {
     void ofMorePartitionsThanItRemembersItForgetsTheEarlier() {
         keep(EPOCH, 120);
         for (int number = 1; number < RecentSegments.KEPT_MAX; number++) {
-            recent.keep(Segments.partition("many", number), EPOCH, 120, SEGMENT, System.nanoTime(), recent.asking());
+            recent.keep(Segments.partition("many", number), EPOCH, 120, 149, SEGMENT, System.nanoTime(), recent.asking());
         }
         assertEquals(Optional.of(SEGMENT), of(EPOCH, 120));
-        recent.keep(OTHERS, EPOCH, 120, SEGMENT, System.nanoTime(), recent.asking());
+        recent.keep(OTHERS, EPOCH, 120, 149, SEGMENT, System.nanoTime(), recent.asking());
         assertNull(of(EPOCH, 120));
         assertEquals(Optional.of(SEGMENT), recent.of(OTHERS, EPOCH, 120));
     }
@@ -149,7 +162,11 @@ final class RecentSegmentsTest {
             var answered = manager.updateRemoteLogSegmentMetadata(deleting);
             Wait.until("sent", () -> daemon.asked.contains(update));
 
-            daemon.answer(lookUp, id -> RudeDaemon.answer(id, packer -> Wire.pack(packer, found)));
+            daemon.answer(lookUp, id -> RudeDaemon.answer(id, packer -> {
+                packer.packArrayHeader(2);
+                Wire.pack(packer, found);
+                packer.packLong(149);
+            }));
             assertTrue(manager.remoteLogSegmentMetadata(ORDERS, EPOCH, 110).isPresent());
             daemon.answer("highest_offset_for_epoch", id -> {
                 byte[] first = RudeDaemon.answer(written.get(), MessagePacker::packNil);
@@ -173,7 +190,11 @@ final class RecentSegmentsTest {
         String lookUp = "remote_log_segment_metadata";
         byte[] found = new Records().encode(SEGMENT);
         try (RudeDaemon daemon = new RudeDaemon(); RlmmDaemonMetadataManager manager = new RlmmDaemonMetadataManager()) {
-            daemon.answer(lookUp, id -> RudeDaemon.answer(id, packer -> Wire.pack(packer, found)));
+            daemon.answer(lookUp, id -> RudeDaemon.answer(id, packer -> {
+                packer.packArrayHeader(2);
+                Wire.pack(packer, found);
+                packer.packLong(149);
+            }));
             manager.configure(
                 daemon.configs(Map.of(PluginConfig.LOOKUP_REUSE_MS, "1000", PluginConfig.HOLD_MS, "10000")), () -> 1);
             Wait.until("ready", () -> manager.isReady(ORDERS));

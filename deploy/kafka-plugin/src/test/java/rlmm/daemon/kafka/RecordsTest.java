@@ -42,7 +42,7 @@ final class RecordsTest {
             case "cut" -> bad = Arrays.copyOf(good, good.length - 5);
             case "unknown key" -> bad[1] = 99;
             case "unknown version" -> bad[2] = 9;
-            case "unknown state" -> bad[bad.length - 2] = 77; // Kafka's serde meets a null
+            case "unknown state" -> bad[bad.length - 2] = 77;
             case "no record at all" -> bad = new byte[0];
             default -> bad = records.encode(Segments.update(
                 segment, Optional.empty(), RemoteLogSegmentState.COPY_SEGMENT_FINISHED));
