@@ -147,6 +147,26 @@ _DAEMON: Final = (
         "The daemon crashed three times within a minute on this metadata partition; it is set "
         "aside so that the others serve.",
     ),
+    _failed(
+        R.NEWER_LOG,
+        "A newer version of this program wrote the event log. Nothing of it is damaged or was "
+        "touched; start that version again.",
+    ),
+    _failed(
+        R.NEWER_STATE,
+        "A newer version of this program wrote down which segments it missed in the event log. "
+        "The list was not touched; start that version again.",
+    ),
+    _failed(
+        R.NEWER_SNAPSHOT,
+        "A newer version of this program wrote the snapshot, and left the event log whole. Start "
+        "that version again; or give the snapshot up, and the log is replayed from its start.",
+    ),
+    _failed(
+        R.LOG_UNNAMED,
+        "The file that names the event log is damaged, so nobody can tell whose events these are. "
+        "They are not damaged themselves: keep the directory, and put that file back from a copy.",
+    ),
     Cause(
         name="marker_unread",
         verdict=Verdict.WAITING,

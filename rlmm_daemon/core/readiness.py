@@ -41,6 +41,35 @@ class FailureReason(enum.Enum):
     NO_TOPIC_ID = "no_topic_id"
     PARTITION_COUNT_CHANGED = "partition_count_changed"
     CRASH_LOOP = "crash_loop"
+    #: The log's own files are of a newer format.
+    NEWER_LOG = "newer_log"
+    #: A list of lost segments is of a newer format; it can't be read, and is not given up.
+    NEWER_STATE = "newer_state"
+    #: A snapshot is of a newer format: it can be given up, since the log holds all that it holds.
+    NEWER_SNAPSHOT = "newer_snapshot"
+    #: Which log this is can't be read, while its segment files are whole.
+    LOG_UNNAMED = "log_unnamed"
+
+
+class TroubleKind(enum.Enum):
+    """Why the event log as a whole is not in use yet; each passes by itself, and may come again."""
+
+    NOT_OPENED = "not_opened"
+    LOG_AWAY = "log_away"
+    STATE_AWAY = "state_away"
+    MARKER_UNREAD = "marker_unread"
+    ACCEPTANCE_UNWRITTEN = "acceptance_unwritten"
+
+
+@dataclass(frozen=True, slots=True)
+class LogTrouble:
+    """A trouble of the event log as a whole, in words too."""
+
+    kind: TroubleKind
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +113,30 @@ FAILURES: Final[Mapping[FailureReason, Remedy]] = MappingProxyType(
             PartitionFailed,
             "rlmm partition retry {partition}",
             "the daemon crashed three times in a minute on this partition",
+        ),
+        R.NEWER_LOG: Remedy(
+            PartitionFailed,
+            "rlmm --version",
+            "the event log is whole, but a newer version of this program wrote it; start that "
+            "version again",
+        ),
+        R.NEWER_STATE: Remedy(
+            PartitionFailed,
+            "rlmm --version",
+            "a newer version of this program wrote down what it missed in the event log; start "
+            "that version again",
+        ),
+        R.NEWER_SNAPSHOT: Remedy(
+            PartitionFailed,
+            "rlmm partition rebuild {partition}",
+            "a newer version of this program wrote the snapshot; the event log is whole, so start "
+            "that version again, or have the log replayed without the snapshot",
+        ),
+        R.LOG_UNNAMED: Remedy(
+            PartitionFailed,
+            "rlmm doctor",
+            "the event log's segment files are not damaged, but the file that names it is; put "
+            "that file back from a copy",
         ),
     }
 )

@@ -23,7 +23,7 @@ from rlmm_daemon.core.facts import (
 )
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.fold import Trouble as FoldTrouble
-from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.core.readiness import PartitionState, TroubleKind
 from rlmm_daemon.daemon.copy_job import ENDED, CopyFacts
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
@@ -38,7 +38,6 @@ from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 
 #: Segments that are looked at before others get a turn.
 _TURN_SEGMENTS: Final = 512
-_MARKER_WORDS: Final = "the bucket marker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,8 @@ def _of_daemon(
     copies: CopyView,
 ) -> Facts:
     fleet, trouble = manager.fleet, manager.fleet.trouble
-    about_marker = trouble is not None and trouble.startswith(_MARKER_WORDS)
+    message = None if trouble is None else trouble.message
+    about_marker = trouble is not None and trouble.kind is TroubleKind.MARKER_UNREAD
     leads = None if partition is None else manager.assignment.announced.get(partition)
     roles = {True: Role.LEADER, False: Role.FOLLOWER, None: Role.NONE}
     name = str(partition)
@@ -112,8 +112,8 @@ def _of_daemon(
         now_ms=manager.clock.now_ms(),
         draining=manager.draining,
         log_open=fleet.follow_set is not None,
-        log_trouble=None if about_marker else trouble,
-        marker_trouble=trouble if about_marker else None,
+        log_trouble=None if about_marker else message,
+        marker_trouble=message if about_marker else None,
         whole_failure=fleet.whole_failure,
         storage_kind=storage.kind,
         storage_error=storage.error,

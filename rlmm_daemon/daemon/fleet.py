@@ -14,7 +14,14 @@ import structlog
 
 from rlmm_daemon.codec.state_files import Accepted, Identity, Position, Positions
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
-from rlmm_daemon.core.readiness import Failure, FailureReason, Freshness, PartitionState
+from rlmm_daemon.core.readiness import (
+    Failure,
+    FailureReason,
+    Freshness,
+    LogTrouble,
+    PartitionState,
+    TroubleKind,
+)
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.crash_guard import blame
@@ -43,6 +50,7 @@ from rlmm_daemon.ports.event_log import (
     LogIdentity,
     LogMissing,
     LogRange,
+    LogUnnamed,
     NoTopicId,
     ranges_joined,
 )
@@ -141,7 +149,7 @@ class Fleet:
         self.whole_failure: Failure | None = None
         #: Set when the log is not the one that state directory or marker name.
         self.foreign_evidence: str | None = None
-        self.trouble: str | None = "not opened yet"
+        self.trouble: LogTrouble | None = LogTrouble(TroubleKind.NOT_OPENED, "not opened yet")
         self.follow_set: FollowSet | None = None
         self.followers: dict[MetadataPartition, Follower] = {}
         self._tasks: dict[MetadataPartition, asyncio.Task[None]] = {}
@@ -206,10 +214,14 @@ class Fleet:
                 self._whole_failed(FailureReason.LOG_MISSING, evidence)
             except NoTopicId as nameless:
                 self._whole_failed(FailureReason.NO_TOPIC_ID, str(nameless))
+            except UnsupportedProtocol as newer:
+                self._whole_failed(FailureReason.NEWER_LOG, newer.message)
+            except LogUnnamed as damaged:
+                self._whole_failed(FailureReason.LOG_UNNAMED, damaged.message)
             except CorruptError as error:
                 self._whole_failed(FailureReason.LOG_CORRUPT, error.message)
             except (UnavailableError, OSError) as error:
-                self.trouble = str(error)
+                self.trouble = LogTrouble(TroubleKind.LOG_AWAY, str(error))
                 logger.warning("event log not open yet", error=str(error))
             await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
             wait = min(wait * 2, _RETRY_SECONDS_MAX)
@@ -296,7 +308,8 @@ class Fleet:
             try:
                 return await self._bucket.log()
             except RlmmError as error:
-                trouble = f"the bucket marker was not read yet: {error}"
+                message = f"the bucket marker was not read yet: {error}"
+                trouble = LogTrouble(TroubleKind.MARKER_UNREAD, message)
                 if trouble != self.trouble:  # once, however long it lasts
                     logger.warning("bucket marker not read yet", error=str(error))
                 self.trouble = trouble
@@ -370,7 +383,8 @@ class Fleet:
                 self.follow_set.changed.ring()
 
     def _whole_failed(self, reason: FailureReason, evidence: str) -> None:
-        if self.whole_failure is None or self.whole_failure.evidence != evidence:
+        before = self.whole_failure
+        if before is None or (before.reason, before.evidence) != (reason, evidence):
             self.whole_failure = Failure(reason, evidence, self._clock.now_ms())
             logger.error("event log failed", reason=reason.value, evidence=evidence)
         self.changed.ring()
@@ -473,7 +487,8 @@ class Fleet:
             try:
                 await self._accepted(None, {})
             except (UnavailableError, OSError) as error:
-                self.trouble = f"the accepted loss was not written down yet: {error}"
+                message = f"the accepted loss was not written down yet: {error}"
+                self.trouble = LogTrouble(TroubleKind.ACCEPTANCE_UNWRITTEN, message)
                 logger.warning("accepted loss not written yet", error=str(error))
             else:
                 self.trouble = None

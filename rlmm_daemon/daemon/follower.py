@@ -32,7 +32,7 @@ from rlmm_daemon.daemon.confirmation import Asked, Confirmation
 from rlmm_daemon.daemon.crash_guard import PartitionCrash
 from rlmm_daemon.daemon.history import History
 from rlmm_daemon.daemon.hooks import ManagerHooks
-from rlmm_daemon.daemon.snapshots import SnapshotStore
+from rlmm_daemon.daemon.snapshots import NewerSnapshot, SnapshotStore
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.daemon.writer import Writer
@@ -641,7 +641,8 @@ class Follower:
             self._context.on_dropped(self.partition)
 
     def _fail(self, reason: FailureReason, evidence: str, command: str | None = None) -> None:
-        if self.failure is None or self.failure.evidence != evidence:
+        before = self.failure
+        if before is None or (before.reason, before.evidence) != (reason, evidence):
             now_ms = self._context.clock.now_ms()
             self.failure = Failure(reason, evidence, now_ms, instead=command)
         self.changed.ring()
@@ -650,10 +651,10 @@ class Follower:
         if isinstance(error, LogCorrupt):
             command = error.fields.get("command")
             self._fail(FailureReason.LOG_CORRUPT, error.message, command)
+        elif isinstance(error, NewerSnapshot):
+            self._fail(FailureReason.NEWER_SNAPSHOT, error.message)
         elif isinstance(error, UnsupportedProtocol):
-            # A newer daemon's file is left untouched; a rebuild gives it up on purpose.
-            command = f"rlmm partition rebuild {self.partition}"
-            self._fail(FailureReason.HISTORY_LOST, error.message, command)
+            self._fail(FailureReason.NEWER_STATE, error.message)
         else:
             self._fail(FailureReason.HISTORY_LOST, error.message)
 

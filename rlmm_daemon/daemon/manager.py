@@ -21,9 +21,11 @@ from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.readiness import (
+    LogTrouble,
     PartitionState,
     Permit,
     Question,
+    TroubleKind,
 )
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.assignment import Assignment
@@ -182,7 +184,8 @@ class Manager:
             except OSError as error:
                 if not is_shortage(error):
                     raise
-                self.fleet.trouble = f"the state directory can't be used yet: {error}"
+                message = f"the state directory can't be used yet: {error}"
+                self.fleet.trouble = LogTrouble(TroubleKind.STATE_AWAY, message)
                 logger.warning("state directory not usable yet", error=str(error))
             await asyncio.sleep(START_AGAIN_SECONDS)
 

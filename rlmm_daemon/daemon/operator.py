@@ -159,7 +159,7 @@ class Operator:
                 "open": identity is not None,
                 "topic_id": identity and uuid_text(identity.topic_id),
                 "partition_count": identity and identity.partition_count,
-                "trouble": fleet.trouble,
+                "trouble": fleet.trouble and fleet.trouble.message,
                 "warnings": log_facts.get("warnings", []),
                 "connections": log_facts.get("connections"),
                 "failure": _failure(fleet.whole_failure, None),

@@ -63,6 +63,10 @@ class WrittenSnapshot:
     seconds: float
 
 
+class NewerSnapshot(UnsupportedProtocol):
+    """The newest snapshot was written by a newer daemon; it is given up only on purpose."""
+
+
 class SnapshotStore:
     """The snapshots of all metadata partitions, in one directory."""
 
@@ -95,7 +99,7 @@ class SnapshotStore:
         """Return the newest snapshot that reads well, or None.
 
         Raises:
-            UnsupportedProtocol: the newest was written by a newer daemon; nothing was touched.
+            NewerSnapshot: the newest was written by a newer daemon; nothing was touched.
             OSError: the disk failed, which says nothing about the file.
         """
         for _, name in await self._generations(partition):
@@ -105,8 +109,8 @@ class SnapshotStore:
                 header, fold = unsealing.in_place(data)
                 if header.metadata_partition != partition:
                     raise Malformed(f"{path} is a snapshot of {header.metadata_partition}")
-            except UnsupportedProtocol:
-                raise
+            except UnsupportedProtocol as newer:
+                raise NewerSnapshot(f"{path}: {newer.message}") from newer
             except (CorruptError, Malformed) as error:
                 await self.reject(path, str(error))
                 continue

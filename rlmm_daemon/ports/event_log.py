@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.errors import LogCorrupt, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 
 #: Leader epoch of a position before which nothing was read, or nobody knows in which epoch.
@@ -140,6 +140,8 @@ class EventLog(Protocol):
         Raises:
             LogMissing: there is no log, and it may not be created.
             NoTopicId: the log has no id, so a recreated one could not be told from it.
+            LogUnnamed: its events may be whole, but what names the log is damaged.
+            UnsupportedProtocol: a newer version wrote it; it is left untouched.
             LogCorrupt: the log as a whole is unusable; a single corrupt partition opens, and
                 raises from `append` and `follow`.
             UnavailableError: not now; the caller retries with back-off.
@@ -240,6 +242,10 @@ class NoTopicId(Exception):
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic {topic} has no id: upgrade the cluster's metadata.version")
+
+
+class LogUnnamed(LogCorrupt):
+    """Which log this is can't be read any more; the events are not damaged."""
 
 
 class LogMoved(Exception):

@@ -467,4 +467,6 @@ def _readiness(manager: Manager) -> Ready:
     states = {str(f.partition): f.state.value for f in manager.followed()}
     opened = manager.fleet.identity is not None and manager.fleet.whole_failure is None
     ready = opened and all(state == "ready" for state in states.values())
-    return Ready(ready=ready, facts={"log": manager.fleet.trouble or "open", "partitions": states})
+    return Ready(
+        ready=ready, facts={"log": str(manager.fleet.trouble or "open"), "partitions": states}
+    )

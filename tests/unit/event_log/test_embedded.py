@@ -21,9 +21,10 @@ from rlmm_daemon.domain.errors import (
     OutcomeUnknown,
     StorageFull,
     StorageUnavailable,
+    UnsupportedProtocol,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
-from rlmm_daemon.ports.event_log import LogMissing
+from rlmm_daemon.ports.event_log import LogMissing, LogUnnamed
 from tests.contract.event_log import P0, P1, read, spawning, values
 from tests.unit.event_log.faulty_disk import FaultyDisk
 
@@ -331,6 +332,83 @@ async def test_another_clusters_log_and_a_lost_identity_are_refused(bench: Bench
         await bench.make().open(create=False)
     with pytest.raises(LogCorrupt, match="without an identity"):
         await bench.make().open(create=True)
+
+
+@pytest.mark.parametrize("found", [None, b"", b"{", b"\xff\x00", b'{"format": 1}', b"[]"])
+@pytest.mark.parametrize("ending", ["closed", "killed"])
+async def test_a_state_that_is_damaged_or_missing_is_made_again_from_whole_segment_files(
+    bench: Bench, found: bytes | None, ending: str
+) -> None:
+    log = await bench.open(SMALL)
+    filled = await fill(log, values(30))
+    before = (await log.epoch_end(P0, 1_000_000)).epoch
+    await (log.close() if ending == "closed" else bench.kill(log))
+    state = bench.directory / "state.json"
+    if found is None:
+        state.unlink()
+    else:
+        state.write_bytes(found)
+    log = bench.make(SMALL)
+    await log.open(create=False)
+    assert await read(log, P0, 0, 30) == filled
+    more = await fill(log, values(2, 30))
+    after = (await log.epoch_end(P0, 1_000_000)).epoch
+    assert after > before + 100, "none that was used and cut off since is met again"
+    kept = bench.directory / "state.json.corrupt"
+    assert (kept.read_bytes() if kept.exists() else None) == found, "what was found is kept"
+    await log.close()
+    log = await bench.open(SMALL)
+    assert await read(log, P0, 0, 32) == filled + more
+
+
+@pytest.mark.parametrize("found", [b"", b"{", b"\xff\x00", b'{"format": 1}', b"[]"])
+async def test_a_damaged_identity_is_made_again_from_the_copy_in_the_state(
+    bench: Bench, found: bytes
+) -> None:
+    log = await bench.open()
+    filled, identity = await fill(log, values(3)), log.identity
+    await log.close()
+    named = bench.directory / "identity.json"
+    before = named.read_bytes()
+    named.write_bytes(found)
+    log = bench.make()
+    assert await log.open(create=False) == identity
+    assert await read(log, P0, 0, 3) == filled
+    assert named.read_bytes() == before
+    assert (bench.directory / "identity.json.corrupt").read_bytes() == found
+
+
+async def test_a_log_that_nothing_names_is_left_as_it_is_and_said_so(bench: Bench) -> None:
+    log = await bench.open()
+    await fill(log, values(3))
+    await log.close()
+    named, state = bench.directory / "identity.json", bench.directory / "state.json"
+    whole = named.read_bytes()
+    named.write_bytes(b"damaged")
+    state.write_bytes(b"damaged")
+    for _ in range(2):
+        with pytest.raises(LogUnnamed, match=r"identity\.json is damaged"):
+            await bench.make().open(create=True)
+        assert (named.read_bytes(), state.read_bytes()) == (b"damaged", b"damaged")
+    named.write_bytes(whole)
+    log = bench.make()
+    await log.open(create=False)
+    assert len(await read(log, P0, 0, 3)) == 3, "what the text says to do ends it"
+
+
+@pytest.mark.parametrize("name", ["identity.json", "state.json"])
+async def test_what_a_newer_version_wrote_is_refused_by_name_and_left_untouched(
+    bench: Bench, name: str
+) -> None:
+    log = await bench.open()
+    await log.close()
+    file = bench.directory / name
+    newer = b'{"format": 2, "generation": "g7", "clean": 5}'
+    file.write_bytes(newer)
+    with pytest.raises(UnsupportedProtocol, match=f"{name} is of format 2, this version knows 1"):
+        await bench.make().open(create=True)
+    assert file.read_bytes() == newer
+    assert not list(bench.directory.glob("*.corrupt*"))
 
 
 async def test_two_new_logs_have_different_topic_ids(bench: Bench) -> None:

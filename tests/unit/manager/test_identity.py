@@ -1,12 +1,15 @@
 """Which log this is: what was known of it, by state directory and bucket, against what opens."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.readiness import FailureReason, TroubleKind
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketLog
 from rlmm_daemon.daemon.live_counts import LiveCounts
@@ -18,8 +21,10 @@ from rlmm_daemon.domain.errors import (
     NotReady,
     PartitionFailed,
     StorageUnavailable,
+    UnsupportedProtocol,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.ports.event_log import LogUnnamed
 from tests.unit.manager.events import TP, of, started, until, updated
 
 BROKER = Caller.BROKER
@@ -100,7 +105,11 @@ async def test_nothing_is_ready_until_the_marker_was_read(rig):
     bucket = FakeBucket(away=True)
     async with rig.manager(bucket=bucket) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: "marker" in (manager.fleet.trouble or ""))
+        await until(
+            lambda: (
+                manager.fleet.trouble and manager.fleet.trouble.kind is TroubleKind.MARKER_UNREAD
+            )
+        )
         with pytest.raises(NotReady, match="marker"):
             ask(manager)
         bucket.away = False
@@ -236,6 +245,65 @@ async def test_a_position_that_the_presence_file_had_and_the_log_lacks_is_histor
         assert manager.fleet.furthest()[of(TP)] == Position(7, 0)
         await manager.fleet.accept(follower)
         await until(lambda: manager.is_ready(TP))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "command"),
+    [
+        (UnsupportedProtocol("state.json is of format 2"), "newer_log", "rlmm --version"),
+        (LogUnnamed("identity.json is damaged"), "log_unnamed", "rlmm doctor"),
+    ],
+)
+async def test_a_whole_log_that_cannot_be_taken_for_ours_is_not_called_damaged(
+    rig, monkeypatch, error, reason, command
+):
+    """Nothing of it is missing or corrupt, and no command that gives it up is named."""
+
+    async def refuse(_self, **_):
+        raise error
+
+    monkeypatch.setattr(MemoryEventLog, "open", refuse)
+    async with rig.manager() as manager:
+        await until(lambda: manager.fleet.whole_failure is not None)
+        failure = manager.fleet.whole_failure
+        assert (failure.reason.value, failure.command(of(TP))) == (reason, command)
+        assert failure.evidence == error.message
+        assert "acknowledged" not in failure.error(of(TP)).message
+        monkeypatch.undo()
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+
+
+def made_newer(rig) -> tuple[Path, bytes]:
+    """Let the only snapshot be of a newer format."""
+    (snapshot,) = Path(rig.directory, "a").rglob("*.snapshot")
+    newer = bytearray(snapshot.read_bytes())
+    newer[8] = newer[9] = 9  # of its format's number, behind eight bytes of magic
+    snapshot.write_bytes(newer)
+    return snapshot, bytes(newer)
+
+
+async def test_after_a_downgrade_a_newer_snapshot_is_named_and_a_rebuild_ends_it(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await manager.add(started(1, 0, 9), BROKER)
+        await manager.update(updated(1), BROKER)
+        await manager.drain()
+    snapshot, newer = made_newer(rig)
+    async with rig.manager() as manager:
+        follower = await follower_of(manager)
+        await until(lambda: follower.failure is not None)
+        assert follower.failure.reason is FailureReason.NEWER_SNAPSHOT
+        with pytest.raises(PartitionFailed, match="the event log is whole") as raised:
+            ask(manager)
+        assert str(snapshot) in raised.value.message
+        assert raised.value.fields["command"] == f"rlmm partition rebuild {of(TP)}"
+        assert snapshot.read_bytes() == newer, "left untouched"
+        follower.rebuild()
+        await until(lambda: manager.is_ready(TP))
+        assert ask(manager) is not None
+        assert not follower.history.comparing
 
 
 async def test_a_recorded_position_that_the_log_lacks_is_history_lost_even_with_a_snapshot(rig):

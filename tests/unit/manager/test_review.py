@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.readiness import TroubleKind
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.confirmation import Confirmation
 from rlmm_daemon.daemon.fleet import BucketLog
@@ -305,7 +306,9 @@ async def test_an_operators_write_waits_for_the_log_to_open(rig):
     rig.store.pause()
     async with rig.manager() as manager, asyncio.TaskGroup() as group:
         write = group.create_task(manager.add(started(1, 0, 9), OPERATOR))
-        await until(lambda: manager.fleet.trouble not in (None, "not opened yet"))
+        await until(
+            lambda: manager.fleet.trouble and manager.fleet.trouble.kind is TroubleKind.LOG_AWAY
+        )
         rig.store.resume()
         await write
 

@@ -2,7 +2,8 @@
 
     <directory>/lock                        one process at a time
     <directory>/identity.json               written once: cluster id, topic id, partition count
-    <directory>/state.json                  the generation; after a clean stop the ends, too
+    <directory>/state.json                  the generation; after a clean stop the ends, too;
+                                            and the identity, should its own file be damaged
     <directory>/<partition>/<20 digits>.log record batches v2, as Kafka's own segment files
     <directory>/<partition>/leader-epoch-checkpoint   generations of the files but the newest
 

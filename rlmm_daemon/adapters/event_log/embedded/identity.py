@@ -3,17 +3,24 @@
 The identity is written once, after the state, so that a log with an identity has a state. The
 state is replaced at every open and every cut; only a clean stop leaves `clean` ends in it, and
 the next open replaces them before anything is written, so they can never be out of date.
+
+Either can be made again when it is damaged: the state holds the identity too, and what else is in
+it can be told from the segment files. One of a newer format is left untouched.
 """
 
 import asyncio
 
 import msgspec
 
-from rlmm_daemon.adapters.event_log.embedded.files import IDENTITY_NAME, STATE_NAME
-from rlmm_daemon.domain.errors import InvalidArgument, LogCorrupt
+from rlmm_daemon.adapters.event_log.embedded.files import (
+    CORRUPT_SUFFIX,
+    IDENTITY_NAME,
+    STATE_NAME,
+)
+from rlmm_daemon.domain.errors import InvalidArgument, LogCorrupt, UnsupportedProtocol
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.ports.disk import Disk
-from rlmm_daemon.ports.event_log import LogIdentity
+from rlmm_daemon.ports.event_log import LogIdentity, LogUnnamed
 
 FORMAT = 1
 
@@ -38,37 +45,79 @@ class _StateFile(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     generation: int
     clean: dict[str, CleanEnd] = {}
+    #: As in its own file; None in a state that an earlier version wrote, which ignores it.
+    identity: _IdentityFile | None = None
+
+
+class _Format(msgspec.Struct, frozen=True):
+    #: Read before all else: the fields of a newer format are not known.
+    format: int
 
 
 async def read_identity(disk: Disk, directory: str) -> LogIdentity | None:
     """Return the identity, or None if there is no log here.
 
     Raises:
-        LogCorrupt: the file is damaged, or of a newer version.
+        LogUnnamed: the file is damaged.
+        UnsupportedProtocol: the file is of a newer format.
     """
     path = f"{directory}/{IDENTITY_NAME}"
     try:
-        found = msgspec.json.decode(await disk.read(path), type=_IdentityFile)
-        topic_id = TopicId(uuid_bytes(found.topic_id))
+        content = await disk.read(path)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, InvalidArgument) as error:
-        raise LogCorrupt("the event log's identity is damaged", file=path) from error
-    _check_format(found.format, path)
-    return LogIdentity(
-        cluster_id=found.cluster_id, topic_id=topic_id, partition_count=found.partition_count
-    )
+    _check_format(content, path)
+    try:
+        return _identity_of(msgspec.json.decode(content, type=_IdentityFile))
+    except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgument) as error:
+        raise LogUnnamed(f"{path} is damaged: {error}", file=path) from error
+
+
+async def remembered_identity(disk: Disk, directory: str) -> LogIdentity | None:
+    """Return the identity as the state holds it; None if the state is damaged or older."""
+    try:
+        content = await disk.read(f"{directory}/{STATE_NAME}")
+        found = msgspec.json.decode(content, type=_StateFile)
+        return None if found.identity is None else _identity_of(found.identity)
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, InvalidArgument):
+        return None
+
+
+async def set_aside(disk: Disk, path: str) -> str | None:
+    """Keep what a file holds under the first free name, if it is there; return that name."""
+    try:
+        content = await disk.read(path)
+    except FileNotFoundError:
+        return None
+    number, target = 1, path + CORRUPT_SUFFIX
+    while await disk.exists(target):
+        number += 1
+        target = f"{path}{CORRUPT_SUFFIX}.{number}"
+    await disk.write_atomically(target, content)
+    return target
 
 
 async def write_identity(disk: Disk, directory: str, identity: LogIdentity) -> None:
     """Write the identity durably."""
-    content = _IdentityFile(
+    content = msgspec.json.encode(_file_of(identity))
+    await disk.write_atomically(f"{directory}/{IDENTITY_NAME}", content)
+
+
+def _file_of(identity: LogIdentity) -> _IdentityFile:
+    return _IdentityFile(
         format=FORMAT,
         cluster_id=identity.cluster_id,
         topic_id=uuid_text(identity.topic_id),
         partition_count=identity.partition_count,
     )
-    await disk.write_atomically(f"{directory}/{IDENTITY_NAME}", msgspec.json.encode(content))
+
+
+def _identity_of(found: _IdentityFile) -> LogIdentity:
+    return LogIdentity(
+        cluster_id=found.cluster_id,
+        topic_id=TopicId(uuid_bytes(found.topic_id)),
+        partition_count=found.partition_count,
+    )
 
 
 class Generations:
@@ -76,7 +125,9 @@ class Generations:
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
-        self._path = f"{directory}/{STATE_NAME}"
+        self.path = f"{directory}/{STATE_NAME}"
+        #: Written with each state, once it is known.
+        self.identity: LogIdentity | None = None
         self._current = -1
         self._writing = asyncio.Lock()
 
@@ -90,14 +141,16 @@ class Generations:
 
         Raises:
             FileNotFoundError: there is no state.
-            LogCorrupt: the file is damaged, or of a newer version.
+            LogCorrupt: the file is damaged.
+            UnsupportedProtocol: the file is of a newer format.
         """
+        content = await self._disk.read(self.path)
+        _check_format(content, self.path)
         try:
-            found = msgspec.json.decode(await self._disk.read(self._path), type=_StateFile)
+            found = msgspec.json.decode(content, type=_StateFile)
             clean = {MetadataPartition(int(name)): end for name, end in found.clean.items()}
         except (msgspec.DecodeError, ValueError) as error:
-            raise LogCorrupt("the event log's state is damaged", file=self._path) from error
-        _check_format(found.format, self._path)
+            raise LogCorrupt(f"{self.path} is damaged: {error}", file=self.path) from error
         self._current = max(self._current, found.generation)
         return clean
 
@@ -118,12 +171,19 @@ class Generations:
             format=FORMAT,
             generation=generation,
             clean={str(partition): end for partition, end in sorted(clean.items())},
+            identity=None if self.identity is None else _file_of(self.identity),
         )
-        await self._disk.write_atomically(self._path, msgspec.json.encode(content))
+        await self._disk.write_atomically(self.path, msgspec.json.encode(content))
 
 
-def _check_format(found: int, path: str) -> None:
-    if found != FORMAT:
-        raise LogCorrupt(
-            f"the event log is of format {found}, this program knows {FORMAT}", file=path
+def _check_format(content: bytes, path: str) -> None:
+    """Refuse a file of a newer format; one that can't be read says nothing of it."""
+    try:
+        found = msgspec.json.decode(content, type=_Format).format
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return
+    if found > FORMAT:
+        raise UnsupportedProtocol(
+            f"{path} is of format {found}, this version knows {FORMAT}; it is left untouched",
+            file=path,
         )

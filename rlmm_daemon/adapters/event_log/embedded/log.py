@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -11,6 +12,7 @@ from rlmm_daemon.adapters.event_log.embedded import files, identity
 from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd, Generations
 from rlmm_daemon.adapters.event_log.embedded.options import Context, EmbeddedOptions, Spawn
 from rlmm_daemon.adapters.event_log.embedded.partition import Partition
+from rlmm_daemon.adapters.event_log.embedded.recovery import newest_generation
 from rlmm_daemon.domain.errors import (
     Draining,
     InvalidArgument,
@@ -27,9 +29,13 @@ from rlmm_daemon.ports.event_log import (
     LogIdentity,
     LogMissing,
     LogRange,
+    LogUnnamed,
     Told,
     appended,
 )
+
+#: Left out where the newest generation is not known but by the batches that are left.
+GENERATIONS_SKIPPED: Final = 1_000
 
 _log = structlog.get_logger(__name__)
 
@@ -78,7 +84,9 @@ class EmbeddedLog:
 
         Raises:
             LogMissing: there is no log, and it may not be created.
-            LogCorrupt: identity or state are damaged, or are missing beside partitions.
+            LogUnnamed: the identity is damaged, and the state does not hold it either.
+            UnsupportedProtocol: identity or state are of a newer format; nothing was touched.
+            LogCorrupt: the identity is missing beside partitions.
             StorageUnavailable: another process has the log, or the disk fails.
         """
         if self._identity is not None:
@@ -171,10 +179,11 @@ class EmbeddedLog:
             await self._unlock()
 
     async def _open_locked(self, *, create: bool) -> LogIdentity:
-        found = await identity.read_identity(self.context.disk, self.directory)
+        found = await self._read_identity()
         clean: Mapping[MetadataPartition, CleanEnd] = {}
         if found is not None:
             self._check(found)
+            self._generations.identity = found
             clean = await self._load_state()
         elif create:
             found = await self._create()
@@ -185,6 +194,21 @@ class EmbeddedLog:
             self._partitions[number] = self._make(number, clean.get(number))
         return found
 
+    async def _read_identity(self) -> LogIdentity | None:
+        """Return the identity; a damaged one is made again from the copy in the state."""
+        disk = self.context.disk
+        try:
+            return await identity.read_identity(disk, self.directory)
+        except LogUnnamed as damaged:
+            found = await identity.remembered_identity(disk, self.directory)
+            if found is None:
+                raise
+            path = f"{self.directory}/{files.IDENTITY_NAME}"
+            kept = await identity.set_aside(disk, path)
+            await identity.write_identity(disk, self.directory, found)
+            _log.warning("log_identity_made_again", path=path, kept=kept, why=damaged.message)
+            return found
+
     async def _create(self) -> LogIdentity:
         if await files.partitions(self.context.disk, self.directory):
             raise LogCorrupt("partitions without an identity", directory=self.directory)
@@ -193,18 +217,25 @@ class EmbeddedLog:
             topic_id=_draw_topic_id(self._luck),
             partition_count=self._partition_count,
         )
+        self._generations.identity = made
         await self._generations.advance()
         await identity.write_identity(self.context.disk, self.directory, made)
         _log.info("log_created", directory=self.directory, topic_id=uuid_text(made.topic_id))
         return made
 
     async def _load_state(self) -> Mapping[MetadataPartition, CleanEnd]:
+        disk = self.context.disk
         try:
             clean = await self._generations.load()
-        except FileNotFoundError as error:
-            raise LogCorrupt(
-                "the event log's state is missing", directory=self.directory
-            ) from error
+        except (FileNotFoundError, LogCorrupt) as lost:
+            kept = await identity.set_aside(disk, self._generations.path)
+            newest = await newest_generation(disk, self.directory)
+            _log.warning(
+                "log_state_made_again", path=self._generations.path, kept=kept, why=str(lost)
+            )
+            # Some may have been used and cut off since: positions in them must stay unconfirmed.
+            await self._generations.advance(beyond=newest + GENERATIONS_SKIPPED)
+            return {}
         # Before anything is written: from here on the ends are out of date. The directory's
         # sync makes durable, too, an identity whose maker failed before its own.
         await self._generations.advance()

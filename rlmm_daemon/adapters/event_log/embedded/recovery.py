@@ -144,6 +144,23 @@ async def _history(disk: Disk, directory: str, bases: list[int]) -> EpochHistory
     return history
 
 
+async def newest_generation(disk: Disk, home: str) -> int:
+    """Return the newest generation that any intact batch of the log carries, -1 if none does."""
+    newest = -1
+    for partition in await files.partitions(disk, home):
+        directory = files.partition_directory(home, partition)
+        bases = await files.segments(disk, directory)
+        if not bases:
+            continue
+        history = await _history(disk, directory, bases)
+        path = files.segment_path(directory, bases[-1])
+        walked = scan.walk(await files.read_segment(disk, path), bases[-1])
+        for found in walked.found:
+            history.note(found.leader_epoch, found.base_offset)
+        newest = max(newest, history.latest)
+    return newest
+
+
 async def _size(disk: Disk, path: str) -> int:
     file = await disk.open(path)
     try:
