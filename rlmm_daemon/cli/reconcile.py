@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
@@ -17,8 +17,10 @@ from typing import Any, Final
 import click
 import msgspec
 
-from rlmm_daemon.cli.options import json_option
+from rlmm_daemon.cli import reconcile_lease, reconcile_manifests
 from rlmm_daemon.cli.output import show_error, show_facts, show_json, show_table
+from rlmm_daemon.cli.reconcile_findings import findings
+from rlmm_daemon.cli.reconcile_options import config_options
 from rlmm_daemon.config import load
 from rlmm_daemon.config.loading import load_reconcile
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, StorageNotConfigured
@@ -29,7 +31,6 @@ CLEAN: Final = 0
 FINDINGS: Final = 1
 REFUSED: Final = 4
 INCOMPLETE: Final = 5
-CONFIG_DEFAULT: Final = "/etc/rlmm/reconcile.toml"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _REASONS_MAX: Final = 10
 
@@ -39,23 +40,15 @@ def command() -> None:
     """Hold the remote storage against the metadata log. Needs the extra [spark]."""
 
 
-def _config_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option(
-            "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Of this file's keys."
-        ),
-        click.option("--config", "file", default=CONFIG_DEFAULT, show_default=True, metavar="FILE"),
-        json_option,
-    ):
-        function = option(function)
-    return function
+for _more in (findings, *reconcile_manifests.COMMANDS, *reconcile_lease.COMMANDS):
+    command.add_command(_more)
 
 
 @command.command("run")
 @click.option(
     "--execute", is_flag=True, help="Quarantine what is condemned; delete what was long enough."
 )
-@_config_options
+@config_options
 def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) -> None:
     """List the storage, read the log, report what disagrees. Without --execute nothing is touched.
 
@@ -97,7 +90,7 @@ def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) 
 @click.argument("offset", type=click.IntRange(min=lives.BEGUN))
 @click.argument("sha256")
 @click.option("--reason", required=True, help="Why no event is lost by it; kept beside it.")
-@_config_options
+@config_options
 def accept_record(
     partition: int,
     offset: int,
@@ -130,54 +123,6 @@ def accept_record(
         show_json(msgspec.to_builtins(record))
     else:
         click.echo(f"accepted the record at offset {offset} of metadata partition {partition}")
-
-
-@command.command("manifests")
-@_config_options
-def manifests(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """List what earlier runs have quarantined."""
-    from rlmm_daemon.reconcile import control, quarantine
-
-    daemon = load(load_reconcile(file, overrides).daemon_config)
-
-    async def work() -> Mapping[str, quarantine.Manifest]:
-        async with control.opened(daemon, reads_only=True) as storage:
-            return await quarantine.read_manifests(storage)
-
-    found = sorted(asyncio.run(work()).items())
-    if as_json:
-        show_json({name: msgspec.to_builtins(manifest) for name, manifest in found})
-        return
-    show_table(
-        ("manifest", "objects", "bytes", "restored"),
-        [
-            (name, len(m.entries), sum(entry.size for entry in m.entries), m.restored)
-            for name, m in found
-        ],
-    )
-
-
-@command.command("restore")
-@click.argument("manifest")
-@_config_options
-def restore(manifest: str, *, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Take a manifest out of force: its objects stay, and are not quarantined again."""
-    from rlmm_daemon.reconcile import control, executing, quarantine, tagging
-
-    daemon = load(load_reconcile(file, overrides).daemon_config)
-
-    async def work() -> quarantine.Manifest:
-        async with control.opened(daemon) as storage:
-            return await quarantine.restore(storage, manifest)
-
-    restored = asyncio.run(work())
-    keys = [entry.key for entry in restored.entries if entry.upload_id is None]
-    tagging.tag_all(daemon, keys, None)
-    left = executing.left(daemon, restored.entries)
-    if as_json:
-        show_json({"manifest": manifest, "objects": len(keys), "left": left})
-    else:
-        click.echo(f"restored {manifest}: {left:,} of its {len(keys):,} objects are still there")
 
 
 @contextmanager

@@ -8,9 +8,8 @@ a manifest that goes names nothing that is there, so that with it or without it 
 import asyncio
 import json
 import os
-import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ from pyspark.sql import functions
 from rlmm_daemon.config import Config
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.ports.storage import RemoteStorage
-from rlmm_daemon.reconcile import control, executing, quarantine, tagging
-from rlmm_daemon.reconcile.last_look import LastLook, Refused
+from rlmm_daemon.reconcile import control, executing, quarantine, storage_time, tagging
+from rlmm_daemon.reconcile.errors import Refused
+from rlmm_daemon.reconcile.last_look import LastLook
 from rlmm_daemon.reconcile.lease import Holder
 from rlmm_daemon.reconcile.quarantine import Entry, Identity, Manifest, Plan, Totals
+from rlmm_daemon.reconcile.storage_time import Steady
 from rlmm_daemon.reconcile.summary import Night
 from rlmm_daemon.reconcile.workspace import AUDIT
 
@@ -39,6 +40,8 @@ class Actor:
     now_ms: int
     #: Metadata partition -> where the run's log ended.
     ends: Mapping[int, int]
+    #: Since the run began.
+    steady: Steady = field(default_factory=Steady)
 
     def act(self, found: Any, objects: Any, manifests: Mapping[str, Manifest]) -> None:
         """Delete what earlier manifests name and is condemned again, quarantine what is new.
@@ -61,7 +64,28 @@ class Actor:
                 plan = asyncio.run(self._carry_out(condemned, settled))
             except Refused as refused:
                 self.night.refused = refused.reasons
+        self._note_plan(plan, beyond, manifests)
+
+    def forecast(self, found: Any, manifests: Mapping[str, Manifest]) -> None:
+        """Note what is left to the caps or quarantined, without doing anything."""
+        known = quarantine.standing(manifests, self.safety, self.now_ms)
+        condemned, beyond = oldest(found, known, 2 * self.safety.objects_max)
+        self._note_plan(self._plan(condemned, manifests), beyond, manifests)
+
+    def _note_plan(self, plan: Plan, beyond: int, manifests: Mapping[str, Manifest]) -> None:
         self.night.left = plan.left + beyond
+        kept_by_caps = {entry.identity: entry.size for entry in plan.beyond}
+        for name, manifest in sorted(manifests.items()):
+            sizes = [kept_by_caps.pop(each.identity, None) for each in manifest.entries]
+            stuck = [size for size in sizes if size is not None]
+            if stuck:
+                self.night.needs_approval[name] = (len(stuck), sum(stuck))
+        done = self.night.execute and not self.night.refused
+        quarantine_ms = self.safety.quarantine_hours * 3_600_000
+        after_ms = self.now_ms if done else 0
+        dates = [quarantine.next_deletion_ms(manifests, self.safety, after_ms)]
+        dates += [self.now_ms + quarantine_ms] if self.night.quarantined else []
+        self.night.next_deletion_ms = min((date for date in dates if date), default=None)
 
     def _plan(self, condemned: Collection[Entry], manifests: Mapping[str, Manifest]) -> Plan:
         totals = Totals(objects=self.night.objects, bytes=self.night.object_bytes)
@@ -69,11 +93,14 @@ class Actor:
 
     async def _carry_out(self, condemned: Collection[Entry], settled: Collection[str] = ()) -> Plan:
         async with control.opened(self.daemon) as storage:
+            self.steady.check()
+            clock = await storage_time.read(storage)
+            clock.check(storage_time.wall_ms())
             lease = Holder(
                 storage,
                 owner=self.night.run,
                 seconds=self.safety.lease_seconds,
-                now_ms=_now_ms,
+                now_ms=clock.now_ms,
             )
             await lease.acquire()
             look = LastLook(self.daemon, storage, started_ms=self.now_ms)
@@ -145,7 +172,7 @@ class Actor:
         """Append to the audit log; when this returns, the lines outlive a crash of the machine."""
         with (self.directory / AUDIT).open("a", encoding="utf-8") as audit:
             for line in lines:
-                audit.write(json.dumps({"at_ms": _now_ms(), **line}) + "\n")
+                audit.write(json.dumps({"at_ms": storage_time.wall_ms(), **line}) + "\n")
             audit.flush()
             os.fsync(audit.fileno())
 
@@ -190,7 +217,3 @@ def listed(objects: Any, manifests: Mapping[str, Manifest]) -> set[Identity]:
     there = functions.broadcast(named).alias("named").join(shown, functions.expr(same))
     rows = there.selectExpr("named.*").take(len(every))
     return {(row["key"], row["etag"], row["second"], row["upload_id"]) for row in rows}
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,6 +1,7 @@
 """The job's own small objects below `_rlmm/reconcile/`, and what it reads of the daemons'.
 
 accepted-records.json   records of the log that an operator has looked at
+clock                   written anew to learn the storage's time (`storage_time`)
 lease.json              who may delete now (`lease`)
 manifests/RUN-NNN.json  what a run has quarantined (`quarantine`)
 """
@@ -81,7 +82,10 @@ async def read_marker(storage: RemoteStorage) -> BucketMarker | None:
         Malformed: damaged, or newer than this program.
     """
     found = await storage.get_control(MARKER_KEY)
-    return None if found is None else marker.decode_marker(found.data)
+    try:
+        return None if found is None else marker.decode_marker(found.data)
+    except Malformed as error:
+        raise Malformed(f"{MARKER_KEY}: {error.message}") from error
 
 
 async def read_presences(storage: RemoteStorage) -> Mapping[str, Presence | None]:
@@ -100,7 +104,9 @@ async def read_accepted(storage: RemoteStorage) -> AcceptedRecords:
         Malformed: the file is damaged, or newer than this program.
     """
     found = await storage.get_control(ACCEPTED_KEY)
-    return AcceptedRecords() if found is None else decode(found.data, AcceptedRecords)
+    if found is None:
+        return AcceptedRecords()
+    return decode(found.data, AcceptedRecords, key=ACCEPTED_KEY)
 
 
 async def accept(storage: RemoteStorage, record: AcceptedRecord) -> None:
@@ -111,7 +117,11 @@ async def accept(storage: RemoteStorage, record: AcceptedRecord) -> None:
     """
     for _ in range(RACES_MAX):
         found = await storage.get_control(ACCEPTED_KEY)
-        present = AcceptedRecords() if found is None else decode(found.data, AcceptedRecords)
+        present = (
+            AcceptedRecords()
+            if found is None
+            else decode(found.data, AcceptedRecords, key=ACCEPTED_KEY)
+        )
         key = (record.metadata_partition, record.offset, record.sha256)
         if key in present.keys():  # noqa: SIM118 - a method of ours, no mapping
             return
@@ -131,19 +141,20 @@ def encode(value: msgspec.Struct) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
-def decode(data: bytes, kind: type[_S]) -> _S:
-    """Return a control object's content.
+def decode(data: bytes, kind: type[_S], *, key: str = "", newest: int = FORMAT) -> _S:
+    """Return the content of the control object under a key.
 
     Raises:
         Malformed: it is damaged, or newer than this program.
     """
+    what = f"{key} ({kind.__name__})" if key else kind.__name__
     try:
         version = msgspec.json.decode(data, type=_Versioned).format
-        if version != FORMAT:
-            raise Malformed(f"{kind.__name__}: format {version} is not known to this version")
+        if version not in range(1, newest + 1):
+            raise Malformed(f"{what}: format {version} is not known to this version")
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise Malformed(f"{kind.__name__}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Malformed(f"{what}: {error}" if data else f"{what} is empty") from error
 
 
 async def _presence(storage: RemoteStorage, key: str) -> Presence | None:

@@ -14,6 +14,14 @@ class Incomplete(RlmmError):
     """A part of the input could not be read, so nothing is said about it."""
 
 
+class Refused(RlmmError):
+    """A guard speaks against deleting or quarantining anything."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
 class Stopped(SystemExit):
     """The run was told to stop; no handler of errors takes it for one."""
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from rlmm_daemon.codec.marker import BucketMarker, LayoutRow, Presence
 from rlmm_daemon.config import Config
+from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.domain.segment import SegmentState as S
 from rlmm_daemon.ports.event_log import LogRange
 from rlmm_daemon.reconcile import control, guards, log_reading, quarantine
@@ -27,6 +28,8 @@ class Ours:
     presences: Mapping[str, Presence | None]
     accepted: frozenset[tuple[int, int, str]]
     manifests: Mapping[str, Manifest]
+    #: Why control objects can't be read.
+    damaged: tuple[str, ...] = ()
 
     @property
     def layouts(self) -> tuple[LayoutRow, ...]:
@@ -37,11 +40,21 @@ class Ours:
 async def ours(daemon: Config) -> Ours:
     """Return the control objects as they are now."""
     async with control.opened(daemon, reads_only=True) as storage:
+        marker = await control.read_marker(storage)
+        presences = await control.read_presences(storage)
+        manifests, damaged = await quarantine.Manifests(storage).look()
+        reasons = [*damaged.values()]
+        try:
+            accepted = (await control.read_accepted(storage)).keys()
+        except Malformed as error:
+            accepted = frozenset()
+            reasons.append(error.message)
         return Ours(
-            marker=await control.read_marker(storage),
-            presences=await control.read_presences(storage),
-            accepted=(await control.read_accepted(storage)).keys(),
-            manifests=await quarantine.read_manifests(storage),
+            marker=marker,
+            presences=presences,
+            accepted=accepted,
+            manifests=manifests,
+            damaged=tuple(reasons),
         )
 
 
@@ -80,6 +93,7 @@ def gathered(
         live=live(spark, counts_of(told.presences, covered)),
         accepted=told.accepted,
         presences=told.presences,
+        damaged=told.damaged,
         epoch_ends=log_reading.epoch_ends(daemon, pairs),
     )
 

@@ -12,7 +12,7 @@ for a segment that the tail did not name yet, could put something under one of t
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
@@ -88,8 +88,8 @@ class Executor:
             seen = await self._look()
             await self._lease.renew()
             await self._read_tail(seen.log)
-            restored = quarantine.restored(seen.manifests)
-            reasons = await asyncio.to_thread(self._reasons, batch, restored)
+            kept = quarantine.kept(seen.manifests)
+            reasons = await asyncio.to_thread(self._reasons, batch, kept)
             chosen = [entry for entry, reason in zip(batch, reasons, strict=True) if not reason]
             self._lease.check()
             self._note_all(zip(batch, reasons, strict=True))
@@ -103,14 +103,14 @@ class Executor:
         self._touched |= touched
         self._ends = dict(ends)
 
-    def _reasons(self, batch: Sequence[Entry], restored: Collection[Identity]) -> list[str]:
+    def _reasons(self, batch: Sequence[Entry], kept: Mapping[Identity, str]) -> list[str]:
         """Return for each entry why it is left alone; "": it is not."""
         with ThreadPoolExecutor(_LOOKS_AT_ONCE) as workers:
-            return [*workers.map(lambda entry: self._reason(entry, restored), batch)]
+            return [*workers.map(lambda entry: self._reason(entry, kept), batch)]
 
-    def _reason(self, entry: Entry, restored: Collection[Identity]) -> str:
-        if entry.identity in restored:
-            return "its manifest was restored"
+    def _reason(self, entry: Entry, kept: Mapping[Identity, str]) -> str:
+        if reason := kept.get(entry.identity):
+            return reason
         if entry.segment_id in self._touched:
             return "the log names its segment again"
         if entry.upload_id is not None:
@@ -133,7 +133,9 @@ class Executor:
         failed_before = self.done.failed
         lines: list[Mapping[str, object]] = []
         if keys:
-            outcomes.update(await self._storage.delete(keys))
+            # Half of the lease is left (`Holder.check`): what takes longer is somebody else's.
+            async with asyncio.timeout(self._safety.lease_seconds / 2):
+                outcomes.update(await self._storage.delete(keys))
         for entry in entries:
             error = await self._outcome(entry, outcomes)
             if error is None:
@@ -200,7 +202,12 @@ def what_changed(config: Config, entry: Entry) -> str:
 
 def left(config: Config, entries: Iterable[Entry]) -> int:
     """Return how many of these are there as they were; uploads are not looked for."""
+    return sum(not change for change in changes(config, entries).values())
+
+
+def changes(config: Config, entries: Iterable[Entry]) -> Mapping[str, str]:
+    """Return what has become of each object, by its key; uploads are not looked for."""
     objects = [entry for entry in entries if entry.upload_id is None]
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as workers:
-        changes = workers.map(lambda entry: what_changed(config, entry), objects)
-        return sum(not change for change in changes)
+        found = workers.map(lambda entry: what_changed(config, entry), objects)
+        return {entry.key: each for entry, each in zip(objects, found, strict=True)}

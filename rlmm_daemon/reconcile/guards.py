@@ -53,6 +53,8 @@ class Evidence:
     unreadable: Iterable[Unreadable] = ()
     #: By metadata partition; losses that an operator accepted are left out.
     lost: Iterable[Lost] = ()
+    #: Why control objects can't be read: one may say that something is to be left alone.
+    damaged: tuple[str, ...] = ()
     #: (metadata partition, offset) -> at most so many segments live there by what was read; for
     #: counts of daemons that can be held against it.
     live: Mapping[tuple[int, int], int] = field(default_factory=dict)
@@ -67,7 +69,7 @@ class Evidence:
 def reasons(evidence: Evidence) -> list[str]:
     """Return why nothing may be condemned; empty: it may."""
     found = [*_whose(evidence), *_policy(evidence), *_complete(evidence), *_readable(evidence)]
-    return [*found, *_presences(evidence)]
+    return [*found, *_presences(evidence), *_damaged(evidence)]
 
 
 def still(evidence: Evidence, since_ms: int) -> list[str]:
@@ -76,7 +78,15 @@ def still(evidence: Evidence, since_ms: int) -> list[str]:
     `since_ms` is when the run began: what it condemned takes no later loss into account.
     """
     found = [*_whose(evidence), *_policy(evidence), *_presences(evidence)]
-    return [*found, *_given_up(evidence, since_ms)]
+    return [*found, *_given_up(evidence, since_ms), *_damaged(evidence)]
+
+
+def _damaged(evidence: Evidence) -> Iterable[str]:
+    for reason in evidence.damaged:
+        yield (
+            f"{reason}: what it spared is not known; put back an older version of it, or remove it:"
+            " what it named then begins its quarantine anew"
+        )
 
 
 def _given_up(evidence: Evidence, since_ms: int) -> Iterable[str]:

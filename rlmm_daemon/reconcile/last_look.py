@@ -9,19 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlmm_daemon.config import Config
-from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.reconcile import control, evidence, guards, log_reading, quarantine
+from rlmm_daemon.reconcile.errors import Refused
 from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.quarantine import Manifest
-
-
-class Refused(RlmmError):
-    """A guard that let the run pass speaks against it by now."""
-
-    def __init__(self, reasons: list[str]) -> None:
-        super().__init__("; ".join(reasons))
-        self.reasons = reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +37,12 @@ class LastLook:
 
         Raises:
             Refused: nothing more may be deleted.
-            Malformed: a control object is damaged.
+            Malformed: the marker is damaged.
             Incomplete: the log did not answer.
         """
         marker = await control.read_marker(self._storage)
         presences = await control.read_presences(self._storage)
-        manifests = await self._manifests.now()
+        manifests, damaged = await self._manifests.look()
         # Behind the presence files: no daemon can have told of more than is in the log by now.
         log = await asyncio.to_thread(log_reading.view, self._daemon)
         pairs = evidence.epochs_of(presences, log)
@@ -60,6 +52,7 @@ class LastLook:
             log=log,
             read={},
             presences=presences,
+            damaged=tuple(damaged.values()),
             epoch_ends=await asyncio.to_thread(log_reading.epoch_ends, self._daemon, pairs),
         )
         if reasons := guards.still(shown, self._started_ms - guards.SKEW_MS):

@@ -5,16 +5,24 @@ and overtaken meets another etag there, and stops before its next delete. The fe
 into every manifest and audit line, so that two runs can be told apart afterwards.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.errors import Malformed, RlmmError
 from rlmm_daemon.ports.storage import Conflict, RemoteStorage
-from rlmm_daemon.reconcile import control
+from rlmm_daemon.reconcile import control, storage_time
 
 LEASE_KEY: Final = f"{control.HOME}lease.json"
+#: No run holds it longer without renewing it, whatever the object says: the configuration's most.
+LEASE_MS_MAX: Final = 3_600_000
+#: Behind so many renewals a run has asked anew for what was restored or held.
+RENEWALS: Final = 2
+POLL_SECONDS: Final = 1.0
+Pause = Callable[[float], Awaitable[object]]
 
 
 class LeaseHeld(RlmmError):
@@ -29,6 +37,88 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     #: Grows by one with every owner.
     fence: int
     expires_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The lease's object as it lies there."""
+
+    etag: str
+    #: None where it can't be read; `damage` says why.
+    lease: Lease | None
+    damage: str
+    #: Until when it counts, by the storage's time.
+    ends_ms: int
+
+    @property
+    def owner(self) -> str:
+        """Who holds it, or held it."""
+        return self.lease.owner if self.lease else "somebody unknown"
+
+
+async def look(storage: RemoteStorage) -> Found | None:
+    """Return the lease as it is now, None if there never was one.
+
+    One that claims to last longer than any may was written by a wrong clock: it counts from when
+    the storage took it.
+    """
+    found = await storage.get_control(LEASE_KEY)
+    if found is None:
+        return None
+    row = await storage_time.row_of(storage, LEASE_KEY)
+    ends_ms = (row.modified_ms if row else 0) + LEASE_MS_MAX
+    try:
+        lease = control.decode(found.data, Lease, key=LEASE_KEY)
+    except Malformed as error:
+        return Found(etag=found.etag, lease=None, damage=error.message, ends_ms=ends_ms)
+    if row is not None:
+        ends_ms = min(lease.expires_ms, ends_ms)
+    return Found(etag=found.etag, lease=lease, damage="", ends_ms=ends_ms)
+
+
+async def wait_out(
+    storage: RemoteStorage, now_ms: Callable[[], int], pause: Pause = asyncio.sleep
+) -> None:
+    """Wait until no run deletes any more by what it knew when this was called.
+
+    A run may be between its look and its delete. It has looked again once it renewed its lease
+    twice, and nobody deletes by a lease that was given back or ran out.
+    """
+    etag, renewals = None, -1
+    while (found := await look(storage)) is not None and found.ends_ms > now_ms():
+        if found.etag != etag:
+            etag, renewals = found.etag, renewals + 1
+        if renewals >= RENEWALS:
+            return
+        await pause(POLL_SECONDS)
+
+
+async def take_away(
+    storage: RemoteStorage,
+    found: Found,
+    *,
+    by: str,
+    fence: int,
+    now_ms: Callable[[], int],
+    pause: Pause = asyncio.sleep,
+) -> None:
+    """Break a lease: nobody may delete until it would have run out, then anybody.
+
+    Its owner is stopped at its next renewal, yet may do until then what it has just checked.
+
+    Raises:
+        LeaseHeld: it was renewed, or another run took it.
+    """
+    ends_ms = max(found.ends_ms, now_ms())
+    etag = found.etag
+    for expires_ms in (ends_ms, 0):
+        lease = Lease(owner=f"broken by {by}", fence=fence, expires_ms=expires_ms)
+        try:
+            etag = await storage.put_control(LEASE_KEY, control.encode(lease), if_etag=etag)
+        except Conflict as error:
+            raise LeaseHeld(f"{found.owner} renewed {LEASE_KEY}: it lives") from error
+        while expires_ms > now_ms():
+            await pause(POLL_SECONDS)
 
 
 class Holder:
@@ -47,14 +137,16 @@ class Holder:
 
         Raises:
             LeaseHeld: another owner's has not run out.
+            Malformed: the object is damaged.
         """
-        found = await self._storage.get_control(LEASE_KEY)
+        found = await look(self._storage)
         if found is not None:
-            held = control.decode(found.data, Lease)
-            if held.expires_ms > self._now_ms():
-                seconds = (held.expires_ms - self._now_ms()) // 1000
-                raise LeaseHeld(f"{held.owner} holds {LEASE_KEY} for another {seconds} s")
-            self.fence = held.fence
+            if found.lease is None:
+                raise Malformed(f"{found.damage}: rlmm reconcile break-lease --execute ends that")
+            if found.ends_ms > self._now_ms():
+                seconds = (found.ends_ms - self._now_ms()) // 1000
+                raise LeaseHeld(f"{found.owner} holds {LEASE_KEY} for another {seconds} s")
+            self.fence = found.lease.fence
         self.fence += 1
         await self._write(found.etag if found else None)
 

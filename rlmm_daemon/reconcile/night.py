@@ -51,6 +51,7 @@ from rlmm_daemon.reconcile.evidence import Ours
 from rlmm_daemon.reconcile.judging import Judge
 from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, OBJECTS, batch, ddl
+from rlmm_daemon.reconcile.storage_time import Steady
 from rlmm_daemon.reconcile.summary import Night
 from rlmm_daemon.reconcile.tailing import TOUCHED, Tail
 
@@ -75,6 +76,7 @@ class Run:
         self._spark, self._config, self._daemon = spark, config, daemon
         self._progress = progress
         self._now_ms = now_ms
+        self._steady = Steady()
         started = datetime.fromtimestamp(now_ms / 1000, tz=UTC)
         name = started.strftime("%Y%m%dT%H%M%S") + f"{now_ms % 1000:03}Z"
         self.directory = Path(config.output.directory) / name
@@ -126,8 +128,13 @@ class Run:
         summary.count(self.night, self._spark, objects=objects, events=events, found=found)
         self.judged = True
         with self._stage("acting"):
-            if self.night.execute and not self.night.refused:
-                self._actor(view).act(found, objects, ours.manifests)
+            if self.night.refused:
+                return
+            actor = self._actor(view)
+            if self.night.execute:
+                actor.act(found, objects, ours.manifests)
+            else:
+                actor.forecast(found, ours.manifests)
 
     # 1 to 3: what there is
 
@@ -287,6 +294,7 @@ class Run:
             directory=self.directory,
             now_ms=self._now_ms,
             ends={number: known.end for number, known in view.ranges.items()},
+            steady=self._steady,
         )
 
     # Small things

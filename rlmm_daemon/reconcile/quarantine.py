@@ -7,15 +7,16 @@ and its objects are not quarantined again. A manifest whose quarantine is over a
 nothing that is still there goes: what became of its objects is in the audit logs.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rlmm_daemon.config.reconcile import Safety
-from rlmm_daemon.domain.errors import InvalidArgument, Malformed
-from rlmm_daemon.ports.storage import ObjectInfo, RemoteStorage
+from rlmm_daemon.domain.errors import InvalidArgument, Malformed, StorageUnavailable
+from rlmm_daemon.ports.storage import Conflict, ObjectInfo, RemoteStorage
 from rlmm_daemon.reconcile import control
 
 MANIFESTS: Final = f"{control.HOME}manifests/"
@@ -52,6 +53,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.key, self.etag, self.modified_ms // 1_000, self.upload_id
 
 
+class Word(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who said something of a manifest, and when."""
+
+    by: str
+    at_ms: int
+    reason: str = ""
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One list of quarantined objects."""
 
@@ -62,6 +71,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     entries: tuple[Entry, ...]
     #: By `rlmm reconcile restore`: its objects are left alone for good.
     restored: bool = False
+    # Words of operators, which the first format does not have.
+    restored_by: Word | UnsetType = UNSET
+    #: Its objects may be deleted whatever share of the storage they are.
+    approved: Word | UnsetType = UNSET
+    #: Its objects are left alone until it is released.
+    held: Word | UnsetType = UNSET
+
+    @property
+    def kept(self) -> str:
+        """Why nothing of it may be deleted; "": it may, when its time has come."""
+        if self.restored:
+            return "its manifest was restored"
+        return "" if self.held is UNSET else "its manifest is held back"
+
+
+#: Of manifests that bear a word of an operator.
+WORDED: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +106,8 @@ class Plan:
     quarantine: tuple[Entry, ...]
     #: Condemned, and left for another night by a cap.
     left: int
+    #: Due, and left by each night: the caps are too small for them, whatever else there is.
+    beyond: tuple[Entry, ...] = ()
 
 
 def standing(
@@ -87,8 +115,8 @@ def standing(
 ) -> Mapping[Identity, bool]:
     """Return what is quarantined: True what is due to be deleted, False what is left alone.
 
-    What is left alone has not been listed for the whole quarantine, or was restored: for good, and
-    whatever other manifest names it.
+    What is left alone has not been listed for the whole quarantine, or was restored (for good) or
+    held back, whatever other manifest names it.
     """
     due_ms = now_ms - safety.quarantine_hours * 3_600_000
     found: dict[Identity, bool] = {}
@@ -96,17 +124,36 @@ def standing(
         for entry in manifest.entries:
             due = manifest.created_ms <= due_ms
             found[entry.identity] = found.get(entry.identity, False) or due
-    return {**found, **dict.fromkeys(restored(manifests), False)}
+    return {**found, **dict.fromkeys(kept(manifests), False)}
 
 
-def restored(manifests: Mapping[str, Manifest]) -> frozenset[Identity]:
-    """Return what an operator took out of force."""
+def kept(manifests: Mapping[str, Manifest]) -> Mapping[Identity, str]:
+    """Return what operators took out of force or held back, and which of the two."""
+    return {
+        entry.identity: manifest.kept
+        for manifest in manifests.values()
+        if manifest.kept
+        for entry in manifest.entries
+    }
+
+
+def approved(manifests: Mapping[str, Manifest]) -> frozenset[Identity]:
+    """Return what operators let go past the share of the storage that a night may touch."""
     return frozenset(
         entry.identity
         for manifest in manifests.values()
-        if manifest.restored
+        if manifest.approved is not UNSET
         for entry in manifest.entries
     )
+
+
+def next_deletion_ms(
+    manifests: Mapping[str, Manifest], safety: Safety, after_ms: int
+) -> int | None:
+    """Return when the quarantine of a manifest is next over, None: nothing is to be deleted."""
+    quarantine_ms = safety.quarantine_hours * 3_600_000
+    dates = (each.created_ms + quarantine_ms for each in manifests.values() if not each.kept)
+    return min((date for date in dates if date > after_ms), default=None)
 
 
 def over(
@@ -138,33 +185,46 @@ def plan(
 ) -> Plan:
     """Return what to delete and what to quarantine, oldest first, within the caps of one run.
 
-    Both share the caps, and what is due goes first.
+    Both share the caps, and what is due goes first. What no share will ever have room for (in a
+    small bucket, or a large object) is quarantined all the same, and deleted once it is approved.
     """
     known = standing(manifests, safety, now_ms)
     oldest = sorted(condemned, key=lambda entry: entry.modified_ms)
     due = [entry for entry in oldest if known.get(entry.identity)]
     fresh = [entry for entry in oldest if entry.identity not in known]
-    budget = _Budget(totals, safety)
+    free = approved(manifests)
+    let = [entry for entry in due if entry.identity in free][: safety.objects_max]
+    capped = [entry for entry in due if entry.identity not in free]
+    budget = _Budget(totals, safety, taken=len(let))
     room = max(ENTRIES_MAX - len(known), 0)
-    deleted, quarantined = budget.taken_of(due), budget.taken_of(fresh[:room])
-    left = len(due) + len(fresh) - len(deleted) - len(quarantined)
-    return Plan(delete=deleted, quarantine=quarantined, left=left)
+    deleted = (*let, *budget.taken_of(capped))
+    listed = budget.taken_of(fresh[:room], also_beyond=True)
+    left = len(due) + len(fresh) - len(deleted) - len(listed)
+    beyond = tuple(filter(budget.is_beyond, capped))
+    return Plan(delete=deleted, quarantine=listed, left=left, beyond=beyond)
 
 
 class _Budget:
     """What one run may touch: by number, by share of objects, by share of bytes."""
 
-    def __init__(self, totals: Totals, safety: Safety) -> None:
-        self._objects = min(safety.objects_max, int(totals.objects * safety.share_max))
-        self._bytes = int(totals.bytes * safety.share_max)
+    def __init__(self, totals: Totals, safety: Safety, *, taken: int = 0) -> None:
+        """`taken` objects are chosen already, and count by their number alone."""
+        self._share_objects = int(totals.objects * safety.share_max)
+        self._share_bytes = int(totals.bytes * safety.share_max)
+        self._objects = min(safety.objects_max - taken, self._share_objects)
+        self._bytes = self._share_bytes
 
-    def taken_of(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    def is_beyond(self, entry: Entry) -> bool:
+        """Return whether no night has room for it; there are at most a few hundred such."""
+        return self._share_objects < 1 or entry.size > self._share_bytes
+
+    def taken_of(self, entries: Iterable[Entry], *, also_beyond: bool = False) -> tuple[Entry, ...]:
         """Return what still fits; one that is too large keeps nothing back that is behind it."""
         chosen: list[Entry] = []
         for entry in entries:
-            if self._objects <= 0:
-                break
-            if entry.size <= self._bytes:
+            if also_beyond and self.is_beyond(entry):
+                chosen.append(entry)
+            elif self._objects > 0 and entry.size <= self._bytes:
                 self._objects -= 1
                 self._bytes -= entry.size
                 chosen.append(entry)
@@ -210,16 +270,30 @@ class Manifests:
         Raises:
             Malformed: one is damaged; nothing may be deleted beside it.
         """
+        found, damaged = await self.look()
+        for reason in damaged.values():
+            raise Malformed(reason)
+        return found
+
+    async def look(self) -> tuple[Mapping[str, Manifest], Mapping[str, str]]:
+        """Return every manifest by its name, and why others can't be read, by theirs."""
         found: dict[str, tuple[ObjectInfo, Manifest]] = {}
+        damaged: dict[str, str] = {}
         async for page in self._storage.list(MANIFESTS):
             for row in page:
                 known = self._read.get(row.key)
                 if known is not None and known[0] == row:
                     found[row.key] = known
                 elif (content := await self._storage.get_control(row.key)) is not None:
-                    found[row.key] = row, control.decode(content.data, Manifest)
+                    try:
+                        manifest = decoded(content.data, row.key)
+                    except Malformed as error:
+                        damaged[row.key.removeprefix(MANIFESTS)] = error.message
+                    else:
+                        found[row.key] = row, manifest
         self._read = found
-        return {key.removeprefix(MANIFESTS): manifest for key, (_, manifest) in found.items()}
+        manifests = {key.removeprefix(MANIFESTS): each for key, (_, each) in found.items()}
+        return manifests, damaged
 
 
 def named(manifests: Iterable[Manifest]) -> Mapping[str, Manifest]:
@@ -232,22 +306,71 @@ async def write_manifest(storage: RemoteStorage, name: str, manifest: Manifest) 
     await storage.put_control(MANIFESTS + name, control.encode(manifest), if_etag=None)
 
 
-async def restore(storage: RemoteStorage, name: str) -> Manifest:
+async def restore(storage: RemoteStorage, name: str, word: Word | UnsetType = UNSET) -> Manifest:
     """Take a manifest out of force for good.
 
     Raises:
         InvalidArgument: there is no such manifest.
+        StorageUnavailable: others wrote it all the time.
+    """
+    return await change(
+        storage,
+        name,
+        lambda known: (
+            known
+            if known.restored
+            else msgspec.structs.replace(known, restored=True, restored_by=word)
+        ),
+    )
+
+
+async def one(storage: RemoteStorage, name: str) -> tuple[Manifest, str]:
+    """Return a manifest and its tag.
+
+    Raises:
+        InvalidArgument: there is no such manifest, or it can't be read.
     """
     found = await storage.get_control(MANIFESTS + name)
     if found is None:
         raise InvalidArgument(f"there is no manifest {name!r}; rlmm reconcile manifests lists them")
     try:
-        manifest = control.decode(found.data, Manifest)
+        return decoded(found.data, MANIFESTS + name), found.etag
     except Malformed as error:
-        raise InvalidArgument(f"manifest {name!r} can't be read: {error}") from error
-    restored = msgspec.structs.replace(manifest, restored=True)
-    await storage.put_control(MANIFESTS + name, control.encode(restored), if_etag=found.etag)
-    return restored
+        raise InvalidArgument(f"manifest {name!r} can't be read: {error.message}") from error
+
+
+async def change(
+    storage: RemoteStorage, name: str, changed: Callable[[Manifest], Manifest]
+) -> Manifest:
+    """Write what becomes of a manifest; where nothing does, nothing is written.
+
+    Raises:
+        InvalidArgument: there is no such manifest, or it can't be read.
+        StorageUnavailable: others wrote it all the time.
+    """
+    for _ in range(control.RACES_MAX):
+        manifest, etag = await one(storage, name)
+        wanted = changed(manifest)
+        if wanted == manifest:
+            return manifest
+        words = (wanted.restored_by, wanted.approved, wanted.held)
+        version = control.FORMAT if all(word is UNSET for word in words) else WORDED
+        wanted = msgspec.structs.replace(wanted, format=version)
+        try:
+            await storage.put_control(MANIFESTS + name, control.encode(wanted), if_etag=etag)
+        except Conflict:
+            continue
+        return wanted
+    raise StorageUnavailable(f"{MANIFESTS}{name} was written by others {control.RACES_MAX} times")
+
+
+def decoded(data: bytes, key: str) -> Manifest:
+    """Return a manifest's content.
+
+    Raises:
+        Malformed: it is damaged, or newer than this program.
+    """
+    return control.decode(data, Manifest, key=key, newest=WORDED)
 
 
 def entry_of(row: Mapping[str, Any]) -> Entry:

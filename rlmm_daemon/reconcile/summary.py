@@ -41,6 +41,10 @@ class Night:
     failed: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     left: int = 0
+    #: Manifest -> (objects, bytes) that are due and that the caps will never let go by themselves.
+    needs_approval: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: When the quarantine of anything is over next; None: nothing is quarantined.
+    next_deletion_ms: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
 

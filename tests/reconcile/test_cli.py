@@ -1,7 +1,9 @@
 """Every form of `rlmm reconcile`: for people and machines, on a terminal, and every exit code."""
 
 import contextlib
+import csv
 import fcntl
+import io
 import json
 import os
 import signal
@@ -9,9 +11,11 @@ import socket
 import struct
 import termios
 import threading
+import time
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
@@ -24,6 +28,7 @@ from rlmm_daemon.reconcile import control, listing, lives, quarantine, session
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
 from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.schema import FINDINGS, batch
 from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile.test_night import NOW
 from tests.reconcile.world import DAEMON_OF_KAFKA, DAY, PARTITIONS, World
@@ -235,14 +240,150 @@ def test_manifests_are_listed_and_restored_in_both_forms(world: World) -> None:
     assert "r-001.json" in shown.stdout
     assert json.loads(told("manifests", "--config", file, "--json").stdout)["r-001.json"]
     back = told("restore", "r-001.json", "--config", file)
-    assert back.stdout == "restored r-001.json: 1 of its 2 objects are still there\n"
+    assert back.stdout.startswith("restored r-001.json: 1 of its 2 objects are still there\n")
+    assert "gone already" in back.stdout
+    assert "\x1b" not in back.stdout
+    assert back.exit_code == 1
     machines = json.loads(told("restore", "r-001.json", "--config", file, "--json").stdout)
-    assert machines == {"manifest": "r-001.json", "objects": 2, "left": 1}
+    gone_now = {"k\x1b[31m": "gone already"}
+    assert machines == {"manifest": "r-001.json", "objects": 2, "left": 1, "gone": gone_now}
     listed = json.loads(told("manifests", "--config", file, "--json").stdout)
     assert listed["r-001.json"]["restored"]
     absent = told("restore", "none.json", "--config", file)
     assert absent.exit_code != 0
     assert "no manifest" in absent.output + str(absent.exception)
+
+
+def quarantined(world: World, **changes: object) -> Path:
+    """Leave a manifest `r-001.json` of one object that is there; return the configuration."""
+    world.store(world.live())
+    file = configured(world)
+    key = next(iter(world.objects))
+    found = listing.look_up(load(world.home / "rlmm.toml"), key)
+    assert found is not None
+    kept = Entry(
+        key=key, size=1, etag=found.etag, modified_ms=found.modified_ms, kind="orphan_object"
+    )
+    made = msgspec.structs.replace(
+        Manifest(run="r", fence=7, created_ms=NOW, entries=(kept,)), **changes
+    )
+    place = f"{quarantine.MANIFESTS}r-001.json".removeprefix("_rlmm/")
+    world.write_control(place, control.encode(made))
+    return file
+
+
+def test_a_manifest_is_held_back_released_and_approved_and_says_by_whom(world: World) -> None:
+    file = quarantined(world)
+    place = world.home / "remote" / quarantine.MANIFESTS / "r-001.json"
+    before = place.read_bytes()
+    for verb, more in (("hold", ("--reason", "asked")), ("release", ()), ("approve", ())):
+        dry = told(verb, "r-001.json", *more, "--config", file)
+        assert dry.exit_code == 0, dry.output
+        assert "(--execute does it)" in dry.stdout
+        assert place.read_bytes() == before
+    held = told("hold", "r-001.json", "--reason", "asked", "--execute", "--config", file)
+    assert held.stdout == "held back r-001.json: 1 of its 1 objects are still there\n"
+    word = json.loads(place.read_text())["held"]
+    assert word["reason"] == "asked"
+    assert "@" in word["by"]
+    shown = told("manifests", "--config", file).stdout
+    assert f"held by {word['by']}" in shown
+    assert "never" in shown
+    assert told("release", "r-001.json", "--execute", "--config", file).exit_code == 0
+    assert "quarantined" in told("manifests", "--config", file).stdout
+    assert told("approve", "r-001.json", "--execute", "--config", file).exit_code == 0
+    assert f"approved by {word['by']}" in told("manifests", "--config", file).stdout
+    assert told("restore", "r-001.json", "--config", file).exit_code == 0
+    late = told("approve", "r-001.json", "--execute", "--config", file)
+    assert late.exit_code != 0
+    assert "was restored" in late.output + str(late.exception)
+
+
+def test_a_manifest_that_can_not_be_read_is_shown_as_such(world: World) -> None:
+    file = quarantined(world)
+    world.write_control("reconcile/manifests/s-001.json", b"{")
+    shown = told("manifests", "--config", file)
+    assert shown.exit_code == 1
+    assert "r-001.json" in shown.stdout
+    assert "damaged" in shown.stdout
+    assert "_rlmm/reconcile/manifests/s-001.json" in shown.stderr
+    machines = json.loads(told("manifests", "--config", file, "--json").stdout)
+    assert "s-001.json" in machines["s-001.json"]["damaged"]
+
+
+def test_a_lease_is_shown_and_broken(world: World) -> None:
+    file = quarantined(world)
+    assert "no run ever took" in told("lease", "--config", file).stdout
+    assert json.loads(told("lease", "--json", "--config", file).stdout) is None
+    assert "nothing to break" in told("break-lease", "--execute", "--config", file).stdout
+    ends_ms = time.time_ns() // 1_000_000 + 1_500
+    held = control.encode(Lease(owner="a-run", fence=4, expires_ms=ends_ms))
+    world.write_control(LEASE_KEY.removeprefix("_rlmm/"), held)
+    assert json.loads(told("lease", "--json", "--config", file).stdout) == {
+        "owner": "a-run", "fence": 4, "ends_at_ms": ends_ms, "damage": ""
+    }  # fmt: skip
+    dry = told("break-lease", "--config", file)
+    assert "a-run" in dry.stdout
+    assert "still deletes what it has just checked" in dry.stdout
+    assert (world.home / "remote" / LEASE_KEY).read_bytes() == held
+    broken = told("break-lease", "--execute", "--config", file)
+    assert broken.exit_code == 0, broken.output
+    assert "breaking the lease of a-run" in broken.stdout
+    assert time.time_ns() // 1_000_000 >= ends_ms, "until then its owner may still delete"
+    after = json.loads(told("lease", "--json", "--config", file).stdout)
+    assert after["owner"].startswith("broken by ")
+    assert (after["fence"], after["ends_at_ms"]) == (8, 0), "above every manifest's"
+
+
+def test_a_lease_that_can_not_be_read_is_shown_as_such(world: World) -> None:
+    file = quarantined(world)
+    world.write_control(LEASE_KEY.removeprefix("_rlmm/"), b"")
+    shown = told("lease", "--config", file)
+    assert shown.exit_code == 1
+    assert "lease.json (Lease) is empty" in shown.stdout
+
+
+def findings_of(world: World, rows: list[dict[str, object]]) -> Path:
+    """Leave a run's findings, and return the configuration."""
+    file = configured(world)
+    run = world.home / "out" / "20261101T000000000Z"
+    (run / "findings").mkdir(parents=True)
+    columns = {name: [row.get(name) for row in rows] for name in FINDINGS.names}
+    pq.write_table(
+        pa.Table.from_batches([batch(FINDINGS, columns)]), run / "findings" / "a.parquet"
+    )
+    (world.home / "out" / "latest").symlink_to(run.name)
+    return file
+
+
+def test_findings_are_listed_one_by_one(world: World) -> None:
+    rows: list[dict[str, object]] = [
+        {"kind": "orphan_object", "topic": "orders", "partition": 1, "segment_id": f"s{n}",
+         "key": f"orders/{n}.log", "bytes": n, "facts": "age"} for n in range(120)
+    ]  # fmt: skip
+    rows.append({"kind": "missing_object", "topic": "payments", "topic_id": "tid",
+                 "segment_id": "lost", "key": "=a,b\x1b[31m", "bytes": 5, "facts": ""})  # fmt: skip
+    file = findings_of(world, rows)
+    table = told("findings", "--config", file)
+    assert table.exit_code == 1
+    assert "orders/0.log" in table.stdout
+    assert "and 21 more" in table.stdout
+    for asked in (("--kind", "missing_object"), ("--topic", "payments"), ("--topic", "tid")):
+        lines = told("findings", *asked, "--json", "--config", file).stdout.splitlines()
+        (found,) = map(json.loads, lines)
+        assert (found["segment_id"], found["key"]) == ("lost", "=a,b\x1b[31m")
+    people = told("findings", "--topic", "payments", "--config", file).stdout
+    assert "lost" in people
+    assert "\x1b" not in people
+    text = told("findings", "--csv", "--config", file).stdout
+    read = [*csv.DictReader(io.StringIO(text))]
+    assert len(read) == 121
+    assert read[-1]["key"] == "=a,b\x1b[31m"
+    none = told("findings", "--topic", "none", "--config", file)
+    assert (none.exit_code, none.stdout) == (0, "no findings\n")
+    assert told("findings", "--csv", "--json", "--config", file).exit_code == 2
+    absent = told("findings", "--run", "20200101T000000000Z", "--config", file)
+    assert "no run has come so far" in absent.output + str(absent.exception)
 
 
 def test_people_are_told_that_all_agrees_and_machines_all_that_was_counted(

@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from rlmm_daemon.adapters.storage.local import LocalStorage
+from rlmm_daemon.cli.group import main as rlmm
 from rlmm_daemon.codec import marker, records
 from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.config import load
@@ -20,11 +22,19 @@ from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.ports.storage import Traffic, UploadInfo
-from rlmm_daemon.reconcile import control, executing, listing, log_reading, quarantine
+from rlmm_daemon.reconcile import (
+    control,
+    executing,
+    lease,
+    listing,
+    log_reading,
+    quarantine,
+    storage_time,
+)
 from rlmm_daemon.reconcile.acting import Actor
-from rlmm_daemon.reconcile.errors import Incomplete
-from rlmm_daemon.reconcile.last_look import LastLook, Refused
-from rlmm_daemon.reconcile.lease import Holder, LeaseHeld
+from rlmm_daemon.reconcile.errors import Incomplete, Refused
+from rlmm_daemon.reconcile.last_look import LastLook
+from rlmm_daemon.reconcile.lease import LEASE_KEY, Holder, LeaseHeld
 from rlmm_daemon.reconcile.quarantine import Entry
 from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile.world import CLUSTER, DAY, HOUR, World
@@ -112,10 +122,11 @@ class Site:
         thief: bool = False,
         through: Any = None,
         safety: Safety = SAFETY,
+        release: bool = False,
     ) -> executing.Done:
         async with control.opened(self.config) as storage:
-            lease = Holder(storage, owner="a", seconds=300, now_ms=lambda: self.now_ms)
-            await lease.acquire()
+            hold = Holder(storage, owner="a", seconds=300, now_ms=lambda: self.now_ms)
+            await hold.acquire()
             if thief:
                 self.now_ms += 301_000
                 other = Holder(storage, owner="b", seconds=300, now_ms=lambda: self.now_ms)
@@ -124,13 +135,16 @@ class Site:
             executor = executing.Executor(
                 self.config,
                 asked,
-                lease,
+                hold,
                 safety=safety,
                 ends=self.ends,
                 look=LastLook(self.config, storage, started_ms=NOW),
                 audit=self.lines.extend,
             )
-            return await executor.delete(entries)
+            done = await executor.delete(entries)
+            if release:
+                await hold.release()
+            return done
 
 
 class Passing:
@@ -486,3 +500,78 @@ def test_deletes_that_were_throttled_and_done_make_a_pause_too(
     assert (done.deleted, done.failed) == (len(entries), 0)
     # Only the first batch was throttled: what was seen before does not count again.
     assert slept.count(executing.PAUSE_SECONDS) == pauses
+
+
+def restoring(site: Site, name: str) -> tuple[int, str]:
+    """Run the command and return its exit code and what it said."""
+    file = site.world.home / "reconcile.toml"
+    file.write_text(f'daemon_config = "{site.world.home}/rlmm.toml"\n')
+    said = CliRunner().invoke(rlmm, ["reconcile", "restore", name, "--config", str(file)])
+    return said.exit_code, said.output
+
+
+def test_what_is_restored_between_look_and_delete_is_told_as_it_is_when_the_run_is_over(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has looked at the manifests, and deletes: nothing takes that back."""
+    entries = site.entries(site.orphan)
+    name = site.quarantined(entries)
+    said: list[tuple[int, str]] = []
+    waits = threading.Event()
+
+    async def wait_out(*asked: Any) -> None:
+        waits.set()
+        await known(*asked)
+
+    known = lease.wait_out
+    monkeypatch.setattr(lease, "wait_out", wait_out)
+    site.now_ms = storage_time.wall_ms()
+
+    def restore() -> None:
+        said.append(restoring(site, name))
+
+    class Paused(Passing):
+        """A storage whose first delete takes long."""
+
+        restorer: threading.Thread | None = None
+
+        async def delete(self, keys: list[str]) -> Any:
+            if self.restorer is None:
+                Paused.restorer = threading.Thread(target=restore)
+                Paused.restorer.start()
+                await asyncio.to_thread(waits.wait, 60)
+                assert said == [], "it says nothing before the run has seen it"
+            return await self._inner.delete(keys)
+
+    done = site.delete(entries, through=Paused, release=True)
+    assert Paused.restorer is not None
+    Paused.restorer.join(60)
+    assert waits.is_set()
+    assert done.dropped == {"its manifest was restored": len(entries) - 1}
+    ((code, words),) = said
+    assert code == 1
+    assert f"{len(entries) - 1} of its {len(entries)} objects are still there" in words
+    assert entries[0].key in words
+    assert "gone already" in words
+
+
+def test_a_night_of_a_machine_whose_clock_is_wrong_touches_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All would be due for it, or its lease would last for a year."""
+    entries = site.entries(site.orphan)
+    site.quarantined(entries[:1])
+    known = storage_time.wall_ms
+    monkeypatch.setattr(storage_time, "wall_ms", lambda: known() + 365 * DAY)
+    with pytest.raises(Refused, match=r"clock is .* ahead of the storage's"):
+        site.act(entries)
+    assert all(map(site.there, entries))
+    assert not (site.world.home / "remote" / LEASE_KEY).exists()
+
+
+def test_a_damaged_manifest_stops_the_next_batch_and_is_named(site: Site) -> None:
+    entries = site.entries(site.orphan)
+    site.world.write_control("reconcile/manifests/r1-001.json", b"")
+    with pytest.raises(Refused, match=r"manifests/r1-001.json .* is empty"):
+        site.delete(entries)
+    assert all(map(site.there, entries))

@@ -14,8 +14,8 @@ from rlmm_daemon.config.reconcile import Output, ReconcileConfig
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.ports.event_log import LogIdentity, LogRange
 from rlmm_daemon.reconcile import control, log_reading, sources, tailing
-from rlmm_daemon.reconcile.errors import Incomplete
-from rlmm_daemon.reconcile.last_look import LastLook, Refused
+from rlmm_daemon.reconcile.errors import Incomplete, Refused
+from rlmm_daemon.reconcile.last_look import LastLook
 from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.night import Run
 from tests.reconcile.world import World

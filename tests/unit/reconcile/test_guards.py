@@ -89,6 +89,12 @@ def test_records_that_are_gone_out_of_the_middle_of_a_log() -> None:
     assert "7 offsets in 2 ranges hold no record, from 3 to 9" in against(lost=[lost])
 
 
+def test_control_objects_that_can_not_be_read() -> None:
+    damaged = ("_rlmm/reconcile/manifests/a.json is empty",)
+    assert "a.json is empty: what it spared is not known" in against(damaged=damaged)
+    assert still(evidence(damaged=damaged), since_ms=0)
+
+
 def test_a_daemon_that_has_more_live_segments_than_the_log_names() -> None:
     counted = {"_rlmm/daemons/1.json": presence(seen={"live_segments": 132, "live_at": 9})}
     found = against(presences=counted, live={(0, 9): 2})

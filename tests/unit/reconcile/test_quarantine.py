@@ -1,7 +1,11 @@
 """What is quarantined and what is deleted: caps, ages, what must match; the lease."""
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
@@ -9,14 +13,16 @@ from rlmm_daemon.codec.marker import CONTROL_BYTES_MAX
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
 from rlmm_daemon.ports.storage import ControlObject
-from rlmm_daemon.reconcile import control, quarantine
+from rlmm_daemon.reconcile import control, lease, quarantine, storage_time
+from rlmm_daemon.reconcile.errors import Refused
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Holder, Lease, LeaseHeld
-from rlmm_daemon.reconcile.quarantine import Entry, Manifest, Totals, plan
+from rlmm_daemon.reconcile.quarantine import Entry, Manifest, Totals, Word, plan
 from tests.support.manifests import write_manifests
 
 HOUR = 3_600_000
 NOW = 1_700_000_000_000
 SAFETY = Safety()
+WORD = Word(by="me@here", at_ms=NOW, reason="seen")
 MANY = Totals(objects=1_000_000, bytes=10**12)
 
 
@@ -60,7 +66,6 @@ def test_a_restored_manifest_spares_its_objects_for_good() -> None:
     [
         (Totals(objects=1_000, bytes=10**12), 10),
         (Totals(objects=10**9, bytes=5_000), 5),
-        (Totals(objects=99, bytes=10**12), 0),
     ],
 )
 def test_a_run_takes_no_more_than_its_caps(totals: Totals, chosen: int) -> None:
@@ -94,7 +99,7 @@ def test_what_is_deleted_and_what_is_quarantined_share_one_cap(totals: Totals) -
 def test_one_object_beyond_the_cap_does_not_keep_back_what_is_behind_it() -> None:
     large = msgspec.structs.replace(entry(0), size=6_000)
     made = plan([large, entry(1), entry(2)], {}, Totals(objects=10**6, bytes=5_000), SAFETY, NOW)
-    assert (made.quarantine, made.left) == ((entry(1), entry(2)), 1)
+    assert (made.quarantine, made.left) == ((large, entry(1), entry(2)), 0)
 
 
 def test_what_waits_is_told_from_what_is_due() -> None:
@@ -195,8 +200,10 @@ def test_a_manifest_of_the_longest_names_is_one_that_can_be_read_again() -> None
     assert max(len(control.encode(each)) for each in made) < CONTROL_BYTES_MAX / 2 + 10_000
 
 
-@pytest.mark.parametrize("kind", [Manifest, Lease, control.AcceptedRecords])
-def test_what_a_newer_version_wrote_is_left_alone(kind: type[msgspec.Struct]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "newest"), [(Manifest, quarantine.WORDED), (Lease, 1), (control.AcceptedRecords, 1)]
+)
+def test_what_a_newer_version_wrote_is_left_alone(kind: type[msgspec.Struct], newest: int) -> None:
     values = {
         Manifest: Manifest(run="r", fence=1, created_ms=NOW, entries=()),
         Lease: Lease(owner="o", fence=1, expires_ms=NOW),
@@ -204,8 +211,9 @@ def test_what_a_newer_version_wrote_is_left_alone(kind: type[msgspec.Struct]) ->
     }
     data = control.encode(values[kind])
     assert control.decode(data, kind) == values[kind]
-    with pytest.raises(Malformed, match="format 2 is not known"):
-        control.decode(data.replace(b'"format": 1', b'"format": 2'), kind)
+    newer = b'"format": %d' % (newest + 1)
+    with pytest.raises(Malformed, match=r"the-key .* is not known"):
+        control.decode(data.replace(b'"format": 1', newer), kind, key="the-key", newest=newest)
     for damaged in (data[:-3], b"[]", b"{}", data.replace(b"{", b'{"more": 1,', 1)):
         with pytest.raises(Malformed):
             control.decode(damaged, kind)
@@ -215,8 +223,11 @@ async def test_nothing_is_read_beside_a_damaged_manifest() -> None:
     storage = MemoryStorage(clock=SystemClock())
     await storage.open()
     await storage.put_control(f"{quarantine.MANIFESTS}a-001.json", b"{", if_etag=None)
-    with pytest.raises(Malformed):
+    with pytest.raises(Malformed, match=f"{quarantine.MANIFESTS}a-001.json"):
         await quarantine.read_manifests(storage)
+    found, damaged = await quarantine.Manifests(storage).look()
+    assert not found
+    assert [*damaged] == ["a-001.json"]
     with pytest.raises(InvalidArgument, match="can't be read"):
         await quarantine.restore(storage, "a-001.json")
 
@@ -261,3 +272,197 @@ async def test_an_owner_that_slept_past_its_lease_is_stopped() -> None:
     await slow.release()  # and it does not take the other's away
     assert await storage.get_control(LEASE_KEY) is not None
     await quick.renew()
+
+
+@pytest.mark.parametrize(
+    "totals", [Totals(objects=99, bytes=10**12), Totals(objects=10**6, bytes=900)]
+)
+def test_what_no_share_has_room_for_is_quarantined_and_goes_once_it_is_approved(
+    totals: Totals,
+) -> None:
+    """Orphans of a small bucket, and ones larger than the share of bytes, would stay for ever."""
+    orphan = entry(1)
+    made = plan([orphan], {}, totals, SAFETY, NOW)
+    assert (made.quarantine, made.left, made.beyond) == ((orphan,), 0, ())
+    made = plan([orphan], manifest(orphan), totals, SAFETY, NOW)
+    assert (made.delete, made.left, made.beyond) == ((), 1, (orphan,))
+    let = {"r-001.json": msgspec.structs.replace(*manifest(orphan).values(), approved=WORD)}
+    made = plan([orphan], let, totals, SAFETY, NOW)
+    assert (made.delete, made.left, made.beyond) == ((orphan,), 0, ())
+    young = {"r-001.json": msgspec.structs.replace(*let.values(), created_ms=NOW - HOUR)}
+    assert plan([orphan], young, totals, SAFETY, NOW).delete == (), "its time has to come"
+    assert plan([], let, totals, SAFETY, NOW).delete == (), "it has to be condemned again"
+
+
+def test_what_is_approved_counts_against_the_number_of_objects_alone() -> None:
+    let, others = [entry(n) for n in range(7)], [entry(n) for n in range(100, 120)]
+    manifests = {
+        "a": msgspec.structs.replace(*manifest(*let).values(), approved=WORD),
+        "b": manifest(*others)["r-001.json"],
+    }
+    made = plan([*others, *let], manifests, Totals(objects=500, bytes=10**12), SAFETY, NOW)
+    assert made.delete == (*let, *others[:5])
+    few = Safety(objects_max=9)
+    made = plan([*others, *let], manifests, Totals(objects=500, bytes=10**12), few, NOW)
+    assert made.delete == (*let, *others[:2])
+
+
+def test_what_is_held_back_is_left_alone_until_it_is_released() -> None:
+    held = {"r-001.json": msgspec.structs.replace(*manifest(entry()).values(), held=WORD)}
+    assert plan([entry()], held, MANY, SAFETY, NOW).delete == ()
+    both = {**held, "b": msgspec.structs.replace(*manifest(entry()).values(), approved=WORD)}
+    assert plan([entry()], both, MANY, SAFETY, NOW).delete == (), "whatever else names it"
+    assert quarantine.next_deletion_ms(held, SAFETY, 0) is None
+
+
+def test_the_next_deletion_is_when_the_first_quarantine_is_over() -> None:
+    manifests = {
+        "young": manifest(entry(1), age_hours=1)["r-001.json"],
+        "old": manifest(entry(2), age_hours=100)["r-001.json"],
+        "gone": manifest(entry(3), age_hours=300)["r-001.json"],
+        "restored": manifest(entry(4), age_hours=160, restored=True)["r-001.json"],
+    }
+    assert quarantine.next_deletion_ms(manifests, SAFETY, NOW) == NOW + 68 * HOUR
+    assert quarantine.next_deletion_ms(manifests, SAFETY, 0) == NOW - 132 * HOUR, "due"
+    assert quarantine.next_deletion_ms({}, SAFETY, NOW) is None
+
+
+async def test_a_word_is_kept_with_who_said_it_and_older_readers_are_told_by_the_format() -> None:
+    storage = MemoryStorage(clock=SystemClock())
+    await storage.open()
+    (name,) = await write_manifests(storage, manifest(entry()).values())
+
+    async def written() -> bytes:
+        found = await storage.get_control(quarantine.MANIFESTS + name)
+        assert found is not None
+        return found.data
+
+    plain = await written()
+    assert b"held" not in plain
+    assert b'"format": 1' in plain
+    held = await quarantine.change(
+        storage, name, lambda known: msgspec.structs.replace(known, held=WORD)
+    )
+    assert (held.held, held.format) == (WORD, quarantine.WORDED)
+    assert (await quarantine.read_manifests(storage))[name] == held
+    await quarantine.change(storage, name, lambda known: msgspec.structs.replace(known, held=UNSET))
+    assert await written() == plain
+    assert (await quarantine.restore(storage, name, WORD)).restored_by == WORD
+
+
+async def test_a_lease_of_a_clock_that_was_a_year_ahead_ends_within_the_hour() -> None:
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    clock.now = storage_time.wall_ms()
+    wrong = Lease(owner="a", fence=4, expires_ms=clock.now + 365 * 24 * HOUR)
+    await storage.put_control(LEASE_KEY, control.encode(wrong), if_etag=None)
+    with pytest.raises(LeaseHeld, match=r"a holds .* for another 3[56]"):
+        await holder(storage, clock, "b").acquire()
+    clock.now += HOUR + 1_000
+    late = holder(storage, clock, "b")
+    await late.acquire()
+    assert late.fence == 5
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]"])
+async def test_a_lease_that_can_not_be_read_is_named_with_what_ends_it(data: bytes) -> None:
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    await storage.overwrite_control(LEASE_KEY, data)
+    with pytest.raises(Malformed, match=f"{LEASE_KEY}.*break-lease --execute"):
+        await holder(storage, clock, "a").acquire()
+
+
+@dataclass
+class Deleting:
+    """A run that goes on while somebody waits for it: what it does in each pause."""
+
+    clock: Clock
+    steps: list[Callable[[], Awaitable[object]]]
+    waited: int = 0
+
+    async def __call__(self, seconds: float) -> None:
+        assert self.waited < 10_000, "it waits for ever"
+        self.waited += 1
+        self.clock.now += int(seconds * 1_000)
+        if self.steps:
+            await self.steps.pop(0)()
+
+
+async def test_who_waits_for_a_run_waits_until_it_has_looked_again() -> None:
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    run = holder(storage, clock, "a")
+    await run.acquire()
+    deleting = Deleting(clock, [run.renew, run.renew, run.renew])
+    await lease.wait_out(storage, clock, deleting)
+    assert deleting.waited == 2, "what it looked at before its first renewal is deleted by then"
+    deleting = Deleting(clock, [run.renew, run.release])
+    await lease.wait_out(storage, clock, deleting)
+    assert deleting.waited == 2
+    await lease.wait_out(storage, clock, deleting)
+    assert deleting.waited == 2, "nobody deletes"
+
+
+async def test_who_waits_for_a_run_that_is_paused_waits_until_its_lease_is_over() -> None:
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    await holder(storage, clock, "a").acquire()
+    deleting = Deleting(clock, [])
+    await lease.wait_out(storage, clock, deleting)
+    assert deleting.waited == 300
+
+
+async def test_a_lease_that_is_broken_is_nobodys_until_it_would_have_ended() -> None:
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    paused, other = holder(storage, clock, "paused"), holder(storage, clock, "other")
+    await paused.acquire()
+
+    async def early() -> None:
+        with pytest.raises(LeaseHeld, match="broken by me"):
+            await other.acquire()
+        with pytest.raises(LeaseHeld, match="another run took"):
+            await paused.renew()
+
+    deleting = Deleting(clock, [early])
+    found = await lease.look(storage)
+    assert found is not None
+    await lease.take_away(storage, found, by="me", fence=9, now_ms=clock, pause=deleting)
+    assert deleting.waited == 300
+    await other.acquire()
+    assert other.fence == 10
+
+
+async def test_a_lease_whose_owner_lives_is_not_broken_unseen() -> None:
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    alive = holder(storage, clock, "a")
+    await alive.acquire()
+    found = await lease.look(storage)
+    assert found is not None
+    clock.now += 1
+    await alive.renew()
+    with pytest.raises(LeaseHeld, match="it lives"):
+        await lease.take_away(storage, found, by="me", fence=9, now_ms=clock)
+    await alive.renew()
+
+
+async def test_a_clock_that_is_not_the_storages_refuses() -> None:
+    storage = MemoryStorage(clock=SystemClock())
+    await storage.open()
+    clock = await storage_time.read(storage)
+    now_ms = storage_time.wall_ms()
+    clock.check(now_ms)
+    for ahead, word in ((365 * 24 * HOUR, "ahead of"), (-HOUR, "behind")):
+        with pytest.raises(Refused, match=f"{word} the storage's"):
+            clock.check(now_ms + ahead)
+
+
+def test_a_clock_that_is_set_while_a_run_goes_on_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when time is first asked for some minutes after the machine's start."""
+    steady, known = storage_time.Steady(), storage_time.wall_ms
+    steady.check()
+    monkeypatch.setattr(storage_time, "wall_ms", lambda: known() - 24 * HOUR)
+    with pytest.raises(Refused, match="was set by -864"):
+        steady.check()
