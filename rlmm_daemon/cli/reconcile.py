@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
@@ -79,7 +79,7 @@ def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) 
     if as_json:
         show_json(asdict(night))
     else:
-        _show(night, report.rows(night), str(job.directory))
+        _show(night, report.rows(night), str(job.directory), report.ahead(night))
     code = REFUSED if night.refused else FINDINGS if night.findings else CLEAN
     raise click.exceptions.Exit(code)
 
@@ -178,7 +178,12 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield show
 
 
-def _show(night: Any, kinds: list[tuple[str, str, int, int, str]], directory: str) -> None:
+def _show(
+    night: Any,
+    kinds: list[tuple[str, str, int, int, str]],
+    directory: str,
+    ahead: Sequence[str] = (),
+) -> None:
     show_facts(
         {
             "cluster": night.cluster,
@@ -210,3 +215,5 @@ def _show(night: Any, kinds: list[tuple[str, str, int, int, str]], directory: st
                 "left for another night": night.left,
             }
         )
+    for line in ahead:
+        show_facts({"ahead": line})

@@ -97,6 +97,11 @@ class ParsedKey:
     suffix: str
 
 
+def is_topic_name(text: str) -> bool:
+    """Whether a key can name the topic: as Kafka's own rule, but for `.` and `..`."""
+    return _TOPIC.fullmatch(text) is not None
+
+
 def _hash(segment_id: SegmentId) -> int:
     """Return 32 bits that are even over ids of any kind."""
     return crc32c(segment_id)
@@ -115,7 +120,7 @@ def object_key(
         InvalidArgument: a topic name that Kafka forbids.
     """
     assert suffix in SUFFIXES, suffix
-    if not _TOPIC.fullmatch(partition.topic) or partition.partition < 0:
+    if not is_topic_name(partition.topic) or partition.partition < 0:
         raise InvalidArgument(f"{partition.topic!r} is not a topic name of Kafka's")
     directory = f"{partition.topic}-{partition.partition}-{uuid_text(partition.topic_id)}"
     name = f"{start_offset:020d}-{uuid_text(segment_id)}{suffix}"

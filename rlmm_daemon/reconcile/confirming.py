@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.config import Config
 from rlmm_daemon.core.disposal.findings import Finding
+from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.listing import look_up
 
 
@@ -35,7 +37,10 @@ class Confirm:
 
 def _stands(config: Config, row: Mapping[str, Any]) -> bool:
     if row["key"] is None:
-        # Recorded without a place: nothing to ask for, the listing of every layout is the answer.
+        # Recorded without a place: nothing to ask for, the listing of every layout is the answer,
+        # as long as it is a listing of this storage.
+        if look_up(config, MARKER_KEY) is None:
+            raise Incomplete(f"there is no {MARKER_KEY} any more: the storage is gone")
         return True
     found = look_up(config, row["key"])
     match Finding(row["kind"]):

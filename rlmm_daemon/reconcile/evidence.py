@@ -1,21 +1,25 @@
 """What the guards are shown: what the storage says of itself, what was read of the log."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rlmm_daemon.codec.marker import BucketMarker, LayoutRow, Presence
+from rlmm_daemon.codec.marker import MARKER_KEY, BucketMarker, LayoutRow, Presence
 from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import Malformed
+from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentState as S
-from rlmm_daemon.ports.event_log import LogRange
+from rlmm_daemon.ports.event_log import LogRange, ranges_joined
 from rlmm_daemon.reconcile import control, guards, log_reading, quarantine
+from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.quarantine import Manifest
 from rlmm_daemon.reconcile.schema import Kind
 
 #: Unaccepted rows of UNREADABLE that are worth naming; one is enough to refuse.
 UNREADABLE_MAX: Final = 100
+#: Layouts unknown to the marker that are worth naming.
+LAYOUTS_MAX: Final = 10
 #: Metadata partitions with lost records that are worth naming.
 LOST_MAX: Final = 100
 
@@ -58,6 +62,21 @@ async def ours(daemon: Config) -> Ours:
         )
 
 
+async def refreshed(daemon: Config, known: Ours) -> Ours:
+    """Return the same with the marker as it is now.
+
+    Raises:
+        Incomplete: it is gone by now, or has lost layouts.
+    """
+    async with control.opened(daemon, reads_only=True) as storage:
+        marker = await control.read_marker(storage)
+    if marker is None:
+        raise Incomplete(f"{MARKER_KEY} has gone while the run went on: the storage is gone")
+    if marker.layouts[: len(known.layouts)] != known.layouts:
+        raise Incomplete(f"{MARKER_KEY} has been replaced while the run went on")
+    return replace(known, marker=marker)
+
+
 def gathered(
     spark: Any,
     daemon: Config,
@@ -89,7 +108,8 @@ def gathered(
         log=view,
         read=read,
         unreadable=unaccepted(spark, events, told.accepted),
-        lost=lost(spark),
+        lost=lost(spark, _accepted_gaps(told.marker, view)),
+        layouts_unknown=_layouts_unknown(spark, told.layouts),
         live=live(spark, counts_of(told.presences, covered)),
         accepted=told.accepted,
         presences=told.presences,
@@ -98,17 +118,43 @@ def gathered(
     )
 
 
-def lost(spark: Any) -> list[guards.Lost]:
-    """Return what the recorded events lack, by metadata partition."""
+def _layouts_unknown(spark: Any, layouts: Collection[LayoutRow]) -> tuple[int, ...]:
+    rows = spark.sql("SELECT DISTINCT layout FROM recorded WHERE layout IS NOT NULL")
+    known = [each.number for each in layouts]
+    unknown = rows.where(~rows["layout"].isin(known)) if known else rows
+    return tuple(sorted(row["layout"] for row in unknown.take(LAYOUTS_MAX)))
+
+
+def _accepted_gaps(marker: BucketMarker | None, view: LogView) -> list[tuple[int, int, int]]:
+    """Return (metadata partition, start, end) of what an operator accepted as lost of this log."""
+    topic_id = uuid_text(view.identity.topic_id)
+    gaps = [each for each in (marker.gaps if marker else ()) if each.topic_id == topic_id]
+    return [
+        (number, each.start, each.end)
+        for number in {each.metadata_partition for each in gaps}
+        for each in ranges_joined(
+            LogRange(start=gap.start, end=gap.end)
+            for gap in gaps
+            if gap.metadata_partition == number
+        )
+    ]
+
+
+def lost(spark: Any, accepted: Collection[tuple[int, int, int]]) -> list[guards.Lost]:
+    """Return what the recorded events lack and nobody accepted, by metadata partition."""
+    known = spark.createDataFrame(sorted(accepted), "number int, begin bigint, behind bigint")
+    known.createOrReplaceTempView("accepted_gaps")
     rows = spark.sql(f"""
-        SELECT metadata_partition AS number, min(struct(start_offset, offset)) AS first,
+        SELECT metadata_partition, min(struct(start_offset, offset)) AS first,
             count(*) AS ranges, sum(offset - start_offset) AS offsets
-        FROM recorded WHERE kind = {int(Kind.LOST)}
+        FROM recorded LEFT ANTI JOIN accepted_gaps
+            ON metadata_partition = number AND begin <= start_offset AND offset <= behind
+        WHERE kind = {int(Kind.LOST)}
         GROUP BY metadata_partition ORDER BY metadata_partition
     """)  # noqa: S608 - our own constants
     return [
         guards.Lost(
-            row["number"],
+            row["metadata_partition"],
             LogRange(start=row["first"]["start_offset"], end=row["first"]["offset"]),
             row["ranges"],
             row["offsets"],

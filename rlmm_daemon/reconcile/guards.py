@@ -53,6 +53,8 @@ class Evidence:
     unreadable: Iterable[Unreadable] = ()
     #: By metadata partition; losses that an operator accepted are left out.
     lost: Iterable[Lost] = ()
+    #: Layouts that events name and that the marker does not have.
+    layouts_unknown: tuple[int, ...] = ()
     #: Why control objects can't be read: one may say that something is to be left alone.
     damaged: tuple[str, ...] = ()
     #: (metadata partition, offset) -> at most so many segments live there by what was read; for
@@ -93,6 +95,9 @@ def _given_up(evidence: Evidence, since_ms: int) -> Iterable[str]:
     for loss in evidence.marker.accepted_losses if evidence.marker else ():
         if loss.accepted_at_ms >= since_ms:
             yield "a loss of events was accepted since the run began: the next one knows of it"
+    for hold in evidence.marker.held if evidence.marker else ():
+        if hold.before_ms >= since_ms:
+            yield "a hold was put on objects since the run began: the next one knows of it"
 
 
 def _whose(evidence: Evidence) -> Iterable[str]:
@@ -142,6 +147,11 @@ def _complete(evidence: Evidence) -> Iterable[str]:
             )
         elif reached < known.end:
             yield f"metadata partition {number} was read to {reached}, it ends at {known.end}"
+    for number in evidence.layouts_unknown:
+        yield (
+            f"events name layout {number}, which the marker does not have: it is not the one that"
+            " the daemons wrote (rlmm storage doctor)"
+        )
     for lost in evidence.lost:
         yield (
             f"metadata partition {lost.metadata_partition}: {lost.offsets:,} offsets in"

@@ -46,26 +46,31 @@ class Manifest:
     created_ms: int
 
 
-def manifest_of(file: str, *, now_ms: int) -> Manifest:
+def manifest_of(file: str, *, bucket: str | None, now_ms: int) -> Manifest:
     """Return a manifest whose data files lie below its own directory, each as it was written.
 
+    `bucket` is the one that it has to be of; None: the storage is none.
+
     Raises:
-        Incomplete: no such manifest, a data file is missing or another, or it is of the future.
+        Incomplete: no such manifest, a data file is missing or another, or it is of the future or
+            of another bucket.
     """
     try:
         told = json.loads(Path(file).read_text(encoding="utf-8"))
         parts = [(each["key"], int(each["size"]), each["MD5checksum"]) for each in told["files"]]
         form, columns = told["fileFormat"].upper(), told["fileSchema"]
-        created_ms = int(told["creationTimestamp"])
+        created_ms, source = int(told["creationTimestamp"]), told["sourceBucket"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Incomplete(f"{file} is no inventory manifest: {error}") from error
+    if bucket not in (None, source):
+        raise Incomplete(f"{file} is of the bucket {source!r}, and the storage is {bucket!r}")
     if created_ms > now_ms:
         raise Incomplete(f"{file} was made in the future: the age of every object would be wrong")
     paths = tuple(_whole(Path(file).parent, *part) for part in parts)
     return Manifest(paths, form, columns, created_ms)
 
 
-def read(spark: Any, file: str, roots: Iterable[str], *, now_ms: int) -> Report:
+def read(spark: Any, file: str, roots: Iterable[str], *, bucket: str | None, now_ms: int) -> Report:
     """Return the report of a manifest (`manifest_of`), what lies below the roots of it.
 
     A bucket may be others' as well: no share of what is theirs is ours to touch.
@@ -73,7 +78,7 @@ def read(spark: Any, file: str, roots: Iterable[str], *, now_ms: int) -> Report:
     Raises:
         Incomplete: a part of it is missing, or a column.
     """
-    manifest = manifest_of(file, now_ms=now_ms)
+    manifest = manifest_of(file, bucket=bucket, now_ms=now_ms)
     form = manifest.form
     rows = _rows(spark, form, manifest.columns, [f"file://{path}" for path in manifest.paths])
     missing = [name for name in NEEDED if name not in rows.columns]

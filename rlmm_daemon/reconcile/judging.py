@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rlmm_daemon.codec.custom_metadata import SIZED
-from rlmm_daemon.codec.marker import AcceptedLoss, LayoutRow
+from rlmm_daemon.codec.marker import AcceptedLoss, Hold, LayoutRow
 from rlmm_daemon.core.disposal.findings import (
     LOG,
     RULES,
@@ -25,8 +25,9 @@ from rlmm_daemon.core.disposal.findings import (
     judge_upload,
 )
 from rlmm_daemon.core.disposal.history import Segment, Told, last_word
-from rlmm_daemon.core.layout import Layout, ParsedKey, object_key, parse_key
+from rlmm_daemon.core.layout import Layout, ParsedKey, is_topic_name, object_key, parse_key
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import Offset, SegmentId, TopicId, TopicIdPartition, uuid_bytes
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.reconcile.schema import FINDINGS, batch
@@ -48,6 +49,7 @@ class Judge:
     #: Of the metadata log, and what of it was given up (the marker's words).
     partition_count: int = 1
     losses: tuple[AcceptedLoss, ...] = ()
+    holds: tuple[Hold, ...] = ()
     #: Metadata partition -> when the snapshot was made that stands for its head.
     covered_ms: Mapping[int, int] = field(default_factory=dict)
     #: The listing is a report of another day: what it says is there must be seen again, too.
@@ -77,6 +79,7 @@ class Judge:
         stored = [row for row in rows if row["key"] is not None and row["upload_id"] is None]
         present: dict[str, tuple[Row, Present]] = {}
         layout = next((each for each in self.layouts if each.number == segment.layout), None)
+        odd = _oddity(segment, self.layouts)
         for row in stored:
             place = self._place(row, segment)
             if place is None or place[1] in present:
@@ -90,7 +93,8 @@ class Judge:
         recorded = _recorded(segment)
         listed = {suffix: whole for suffix, (_, whole) in present.items()}
         ages = self._ages(rows[0])
-        for judged in judge(recorded, listed, ages):
+        for found in judge(recorded, listed, ages):
+            judged = replace(found, facts=f"{found.facts}{odd}")
             row = present[judged.suffix][0] if judged.suffix in present else {**rows[0], **_ABSENT}
             yield self._finding(judged, row, segment, self._key(judged, row, segment, layout))
         for row in uploads:
@@ -103,7 +107,7 @@ class Judge:
 
     def _ages(self, row: Row) -> Ages:
         """Return the ages that count for one segment: with what is lost of its partition."""
-        if not (self.losses or self.covered_ms):
+        if not (self.losses or self.covered_ms or self.holds):
             return self.ages
         number = metadata_partition(
             TopicId(uuid_bytes(row["topic_id"])), row["partition"], self.partition_count
@@ -115,6 +119,8 @@ class Judge:
             self.ages,
             loss_ms=max(at_ms, default=0),
             snapshot_ms=self.covered_ms.get(number, 0),
+            holds=self.holds,
+            metadata_partition=number,
         )
 
     def _place(self, row: Row, segment: Segment) -> tuple[LayoutRow, str] | None:
@@ -144,17 +150,21 @@ class Judge:
         if row["key"] is not None:
             return str(row["key"])
         # Nothing of it is there and the log does not say where: daemons write the newest layout.
-        layout = layout or max(self.layouts, key=lambda each: each.number, default=None)
+        if layout is None and segment.layout is None:
+            layout = max(self.layouts, key=lambda each: each.number, default=None)
         if layout is None:
             return None
         topic_id = TopicId(uuid_bytes(row["topic_id"]))
-        return object_key(
-            Layout(layout.prefix, layout.kind),
-            TopicIdPartition(topic_id, segment.topic, row["partition"]),
-            Offset(segment.start_offset),
-            SegmentId(uuid_bytes(row["segment_id"])),
-            judged.suffix,
-        )
+        try:
+            return object_key(
+                Layout(layout.prefix, layout.kind),
+                TopicIdPartition(topic_id, segment.topic, row["partition"]),
+                Offset(segment.start_offset),
+                SegmentId(uuid_bytes(row["segment_id"])),
+                judged.suffix,
+            )
+        except InvalidArgument:  # Kafka forbids its topic's name: no daemon makes such a key
+            return None
 
     def _unknown(self, row: Row, facts: str) -> dict[str, Any]:
         judged = Judged(kind=Finding.UNKNOWN_KEY, facts=facts)
@@ -190,6 +200,15 @@ class Judge:
             "condemned": judged.condemned and key is not None,
             "recorded_bytes": recorded,
         }
+
+
+def _oddity(segment: Segment, layouts: tuple[LayoutRow, ...]) -> str:
+    """Return why nobody can say where a segment's objects lie, to stand behind other facts."""
+    if segment.layout is not None and all(each.number != segment.layout for each in layouts):
+        return f" layout {segment.layout} is not in the marker"
+    if segment.state is not None and not is_topic_name(segment.topic):
+        return f" {segment.topic!r} is no name that Kafka allows a topic"
+    return ""
 
 
 def _told(row: Row) -> Told:

@@ -20,8 +20,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlmm_daemon.codec.marker import LayoutRow
-from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.codec.marker import MARKER_KEY, LayoutRow
+from rlmm_daemon.config import Config, EmbeddedLog, S3Storage
 from rlmm_daemon.config.reconcile import ExportMetadata, InventoryListing, ReconcileConfig
 from rlmm_daemon.core.disposal.findings import Ages
 from rlmm_daemon.domain.ids import TopicId, uuid_bytes
@@ -109,11 +109,19 @@ class Run:
     def _judge_and_act(self) -> None:
         with self._stage("storage"):
             ours = asyncio.run(evidence.ours(self._daemon))
-        layouts = ours.layouts
+        if ours.marker is None:
+            raise Incomplete(
+                f"there is no {MARKER_KEY} in the storage: it is not mounted here, it is another"
+                " one, or no daemon has ever used it (rlmm storage doctor)"
+            )
         with self._stage("listing"):
-            self._list(layouts)
+            self._list(ours.layouts)
         with self._stage("log"):
             view = self._read_export(ours) if self._exported() else self._read_log()
+            # A daemon that began to write elsewhere meanwhile said so in the marker before: what
+            # the listing has not seen of it is looked for by its key.
+            ours = asyncio.run(evidence.refreshed(self._daemon, ours))
+        layouts = ours.layouts
         self.night.cluster = self._cluster_id(view) or ""
         ages = self._ages(ours)
         with self._stage("judging"):
@@ -143,7 +151,11 @@ class Run:
         roots = listing.roots(prefixes)
         if isinstance(self._config.listing, InventoryListing):
             manifest = self._config.listing.manifest
-            report = inventory.read(self._spark, manifest, roots, now_ms=self._now_ms)
+            storage = self._daemon.storage
+            bucket = storage.bucket if isinstance(storage, S3Storage) else None
+            report = inventory.read(
+                self._spark, manifest, roots, bucket=bucket, now_ms=self._now_ms
+            )
             self.night.listed_at_ms, objects = report.created_ms, report.objects
         else:
             parts = listing.slices(self._daemon, prefixes, self.night.notes.append)
@@ -202,6 +214,7 @@ class Run:
             ages=ages,
             partition_count=ours.marker.partition_count if ours.marker else 1,
             losses=ours.marker.accepted_losses if ours.marker else (),
+            holds=ours.marker.held if ours.marker else (),
             covered_ms=self._covered_ms,
             listing_is_old=isinstance(self._config.listing, InventoryListing),
         )

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import resources
@@ -33,6 +33,14 @@ _GB: Final = 10**9
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 #: What is not there costs nothing.
 _ABSENT: Final = frozenset({Finding.MISSING_OBJECT, Finding.PARTIAL_SEGMENT, Finding.OFFSET_GAP})
+#: Data that consumers can't read, or not as it was.
+_MISSING: Final = frozenset({
+    Finding.MISSING_OBJECT, Finding.PARTIAL_SEGMENT, Finding.SIZE_MISMATCH
+})  # fmt: skip
+#: Objects that are stored and that nobody reads.
+_LEAKED: Final = CONDEMNABLE | {
+    Finding.DEAD_TOPIC, Finding.UNKNOWN_KEY, Finding.NOT_CURRENT_VERSION, Finding.FOREIGN_CLUSTER
+}  # fmt: skip
 _ORDER: Final = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
 
 
@@ -97,6 +105,16 @@ def metrics(night: Night) -> str:
         ("deleted_objects", "Objects deleted.", night.deleted),
         ("deleted_bytes", "Bytes deleted.", night.deleted_bytes),
         ("broken_off", "1 if the run did not come to its end.", int(bool(night.broken_off))),
+        (
+            "next_deletion_timestamp_seconds",
+            "When a quarantine is over next; 0: nothing is in one.",
+            (night.next_deletion_ms or 0) / 1000,
+        ),
+        (
+            "needs_approval_objects",
+            "Objects that no run may delete unless they are approved.",
+            sum(number for number, _ in night.needs_approval.values()),
+        ),
         ("refused", "1 if a guard forbade to condemn anything.", int(bool(night.refused))),
         ("duration_seconds", "Wall time of the run.", round(sum(night.seconds.values()), 3)),
         ("last_run_timestamp_seconds", "When the last run listed.", night.listed_at_ms / 1000),
@@ -108,7 +126,7 @@ def metrics(night: Night) -> str:
 def page(night: Night, earlier: Sequence[Mapping[str, Any]], output: Output) -> str:
     """Return the HTML page; `earlier` are summaries, oldest first."""
     template = resources.files(__package__).joinpath(PAGE).read_text(encoding="utf-8")
-    total = sum(size for _, size in night.findings.values())
+    missing, leaked = _sum(night, _MISSING), _sum(night, _LEAKED)
     listed = datetime.fromtimestamp(night.listed_at_ms / 1000, tz=UTC)
     return string.Template(template).substitute(
         cluster=_text(night.cluster),
@@ -119,17 +137,44 @@ def page(night: Night, earlier: Sequence[Mapping[str, Any]], output: Output) -> 
         stored=human(night.object_bytes),
         events=f"{night.events:,}",
         found=f"{sum(number for number, _ in night.findings.values()):,}",
-        found_bytes=human(total),
+        found_kinds=f"of {len(night.findings)} kinds",
+        missing=f"{missing[0]:,}",
+        missing_bytes=human(missing[1]),
+        leaked=f"{leaked[0]:,}",
+        leaked_bytes=human(leaked[1]),
         condemned=f"{night.condemned:,}",
         condemned_bytes=human(night.condemned_bytes),
         cost=_cost(night.condemned_bytes, output),
         kinds=_kinds(night, output),
         offenders=_offenders(night, output),
         refused=_notes(night) + _refused(night),
+        examples=_examples(night),
         done=_done(night),
+        ahead="<br>".join(_text(line) for line in ahead(night)),
         trend=_trend([*earlier, asdict(night)]),
         stages=_stages(night),
     )
+
+
+def ahead(night: Night) -> list[str]:
+    """Return what is to come: the next deletion, and what waits for an operator's word."""
+    lines = []
+    if night.next_deletion_ms is not None:
+        at = datetime.fromtimestamp(night.next_deletion_ms / 1000, tz=UTC)
+        due = "Since" if night.next_deletion_ms <= night.listed_at_ms else "From"
+        lines.append(f"{due} {at:%Y-%m-%d %H:%M} UTC on a run with --execute deletes.")
+    for manifest, (number, size) in night.needs_approval.items():
+        lines.append(
+            f"{number:,} objects ({human(size)}) of {manifest} are more than a run may delete of"
+            f" this storage: rlmm reconcile approve {manifest}"
+        )
+    return lines
+
+
+def _sum(night: Night, kinds: Collection[Finding]) -> tuple[int, int]:
+    """Return number and bytes of the findings of some kinds."""
+    chosen = [found for kind, found in night.findings.items() if Finding(kind) in kinds]
+    return sum(number for number, _ in chosen), sum(size for _, size in chosen)
 
 
 def read_earlier(home: Path, *, before: str) -> list[dict[str, Any]]:
@@ -258,6 +303,20 @@ def _offenders(night: Night, output: Output) -> str:
     )
 
 
+def _examples(night: Night) -> str:
+    rows = sorted(night.examples, key=lambda each: _ORDER[RULES[Finding(each.kind)].severity])
+    return (
+        "".join(
+            f"<tr><td>{_text(each.kind)}</td><td>{_text(each.where)}</td>"
+            f"<td><code>{_text(each.segment_id)}</code></td>"
+            f'<td class="key"><code>{_text(each.key)}</code></td><td class="n">{human(each.bytes)}'
+            f'</td><td class="n">{_age(each.age_ms)}</td><td>{_text(each.facts)}</td></tr>'
+            for each in rows
+        )
+        or '<tr><td colspan="7">None.</td></tr>'
+    )
+
+
 def _notes(night: Night) -> str:
     return "".join(f'<p class="warn">{_text(note)}</p>' for note in night.notes)
 
@@ -289,22 +348,33 @@ def _stages(night: Night) -> str:
 
 def _trend(summaries: Sequence[Mapping[str, Any]]) -> str:
     """Return an SVG of findings' bytes over the runs; nothing for a single one."""
-    sizes = [sum(each[1] for each in run.get("findings", {}).values()) for run in summaries]
-    if len(sizes) < 2:  # noqa: PLR2004 - a line needs two points
+    if len(summaries) < 2:  # noqa: PLR2004 - a line needs two points
         return "<p>The first run: trends come with the next ones.</p>"
-    top = max(sizes) or 1
-    step = 600 / (len(sizes) - 1)
-    points = " ".join(
-        f"{n * step:.1f},{110 - 100 * size / top:.1f}" for n, size in enumerate(sizes)
-    )
+    stored = [_bytes(run, missing=False) for run in summaries]
+    missing = [_bytes(run, missing=True) for run in summaries]
+    names = [_text(run.get("run", "")) for run in summaries]
+    top = max(*stored, *missing) or 1
     return (
         '<svg viewBox="-8 0 616 120" role="img" aria-label="Bytes of findings over the last runs">'
-        f'<polyline points="{points}"/>'
-        + "".join(
-            f'<circle cx="{n * step:.1f}" cy="{110 - 100 * size / top:.1f}" r="3">'
-            f"<title>{_text(run.get('run', ''))}: {human(size)}</title></circle>"
-            for n, (run, size) in enumerate(zip(summaries, sizes, strict=True))
-        )
-        + f"</svg><p><small>Bytes of findings in the last {len(sizes)} runs, at most"
-        f" {human(top)}.</small></p>"
+        + _line("stored", names, stored, top)
+        + _line("missing", names, missing, top)
+        + f"</svg><p><small>Bytes of findings in the last {len(names)} runs, at most {human(top)}:"
+        " what is stored and in question; dashed, what is missing or damaged.</small></p>"
+    )
+
+
+def _bytes(run: Mapping[str, Any], *, missing: bool) -> int:
+    """Return a run's bytes of what is missing, or of all that is there."""
+    kinds = _MISSING if missing else {*Finding} - _MISSING - _ABSENT
+    names = {kind.value for kind in kinds}
+    return sum(size for kind, (_, size) in run.get("findings", {}).items() if kind in names)
+
+
+def _line(kind: str, names: Sequence[str], sizes: Sequence[int], top: int) -> str:
+    step = 600 / (len(sizes) - 1)
+    points = [f"{n * step:.1f},{110 - 100 * size / top:.1f}" for n, size in enumerate(sizes)]
+    return f'<polyline class="{kind}" points="{" ".join(points)}"/>' + "".join(
+        f'<circle class="{kind}" cx="{point.split(",")[0]}" cy="{point.split(",")[1]}" r="3">'
+        f"<title>{name}: {human(size)}{' missing' if kind == 'missing' else ''}</title></circle>"
+        for point, name, size in zip(points, names, sizes, strict=True)
     )

@@ -7,6 +7,22 @@ from rlmm_daemon.core.disposal.findings import Finding
 from rlmm_daemon.reconcile.schema import Kind
 
 OFFENDERS: Final = 50
+#: Of each kind.
+EXAMPLES: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One finding, by its segment and key."""
+
+    kind: str
+    #: `topic-partition`, or as much of it as is known.
+    where: str
+    segment_id: str
+    key: str
+    bytes: int
+    age_ms: int
+    facts: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +40,8 @@ class Night:
     findings: dict[str, tuple[int, int]] = field(default_factory=dict)
     #: (kind, topic, number, bytes, oldest ms), the largest first.
     offenders: list[tuple[str, str, int, int, int]] = field(default_factory=list)
+    #: Of each kind the first few, by size.
+    examples: list[Example] = field(default_factory=list)
     condemned: int = 0
     condemned_bytes: int = 0
     #: Why nothing was condemned; empty: it might have been.
@@ -62,5 +80,30 @@ def count(night: Night, spark: Any, *, objects: Any, events: Any, found: Any) ->
         FROM found GROUP BY kind, topic ORDER BY b DESC, n DESC, kind
     """).take(OFFENDERS)
     night.offenders = [(r[0], r[1], int(r[2]), int(r[3] or 0), int(r[4] or 0)) for r in worst]
+    night.examples = _examples(spark)
     doomed = spark.sql("SELECT count(*), sum(bytes) FROM found WHERE condemned").take(1)
     night.condemned, night.condemned_bytes = int(doomed[0][0]), int(doomed[0][1] or 0)
+
+
+def _examples(spark: Any) -> list[Example]:
+    """Return the largest findings of each kind."""
+    rows = spark.sql(f"""
+        SELECT kind, topic, partition, segment_id, key, bytes, age_ms, facts FROM (
+            SELECT *, row_number() OVER (PARTITION BY kind ORDER BY bytes DESC, key) AS place
+            FROM found
+        ) WHERE place <= {EXAMPLES} ORDER BY kind, place
+    """).take(EXAMPLES * len(Finding))  # noqa: S608 - our own number
+    return [
+        Example(
+            kind=row["kind"],
+            where="-".join(
+                str(row[name]) for name in ("topic", "partition") if row[name] is not None
+            ),
+            segment_id=row["segment_id"] or "",
+            key=row["key"] or "",
+            bytes=int(row["bytes"] or 0),
+            age_ms=int(row["age_ms"] or 0),
+            facts=row["facts"] or "",
+        )
+        for row in rows
+    ]

@@ -117,7 +117,7 @@ def report(spark: Any, home: Path) -> None:
 def inventoried(spark: Any, home: Path) -> Counted:
     """Read the report in the shape of a listing, as the nightly job does."""
     manifest = str(home / "report" / "manifest.json")
-    found = inventory.read(spark, manifest, [""], now_ms=NOW).objects
+    found = inventory.read(spark, manifest, [""], bucket="tier", now_ms=NOW).objects
     found.write.format("noop").mode("overwrite").save()
     return 0, {}
 

@@ -84,7 +84,7 @@ def in_full(key: str, *, latest: bool, deleted: bool, size: int | None) -> tuple
 def test_each_form_is_read_to_the_same_rows(spark, tmp_path: Path, form: str) -> None:
     rows = [in_full(k, latest=new, deleted=gone, size=size) for k, new, gone, size in ROWS]
     file = report(tmp_path, form, rows)
-    read = inventory.read(spark, file, [""], now_ms=NOW)
+    read = inventory.read(spark, file, [""], bucket="tier", now_ms=NOW)
     found = {row["key"]: row.asDict() for row in read.objects.take(10)}
     assert found.keys() == {ROWS[0][0], "old"}, "no delete marker, nothing of ours"
     current = found[ROWS[0][0]]
@@ -96,7 +96,7 @@ def test_each_form_is_read_to_the_same_rows(spark, tmp_path: Path, form: str) ->
         (["ol/", "it's", "old"], {"old"}),
         ([], set()),
     ):
-        below = inventory.read(spark, file, roots, now_ms=NOW).objects
+        below = inventory.read(spark, file, roots, bucket="tier", now_ms=NOW).objects
         assert {row["key"] for row in below.take(10)} == keys, "what others have is theirs"
 
 
@@ -104,7 +104,7 @@ def test_a_report_without_a_column_is_an_error(spark, tmp_path: Path) -> None:
     manifest = report(tmp_path, "CSV", [in_full("k", latest=True, deleted=False, size=1)])
     Path(manifest).write_text(Path(manifest).read_text().replace(", ETag", ", StorageClass"))
     with pytest.raises(Incomplete, match="lacks e_tag"):
-        inventory.read(spark, manifest, [""], now_ms=NOW)
+        inventory.read(spark, manifest, [""], bucket="tier", now_ms=NOW)
 
 
 def test_a_night_over_a_report_finds_what_a_listing_would(spark, tmp_path: Path) -> None:

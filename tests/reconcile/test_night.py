@@ -18,7 +18,7 @@ from rlmm_daemon.adapters.event_log.embedded import files as embedded_files
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.cli import export_parquet, verifying
 from rlmm_daemon.codec import marker, records
-from rlmm_daemon.codec.marker import Presence
+from rlmm_daemon.codec.marker import LayoutRow, Presence
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import (
     ExportMetadata,
@@ -30,8 +30,9 @@ from rlmm_daemon.config.reconcile import (
 )
 from rlmm_daemon.core import sealing
 from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE, Layout
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.reconcile import exports, log_reading, quarantine, sparing, workspace
 from rlmm_daemon.reconcile.errors import Incomplete
@@ -122,6 +123,59 @@ def test_a_log_that_lost_the_events_of_live_segments_condemns_nothing(
     world.write_control("daemons/1.json", marker.encode(counted(world, number, 40)))
     again = reconcile(spark, world, now_ms=NOW + 1)[1]
     assert (again.refused == []) is (count != "vouched for")
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_a_storage_without_a_marker_is_no_report(spark, world: World, *, mounted: bool) -> None:
+    """A directory where nothing is mounted, or another bucket: all would be missing."""
+    root = world.home / "remote"
+    (root / "_rlmm" / "marker.json").unlink() if mounted else root.rename(world.home / "away")
+    if not mounted:
+        root.mkdir()
+    with pytest.raises(Incomplete, match="no _rlmm/marker"):
+        reconcile(spark, world)
+    assert not (world.home / "out" / "latest").exists()
+    assert not [*(world.home / "out").glob("*/findings")]
+
+
+def test_what_begins_while_a_night_goes_on_or_has_no_place_makes_no_false_finding(
+    spark, tmp_path: Path
+) -> None:
+    """A daemon that is given another prefix meanwhile, and events of a name that Kafka forbids."""
+    world = World(tmp_path, NOW)
+    for _ in range(20):
+        world.store(world.live())
+    known = world.partition
+    world.partition = known._replace(topic="no/topic\0")
+    forbidden = world.live()
+    world.partition = known
+    world.write_log()
+    world.write_local()
+
+    def elsewhere(stage: str) -> None:
+        if stage == "log":
+            world.layout, world.layout_number = Layout("other/place"), 2
+            world.events = []
+            world.store(world.live())
+            world.write_log()
+            first = msgspec.structs.replace(world.marker(), layouts=FIRST)
+            row = LayoutRow(number=2, kind=world.layout.kind, prefix=world.layout.prefix)
+            new = msgspec.structs.replace(first, layouts=(*FIRST, row))
+            world.write_local()
+            world.write_control("marker.json", marker.encode(new))
+
+    run, night = reconcile(spark, world, progress=elsewhere, lineage=False)
+    assert night.refused == []
+    name = uuid_text(forbidden.segment_id)
+    assert found_by(run) == {("missing_object", name): False, ("partial_segment", name): False}
+    # It is there from the start for the next one.
+    run, night = reconcile(spark, world, now_ms=NOW + 1, lineage=False)
+    assert night.refused == []
+    assert {segment for _, segment in found_by(run)} == {name}
+
+
+#: What every storage of a world begins with.
+FIRST = (LayoutRow(number=1, kind=LOCAL_TIERED_STORAGE, prefix=""),)
 
 
 def counted(world: World, number: int, segments: int) -> Presence:

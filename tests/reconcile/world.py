@@ -112,7 +112,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.layout = Layout()
+        self.layout, self.layout_number = Layout(), 1
         self.topic_id = TopicId(self.rng.randbytes(16))
         self.partition = TopicIdPartition(self.topic_id, self.topic, 0)
         self.at = 0
@@ -147,7 +147,7 @@ class World:
         age_ms: int = 2 * DAY,
         meant: CustomMetadata | None = None,
     ) -> None:
-        facts = StoredFacts(layout_number=1, log_crc32c=1, sizes=INDEXES)
+        facts = StoredFacts(layout_number=self.layout_number, log_crc32c=1, sizes=INDEXES)
         self.say(
             SegmentUpdate(
                 partition=segment.partition,

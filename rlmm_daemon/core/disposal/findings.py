@@ -20,9 +20,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from rlmm_daemon.codec.marker import Hold
+from rlmm_daemon.core.disposal.holds import held
 from rlmm_daemon.domain.segment import SegmentState
 
 LOG: Final = ".log"
+#: No run takes longer from its listing to its last look at the log.
+FUTURE_MS: Final = 86_400_000
 
 
 class Severity(enum.StrEnum):
@@ -184,6 +188,9 @@ class Ages:
     #: When an operator last accepted that events of this segment's metadata partition are lost:
     #: what is older may be a live segment's, whatever the log that is left says. 0: never.
     loss_ms: int = 0
+    #: What the marker keeps from being deleted, and which metadata partition this segment is of.
+    holds: tuple[Hold, ...] = ()
+    metadata_partition: int | None = None
     #: When the snapshot was made that stands for a head of that partition which is gone. What was
     #: passed over when it was folded, undecodable or refused, is not in it. 0: there is none.
     snapshot_ms: int = 0
@@ -191,6 +198,17 @@ class Ages:
     def spares(self, modified_ms: int) -> bool:
         """Return whether an object is older than an accepted loss."""
         return self.loss_ms > 0 and modified_ms <= self.loss_ms + self.skew_ms
+
+    def holds_back(self, modified_ms: int) -> bool:
+        """Return whether a hold keeps an object that the storage took then."""
+        return held(self.holds, self.metadata_partition, modified_ms - self.skew_ms) is not None
+
+    def is_of_the_future(self, event_ms: int) -> bool:
+        """Return whether no clock that is right can have written this before the listing was read.
+
+        What is written while a run goes on may be a little younger than its listing.
+        """
+        return event_ms > self.listed_ms + FUTURE_MS
 
     def predates_snapshot(self, modified_ms: int) -> bool:
         """Return whether an object may be of a copy that began before the snapshot was made."""
@@ -218,11 +236,11 @@ def judge(recorded: Recorded, present: Mapping[str, Present], ages: Ages) -> Ite
         case None:
             yield from _unwanted(F.ORPHAN_OBJECT, recorded, present, ages)
         case SegmentState.COPY_SEGMENT_STARTED:
-            yield from _stuck(F.STUCK_COPY, recorded, ages.listed_ms - ages.stuck_copy_ms)
+            yield from _stuck(F.STUCK_COPY, recorded, ages, ages.stuck_copy_ms)
         case SegmentState.COPY_SEGMENT_FINISHED:
             yield from _incomplete(recorded, present)
         case SegmentState.DELETE_SEGMENT_STARTED:
-            yield from _stuck(F.STUCK_DELETE, recorded, ages.listed_ms - ages.stuck_delete_ms)
+            yield from _stuck(F.STUCK_DELETE, recorded, ages, ages.stuck_delete_ms)
         case SegmentState.DELETE_SEGMENT_FINISHED:
             yield from _unwanted(F.DELETED_BUT_PRESENT, recorded, present, ages)
 
@@ -236,23 +254,27 @@ def judge_upload(recorded: Recorded, initiated_ms: int, ages: Ages) -> Judged | 
     condemned = not (recorded.held or recorded.refused)
     condemned = condemned and recorded.state is not SegmentState.COPY_SEGMENT_STARTED
     unproven = recorded.state is None and ages.predates_snapshot(initiated_ms)
-    condemned = condemned and not (unproven or ages.spares(initiated_ms))
+    spared = ages.spares(initiated_ms) or ages.holds_back(initiated_ms)
+    condemned = condemned and not (unproven or spared)
     return Judged(kind=F.INCOMPLETE_UPLOAD, facts=f"age_ms={age_ms}", condemned=condemned)
 
 
 def _unwanted(
     kind: Finding, recorded: Recorded, present: Mapping[str, Present], ages: Ages
 ) -> Iterator[Judged]:
-    if recorded.event_ms > ages.listed_ms - ages.skew_ms:
+    wrong = ages.is_of_the_future(recorded.event_ms)
+    if recorded.event_ms > ages.listed_ms - ages.skew_ms and not wrong:
         return  # deleted since the listing: then it was rightly there
     for suffix, found in present.items():
         # An event from a clock that runs ahead makes the object younger, never older.
-        age_ms = ages.listed_ms - max(found.modified_ms, recorded.event_ms)
+        said_ms = 0 if wrong else recorded.event_ms
+        age_ms = ages.listed_ms - max(found.modified_ms, said_ms)
         reason = _spared(recorded, found, ages)
+        clock = f" event_ms={recorded.event_ms} is of the future" if wrong else ""
         yield Judged(
             kind=kind,
             suffix=suffix,
-            facts=f"age_ms={age_ms}{reason}",
+            facts=f"age_ms={age_ms}{clock}{reason}",
             condemned=age_ms > ages.grace_ms and not reason,
         )
 
@@ -264,16 +286,20 @@ def _spared(recorded: Recorded, found: Present, ages: Ages) -> str:
         return " an event that was refused names it"
     if ages.spares(found.modified_ms):
         return " older than an accepted loss"
+    if ages.holds_back(found.modified_ms):
+        return " held since a loss was accepted (rlmm partition end-hold)"
     if recorded.state is None and ages.predates_snapshot(found.modified_ms):
         return " older than the snapshot that stands for the log's head"
     return ""
 
 
-def _stuck(kind: Finding, recorded: Recorded, oldest_ms: int) -> Iterator[Judged]:
+def _stuck(kind: Finding, recorded: Recorded, ages: Ages, age_ms: int) -> Iterator[Judged]:
     if recorded.held:
         facts = "held until rlmm log repair puts it back"
         yield Judged(kind=kind, facts=facts)
-    elif recorded.event_ms < oldest_ms:
+    elif ages.is_of_the_future(recorded.event_ms):
+        yield Judged(kind=kind, facts=f"event_ms={recorded.event_ms} is of the future")
+    elif recorded.event_ms < ages.listed_ms - age_ms:
         yield Judged(kind=kind, facts=f"event_ms={recorded.event_ms}")
 
 

@@ -5,7 +5,7 @@ the listing is no orphan, and one that was deleted since is at most a finding to
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rlmm_daemon.codec import custom_metadata
@@ -22,6 +22,7 @@ from rlmm_daemon.core.disposal.findings import (
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import Layout, ParsedKey, object_key, parse_key
 from rlmm_daemon.core.outcome import Applied
+from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import Offset, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
@@ -184,5 +185,8 @@ class Inventory:
         layout = self.layouts.get(number)
         key = ""
         if judged.suffix and layout is not None:
-            key = object_key(layout, name.partition, start, name.segment_id, judged.suffix)
+            try:
+                key = object_key(layout, name.partition, start, name.segment_id, judged.suffix)
+            except InvalidArgument as error:  # somebody else wrote its events: it has no place
+                judged = replace(judged, facts=f"{judged.facts} {error.message}")
         return Row(judged=judged, name=name, key=key)

@@ -8,6 +8,7 @@ import pytest
 
 from rlmm_daemon.config import load
 from rlmm_daemon.reconcile.confirming import Confirm
+from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.schema import FINDINGS
 from tests.unit.reconcile.configured import LOCAL
 
@@ -62,3 +63,12 @@ def test_many_findings_are_asked_one_by_one(confirm: Confirm, tmp_path: Path) ->
     batch = pa.RecordBatch.from_pylist(rows, schema=FINDINGS)
     found = [row["key"] for each in confirm([batch, batch]) for row in each.to_pylist()]
     assert found == ["orders/0.log", "orders/2.log"] * 2
+
+
+def test_what_has_no_place_is_missing_only_in_a_storage_that_is_there(
+    confirm: Confirm, tmp_path: Path
+) -> None:
+    assert stands(confirm, "missing_object", None)
+    (tmp_path / "remote").rename(tmp_path / "elsewhere")
+    with pytest.raises(Incomplete, match="there is no _rlmm/marker"):
+        stands(confirm, "missing_object", None)

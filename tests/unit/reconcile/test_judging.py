@@ -5,7 +5,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rlmm_daemon.codec.marker import AcceptedLoss, LayoutRow
+from rlmm_daemon.codec.custom_metadata import SIZED
+from rlmm_daemon.codec.marker import AcceptedLoss, Hold, LayoutRow
 from rlmm_daemon.core.disposal.findings import Ages
 from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE
 from rlmm_daemon.core.partitioner import metadata_partition
@@ -195,3 +196,32 @@ def test_an_upload_under_a_key_of_no_layout_is_a_strangers(key: str) -> None:
     ours = stored(upload_id="u") | {"key": f"tier/{KEY}.log"}
     (one,) = findings([ours], layouts=tier)
     assert (one["kind"], one["condemned"]) == ("incomplete_upload", True)
+
+
+def test_a_segment_of_a_topic_whose_name_kafka_forbids_is_told_and_the_rest_goes_on() -> None:
+    """Nothing of it can be stored, and another manager's log may hold its events."""
+    bad = [
+        event(0, S.COPY_SEGMENT_STARTED, topic="a/../b\0"),
+        event(1, S.COPY_SEGMENT_FINISHED, topic="a/../b\0", layout=1, sizes=[-1] * len(SIZED)),
+    ]
+    (found,) = findings(bad)
+    assert (found["kind"], found["key"], found["condemned"]) == ("missing_object", None, False)
+    assert "is no name that Kafka allows a topic" in found["facts"]
+
+
+def test_a_segment_under_a_layout_that_the_marker_lacks_is_not_looked_for_elsewhere() -> None:
+    told = [
+        event(0, S.COPY_SEGMENT_STARTED),
+        event(1, S.COPY_SEGMENT_FINISHED, layout=7, sizes=[-1] * len(SIZED)),
+    ]
+    (found,) = findings(told)
+    assert found["key"] is None, "under another layout it would be missing for certain"
+    assert "layout 7 is not in the marker" in found["facts"]
+
+
+def test_a_hold_is_of_the_metadata_partition_of_the_segment() -> None:
+    def hold(number: int) -> Hold:
+        return Hold(metadata_partition=number, before_ms=NOW, broker_id=1)
+
+    assert condemned([stored()], holds=(hold(NUMBER),)) == [False]
+    assert condemned([stored()], holds=(hold((NUMBER + 1) % COUNT),)) == [True]

@@ -1,5 +1,6 @@
 """What a run tells: foreign strings escaped, numbers right, nothing loaded from anywhere."""
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -10,7 +11,7 @@ import pytest
 from rlmm_daemon.config.reconcile import Output
 from rlmm_daemon.core.disposal.findings import Finding
 from rlmm_daemon.reconcile import report
-from rlmm_daemon.reconcile.summary import Night
+from rlmm_daemon.reconcile.summary import Example, Night
 
 NASTY = "<script>alert(1)</script>[red]\x1b[31m\nsecond"
 
@@ -176,3 +177,46 @@ def test_a_textfile_that_can_not_be_written_spoils_no_report(tmp_path: Path) -> 
     assert len([*tmp_path.glob("2026*")]) == 2, "and the oldest is forgotten"
     (note,) = runs[-1].notes
     assert absent in note
+
+
+def example(**changes: object) -> Example:
+    made = Example(
+        kind="missing_object", where="orders-3", segment_id="c2VnbWVudA", key="orders/1.log",
+        bytes=7, age_ms=90_000_000, facts="recorded=7",
+    )  # fmt: skip
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_the_page_names_segments_and_keys_the_gravest_first() -> None:
+    leaked = example(kind="orphan_object", key=NASTY, where=NASTY, facts=NASTY, segment_id=NASTY)
+    text = report.page(night(examples=[leaked, example()]), [], Output())
+    assert "c2VnbWVudA" in text
+    assert text.index("orders/1.log") < text.index("&lt;script&gt;alert(1)", text.index("Segments"))
+    tags = Tags()
+    tags.feed(text)
+    assert "script" not in {tag for tag, _ in tags.seen}
+
+
+def test_what_is_missing_is_not_counted_with_what_is_leaked() -> None:
+    text = report.page(night(), [], Output())
+    cards = dict(re.findall(r'card"><span>([^<]*)</span><b>([^<]*)</b>', text))
+    assert (cards["Missing or damaged"], cards["Stored for nobody"]) == ("1", "2")
+    assert "3.5 kB" not in text
+    earlier = [{"run": "before", "findings": {"orphan_object": (1, 900), "missing_object": (1, 5)}}]
+    trend = report.page(night(), earlier, Output())
+    assert "before: 900 B" in trend
+    assert "before: 5 B missing" in trend
+
+
+def test_the_next_deletion_and_what_waits_for_a_word_are_told() -> None:
+    made = night(next_deletion_ms=1_795_651_200_000, needs_approval={"r-001.json": (2, 5_000)})
+    text = report.page(made, [], Output())
+    assert "From 2026-11-26 00:00 UTC on a run with --execute deletes" in text
+    assert "2 objects (5.0 kB) of r-001.json" in text
+    assert "rlmm reconcile approve r-001.json" in text
+    told = report.metrics(made)
+    assert "rlmm_reconcile_next_deletion_timestamp_seconds 1795651200.0" in told
+    assert "rlmm_reconcile_needs_approval_objects 2" in told
+    due = night(next_deletion_ms=1)
+    assert report.ahead(due) == ["Since 1970-01-01 00:00 UTC on a run with --execute deletes."]
+    assert report.ahead(night()) == []

@@ -1,9 +1,13 @@
 """What listing and log say of one segment: the module's table, row by row."""
 
+import dataclasses
+
 import pytest
 
+from rlmm_daemon.codec.marker import Hold
 from rlmm_daemon.core.disposal.findings import (
     CONDEMNABLE,
+    FUTURE_MS,
     RULES,
     Ages,
     Finding,
@@ -121,3 +125,49 @@ def test_an_old_upload_is_condemned_unless_its_copy_may_run(state: S | None) -> 
     assert judged.kind is Finding.INCOMPLETE_UPLOAD
     assert judged.condemned == (state is not S.COPY_SEGMENT_STARTED)
     assert judge_upload(Recorded(state=state), YOUNG, AGES) is None
+
+
+FUTURE = NOW + 365 * DAY
+
+
+@pytest.mark.parametrize("state", [S.COPY_SEGMENT_STARTED, S.DELETE_SEGMENT_STARTED])
+def test_a_clock_that_is_far_ahead_does_not_hide_what_is_stuck(state: S) -> None:
+    (judged,) = told(state, there(), event_ms=FUTURE)
+    assert "is of the future" in judged.facts
+    assert not judged.condemned
+
+
+def test_a_clock_that_is_far_ahead_does_not_hide_what_was_left_behind() -> None:
+    judged = told(S.DELETE_SEGMENT_FINISHED, there(log=1), event_ms=FUTURE)
+    assert kinds(judged) == [("deleted_but_present", ".log", True)]
+    assert "is of the future" in judged[0].facts
+    young = told(S.DELETE_SEGMENT_FINISHED, there(YOUNG, log=1), event_ms=FUTURE)
+    assert kinds(young) == [("deleted_but_present", ".log", False)]
+    assert told(S.DELETE_SEGMENT_FINISHED, there(), event_ms=NOW + FUTURE_MS) == [], "a long run"
+
+
+@pytest.mark.parametrize("number", [None, 3])
+def test_a_hold_keeps_what_may_have_been_needed_by_what_the_log_lost(number: int | None) -> None:
+    hold = Hold(metadata_partition=number, before_ms=OLD + 1, broker_id=1)
+    ages = dataclasses.replace(AGES, holds=(hold,), metadata_partition=3)
+    for state in (None, S.DELETE_SEGMENT_FINISHED):
+        event_ms = OLD if state else 0
+        recorded = Recorded(state=state, event_ms=event_ms, sizes={})
+        (judged,) = judge(recorded, there(log=1), ages)
+        assert not judged.condemned
+        assert "rlmm partition end-hold" in judged.facts
+        upload = judge_upload(recorded, OLD, ages)
+        assert upload is not None
+        assert not upload.condemned
+    other = dataclasses.replace(ages, metadata_partition=4)
+    if number is not None:
+        (judged,) = judge(Recorded(state=None), there(log=1), other)
+        assert judged.condemned
+    earlier = dataclasses.replace(hold_before(OLD - AGES.skew_ms - 1), metadata_partition=3)
+    (judged,) = judge(Recorded(state=None), there(log=1), earlier)
+    assert judged.condemned
+
+
+def hold_before(before_ms: int) -> Ages:
+    hold = Hold(metadata_partition=None, before_ms=before_ms, broker_id=1)
+    return dataclasses.replace(AGES, holds=(hold,))
