@@ -73,8 +73,11 @@ async def _break(daemon: Config, *, execute: bool, as_json: bool) -> "tuple[Foun
 
     async with control.opened(daemon, reads_only=not execute) as storage:
         found = await lease.look(storage)
-        if not execute or found is None:
-            return found, False
+        if found is None:
+            return None, False
+        if not execute:
+            over = found.lease is not None and found.ends_ms <= storage_time.wall_ms()
+            return None if over else found, False
         clock: StorageClock = await storage_time.read(storage)
         if found.lease is not None and found.ends_ms <= clock.now_ms():
             return None, False

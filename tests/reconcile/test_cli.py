@@ -12,6 +12,7 @@ import struct
 import termios
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,11 +25,12 @@ from rlmm_daemon.cli import reconcile
 from rlmm_daemon.cli.group import main as rlmm
 from rlmm_daemon.codec import marker
 from rlmm_daemon.config import load
-from rlmm_daemon.reconcile import control, listing, lives, quarantine, session
+from rlmm_daemon.reconcile import control, lease, listing, lives, quarantine, session
 from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
 from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest
 from rlmm_daemon.reconcile.schema import FINDINGS, batch
+from rlmm_daemon.reconcile.storage_time import StorageClock
 from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile.test_night import NOW
 from tests.reconcile.world import DAEMON_OF_KAFKA, DAY, PARTITIONS, World
@@ -169,8 +171,8 @@ def test_a_lease_that_another_holds_is_exit_code_5(world: World) -> None:
         world.store(world.live())
     world.store(world._orphan(20 * DAY))
     file = configured(world)
-    lease = Lease(owner="another", fence=4, expires_ms=NOW + DAY)
-    world.write_control(LEASE_KEY.removeprefix("_rlmm/"), control.encode(lease))
+    held = Lease(owner="another", fence=4, expires_ms=NOW + DAY)
+    world.write_control(LEASE_KEY.removeprefix("_rlmm/"), control.encode(held))
     run = told("run", "--execute", "--config", file)
     assert run.exit_code == reconcile.INCOMPLETE, run.output
     assert "another holds _rlmm/reconcile/lease.json" in run.output
@@ -311,12 +313,20 @@ def test_a_manifest_that_can_not_be_read_is_shown_as_such(world: World) -> None:
     assert "s-001.json" in machines["s-001.json"]["damaged"]
 
 
-def test_a_lease_is_shown_and_broken(world: World) -> None:
+def test_a_lease_is_shown_and_broken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        waited.append(seconds)
+
+    known, now_ms = lease.take_away, StorageClock.now_ms
+    monkeypatch.setattr(lease, "take_away", partial(known, pause=pause))
+    monkeypatch.setattr(StorageClock, "now_ms", lambda clock: now_ms(clock) + 1_000 * len(waited))
     file = quarantined(world)
     assert "no run ever took" in told("lease", "--config", file).stdout
     assert json.loads(told("lease", "--json", "--config", file).stdout) is None
     assert "nothing to break" in told("break-lease", "--execute", "--config", file).stdout
-    ends_ms = time.time_ns() // 1_000_000 + 1_500
+    ends_ms = time.time_ns() // 1_000_000 + 300_000
     held = control.encode(Lease(owner="a-run", fence=4, expires_ms=ends_ms))
     world.write_control(LEASE_KEY.removeprefix("_rlmm/"), held)
     assert json.loads(told("lease", "--json", "--config", file).stdout) == {
@@ -329,7 +339,7 @@ def test_a_lease_is_shown_and_broken(world: World) -> None:
     broken = told("break-lease", "--execute", "--config", file)
     assert broken.exit_code == 0, broken.output
     assert "breaking the lease of a-run" in broken.stdout
-    assert time.time_ns() // 1_000_000 >= ends_ms, "until then its owner may still delete"
+    assert len(waited) > 200, "until then its owner may still delete"
     after = json.loads(told("lease", "--json", "--config", file).stdout)
     assert after["owner"].startswith("broken by ")
     assert (after["fence"], after["ends_at_ms"]) == (8, 0), "above every manifest's"

@@ -18,7 +18,7 @@ from rlmm_daemon.adapters.event_log.embedded import files as embedded_files
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.cli import export_parquet, verifying
 from rlmm_daemon.codec import marker, records
-from rlmm_daemon.codec.marker import LayoutRow, Presence
+from rlmm_daemon.codec.marker import AcceptedGap, Hold, LayoutRow, Presence
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import (
     ExportMetadata,
@@ -39,7 +39,7 @@ from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.night import Progress, Run
 from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile import oracle
-from tests.reconcile.world import CLUSTER, DAY, PARTITIONS, World
+from tests.reconcile.world import CLUSTER, DAY, HOUR, PARTITIONS, World
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 NOW = time.time_ns() // 1_000_000
@@ -123,6 +123,27 @@ def test_a_log_that_lost_the_events_of_live_segments_condemns_nothing(
     world.write_control("daemons/1.json", marker.encode(counted(world, number, 40)))
     again = reconcile(spark, world, now_ms=NOW + 1)[1]
     assert (again.refused == []) is (count != "vouched for")
+    if count == "vouched for":
+        accept(world, number, end - 1)
+        run, given_up = reconcile(spark, world, execute=True, now_ms=NOW + 2)
+        assert given_up.refused == []
+        assert (given_up.condemned, given_up.quarantined) == (0, 0)
+        found = pq.read_table(run.directory / "findings").to_pylist()
+        assert {row["kind"] for row in found} == {"orphan_object"}
+        # The one whose last event is left is named by it.
+        held = [row for row in found if "held since a loss was accepted" in row["facts"]]
+        assert len(held) == len(found) - 4 == 156
+
+
+def accept(world: World, number: int, end: int) -> None:
+    """Accept what is lost before an offset, as `rlmm partition accept-loss` does."""
+    gap = AcceptedGap(
+        metadata_partition=number, topic_id=uuid_text(world.log_topic_id), start=0, end=end
+    )
+    hold = Hold(metadata_partition=number, before_ms=NOW - HOUR, broker_id=1)
+    held = msgspec.structs.replace(world.marker(), accepted_gaps=(gap,), holds=(hold,))
+    world.write_control("marker.json", marker.encode(held))
+    world.write_control("daemons/1.json", marker.encode(world.presence()))
 
 
 @pytest.mark.parametrize("mounted", [False, True])

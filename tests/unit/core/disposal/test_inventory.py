@@ -141,3 +141,23 @@ def test_what_a_broker_rejects_says_nothing_here_either():
     )
     world.history.take(world.history.fold.position, records.encode(update))
     assert world.found() == []
+
+
+def test_a_segment_of_a_topic_whose_name_kafka_forbids_is_told_without_a_key() -> None:
+    """Another manager's log may hold its events; nothing can be stored for it."""
+    world = World()
+    forbidden = PARTITION._replace(topic="no/topic\0")
+    made = metadata(partition=forbidden, segment_id=segment_id(1), event_timestamp_ms=NOW)
+    finished = SegmentUpdate(
+        partition=forbidden,
+        segment_id=made.segment_id,
+        broker_id=made.broker_id,
+        event_timestamp_ms=NOW,
+        custom_metadata=None,
+        state=S.COPY_SEGMENT_FINISHED,
+    )
+    for value in (records.encode(made), records.encode(finished)):
+        world.history.take(world.history.fold.position, value)
+    (row,) = world.inventory.compared(world.history, AGES)
+    assert (row.judged.kind, row.key) == (F.MISSING_OBJECT, "")
+    assert "is not a topic name of Kafka's" in row.judged.facts
