@@ -32,6 +32,22 @@ def test_a_topic_tiers_is_read_from_offset_0_and_leaves_nothing_behind(rig: Brok
     until(lambda: not rig.stored("orders"), "the storage is empty")
 
 
+def test_a_topic_that_is_deleted_while_the_daemon_restarts_leaves_nothing_behind(
+    rig: BrokerRig,
+) -> None:
+    """The broker lists it once, and nothing else would find out that it is gone."""
+    rig.create("parting")
+    rig.produce("parting", lines(COUNT // 3, seed=4))
+    rig.until_tiered("parting", COUNT // 3)
+    rig.daemon.kill()
+    asked = "Deleting the remote log segments task for partition"
+    before = rig.broker_log().count(asked)
+    rig.delete("parting")
+    until(lambda: rig.broker_log().count(asked) > before, "the broker deletes it")
+    rig.daemon.start()
+    until(lambda: not rig.stored("parting"), "the storage is empty")
+
+
 def test_retention_removes_what_is_remote(rig: BrokerRig) -> None:
     rig.create("brief", retention_ms=6_000)
     rig.produce("brief", lines(COUNT // 3))

@@ -28,7 +28,7 @@ final class ErrorsTest {
         "109, RemoteStorageException", "110, RemoteStorageException", "199, RemoteStorageException",
         "200, ReplicaNotAvailableException", "201, ReplicaNotAvailableException", "202, ReplicaNotAvailableException",
         "203, ReplicaNotAvailableException", "204, ReplicaNotAvailableException", "205, ReplicaNotAvailableException",
-        "206, ReplicaNotAvailableException", "299, ReplicaNotAvailableException", "0, ReplicaNotAvailableException",
+        "206, ReplicaNotAvailableException", "207, ReplicaNotAvailableException", "299, ReplicaNotAvailableException", "0, ReplicaNotAvailableException",
         "300, RemoteStorageException", "301, RemoteStorageException", "302, RemoteStorageException",
         "303, RemoteStorageException", "304, RemoteStorageException", "399, RemoteStorageException"})
     void eachCodeOfTheTableHasItsClass(int code, String expected) {
