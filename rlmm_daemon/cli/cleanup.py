@@ -19,7 +19,9 @@ _WAITING: Final = {
         CopyStep.REPORT,
         CopyStep.UNPROVEN,
         CopyStep.FAILED,
+        CopyStep.HOLD,
         DeleteStep.HELD,
+        DeleteStep.HOLD,
         DeleteStep.FAILED,
         DeleteStep.FOREIGN,
     )

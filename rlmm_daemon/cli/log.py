@@ -93,11 +93,13 @@ def seal(directory: str, *, as_json: bool) -> None:
 def repair(number: int | None, *, target: Target) -> None:
     """Let the daemon mend a failed metadata partition N, or all that failed.
 
-    A corrupt file is kept aside as .corrupt; finished segments that the log lost and the daemon
-    still knows are appended again. It answers when the partition was judged anew; a long replay
-    goes on. Exit code 1 if not all of it could be done.
+    A corrupt file is kept aside as .corrupt; what it lost stays lost, and the partition failed,
+    until rlmm log recover and rlmm partition accept-loss. Finished segments that the log lost and
+    the daemon still knows are appended again, unless the log holds their end or their objects are
+    not whole. It answers when the partition was judged anew; a long replay goes on. Exit code 1 if
+    a partition is still failed, or not all of it could be done.
 
-    --json: {repaired: [{metadata_partition, reason, appended, state, ...}]}.
+    --json: {repaired: [{metadata_partition, reason, appended, state, next, ...}]}.
     """
     with asking(target) as client:
         answer = client.log_repair(number)
@@ -122,7 +124,57 @@ def repair(number: int | None, *, target: Target) -> None:
         )
         if any(row["state"] == "replaying" for row in rows):
             click.echo("Next: rlmm partitions")
+        for row in rows:
+            if row.get("next"):
+                click.echo(f"Next: {row['next']}")
     else:
         click.echo("nothing has failed")
     if any(row.get("error") for row in rows):
         raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+@command.command("recover")
+@click.argument("number", metavar="N", type=click.IntRange(min=0))
+@click.option("--execute", is_flag=True, help="Do it; without this, only say what there is.")
+@daemon_options
+def recover(number: int, *, execute: bool, target: Target) -> None:
+    """Put segments of metadata partition N back whose COPY_SEGMENT_FINISHED the log lost.
+
+    Looked for are those that were known to be finished, and copies whose beginning alone is known.
+    One comes back only if all its objects are there: sizes, each batch of its .log, and checksums
+    where recorded. The rest is listed; its objects stay. Exit code 1 if some of it is not whole.
+
+    --json: {metadata_partition, executed, put_back[] or can_be_put_back[], not_whole[],
+    not_looked_at}.
+    """
+    with asking(target) as client:
+        answer = client.log_recover(number, execute=execute)
+    if target.json:
+        show_json(answer)
+    else:
+        _show_recovery(answer, number)
+    if answer["not_whole"] or answer["not_looked_at"]:
+        raise click.exceptions.Exit(Exit.TROUBLE)
+
+
+def _show_recovery(answer: dict[str, Any], number: int) -> None:
+    whole = answer["put_back" if answer["executed"] else "can_be_put_back"]
+    word = "put back" if answer["executed"] else "can be put back"
+    rows = [(*_segment_of(row), word) for row in whole]
+    rows += [(*_segment_of(row), row["reason"]) for row in answer["not_whole"]]
+    columns = ("partition", "segment", "offsets", "bytes", "what becomes of it")
+    show_table(columns, rows, fold=("what becomes of it",))
+    if not rows:
+        click.echo("no segment is known that may have been finished in what was lost")
+    if answer["not_looked_at"]:
+        click.echo(f"{answer['not_looked_at']:,} more were not looked at: ask again")
+    if whole and not answer["executed"]:
+        click.echo("nothing was done; --execute does it")
+        click.echo(f"Next: rlmm log recover {number} --execute")
+    else:
+        click.echo(f"Next, while it is failed: rlmm partition accept-loss {number}")
+
+
+def _segment_of(row: dict[str, Any]) -> tuple[object, ...]:
+    offsets = f"{row['start_offset']} to {row['end_offset']}"
+    return (row["partition"], row["segment_id"], offsets, phrases.size(row["bytes"]))

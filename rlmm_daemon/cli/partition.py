@@ -62,8 +62,9 @@ def rebuild(number: int, *, target: Target) -> None:
 def accept_loss(number: int | None, *, everything: bool, yes: bool, target: Target) -> None:
     """Go on without the events that are missing from the log, for good.
 
-    Segments that only those events named are no longer found by anybody, though their objects
-    stay in the remote storage. Try rlmm log repair first.
+    Segments that only those events named are no longer found by anybody. Their objects stay: a hold
+    keeps all that may belong to them, until rlmm partition end-hold. Try rlmm log repair and rlmm
+    log recover first. Refused where nothing is missing.
 
     --json: {accepted: [N] or "all", missing: segments}.
     """
@@ -80,6 +81,46 @@ def accept_loss(number: int | None, *, everything: bool, yes: bool, target: Targ
     else:
         missing = phrases.number(answer["missing"], "segment")
         click.echo(f"{which} goes on without {missing} that had been known")
+
+
+@command.command("end-hold")
+@click.argument("number", metavar="[N]", type=click.IntRange(min=0), required=False)
+@click.option("--all", "everything", is_flag=True, help="Every hold.")
+@click.option("--execute", is_flag=True, help="Do it; without this, only say what there is.")
+@daemon_options
+def end_hold(number: int | None, *, everything: bool, execute: bool, target: Target) -> None:
+    """Let what an accepted loss keeps be deleted again: abandoned copies, unnamed objects.
+
+    After rlmm log recover has put back what was whole. What is kept of segments is listed as far as
+    this daemon looks after it; objects that no event names are the nightly job's, which finds them
+    in its next run.
+
+    --json: {executed, holds[{metadata_partition, before_ms, kept[{partition, kind, segments}]}]}.
+    """
+    if everything == (number is not None):
+        raise click.UsageError("either N or --all is wanted")
+    with asking(target) as client:
+        answer = client.partition_end_hold(number, execute=execute)
+    if target.json:
+        show_json(answer)
+    else:
+        _show_holds(answer)
+
+
+def _show_holds(answer: dict[str, Any]) -> None:
+    for hold in answer["holds"]:
+        number = hold["metadata_partition"]
+        where = "every metadata partition" if number is None else f"metadata partition {number}"
+        click.echo(f"{where}: what is older than {phrases.moment(hold['before_ms'])} is kept")
+        for row in hold["kept"]:
+            count = phrases.number(row["segments"], "segment")
+            click.echo(f"  {row['partition']}: {count}, begun and not ended ({row['kind']})")
+    if not answer["holds"]:
+        click.echo("nothing is held")
+    elif answer["executed"]:
+        click.echo("ended: the cleaner and the nightly job may delete it")
+    else:
+        click.echo("nothing was done; --execute does it")
 
 
 def _show(answer: dict[str, Any], target: Target, words: str, number: int) -> None:

@@ -343,6 +343,32 @@ class Client(Caller):
         result: dict[str, Any] = self.call("partition_accept_loss", params, seconds)
         return result
 
+    def partition_end_hold(
+        self,
+        metadata_partition: int | None = None,
+        *,
+        execute: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> dict[str, Any]:
+        """Return what accepted losses keep from being deleted; with `execute` that ends."""
+        seconds, ms = self._deadline(timeout_seconds)
+        params = api.EndHoldParams(metadata_partition, execute, ms)
+        result: dict[str, Any] = self.call("partition_end_hold", params, seconds)
+        return result
+
+    def log_recover(
+        self,
+        metadata_partition: int,
+        *,
+        execute: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> dict[str, Any]:
+        """Return which segments that the log lost are there; with `execute` put them back."""
+        seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
+        params = api.RecoverParams(metadata_partition, execute, ms)
+        result: dict[str, Any] = self.call("log_recover", params, seconds)
+        return result
+
     def log_repair(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:

@@ -243,6 +243,22 @@ class AcceptLossParams(_Array, frozen=True):
     timeout_ms: int | None = None
 
 
+class RecoverParams(_Array, frozen=True):
+    """A metadata partition whose lost segments are looked for; `execute` puts them back."""
+
+    metadata_partition: Int32
+    execute: bool = False
+    timeout_ms: int | None = None
+
+
+class EndHoldParams(_Array, frozen=True):
+    """The metadata partition whose hold ends, None for every one; only said without `execute`."""
+
+    metadata_partition: Int32 | None = None
+    execute: bool = False
+    timeout_ms: int | None = None
+
+
 class PurgeParams(_Array, frozen=True):
     """A topic whose remote data is to go; nothing happens without `execute`."""
 
@@ -373,6 +389,8 @@ _ROWS: Final = (
     Method("partition_retry", MetadataPartitionParams, dict[str, Any], A),
     Method("partition_rebuild", MetadataPartitionParams, dict[str, Any], A),
     Method("partition_accept_loss", AcceptLossParams, dict[str, Any], A),
+    Method("partition_end_hold", EndHoldParams, dict[str, Any], A),
     Method("log_repair", MetadataPartitionParams, dict[str, Any], A),
+    Method("log_recover", RecoverParams, dict[str, Any], A),
 )
 METHODS: Final = MappingProxyType({row.name: row for row in _ROWS})

@@ -242,6 +242,8 @@ class Facts:
     last_rejected: BadRecord | None = None
     #: Finished segments that were known and that the log has not shown again.
     missing: int = 0
+    #: The log lacks offsets that may have held acknowledged events, accepted or not.
+    lacks_offsets: bool = False
     missing_reasons: tuple[str, ...] = ()
 
     # The user partition.
@@ -259,6 +261,13 @@ class Facts:
     #: Held until `rlmm log repair` puts them back.
     held: int = 0
     question: OffsetFacts | None = None
+
+    @property
+    def history_in_doubt(self) -> bool:
+        """Whether a segment may have been finished by an event that was not read, or is lost."""
+        read = self.state in (PartitionState.READY, PartitionState.STALE)
+        failed = self.failure is not None or self.whole_failure is not None
+        return failed or not read or self.missing > 0 or self.lacks_offsets
 
     def count(self, state: SegmentState) -> SegmentCount:
         """Return the segments in a state."""

@@ -75,6 +75,13 @@ def _pending(f: Facts, state: SegmentState) -> str:
     return f"oldest: segment {at.oldest_id}, {phrases.ago(at.oldest_at_ms, f.now_ms)}"
 
 
+def _delete(f: Facts, state: SegmentState) -> str:
+    """Return how to end the oldest, but never a delete of what may have been finished."""
+    if f.history_in_doubt:
+        return "rlmm cleanup" if f.storage_kind != "none" else "rlmm status"
+    return f"rlmm delete {evidence.argument(f)} {f.count(state).oldest_id}"
+
+
 def _reasons(counts: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{reason} {count:,}" for reason, count in sorted(counts))
 
@@ -96,9 +103,7 @@ NOTICES: Final = (
             f"not finished within the deadline; {_pending(f, S.COPY_SEGMENT_STARTED)}. No copy of "
             "it runs here."
         ),
-        command=lambda f: (
-            f"rlmm delete {evidence.argument(f)} {f.count(S.COPY_SEGMENT_STARTED).oldest_id}"
-        ),
+        command=lambda f: _delete(f, S.COPY_SEGMENT_STARTED),
         covers=frozenset({S.COPY_SEGMENT_STARTED}),
     ),
     NoticeRow(
@@ -108,9 +113,7 @@ NOTICES: Final = (
             f"{phrases.number(f.count(S.DELETE_SEGMENT_STARTED).count, 'delete')} begun and not "
             f"finished; {_pending(f, S.DELETE_SEGMENT_STARTED)}."
         ),
-        command=lambda f: (
-            f"rlmm delete {evidence.argument(f)} {f.count(S.DELETE_SEGMENT_STARTED).oldest_id}"
-        ),
+        command=lambda f: _delete(f, S.DELETE_SEGMENT_STARTED),
         covers=frozenset({S.DELETE_SEGMENT_STARTED}),
     ),
     NoticeRow(

@@ -156,6 +156,7 @@ def _of_follower(facts: Facts, follower: Follower, partition: TopicIdPartition) 
         facts,
         state=follower.state,
         failure=follower.failure,
+        lacks_offsets=follower.lacks_offsets,
         alarmed=follower.alarmed,
         trouble=None
         if trouble is None

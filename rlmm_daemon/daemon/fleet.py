@@ -596,6 +596,7 @@ class Fleet:
             failure=self._failure_at_start(partition),
             foreign_evidence=lambda: self.foreign_evidence,
             accepted_start=self._accepted_starts.get(partition, 0),
+            has_storage=self._bucket is not None,
             accepted_gaps=lambda: self._accepted_gaps.get(partition, ()),
         )
         assert self.follow_set is not None, "opened before"

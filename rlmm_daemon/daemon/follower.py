@@ -121,6 +121,7 @@ class Follower:
         foreign_evidence: Callable[[], str | None] = lambda: None,
         accepted_start: int = 0,
         accepted_gaps: Callable[[], Sequence[LogRange]] = tuple,
+        has_storage: bool = False,
     ) -> None:
         self.partition = partition
         self.fold = Fold(partition, context.partition_count)
@@ -170,6 +171,9 @@ class Follower:
         #: Where the log started when an operator accepted the loss of its head.
         self.accepted_start = accepted_start
         self._accepted_gaps = accepted_gaps
+        #: Objects of segments that the log lost can be looked for, and were.
+        self._has_storage = has_storage
+        self.looked_for = False
         #: Offsets that the fold passed over and nobody vouches for, accepted or not.
         self._gaps: tuple[LogRange, ...] = ()
         #: The position behind the last whole batch, with that batch's epoch.
@@ -217,9 +221,20 @@ class Follower:
         return self._restart
 
     @property
+    def read_to_end(self) -> bool:
+        """Whether the fold has reached the log's end, ready or not."""
+        target = self.confirmation.target
+        return target is not None and self.fold.position >= target
+
+    @property
     def open_gaps(self) -> tuple[LogRange, ...]:
         """Offsets that may have held acknowledged events and do not, as nobody accepted yet."""
         return ranges_less(self._gaps, self._accepted_gaps()) if self._gaps else ()
+
+    @property
+    def lacks_offsets(self) -> bool:
+        """Whether the log lacks offsets that may have held acknowledged events, accepted or not."""
+        return bool(self._gaps or self._accepted_gaps())
 
     @property
     def lacking(self) -> bool:
@@ -449,7 +464,7 @@ class Follower:
 
     def _start_over(self) -> None:
         """Go on with a fold of nothing."""
-        self._gaps = ()
+        self._gaps, self.looked_for = (), False
         self.fold = Fold(self.partition, self._context.partition_count)
         self._watch_damage()
 
@@ -548,7 +563,6 @@ class Follower:
         target = self.confirmation.target
         if target is not None and self.fold.position >= target and self.history.comparing:
             await self._compare()
-        self._judge_gaps()
         self._turn_ready()
         self.changed.ring()
 
@@ -563,12 +577,15 @@ class Follower:
                 FailureReason.HISTORY_LOST,
                 f"the log holds nothing at {offsets(gaps)}, where acknowledged events may have "
                 "stood: it was compacted, or a damaged batch was cut out",
-                command=f"rlmm log recover {self.partition}",
+                command=f"rlmm log recover {self.partition}"
+                if self._has_storage and not self.looked_for
+                else f"rlmm partition accept-loss {self.partition}",
             )
 
     def _turn_ready(self) -> None:
         """Ready at the target, unless what was known before is still being looked for."""
         self._hold()
+        self._judge_gaps()
         target = self.confirmation.target
         reached = target is not None and self.fold.position >= target
         if self._damage is not None or self._restart:

@@ -148,6 +148,12 @@ REQUESTS: Final[dict[str, Request]] = {
             params.metadata_partition, everything=params.everything
         )
     ),
+    "partition_end_hold": lambda services, params, _caller: services.operator.partition_end_hold(
+        params.metadata_partition, execute=params.execute
+    ),
+    "log_recover": lambda services, params, _caller: services.operator.log_recover(
+        params.metadata_partition, execute=params.execute
+    ),
     "log_repair": lambda services, params, _caller: services.operator.log_repair(
         params.metadata_partition
     ),
@@ -184,7 +190,8 @@ _PAGE_PARTITIONS: Final = 1_000
 JOBS: Final = frozenset(
     {
         "copy_log_segment_data", "delete_log_segment_data", "copy_segment", "delete_segment",
-        "segments", "export", "snapshot_now", "partition_rebuild", "log_repair", "purge",
+        "segments", "export", "snapshot_now", "partition_rebuild", "log_repair", "log_recover",
+        "purge",
     }
 )  # fmt: skip
 #: Speak of the daemon itself, so they are answered before the cluster is known and while draining.

@@ -11,15 +11,16 @@ from typing import Final
 import structlog
 
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.state_files import Lost
 from rlmm_daemon.codec.tail import prefix_of
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.leavings import leave
-from rlmm_daemon.core.outcome import Applied, Outcome
+from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
 logger = structlog.get_logger(__name__)
 
@@ -28,6 +29,9 @@ TURN_RECORDS: Final = 32
 #: How a record of key 1 begins, and where it has its state: before its tags, of which it has none.
 _UPDATE: Final = b"\x01\x01\x00"
 _STATE_AT: Final = -2
+
+_DELETES: Final = (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED)
+_FOR_A_STUCK_COPY: Final = bytes(ONLY_IF_STARTED)
 
 #: A record's partition and segment id as they stand in it: bytes, which no collector walks.
 _Key = bytes
@@ -134,13 +138,27 @@ class History:
 
     def applied(self, outcome: Outcome) -> None:
         """The replay applied a record: a finished copy is not missing any more."""
-        if self._missing is None or not isinstance(outcome, Applied):
+        if self._missing is None or not isinstance(outcome, Applied | Repeated | Rejected):
+            return
+        if not isinstance(outcome, Applied):
+            self._passed_over(outcome)
             return
         value = outcome.value  # in normal form, which begins with whom it is about
-        if value.startswith(_UPDATE) and value[_STATE_AT] == SegmentState.COPY_SEGMENT_FINISHED:
+        if value.startswith(_UPDATE) and (
+            value[_STATE_AT] == SegmentState.COPY_SEGMENT_FINISHED or _ends(value)
+        ):
             begin = len(_UPDATE)
             end = begin + len(prefix_of(outcome.partition)) + UUID_BYTES
             self._missing.found(value[begin:end])
+
+    def _passed_over(self, outcome: Repeated | Rejected) -> None:
+        """The end of a segment whose beginning is lost is an end all the same."""
+        event = outcome.event
+        if self._missing is not None and isinstance(event, SegmentUpdate):
+            # Encoded anew: a foreign writer's record need not be in normal form.
+            value = records.encode(event)
+            if _ends(value):
+                self._missing.found(prefix_of(outcome.partition) + event.segment_id)
 
     async def _gathered(self, found: Iterable[tuple[_Key, bytes]]) -> _Known:
         """Return records by what they are about, with turns for others in between."""
@@ -155,6 +173,14 @@ class History:
         """End the comparison: everything was found again, or its loss was accepted."""
         await self._state.remove_lost(self.partition)
         self._missing, self.reasons = None, []
+
+
+def _ends(update: bytes) -> bool:
+    """Whether an update, in normal form, says that somebody wanted this very segment deleted.
+
+    What was meant for a stuck copy does not: who wrote it did not know of the finish.
+    """
+    return update[_STATE_AT] in _DELETES and _FOR_A_STUCK_COPY not in update
 
 
 def finished(fold: Fold) -> Iterator[tuple[_Key, bytes]]:

@@ -13,7 +13,8 @@ from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
 from rlmm_daemon.daemon.crash_guard import CrashGuard
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.domain.errors import OutcomeUnknown
+from rlmm_daemon.daemon.recovering import SEGMENTS_MAX, Candidate, Recovery, missing_of
+from rlmm_daemon.domain.errors import OutcomeUnknown, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
@@ -28,10 +29,16 @@ class Mending:
     """The orders, over a running manager."""
 
     def __init__(
-        self, manager: Manager, *, guard: CrashGuard | None, repair: LogRepair | None
+        self,
+        manager: Manager,
+        *,
+        guard: CrashGuard | None,
+        repair: LogRepair | None,
+        recovery: Recovery | None = None,
     ) -> None:
-        """Without `repair` the event log has none of its own."""
+        """Without `repair` the event log has none of its own; without `recovery` no storage is."""
         self._manager = manager
+        self._recovery = recovery
         self._guard = guard
         self._repair_log = repair
 
@@ -73,6 +80,7 @@ class Mending:
             row["state"] = follower.state.value
             if follower.failure is not None:
                 row.setdefault("error", follower.failure.evidence)
+                row["next"] = follower.failure.command(follower.partition)
         return {"repaired": rows}
 
     async def _repair(self, follower: Follower, failure: Failure) -> dict[str, Any]:
@@ -85,21 +93,42 @@ class Mending:
                 row["error"] = "this log is the brokers' to mend"
                 follower.retry()
                 return row
-            known = await follower.known_to_snapshot()
-            row |= dict(await self._repair_log(follower.partition, _events(known)))
+            await follower.known_to_snapshot()
+            # Nothing is appended by it: what the log still says has to be read first.
+            row |= dict(await self._repair_log(follower.partition, ()))
             follower.retry()
-            return row
-        appended = 0
-        for record in [*_events(follower.history.missing), *_put_back(follower.fold)]:
-            try:
-                await self._manager.log.append(follower.partition, record)
-            except OutcomeUnknown as error:
-                # Appended twice it is a repeat, so the operator may simply ask again.
-                row["error"] = error.message
-                break
-            appended += 1
+            await _judged([follower])
+        row["appended"] = 0
+        try:
+            await self._put_back(follower, row)
+        except OutcomeUnknown as error:
+            # Appended twice it is a repeat, so the operator may simply ask again.
+            row["error"] = error.message
+        except UnavailableError as error:
+            row["error"] = f"objects could not be looked for: {error.message}"
         follower.retry()
-        return {**row, "appended": appended}
+        return row
+
+    async def _put_back(self, follower: Follower, row: dict[str, Any]) -> None:
+        """Append what was known to be finished and the replay lacks: never what ended later.
+
+        Where there is a storage, only segments whose objects are there.
+        """
+        log, held = self._manager.log, _put_back(follower.fold)
+        for record in held:
+            await log.append(follower.partition, record)
+            row["appended"] += 1
+        missing = missing_of(follower.history, follower.fold)
+        if self._recovery is None:
+            for each in missing:
+                for record in _events(each):
+                    await log.append(follower.partition, record)
+                    row["appended"] += 1
+            return
+        whole, lacking = await self._recovery.looked_for(missing[:SEGMENTS_MAX])
+        row["appended"] += await self._recovery.put_back(follower, whole)
+        if lacking:
+            row["not_whole"] = len(lacking)
 
 
 def _failed(followers: Sequence[Follower]) -> dict[Follower, Failure]:
@@ -121,18 +150,13 @@ async def _judged(followers: Iterable[Follower]) -> None:
         return
 
 
-def _events(finished: Collection[bytes]) -> list[bytes]:
-    """Return the events that make finished segments, given as records of their present state."""
-    events, segments = list[bytes](), list[SegmentMetadata]()
-    for record in finished:
-        segment = records.decode(record)
-        assert isinstance(segment, SegmentMetadata), "only segments are kept"
-        segments.append(segment)
-    for segment in sorted(segments, key=lambda segment: segment.start_offset):
-        started = segment.with_update(_update(segment, SegmentState.COPY_SEGMENT_STARTED))
-        finish = _update(segment, SegmentState.COPY_SEGMENT_FINISHED)
-        events.extend((records.encode(started), records.encode(finish)))
-    return events
+def _events(found: Candidate) -> list[bytes]:
+    """Return the events that make a segment finished again, from what the log says of it now."""
+    segment = found.segment
+    started = segment.with_update(_update(segment, SegmentState.COPY_SEGMENT_STARTED))
+    finish = _update(segment, SegmentState.COPY_SEGMENT_FINISHED)
+    begin = [] if found.state else [records.encode(started)]
+    return [*begin, records.encode(finish)]
 
 
 def _put_back(fold: Fold) -> list[bytes]:
@@ -144,7 +168,7 @@ def _put_back(fold: Fold) -> list[bytes]:
         state = fold.partitions[segment.partition].state(segment.segment_id)
         if state is SegmentState.DELETE_SEGMENT_STARTED:
             events.append(records.encode(_update(segment, SegmentState.DELETE_SEGMENT_FINISHED)))
-        events += _events([record])
+        events += _events(Candidate(segment=segment, state=None))
     return events
 
 

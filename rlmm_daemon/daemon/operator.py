@@ -32,6 +32,7 @@ from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.memory import memory
 from rlmm_daemon.daemon.mending import LogRepair, Mending
+from rlmm_daemon.daemon.recovering import Recovery
 from rlmm_daemon.daemon.runtime import Runtime
 from rlmm_daemon.daemon.user_partitions import user_partitions
 from rlmm_daemon.domain.errors import (
@@ -80,12 +81,15 @@ class Operator:
         version: str = __version__,
         storage: Callable[[], StorageView] | None = None,
         repair: LogRepair | None = None,
+        recovery: Recovery | None = None,
         cleaner: Cleaner | None = None,
         left_behind: LeftBehind | None = None,
         log_facts: Callable[[], Mapping[str, Any]] = dict,
         copying_pid: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Without `repair` the event log has none of its own; `log_facts` are its connections'.
+
+        Without `recovery` there is no storage to look for objects in.
 
         `copying_pid` names the process for copies, None while none runs.
         """
@@ -95,7 +99,8 @@ class Operator:
         self._runtime = runtime
         self._version = version
         self._storage = storage or (lambda: StorageView(kind=storage_kind(config)))
-        self._mending = Mending(manager, guard=guard, repair=repair)
+        self._mending = Mending(manager, guard=guard, repair=repair, recovery=recovery)
+        self._recovery = recovery
         self._cleaner = cleaner
         self._left_behind = left_behind
         self._log_facts = log_facts
@@ -424,6 +429,46 @@ class Operator:
     async def log_repair(self, metadata_partition: int | None) -> dict[str, Any]:
         """Mend the log's files, append the finished segments that it lost, and start over."""
         return await self._mending.repair(await self._chosen(metadata_partition, all_of_them=False))
+
+    async def log_recover(self, metadata_partition: int, *, execute: bool) -> dict[str, Any]:
+        """Return which segments that the log lost are there, whole; put them back if told so.
+
+        Raises:
+            StorageNotConfigured: metadata only, so there is nowhere to look.
+            StorageUnavailable: not now.
+        """
+        if self._recovery is None:
+            raise StorageNotConfigured
+        (follower,) = await self._chosen(metadata_partition)
+        await self._until_folded(follower)
+        return await self._recovery.recover(follower, execute=execute)
+
+    async def _until_folded(self, follower: Follower) -> None:
+        """Return once a fold is read to its end: a copy may have been finished further on.
+
+        Raises:
+            NotReady: it is not, and why.
+        """
+        try:
+            async with asyncio.timeout(ON_DEMAND_SECONDS):
+                while not follower.read_to_end:
+                    await follower.changed.wait()
+        except TimeoutError as error:
+            raise not_ready(follower.partition, follower.state, follower.lag) from error
+
+    async def partition_end_hold(
+        self, metadata_partition: int | None, *, execute: bool
+    ) -> dict[str, Any]:
+        """Return what accepted losses keep from being deleted; end that if told so.
+
+        Raises:
+            StorageNotConfigured: metadata only, so nothing is held.
+        """
+        cleaner = self._require_cleaner()
+        held = await cleaner.held(metadata_partition)
+        if execute and held:
+            await cleaner.end_holds(metadata_partition)
+        return {"executed": execute and bool(held), "holds": held}
 
     # Which followers.
 

@@ -36,6 +36,7 @@ from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.operator import Operator, event_log_kind, storage_kind
 from rlmm_daemon.daemon.read_caches import ReadCaches
 from rlmm_daemon.daemon.recorded_log import RecordedLog
+from rlmm_daemon.daemon.recovering import Recovery, RecoveryOptions
 from rlmm_daemon.daemon.runtime import Runtime, Stopping, execute
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
@@ -213,6 +214,7 @@ class Daemon:
                 kind=storage_kind(config), error=keeper.trouble() if keeper else None
             ),
             repair=adapters.repair_of(manager.log),
+            recovery=self._recovery(manager, copier),
             cleaner=cleaner,
             left_behind=None if cleaner else LeftBehind(manager, self._topic_proof(manager, view)),
             copying_pid=lambda: self._passes.pid,
@@ -345,6 +347,22 @@ class Daemon:
         if isinstance(self._config.event_log, KafkaLogConfig):
             return ClusterProof(view.cluster, manager.assignment)
         return AnnouncedProof(manager.assignment, self.disk, self._config.daemon.log_dirs)
+
+    def _recovery(self, manager: Manager, copier: Copier) -> Recovery | None:
+        if self._storage is None:
+            return None
+        config = self._config
+        delivery_seconds = manager.fleet.options.delivery_timeout_seconds
+        return Recovery(
+            manager,
+            self._storage.bucket,
+            RecoveryOptions(
+                broker_id=config.daemon.broker_id,
+                started_at_ms=self._clock.now_ms(),
+                patience_ms=round(1000 * (config.copy.deadline_seconds + delivery_seconds)),
+            ),
+            is_running=copier.is_running,
+        )
 
     def _storage_keeper(self, manager: Manager, view: ClusterView) -> StorageKeeper | None:
         if self._storage is None:

@@ -60,6 +60,23 @@ def restarts_clean(it: Stocked) -> None:
     it.serves(1)
 
 
+def repaired(it: Stocked) -> None:
+    """Repair, look for what was lost, accept the rest: each command is the one that is named."""
+    number = str(it.number(0))
+    run = it.rlmm("log", "repair", number)
+    assert run.exit_code == 1, run.output  # what was cut out stays unknown
+    assert f"Next: rlmm log recover {number}" in run.stdout
+    fails_of(it, "history_lost")
+    assert it.explain(0)["next_command"] == f"rlmm log recover {number}"
+    assert it.rlmm("log", "recover", number, "--execute").exit_code == 0
+    eventually(
+        lambda: it.explain(0)["next_command"],
+        lambda command: command == f"rlmm partition accept-loss {number}",
+    )
+    assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+
+
 # Damage in the event log's files.
 
 
@@ -77,7 +94,7 @@ def test_damage_amid_the_newest_log_file_fails_one_partition_until_it_is_repaire
     fails_of(it, "log_corrupt")
     assert str(newest) in "".join(it.explain(0)["evidence"])
     assert it.explain(0)["next_command"] == f"rlmm log repair {it.number(0)}"
-    it.run_next(0)
+    repaired(it)
     it.serves(0)
     assert Path(f"{newest}.corrupt").exists()
     restarts_clean(it)
@@ -96,10 +113,89 @@ def test_damage_in_a_sealed_file_shows_when_it_is_read_and_is_repaired_from_what
     flip(sealed, sealed.stat().st_size // 2)
     assert it.rlmm("partition", "rebuild", str(it.number(0))).exit_code == 0
     fails_of(it, "log_corrupt")
-    it.run_next(0)
+    repaired(it)
     it.serves(0)
     assert Path(f"{sealed}.corrupt").exists()
     restarts_clean(it)
+
+
+def finish_of(it: Stocked, segment_id: SegmentId) -> tuple[Path, int]:
+    """Return where the batch stands that holds a segment's COPY_SEGMENT_FINISHED."""
+    for path in it.log_files(0):
+        data = path.read_bytes()
+        places = [at for at in range(len(data)) if data.startswith(segment_id, at)]
+        if len(places) > 1:
+            return path, places[1]  # behind the one of its COPY_SEGMENT_STARTED
+    raise AssertionError("the log does not hold it")
+
+
+def test_a_flipped_bit_in_an_acknowledged_finish_costs_no_object_and_the_segment_comes_back(
+    tmp_path, forks
+):
+    """No snapshot knows of it: to the repaired log it is an abandoned copy."""
+    it = make(tmp_path, forks, {"cleaner.interval_seconds": 1, "copy.deadline_seconds": 1})
+    with it.daemon:
+        it.stock()
+        segment_id = it.copied(0)[0].metadata.segment_id
+        it.daemon.kill()
+        for snapshot in it.snapshots:
+            snapshot.unlink()
+        flip(*finish_of(it, segment_id))
+        it.start()
+        fails_of(it, "log_corrupt")
+        name = uuid_text(segment_id)
+
+        def objects() -> int:
+            return sum(name in path.name for path in it.daemon.remote.rglob("*"))
+
+        assert objects() == 5
+        number = str(it.number(0))
+        run = it.rlmm("log", "repair", number)
+        assert run.exit_code == 1, run.output
+        fails_of(it, "history_lost")
+        with it.daemon.client() as client, pytest.raises(HistoryLost):
+            client.remote_log_segment_metadata(it.orders[0], 0, 0)
+        assert "rlmm delete" not in json.dumps(it.explain(0))
+        assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+        eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+        it.announce(incarnation=2_000_000_000_000)  # the broker was started anew since
+        kept = eventually(
+            lambda: [row for row in it.json("cleanup")["stuck"] if row["step"] == "loss_accepted"]
+        )
+        assert [row["segments"] for row in kept] == [1]
+        assert "rlmm delete" not in json.dumps(it.explain(0))
+        held = it.json("partition", "end-hold", number)
+        assert [row["segments"] for hold in held["holds"] for row in hold["kept"]] == [1]
+        assert objects() == 5
+        looked = it.json("log", "recover", number)
+        assert [row["segment_id"] for row in looked["can_be_put_back"]] == [name]
+        assert it.rlmm("log", "recover", number, "--execute").exit_code == 0
+        it.serves(0)
+        assert it.daemon.stop() == 0
+        it.start()
+        it.serves(0)
+
+
+def test_a_segment_that_is_not_whole_is_not_put_back(it):
+    segment_id = it.copied(0)[0].metadata.segment_id
+    it.daemon.kill()
+    for snapshot in it.snapshots:
+        snapshot.unlink()
+    flip(*finish_of(it, segment_id))
+    (index,) = it.daemon.remote.rglob(f"*{uuid_text(segment_id)}.index")
+    index.unlink()
+    it.start()
+    fails_of(it, "log_corrupt")
+    number = str(it.number(0))
+    it.rlmm("log", "repair", number)
+    run = it.rlmm("log", "recover", number, "--execute")
+    assert run.exit_code == 1
+    assert "not there: .index" in " ".join(run.stdout.split())
+    assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+    left = {segment.metadata.segment_id for segment in it.copied(0)} - {segment_id}
+    found = eventually(lambda: it.listed(0))
+    finished = SegmentState.COPY_SEGMENT_FINISHED
+    assert {i for i, each in found.items() if each.state is finished} == left
 
 
 def test_a_repair_does_not_bring_back_what_was_deleted(it):
@@ -111,7 +207,7 @@ def test_a_repair_does_not_bring_back_what_was_deleted(it):
     flip(it.log_files(0)[0], 700)
     it.start()
     fails_of(it, "log_corrupt")
-    it.run_next(0)
+    repaired(it)
     left = {segment.metadata.segment_id for segment in it.copied(0)} - {gone}
     assert it.listed(0).keys() == left
 

@@ -433,6 +433,44 @@ class Cleaner:
             "error": note.error,
         }
 
+    async def held(self, number: int | None) -> list[dict[str, Any]]:
+        """Return the holds of one metadata partition, or all, and what is kept as far as is known.
+
+        Raises:
+            StorageUnavailable: the marker was not read yet.
+        """
+        holds = await self.tools.bucket.holds()
+        return [
+            {
+                "metadata_partition": hold.metadata_partition,
+                "before_ms": hold.before_ms,
+                "kept": self._kept_by(hold.metadata_partition),
+            }
+            for hold in holds
+            if number in (None, hold.metadata_partition)
+        ]
+
+    async def end_holds(self, number: int | None) -> None:
+        """End the hold of one metadata partition, or (None) every one."""
+        await self.tools.bucket.end_holds(number, cluster_id=None)  # the marker was judged as ours
+        logger.warning("hold ended by an operator", metadata_partition=number)
+
+    def _kept_by(self, number: int | None) -> list[dict[str, Any]]:
+        kept = [
+            (partition, kind, facts)
+            for partition, note in sorted(self.notes.stuck.items())
+            for kind, facts in (
+                ("copy", note.copies.get(CopyStep.HOLD)),
+                ("delete", note.deletes.get(DeleteStep.HOLD)),
+            )
+            if number in (None, self._number(partition))
+        ]
+        return [
+            {"partition": str(partition), "kind": kind, **_shown(facts)}
+            for partition, kind, facts in kept
+            if facts is not None
+        ]
+
     def holds(self) -> Mapping[PartitionStep, int]:
         """Return how many marked partitions each reason holds up."""
         steps = [note.step for note in self.notes.removals.values()]

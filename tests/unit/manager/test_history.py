@@ -7,15 +7,18 @@ import pytest
 from crc32c import crc32c
 
 from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.state_files import LOST_RECORDS_AT_ONCE, Lost, lost_from
 from rlmm_daemon.codec.tail import ENVELOPE, prefix_of
 from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.daemon.history import TURN_RECORDS, History
 from rlmm_daemon.daemon.mending import _events
+from rlmm_daemon.daemon.recovering import missing_of
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
+from rlmm_daemon.domain.segment import SegmentState as S
 from tests.unit.manager.events import COUNT, TP, of, segment_id, started, updated
 
 SEGMENTS = 2_000
@@ -145,11 +148,40 @@ async def test_a_second_drop_adds_to_what_the_first_wrote_down():
     assert history.reasons == ["recreated", "recreated again"]
 
 
-def test_what_is_put_back_comes_in_the_order_of_the_log():
+async def test_what_is_put_back_comes_in_the_order_of_the_log():
     fold = filled()
-    found = list(fold.partitions[TP].live_finished_records())[:20]
-    shuffled = [record for _, record in reversed(found)]
+    history = History(of(TP), StateDirectory(Files(), "state"))
+    await history.drop(fold, "cut off")
     behind = len(ENVELOPE + prefix_of(TP))
-    assert [event[behind : behind + 16] for event in _events(shuffled)] == [
-        segment_id for segment_id, _ in found for _ in ("started", "finished")
+    found = missing_of(history, Fold(of(TP), COUNT))[:20]
+    known = [segment_id for segment_id, _ in fold.partitions[TP].live_finished_records()][:20]
+    assert [event[behind : behind + 16] for each in found for event in _events(each)] == [
+        segment_id for segment_id in known for _ in ("started", "finished")
     ]
+
+
+@pytest.mark.parametrize("state", [S.DELETE_SEGMENT_STARTED, S.DELETE_SEGMENT_FINISHED])
+async def test_a_segment_whose_end_the_log_holds_is_not_missing(state):
+    """Be its beginning lost together with its finish."""
+    history = History(of(TP), StateDirectory(Files(), "state"))
+    await history.drop(small(2), "cut off")
+    replay = Fold(of(TP), COUNT)
+    history.applied(replay.apply(0, updated(0, state)))
+    assert ids_of(history) == {segment_id(1)}
+
+
+async def test_a_delete_that_was_meant_for_a_stuck_copy_is_no_end():
+    history = History(of(TP), StateDirectory(Files(), "state"))
+    await history.drop(small(1), "cut off")
+    replay = Fold(of(TP), COUNT)
+    history.applied(replay.apply(0, started(0, 0, 9)))
+    history.applied(replay.apply(1, updated(0, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED)))
+    assert ids_of(history) == {segment_id(0)}
+
+
+def small(count: int) -> Fold:
+    fold = Fold(of(TP), COUNT)
+    for number in range(count):
+        fold.apply(2 * number, started(number, 10 * number, 10 * number + 9))
+        fold.apply(2 * number + 1, updated(number))
+    return fold

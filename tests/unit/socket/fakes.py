@@ -238,6 +238,12 @@ class FakeOperator:
     async def partition_accept_loss(self, metadata_partition, *, everything):
         return {"everything": everything}
 
+    async def partition_end_hold(self, metadata_partition, *, execute):
+        return {"executed": execute, "holds": []}
+
+    async def log_recover(self, metadata_partition, *, execute):
+        return {"recovered": metadata_partition, "executed": execute}
+
     async def log_repair(self, metadata_partition):
         return {"done": metadata_partition}
 
