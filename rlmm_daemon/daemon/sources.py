@@ -15,10 +15,14 @@ from rlmm_daemon.codec.api import SegmentFiles
 from rlmm_daemon.domain.errors import InvalidArgument, PathNotAllowed
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.observability.escape import escape
 from rlmm_daemon.ports.sources import BufferSource, FileSource
 from rlmm_daemon.ports.storage import ObjectKind, Source
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+#: Linux's PATH_MAX, its final NUL included.
+_PATH_BYTES_MAX: Final = 4096
+_SHOWN_CHARACTERS: Final = 512
 #: O_NONBLOCK: opening a FIFO must not wait for its writer.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -79,7 +83,7 @@ def open_sources(
         _settle_transaction_index(metadata, opened)
         if sources.log.size != metadata.segment_size_bytes:
             raise InvalidArgument(
-                f"{files.log} has {sources.log.size} bytes, its metadata says "
+                f"{_shown(files.log)} has {sources.log.size} bytes, its metadata says "
                 f"{metadata.segment_size_bytes}"
             )
     except BaseException:
@@ -92,9 +96,11 @@ def open_source(partition: TopicIdPartition, path: str, log_dirs: Sequence[str])
     """Open one file of `<log_dir>/<topic>-<partition>/`.
 
     Raises:
-        PathNotAllowed: as `open_sources`.
+        PathNotAllowed: as `open_sources`; no path that a file can have.
         InvalidArgument: no such file.
     """
+    if not _can_be_a_path(path):
+        raise PathNotAllowed(f"{_shown(path)} is no path that a file can have", path=_shown(path))
     directory = f"{partition.topic}-{partition.partition}"
     for log_dir in log_dirs:
         root = "/" + log_dir.strip("/")
@@ -104,7 +110,24 @@ def open_source(partition: TopicIdPartition, path: str, log_dirs: Sequence[str])
                 break
             with _told(path):
                 return FileSource(_open_below(root, directory, parts[1]), path)
-    raise PathNotAllowed(f"{path} does not lie in {directory}/ under a log directory", path=path)
+    shown = _shown(path)
+    where = f"{_shown(directory)}/ under a log directory"
+    raise PathNotAllowed(f"{shown} does not lie in {where}", path=shown)
+
+
+def _can_be_a_path(path: str) -> bool:
+    """Whether the system can be asked for it, and an answer can name it."""
+    try:
+        encoded = path.encode()
+    except UnicodeEncodeError:  # half a character
+        return False
+    return b"\0" not in encoded and len(encoded) < _PATH_BYTES_MAX
+
+
+def _shown(path: str) -> str:
+    """Return a caller's path as an answer may name it: printable, and no longer than one line."""
+    text = escape(path[:_SHOWN_CHARACTERS])
+    return text if len(path) <= _SHOWN_CHARACTERS else f"{text}..."
 
 
 def _open_below(root: str, directory: str, name: str) -> int:
@@ -115,11 +138,11 @@ def _open_below(root: str, directory: str, name: str) -> int:
         held.callback(os.close, middle)
         # Looked at before it is opened too: opening a device may do something.
         if not stat.S_ISREG(os.stat(name, dir_fd=middle, follow_symlinks=False).st_mode):
-            raise PathNotAllowed(f"{name} is not a regular file", path=name)
+            raise PathNotAllowed(f"{_shown(name)} is not a regular file", path=_shown(name))
         descriptor = os.open(name, _FILE, dir_fd=middle)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise PathNotAllowed(f"{name} is not a regular file", path=name)
+            raise PathNotAllowed(f"{_shown(name)} is not a regular file", path=_shown(name))
         return descriptor
 
 
@@ -146,6 +169,6 @@ def _told(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise InvalidArgument(f"{path}: no such file", path=path) from error
+        raise InvalidArgument(f"{_shown(path)}: no such file", path=_shown(path)) from error
     except OSError as error:
-        raise PathNotAllowed(f"{path}: {error.strerror}", path=path) from error
+        raise PathNotAllowed(f"{_shown(path)}: {error.strerror}", path=_shown(path)) from error

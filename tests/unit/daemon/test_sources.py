@@ -2,6 +2,7 @@ import errno
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rlmm_daemon.daemon.sources import open_source, open_sources
@@ -60,6 +61,40 @@ def test_a_path_outside_the_partitions_directory_is_refused(home, log_dirs, tmp_
         (tmp_path / "logs" / other / "a.log").write_bytes(b"theirs")
     with pytest.raises(PathNotAllowed):
         open_source(PARTITION, path.format(home=home, logs=tmp_path / "logs"), log_dirs)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "{home}/a\0.log",
+        "\0",
+        "{home}\0/a.log",
+        "{logs}\0/orders-7/a.log",
+        "{home}/\ud800.log",
+        "{home}/" + "n" * 256,
+        "{home}/" + "n" * 5000,
+        "{home}/" + "n" * 1_000_000,
+        "{home}//a.log",
+        "//",
+        "{home}/a.log/",
+    ],
+    ids=lambda path: ascii(path[:24]),
+)
+def test_what_no_file_can_be_named_is_refused_and_shown_so_that_it_can_be_answered(
+    home, log_dirs, tmp_path, path
+):
+    (home / "a.log").write_bytes(b"mine")
+    with pytest.raises(PathNotAllowed) as refused:
+        open_source(PARTITION, path.format(home=home, logs=tmp_path / "logs"), log_dirs)
+    answered = (refused.value.message, refused.value.fields["path"])
+    assert len(msgspec.msgpack.encode(answered)) < 4096
+    assert all(text.isprintable() for text in answered)
+
+
+def test_a_partition_whose_name_holds_a_nul_has_no_directory(log_dirs, tmp_path):
+    partition = PARTITION._replace(topic="or\0ders")
+    with pytest.raises(PathNotAllowed):
+        open_source(partition, f"{tmp_path}/logs/or\0ders-7/a.log", log_dirs)
 
 
 def test_a_symbolic_link_is_refused(home, log_dirs, tmp_path):
