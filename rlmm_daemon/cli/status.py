@@ -19,8 +19,8 @@ _BUG_ALARMS_SECONDS: Final = 3600.0
 def command(*, target: Target) -> None:
     """Show the daemon: its log, what the broker announced, segments, copies and tasks.
 
-    Exit code 1 if a metadata partition failed, the log or the storage has trouble, or a request
-    met a bug within the last hour.
+    Exit code 1 if a metadata partition failed, the log or the storage has trouble, a request met a
+    bug within the last hour, or a copy failed of a segment that somebody else finished.
 
     \b
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
@@ -28,10 +28,10 @@ def command(*, target: Target) -> None:
     metadata_partitions{state: count}, user_partitions, segments{state: count}, segment_bytes,
     memory{private_bytes, mapped_bytes, copying_process_private_bytes, snapshot_bytes,
     segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,
-    events_put_aside, bytes_put_aside, bytes_per_segment}, storage{kind, error},
-    snapshots{rejected, failures}, copies[], internal_errors{count, last{where, error,
-    seconds_ago}}, observation{watches, last_look_ms, trouble, seen_alive, marked, topics[]} or
-    null, tasks[].
+    events_put_aside, bytes_put_aside, bytes_per_segment}, copying_process{pid, in_hand},
+    storage{kind, error}, snapshots{rejected, failures}, copies[], internal_errors{count,
+    last{where, error, seconds_ago}}, unsettled_copies[{partition, segment_id, message, at_ms}],
+    observation{watches, last_look_ms, trouble, seen_alive, marked, topics[]} or null, tasks[].
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         status = client.status()
@@ -47,7 +47,8 @@ def _trouble(status: dict[str, Any]) -> bool:
     log = status["log"]
     failed = status["metadata_partitions"].get("failed", 0)
     troubles = (failed, log["failure"], log["trouble"], status["storage"]["error"])
-    return any(troubles) or _met_bug_lately(status)
+    unsettled = status.get("unsettled_copies")  # a daemon from before says nothing of them
+    return any((*troubles, unsettled)) or _met_bug_lately(status)
 
 
 def _met_bug_lately(status: dict[str, Any]) -> bool:
@@ -88,6 +89,7 @@ def _show(status: dict[str, Any]) -> None:
             "storage": storage["kind"] + (f": {storage['error']}" if storage["error"] else ""),
             "copies": len(status["copies"]),
             **_bugs(status),
+            **_unsettled(status.get("unsettled_copies") or []),
             **({"observed": _observed(status["observation"])} if status["observation"] else {}),
             "tasks": len(status["tasks"]),
         }
@@ -99,6 +101,19 @@ def _show(status: dict[str, Any]) -> None:
         show_table(columns, rows, fold=("copy of", "phase", "call in flight"))
     if log["failure"]:
         click.echo(f"\nNext: {log['failure']['command']}")
+
+
+def _unsettled(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Copies that failed of segments that somebody else finished."""
+    if not rows:
+        return {}
+    last = rows[-1]
+    where = f"{last['partition'].partition(':')[2]}, segment {last['segment_id']}"
+    count = phrases.number(len(rows), "copy", "copies")
+    return {
+        "alarm": f"{count} failed of segments that somebody else finished, last {where}; "
+        "next: rlmm storage verify"
+    }
 
 
 def _observed(observation: dict[str, Any]) -> str:

@@ -79,6 +79,16 @@ class CopyFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnsettledCopy:
+    """A copy that failed though somebody else finished its segment: was it ever stored whole?"""
+
+    partition: str
+    segment_id: str
+    message: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFact:
     """One segment's part in one epoch."""
 
@@ -257,6 +267,8 @@ class Facts:
     late_writers: Mapping[int, int] = field(default_factory=dict)
     copies: tuple[CopyInFlight, ...] = ()
     copy_failure: CopyFailure | None = None
+    #: The last of this partition first.
+    unsettled: tuple[UnsettledCopy, ...] = ()
     removal: RemovalFacts = field(default_factory=RemovalFacts)
     #: Held until `rlmm log repair` puts them back.
     held: int = 0

@@ -58,6 +58,16 @@ def _copy_failed(f: Facts) -> str:
     )
 
 
+def _unsettled(f: Facts) -> str:
+    last = f.unsettled[0]
+    more = f" (and {len(f.unsettled) - 1} more)" if len(f.unsettled) > 1 else ""
+    return (
+        f"The copy of segment {last.segment_id}{more} failed here, "
+        f"{phrases.ago(last.at_ms, f.now_ms)}, while somebody else reported the segment as "
+        f"finished: nothing was deleted, and its objects may not be whole."
+    )
+
+
 def _unfinished(f: Facts) -> bool:
     at = f.count(S.COPY_SEGMENT_STARTED)
     working = {copy.segment_id for copy in f.copies}
@@ -94,6 +104,12 @@ NOTICES: Final = (
         applies=lambda f: f.copy_failure is not None,
         sentence=_copy_failed,
         command=lambda f: f"rlmm segments {evidence.argument(f)}",
+    ),
+    NoticeRow(
+        name="copy_unsettled",
+        applies=lambda f: bool(f.unsettled),
+        sentence=_unsettled,
+        command=lambda _: "rlmm storage verify",
     ),
     NoticeRow(
         name="copy_unfinished",

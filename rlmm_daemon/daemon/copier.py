@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
+import structlog
+
 from rlmm_daemon.codec.api import SegmentFiles
-from rlmm_daemon.core.facts import CopyFailure
+from rlmm_daemon.core.facts import CopyFailure, UnsettledCopy
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.copy_job import CopyFacts, CopyJob, CopyOptions, CopyTools, Kind
+from rlmm_daemon.daemon.copy_job import CopyFacts, CopyJob, CopyOptions, CopyTools, Kind, RollBack
 from rlmm_daemon.daemon.crash_guard import blamed
 from rlmm_daemon.daemon.late_objects import LateObjects
 from rlmm_daemon.daemon.removal import Removal
@@ -36,6 +38,10 @@ from rlmm_daemon.ports.threads import copying_threads
 DRAIN_PATIENCE: Final = 0.6
 #: Partitions whose last copy failed that are remembered for `explain`.
 FAILURES_MAX: Final = 1_000
+#: Copies that could not be rolled back since somebody else had finished them, remembered likewise.
+UNSETTLED_MAX: Final = 1_000
+
+logger = structlog.get_logger()
 
 
 class Copier:
@@ -63,7 +69,9 @@ class Copier:
         self._log, self._tasks, self._options = log, tasks, options
         self._jobs: dict[SegmentId, CopyJob] = {}
         self._failures: dict[str, CopyFailure] = {}
+        self._unsettled: OrderedDict[SegmentId, UnsettledCopy] = OrderedDict()
         self._outcomes: Counter[str] = Counter()
+        self._roll_backs: Counter[str] = Counter()
         #: By all copies that ended, however they did.
         self.bytes_copied = 0
         self._now_ms = now_ms
@@ -190,6 +198,18 @@ class Copier:
         """Return what the last copy of a partition failed of, by the partition in Kafka's form."""
         return self._failures
 
+    def outcomes_of_roll_backs(self) -> Mapping[str, int]:
+        """Return how many roll-backs came to what (`RollBack`)."""
+        return self._roll_backs
+
+    def unsettled(self) -> list[UnsettledCopy]:
+        """Return copies that failed after somebody else had finished the segment.
+
+        Its objects may not be whole. Those that failed last come last; what was deleted since is
+        left out.
+        """
+        return list(self._unsettled.values())
+
     def is_running(self, segment_id: SegmentId) -> bool:
         """Return whether a copy of this segment runs or waits here."""
         return segment_id in self._jobs
@@ -282,6 +302,7 @@ class Copier:
         else:
             self._outcomes[error.wire_name() if isinstance(error, RlmmError) else "ok"] += 1
         self.bytes_copied += job.progress.bytes_done
+        self._count_roll_back(job, error)
         self._metrics.copy.observe(job.facts().age_seconds)
         for phase, milliseconds in job.phases_ms.items():
             self._metrics.copy_phase.labels(phase).observe(milliseconds / 1000)
@@ -293,6 +314,30 @@ class Copier:
             )
             if len(self._failures) > FAILURES_MAX:
                 del self._failures[next(iter(self._failures))]
+
+    def _count_roll_back(self, job: CopyJob, error: BaseException | None) -> None:
+        if job.roll_back is None:
+            return
+        self._roll_backs[job.roll_back.value] += 1
+        segment_id = job.metadata.segment_id
+        if job.roll_back is not RollBack.FINISHED_ELSEWHERE:
+            return
+        row = UnsettledCopy(
+            partition=str(job.metadata.partition),
+            segment_id=uuid_text(segment_id),
+            message=str(error),
+            at_ms=self._now_ms(),
+        )
+        logger.error(
+            "a copy failed of a segment that somebody else finished; its objects stay",
+            partition=row.partition,
+            segment_id=row.segment_id,
+            error=row.message,
+            command="rlmm storage verify",
+        )
+        self._unsettled[segment_id] = row
+        if len(self._unsettled) > UNSETTLED_MAX:
+            self._unsettled.popitem(last=False)
 
     def _require_tools(self) -> CopyTools:
         if self._tools is None:
@@ -328,7 +373,8 @@ class Copier:
             await asyncio.wait([job.outcome])
 
     def _delete_started(self, tp: TopicIdPartition, segment_id: SegmentId) -> None:
-        del tp
+        if not self._log.is_held(tp, segment_id):
+            self._unsettled.pop(segment_id, None)
         job = self._jobs.get(segment_id)
         if job is not None:
             job.stop(IllegalTransition("the segment is being deleted"))

@@ -16,7 +16,7 @@ from rlmm_daemon.daemon.bucket import MARKER_SECONDS, Bucket
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blamed
-from rlmm_daemon.daemon.removal import Removal
+from rlmm_daemon.daemon.removal import FinishedElsewhere, Removal
 from rlmm_daemon.daemon.segment_log import (
     SegmentLog,
     decode_segment,
@@ -65,6 +65,16 @@ class CopyOptions:
     rollback_seconds: float = 60.0
     #: Whether every batch of the segment is checked before COPY_SEGMENT_FINISHED.
     check_segments: bool = True
+
+
+class RollBack(enum.Enum):
+    """What became of a roll-back."""
+
+    OK = "ok"
+    #: Somebody else wrote COPY_SEGMENT_FINISHED of the segment: nothing was deleted.
+    FINISHED_ELSEWHERE = "finished_elsewhere"
+    #: A repeat or the cleaner goes on.
+    FAILED = "failed"
 
 
 #: COPY_SEGMENT_FINISHED may be in the log from here on.
@@ -138,6 +148,8 @@ class CopyJob:
         self.outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         #: True from the moment at which an event of this job may be in the log.
         self.begun = False
+        #: Of a whole job that was rolled back, or was to be.
+        self.roll_back: RollBack | None = None
         self._record, self._files, self._tools, self._caller = record, files, tools, caller
         self._loop = asyncio.get_running_loop()
         self._begun_at = self._phase_at = self._loop.time()
@@ -416,13 +428,17 @@ class CopyJob:
         if not self._started:
             return
         self._enter("roll back")
+        seconds = self._tools.options.rollback_seconds
         try:
-            async with asyncio.timeout(self._tools.options.rollback_seconds):
-                await self._tools.removal.whole(self.metadata)
+            async with asyncio.timeout(seconds):
+                await self._tools.removal.roll_back(self.metadata, seconds)
         except (RlmmError, TimeoutError) as error:
+            ended = isinstance(error, FinishedElsewhere)
+            self.roll_back = RollBack.FINISHED_ELSEWHERE if ended else RollBack.FAILED
             cause.fields["rolled_back"] = False
             cause.fields["roll_back_error"] = str(error) or type(error).__name__
         else:
+            self.roll_back = RollBack.OK
             cause.fields["rolled_back"] = True
 
     def _deadline(self) -> None:

@@ -20,6 +20,7 @@ from rlmm_daemon.core.facts import (
     SegmentCount,
     SegmentFact,
     Unread,
+    UnsettledCopy,
 )
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.fold import Trouble as FoldTrouble
@@ -55,6 +56,8 @@ class CopyView:
     jobs: Callable[[], Sequence[CopyFacts]] = list
     #: User partition in Kafka's form -> its last copy, if that failed.
     failures: Callable[[], Mapping[str, CopyFailure]] = dict
+    #: Copies that failed of segments that somebody else finished, the last one last.
+    unsettled: Callable[[], Sequence[UnsettledCopy]] = list
     deadline_seconds: float = 600.0
 
 
@@ -126,6 +129,7 @@ def _of_daemon(
             _copy(job) for job in copies.jobs() if job.partition == name and job.phase != ENDED
         ),
         copy_failure=copies.failures().get(name),
+        unsettled=tuple(row for row in reversed(copies.unsettled()) if row.partition == name),
     )
 
 

@@ -149,6 +149,9 @@ class Gauges:
         outcomes.labels("rejected").inc(self._grown("rejected", manager.snapshots.rejected))
         for outcome, count in self._copier.outcomes().items():
             metrics.storage.copies.labels(outcome).inc(self._grown(("copy", outcome), count))
+        for outcome, count in self._copier.outcomes_of_roll_backs().items():
+            grown = self._grown(("roll back", outcome), count)
+            metrics.storage.roll_backs.labels(outcome).inc(grown)
         metrics.storage.copy_bytes.inc(self._grown("copied", self._copier.bytes_copied))
 
     def _segments(self) -> Iterator[None]:

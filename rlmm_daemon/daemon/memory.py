@@ -1,6 +1,7 @@
 """What the segments cost: the process's own memory, mapped snapshots, and what lies over them."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,6 +9,16 @@ from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.user_partitions import Sleeping
 
 _PROC: Final = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyingProcess:
+    """The process for copies."""
+
+    #: None while none runs.
+    pid: int | None = None
+    #: Passes over files that it was handed and has not ended.
+    in_hand: int = 0
 
 
 def memory(folds: Iterable[Fold], copying_pid: int | None = None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from rlmm_daemon.daemon.facts import CopyView, StorageView, collect
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.daemon.memory import memory
+from rlmm_daemon.daemon.memory import CopyingProcess, memory
 from rlmm_daemon.daemon.mending import LogRepair, Mending
 from rlmm_daemon.daemon.recovering import Recovery
 from rlmm_daemon.daemon.runtime import Runtime
@@ -85,13 +85,12 @@ class Operator:
         cleaner: Cleaner | None = None,
         left_behind: LeftBehind | None = None,
         log_facts: Callable[[], Mapping[str, Any]] = dict,
-        copying_pid: Callable[[], int | None] = lambda: None,
+        copying: Callable[[], CopyingProcess] = CopyingProcess,
     ) -> None:
         """Without `repair` the event log has none of its own; `log_facts` are its connections'.
 
-        Without `recovery` there is no storage to look for objects in.
-
-        `copying_pid` names the process for copies, None while none runs.
+        Without `recovery` there is no storage to look for objects in. `copying` tells of the
+        process for copies.
         """
         self._manager = manager
         self._copies = _copies(copier, config)
@@ -104,7 +103,7 @@ class Operator:
         self._cleaner = cleaner
         self._left_behind = left_behind
         self._log_facts = log_facts
-        self._copying_pid = copying_pid
+        self._copying = copying
         self._started_at = manager.clock.monotonic()
 
     # Which partitions.
@@ -186,7 +185,8 @@ class Operator:
             "segment_bytes": sum(
                 cache.bytes_by_state[SegmentState.COPY_SEGMENT_FINISHED] for cache in caches
             ),
-            "memory": memory(folds, self._copying_pid()),
+            "memory": memory(folds, self._copying().pid),
+            "copying_process": asdict(self._copying()),
             "storage": {
                 "kind": storage.kind,
                 "error": storage.error and storage.error.message,
@@ -197,6 +197,7 @@ class Operator:
             },
             "copies": [asdict(job) for job in self._copies.jobs()],
             "internal_errors": manager.bugs.facts(),
+            "unsettled_copies": [asdict(row) for row in self._copies.unsettled()],
             "observation": self._observation(),
             "tasks": [asdict(task) for task in self._runtime.tasks()] if self._runtime else [],
         }
@@ -511,10 +512,11 @@ def _copies(copier: Copier | None, config: Config | None) -> CopyView:
     if copier is None:
         return CopyView()
     if config is None:
-        return CopyView(jobs=copier.jobs, failures=copier.failures)
+        return CopyView(jobs=copier.jobs, failures=copier.failures, unsettled=copier.unsettled)
     return CopyView(
         jobs=copier.jobs,
         failures=copier.failures,
+        unsettled=copier.unsettled,
         deadline_seconds=config.copy.deadline_seconds,
     )
 

@@ -5,10 +5,18 @@ from collections.abc import Callable
 
 import structlog
 
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core.outcome import Applied
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.segment_log import SegmentLog, update_record
-from rlmm_daemon.domain.errors import HistoryLost, RlmmError, StorageUnavailable
+from rlmm_daemon.domain.errors import (
+    HistoryLost,
+    IllegalTransition,
+    RlmmError,
+    SegmentNotFound,
+    StorageUnavailable,
+)
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState
 from rlmm_daemon.ports.storage import ObjectKind
@@ -16,8 +24,12 @@ from rlmm_daemon.ports.storage import ObjectKind
 log = structlog.get_logger()
 
 
+class FinishedElsewhere(IllegalTransition):
+    """A copy can't be rolled back: somebody else wrote COPY_SEGMENT_FINISHED of its segment."""
+
+
 class Removal:
-    """The steps that `delete_segment` and a copy's roll-back share."""
+    """A segment's removal by order, and the roll-back of its copy."""
 
     def __init__(
         self, bucket: Bucket, log: SegmentLog, *, broker_id: BrokerId, now_ms: Callable[[], int]
@@ -28,13 +40,52 @@ class Removal:
     async def whole(self, metadata: SegmentMetadata) -> None:
         """Append DELETE_SEGMENT_STARTED, delete the objects, append DELETE_SEGMENT_FINISHED.
 
-        Each step only after the one before has succeeded. What fails leaves the segment where it
-        is, for a repeat or the cleaner.
+        It is for whoever may delete a finished segment. Each step only after the one before has
+        succeeded. What fails leaves the segment where it is, for a repeat or the cleaner.
         """
         custom = metadata.custom_metadata
         await self._append(metadata, SegmentState.DELETE_SEGMENT_STARTED, custom)
         await self.objects(metadata)
         await self._append(metadata, SegmentState.DELETE_SEGMENT_FINISHED, custom)
+
+    async def roll_back(self, metadata: SegmentMetadata, timeout_seconds: float) -> None:
+        """Undo a copy that failed, unless somebody finished its segment.
+
+        No COPY_SEGMENT_FINISHED of it goes through this daemon between the look at its state and
+        the apply of DELETE_SEGMENT_STARTED. Objects go only if that replaced COPY_SEGMENT_STARTED;
+        where another daemon's COPY_SEGMENT_FINISHED came first the fold holds the segment.
+
+        Raises:
+            FinishedElsewhere: nothing was deleted.
+            RlmmError: what is left is for a repeat or the cleaner.
+        """
+        where = metadata.partition, metadata.segment_id
+        async with self._log.fence(*where, timeout_seconds):
+            found = await self._log.segment(*where)
+            if found is None:
+                raise SegmentNotFound
+            if found[0] is SegmentState.COPY_SEGMENT_FINISHED:
+                raise FinishedElsewhere("somebody else finished the segment; its objects stay")
+            if found[0] is SegmentState.COPY_SEGMENT_STARTED:
+                await self._begin_roll_back(metadata, timeout_seconds)
+        await self.objects(metadata)
+        await self._append(metadata, SegmentState.DELETE_SEGMENT_FINISHED, None)
+
+    async def _begin_roll_back(self, metadata: SegmentMetadata, timeout_seconds: float) -> None:
+        outcome = await self._log.update_if(
+            self._record(metadata, SegmentState.DELETE_SEGMENT_STARTED, ONLY_IF_STARTED),
+            lambda cache: cache.state(metadata.segment_id) is SegmentState.COPY_SEGMENT_STARTED,
+            timeout_seconds,
+            inside=True,
+        )
+        if (
+            not isinstance(outcome, Applied)
+            or outcome.previous_state is not SegmentState.COPY_SEGMENT_STARTED
+        ):
+            raise FinishedElsewhere(
+                "another daemon finished the segment first; its objects stay, and it is held; "
+                "run: rlmm log repair"
+            )
 
     async def objects(self, metadata: SegmentMetadata) -> None:
         """Delete a segment's objects, and uploads of them, wherever they may lie; none is fine.
@@ -63,7 +114,7 @@ class Removal:
                 f"{len(failed)} of {len(keys)} objects were not deleted, {key}: {error}",
                 **error.fields | {"failed": len(failed)},
             ) from error
-        if kept is None:
+        if kept is None or kept == ONLY_IF_STARTED:
             # Perhaps it was never finished: its copier may have been killed in the middle.
             for place in places:
                 await self._abort_uploads(place.keys[ObjectKind.LOG])
@@ -82,7 +133,11 @@ class Removal:
     async def _append(
         self, metadata: SegmentMetadata, state: SegmentState, custom: CustomMetadata | None
     ) -> None:
-        record = update_record(
+        await self._log.update(self._record(metadata, state, custom), Caller.OPERATOR)
+
+    def _record(
+        self, metadata: SegmentMetadata, state: SegmentState, custom: CustomMetadata | None
+    ) -> bytes:
+        return update_record(
             metadata, state, custom, broker_id=self._broker_id, now_ms=self._now_ms()
         )
-        await self._log.update(record, Caller.OPERATOR)

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from rlmm_daemon.codec import records
+from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition
@@ -33,6 +35,23 @@ class SegmentLog(Protocol):
 
     async def update(self, record: bytes, caller: Caller) -> None:
         """Append an update and return after its apply; a repeat succeeds."""
+        ...
+
+    async def update_if(
+        self,
+        record: bytes,
+        holds: Callable[[PartitionCache], bool],
+        timeout_seconds: float,
+        *,
+        inside: bool = False,
+    ) -> Outcome | None:
+        """Append an update if something holds just before; return what its apply came to."""
+        ...
+
+    def fence(
+        self, tp: TopicIdPartition, segment_id: SegmentId, timeout_seconds: float
+    ) -> AbstractAsyncContextManager[None]:
+        """Refuse updates of a segment, but those `inside`, from a fold that holds all there is."""
         ...
 
     def keep_followed(self, tp: TopicIdPartition) -> AbstractAsyncContextManager[None]:

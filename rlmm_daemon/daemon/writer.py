@@ -167,7 +167,9 @@ class Writer:
         if subject in self._pending:
             raise MustWait
         if subject in self._fenced and not inside:
-            raise IllegalTransition("the segment is being removed as a copy that nobody finishes")
+            raise IllegalTransition(
+                "the segment is being removed: its copy failed, or nobody finishes it"
+            )
         present = fold()
         if isinstance(present.validate(event), Repeat):
             return None

@@ -318,6 +318,11 @@ class StorageMetrics:
     def __init__(self, into: CollectorRegistry) -> None:
         #: outcome: ok, or the error's wire name, or cancelled.
         self.copies = Counter("rlmm_copies_total", "Copies ended.", ["outcome"], registry=into)
+        #: outcome: ok, failed, or finished_elsewhere, which is an alarm: somebody else reported the
+        #: segment as finished, so its objects stay.
+        self.roll_backs = Counter(
+            "rlmm_copy_roll_backs_total", "Copies rolled back.", ["outcome"], registry=into
+        )
         self.copy_bytes = Counter("rlmm_copy_bytes_total", "Bytes copied.", registry=into)
         self.copy = Histogram(
             "rlmm_copy_duration_seconds", "A whole copy.", buckets=SLOW_SECONDS, registry=into

@@ -33,6 +33,7 @@ from rlmm_daemon.daemon.facts import StorageView
 from rlmm_daemon.daemon.fetcher import Fetcher
 from rlmm_daemon.daemon.gauges import Gauges
 from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.memory import CopyingProcess
 from rlmm_daemon.daemon.operator import Operator, event_log_kind, storage_kind
 from rlmm_daemon.daemon.read_caches import ReadCaches
 from rlmm_daemon.daemon.recorded_log import RecordedLog
@@ -217,7 +218,7 @@ class Daemon:
             recovery=self._recovery(manager, copier),
             cleaner=cleaner,
             left_behind=None if cleaner else LeftBehind(manager, self._topic_proof(manager, view)),
-            copying_pid=lambda: self._passes.pid,
+            copying=lambda: CopyingProcess(pid=self._passes.pid, in_hand=self._passes.in_hand),
         )
         server = Server(
             server_options_of(config),

@@ -9,13 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from rlmm_daemon.client import Client
+from rlmm_daemon.codec.api import SegmentFiles
 from rlmm_daemon.domain.errors import (
     IllegalTransition,
     NotAssigned,
     NotLeader,
     NotReady,
+    PathNotAllowed,
     RlmmError,
     SegmentNotFound,
     StorageUnavailable,
@@ -33,6 +36,8 @@ STARTED = SegmentState.COPY_SEGMENT_STARTED
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 DELETING = SegmentState.DELETE_SEGMENT_STARTED
 DELETED = SegmentState.DELETE_SEGMENT_FINISHED
+#: Handed over as bytes, the others as paths.
+NO_FILE = "leader_epoch_checkpoint"
 BIG_BYTES = 192 * 1024 * 1024
 
 
@@ -72,6 +77,12 @@ def big_copy(it: Stocked) -> kafka_segments.KafkaSegment:
 
 def copies(it: Stocked) -> list[dict[str, object]]:
     found: list[dict[str, object]] = it.json("status")["copies"]
+    return found
+
+
+def in_hand(it: Stocked) -> dict[str, int]:
+    """Return what `rlmm status` says of the process for copies."""
+    found: dict[str, int] = it.json("status")["copying_process"]
     return found
 
 
@@ -138,9 +149,10 @@ def test_a_copy_whose_process_is_killed_leaves_nothing_and_can_be_repeated(it, w
         if not whole:
             client.add_remote_log_segment_metadata(again)
         copy = client.copy_segment if whole else client.copy_log_segment_data
-        os.kill(pid, signal.SIGSTOP)  # so that it has the copy in hand
+        os.kill(pid, signal.SIGSTOP)  # so that it ends nothing that it is handed
         copying = pool.submit(copy, again, segment.files)
-        eventually(lambda: [job for job in copies(it) if job["phase"] == "upload"])
+        # One that is killed before it was handed anything costs no copy: another takes its place.
+        eventually(lambda: in_hand(it) == {"pid": pid, "in_hand": 2})
         os.kill(pid, signal.SIGKILL)
         error = copying.exception(20)
         assert isinstance(error, StorageUnavailable), error
@@ -152,6 +164,26 @@ def test_a_copy_whose_process_is_killed_leaves_nothing_and_can_be_repeated(it, w
     assert len(list(it.daemon.remote.rglob("*.log"))) == 1
     (fresh,) = children(it.daemon.process.pid)
     assert fresh != pid
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    "name", [name for name in SegmentFiles.__struct_fields__ if "epoch" not in name]
+)
+def test_a_nul_in_a_file_path_refuses_that_copy_and_ends_nothing(it, name, whole):
+    it.announce()
+    segment = it.next(0)
+    assert it.daemon.process is not None
+    pid = it.daemon.process.pid
+    path = f"{segment.stem}\0.log"
+    with it.daemon.client() as client:
+        if not whole:
+            client.add_remote_log_segment_metadata(segment.metadata)
+        copy = client.copy_segment if whole else client.copy_log_segment_data
+        with pytest.raises(PathNotAllowed):
+            copy(segment.metadata, structs.replace(segment.files, **{name: path}))
+        assert not ended(pid)
+        assert copy(segment.metadata, segment.files)
 
 
 def test_sighup_changes_the_log_level_of_a_running_daemon(tmp_path, forks):

@@ -50,6 +50,7 @@ ELSEWHERE = {
         *(f"copy_{phase.value.replace(' ', '_')}" for phase in CopyPhase),
         "copy_failed",
     },
+    "unit/daemon/test_roll_back.py": {"copy_unsettled"},
     "integration/test_bad_days.py": {"storage_trouble"},
 }
 

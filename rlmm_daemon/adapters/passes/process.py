@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import structlog
@@ -134,12 +134,18 @@ class OneProcess:
         self._child: _Child | None = None
         self._closed = False
         self._not_before = 0.0
+        self._in_hand = 0
 
     @property
     def pid(self) -> int | None:
         """The process's id; None where none runs."""
         child = self._child
         return None if child is None else child.process.pid
+
+    @property
+    def in_hand(self) -> int:
+        """Passes that were handed to the process and have not ended."""
+        return self._in_hand
 
     def copy(
         self,
@@ -194,7 +200,7 @@ class OneProcess:
         if begun is None:
             return None
         child, connection = begun
-        with connection:
+        with connection, self._counted():
             connection.settimeout(STOP_SECONDS)
             taken, until = False, time.monotonic() + START_SECONDS
             while not stop.is_set():
@@ -218,6 +224,16 @@ class OneProcess:
                 _raise_if_failed(answer)
         # The end of the socket tells the process.
         raise Stopped
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._in_hand += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_hand -= 1
 
     def _begun(
         self, job: wire.Job, source: Source, more: Sequence[int], stop: Stop

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.api import SegmentFiles
+from rlmm_daemon.core.outcome import Applied
 from rlmm_daemon.daemon.bucket import BucketIdentity
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.domain.errors import IllegalTransition, RlmmError
@@ -109,6 +110,23 @@ class FakeLog:
             return
         await self.put(present.with_update(update))
         self.written.append(update.state.name)
+
+    @contextlib.asynccontextmanager
+    async def fence(self, tp: TopicIdPartition, segment_id: SegmentId, timeout_seconds: float):
+        del tp, segment_id, timeout_seconds
+        yield
+
+    async def update_if(
+        self, record: bytes, holds: Any, timeout_seconds: float, *, inside: bool = False
+    ) -> Applied | None:
+        """Judged by `Removal` itself here: what `holds` asks of, a fake has none."""
+        del holds, timeout_seconds
+        assert inside
+        update = records.decode(record)
+        assert isinstance(update, SegmentUpdate)
+        before = self.fold[update.segment_id].state
+        await self.update(record, Caller.OPERATOR)
+        return Applied(record, update.partition, before)
 
     async def put(self, segment: SegmentMetadata) -> None:
         if segment.custom_metadata is not None:
