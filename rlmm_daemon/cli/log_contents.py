@@ -7,9 +7,10 @@ would die of is ever written on.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -19,11 +20,12 @@ from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.codec import records
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.outcome import Applied
-from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
+from rlmm_daemon.core.outcome import Applied, Outcome, Rejected
+from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, SegmentNotFound
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
-from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogRange
+from rlmm_daemon.domain.partition_delete import PartitionDelete
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogRange, ranges_joined
 from rlmm_daemon.wiring import adapters
 
 KAFKA: Final = "kafka"
@@ -33,6 +35,8 @@ _IN_FLIGHT: Final = 64
 _LEADER_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.2
 
+Key = tuple[TopicIdPartition, SegmentId]
+
 
 @dataclass(slots=True, kw_only=True)
 class Contents:
@@ -40,10 +44,50 @@ class Contents:
 
     fold: Fold
     events: list[bytes] = field(default_factory=list)
-    #: Every segment whose COPY_SEGMENT_FINISHED was applied, gone ones included.
-    finished: set[tuple[TopicIdPartition, SegmentId]] = field(default_factory=set)
+    #: Every segment whose COPY_SEGMENT_FINISHED was applied, gone ones too -> its first offset.
+    finished: dict[Key, int] = field(default_factory=dict)
+    #: Every segment of which a delete is there, also where the log lost what came before.
+    ended: set[Key] = field(default_factory=set)
+    #: User partitions that are marked for removal, likewise.
+    marked: set[TopicIdPartition] = field(default_factory=set)
     start: int = 0
+    #: What is read up to, and the leader epoch of the last batch.
+    position: int = 0
+    epoch: int = NO_EPOCH
+    #: Offsets from the start on whose records are gone, and nobody knows that they were no events.
+    gaps: tuple[LogRange, ...] = ()
     passed_over: int = 0
+
+    def was_deleted(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
+        """Whether the log says that a segment was deleted, or is to be."""
+        return (partition, segment_id) in self.ended or partition in self.marked
+
+    def lost(self) -> tuple[LogRange, ...]:
+        """Return the offsets whose events may be lost, those before the start included."""
+        head = LogRange(start=0, end=self.start)
+        return ranges_joined([head, *self.gaps])
+
+
+def require_there(option: str, name: str) -> None:
+    """Make sure that a log to be read is there, before anything is made.
+
+    Raises:
+        InvalidArgument: the directory is absent.
+    """
+    if name != KAFKA and not Path(name).is_dir():
+        raise InvalidArgument(f"{option} {name}: there is no such directory", path=name)
+
+
+def require_one_cluster(named: Mapping[str, str | None]) -> None:
+    """Make sure that logs, snapshots and configuration are one cluster's, as far as they say.
+
+    Raises:
+        InvalidArgument: two of them name different ones.
+    """
+    known = {what: cluster for what, cluster in named.items() if cluster is not None}
+    if len(set(known.values())) > 1:
+        told = ", ".join(f"{what}: {cluster!r}" for what, cluster in known.items())
+        raise InvalidArgument(f"these are of different clusters: {told}")
 
 
 @asynccontextmanager
@@ -105,17 +149,32 @@ async def contents(log: EventLog, number: MetadataPartition) -> Contents:
         RlmmError, LogMoved: it can't be read.
     """
     known = await _range(log, number)
-    found = Contents(fold=Fold(number, count_of(log)), start=known.start)
-    at = known.start
-    if at >= known.end:
-        return found
-    async with aclosing(log.follow(number, at, epoch=NO_EPOCH)) as batches:
+    found = Contents(fold=Fold(number, count_of(log)), start=known.start, position=known.start)
+    await _read(log, number, found, known.end)
+    return found
+
+
+async def read_on(log: EventLog, number: MetadataPartition, found: Contents) -> None:
+    """Read what was appended since, to the end that the partition has now.
+
+    Raises:
+        RlmmError, LogMoved: it can't be read.
+    """
+    await _read(log, number, found, (await _range(log, number)).end)
+
+
+async def _read(log: EventLog, number: MetadataPartition, found: Contents, end: int) -> None:
+    if found.position >= end:
+        return
+    async with aclosing(log.follow(number, found.position, epoch=found.epoch)) as batches:
         async for batch in batches:
             for offset, value in batch.records:
                 _take(found, offset, value)
-            if batch.next_offset >= known.end:
-                break
-    return found
+            found.gaps = ranges_joined([*found.gaps, *batch.unvouched])
+            found.position = max(found.position, batch.next_offset)
+            found.epoch = batch.leader_epoch
+            if found.position >= end:
+                return
 
 
 async def _range(log: EventLog, number: MetadataPartition) -> LogRange:
@@ -133,25 +192,50 @@ async def _range(log: EventLog, number: MetadataPartition) -> LogRange:
 
 def _take(found: Contents, offset: int, value: bytes | None) -> None:
     outcome = found.fold.apply(offset, value)
+    _note_deletes(found, outcome)
     if not isinstance(outcome, Applied) or value is None:
         found.passed_over += 1
         return
     found.events.append(records.normalise(value))
     event = outcome.event
     if isinstance(event, SegmentUpdate) and event.state is SegmentState.COPY_SEGMENT_FINISHED:
-        found.finished.add((event.partition, event.segment_id))
+        found.finished.setdefault((event.partition, event.segment_id), offset)
 
 
-async def append_all(log: EventLog, number: MetadataPartition, values: Sequence[bytes]) -> None:
-    """Append events in order; an unknown outcome ends it, and asking again goes on from there.
+def _note_deletes(found: Contents, outcome: Outcome) -> None:
+    """Note deletes, also those that a fold rejects because the log lost what they are about."""
+    if not isinstance(outcome, Applied | Rejected):
+        return
+    lost_before = isinstance(outcome, Rejected) and isinstance(outcome.error, SegmentNotFound)
+    match outcome.event:
+        case (
+            SegmentUpdate(
+                state=SegmentState.DELETE_SEGMENT_STARTED | SegmentState.DELETE_SEGMENT_FINISHED
+            ) as update
+        ) if isinstance(outcome, Applied) or lost_before:
+            found.ended.add((update.partition, update.segment_id))
+        case PartitionDelete() as mark:
+            found.marked.add(mark.partition)
+        case SegmentMetadata() as begun if isinstance(outcome, Applied):
+            found.marked.discard(begun.partition)  # a new life of that partition
+        case _:
+            pass
+
+
+async def append_all(log: EventLog, number: MetadataPartition, values: Sequence[bytes]) -> set[int]:
+    """Append events in order and return their offsets.
+
+    An unknown outcome ends it, and asking again goes on from there.
 
     Raises:
         RlmmError: not all of them are in the log.
     """
+    appended: list[asyncio.Task[int]] = []
     for begin in range(0, len(values), _IN_FLIGHT):
         async with asyncio.TaskGroup() as group:
-            for value in values[begin : begin + _IN_FLIGHT]:
-                group.create_task(log.append(number, value))
+            several = values[begin : begin + _IN_FLIGHT]
+            appended += [group.create_task(log.append(number, value)) for value in several]
+    return {task.result() for task in appended}
 
 
 def first_of(group: BaseExceptionGroup[RlmmError]) -> RlmmError:

@@ -2,13 +2,26 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 
 from rlmm_daemon.cli.log_adoption import adopt, refuse_beside_a_daemon
-from rlmm_daemon.cli.log_contents import append_all, contents, count_of, first_of, opened
+from rlmm_daemon.cli.log_contents import (
+    Contents,
+    append_all,
+    contents,
+    count_of,
+    first_of,
+    opened,
+    require_one_cluster,
+    require_there,
+)
 from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import LogMissing, LogMoved
+
+#: Metadata partitions that one message names.
+_LOSSES_TOLD: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,36 +33,47 @@ class Copied:
     appended: int
     #: Records of the source that are no events, or that every broker rejects.
     passed_over: int
+    #: Of the source, whose records are gone: its head, and what is missing in between.
+    lost_offsets: int = 0
 
 
-def run(config: Config, source: str, target: str) -> list[Copied]:
+def run(config: Config, source: str, target: str, *, accept_loss: bool = False) -> list[Copied]:
     """Return what was done, partition by partition.
 
     Raises:
         RlmmError: refused, or cut short; asking again goes on.
     """
     try:
-        return asyncio.run(_run(config, source, target))
+        require_there("--from", source)
+        return asyncio.run(_run(config, source, target, accept_loss=accept_loss))
     except* (LogMissing, LogMoved) as errors:
         raise InvalidArgument(str(errors.exceptions[0])) from errors
     except* RlmmError as errors:
         raise first_of(errors) from None
 
 
-async def _run(config: Config, source: str, target: str) -> list[Copied]:
+async def _run(config: Config, source: str, target: str, *, accept_loss: bool) -> list[Copied]:
     await refuse_beside_a_daemon(config)
     async with opened(config, source, None) as origin:
         count = count_of(origin)
+        assert origin.identity is not None, "open"
+        named = {source: origin.identity.cluster_id, "the configuration": config.daemon.cluster_id}
+        require_one_cluster(named)
+        numbers = [MetadataPartition(number) for number in range(count)]
+        reads = {number: await contents(origin, number) for number in numbers}
+        if not accept_loss:  # before a target is made
+            _require_whole(source, reads)
         async with opened(config, target, count) as copy_log:
+            assert copy_log.identity is not None, "open"
+            require_one_cluster({**named, target: copy_log.identity.cluster_id})
             if count_of(copy_log) != count:
                 raise InvalidArgument(
                     f"{source} has {count} partitions, {target} has {count_of(copy_log)}:"
                     " a metadata log's partition count can't change"
                 )
-            numbers = [MetadataPartition(number) for number in range(count)]
             missing = {}
-            for number in numbers:  # all are compared before the first is written
-                read, there = await contents(origin, number), await contents(copy_log, number)
+            for number, read in reads.items():  # all are compared before the first is written
+                there = await contents(copy_log, number)
                 missing[number] = (read, _rest(number, read.events, there.events))
             rows = []
             for number, (read, rest) in missing.items():
@@ -62,11 +86,32 @@ async def _run(config: Config, source: str, target: str) -> list[Copied]:
                     events=len(read.events),
                     appended=len(rest),
                     passed_over=read.passed_over,
+                    lost_offsets=sum(gap.end - gap.start for gap in read.lost()),
                 )
                 rows.append(row)
-            assert copy_log.identity is not None, "open"
             await adopt(config, target, copy_log.identity)
             return rows
+
+
+def _require_whole(source: str, reads: dict[MetadataPartition, Contents]) -> None:
+    """Make sure that no event of the source is gone.
+
+    Raises:
+        InvalidArgument: one may be; it says where.
+    """
+    told = [
+        f"metadata partition {number} lacks offsets "
+        + ", ".join(f"{gap.start} to {gap.end - 1}" for gap in read.lost())
+        for number, read in reads.items()
+        if read.lost()
+    ]
+    if told:
+        raise InvalidArgument(
+            f"{source} has lost events: {'; '.join(told[:_LOSSES_TOLD])}"
+            + (f"; and {len(told) - _LOSSES_TOLD} more" if len(told) > _LOSSES_TOLD else "")
+            + ". The copy would be as incomplete, and look whole. Next: rlmm log restore puts back "
+            "what snapshots know; --accept-loss copies what is left"
+        )
 
 
 def _rest(number: int, wanted: list[bytes], there: list[bytes]) -> list[bytes]:

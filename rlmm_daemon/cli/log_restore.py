@@ -21,35 +21,58 @@ from rlmm_daemon.core import phrases
     help="A daemon's snapshots directory; repeat it for those of other brokers' daemons.",
 )
 @click.option("--to", "target", default="kafka", show_default=True, metavar="kafka|DIR")
+@click.option("--accept-damaged", is_flag=True, help="Take older snapshots for unreadable ones.")
 @click.option("--execute", is_flag=True, help="Append; without it nothing is written.")
 @json_option
 def restore(
-    file: str, directories: tuple[str, ...], target: str, *, execute: bool, as_json: bool
+    file: str,
+    directories: tuple[str, ...],
+    target: str,
+    *,
+    accept_damaged: bool,
+    execute: bool,
+    as_json: bool,
 ) -> None:
     """Give a log back the finished segments that snapshots know and it does not.
 
     A dry run unless --execute. Of each such segment COPY_SEGMENT_STARTED and COPY_SEGMENT_FINISHED
     are appended, as they were; one whose COPY_SEGMENT_FINISHED is in the log is left alone, even
-    if it was deleted since. A log that is gone is made anew, and if it is what [event_log] names,
-    the state directory of a stopped daemon and the bucket's marker name it. A snapshot may be
-    older than a deletion that the log lost too: such a segment comes back. Asking twice appends
-    nothing more.
+    if it was deleted since, and so is one of which the log holds a delete. For each metadata
+    partition the snapshot that read on furthest counts; one that can't be read has to be accepted.
+    Where storage is configured a segment comes back only if all its objects are there; without, a
+    snapshot may be older than a deletion that the log lost too. A log that is gone is made anew,
+    and if it is what [event_log] names, the state directory of a stopped daemon and the bucket's
+    marker name it. Asking twice appends nothing more.
 
-    --json: an array of {metadata_partition, known, missing, appended}. Exit code 0 either way.
+    --json: an array of {metadata_partition, known, missing, deleted, objects_gone, appended}. Exit
+    code 0 either way.
     """
     config = load(file)
     # Imported late: it brings the rooms of the daemon along.
     from rlmm_daemon.cli.log_restoring import known_to, run
 
-    known = known_to(directories)
+    known = known_to(directories, accept_damaged=accept_damaged)
+    for damaged in known.damaged:
+        click.echo(f"taking an older snapshot for {damaged}, which can't be read", err=True)
     rows = run(config, known, target, execute=execute)
     if as_json:
         show_json([asdict(row) for row in rows])
         return
-    columns = ("partition", "in snapshots", "missing", "segments appended")
-    shown = [row for row in rows if row.missing]
+    columns = ("partition", "in snapshots", "deleted", "objects gone", "missing", "appended")
     show_table(
-        columns, [(row.metadata_partition, row.known, row.missing, row.appended) for row in shown]
+        columns,
+        [
+            (
+                row.metadata_partition,
+                row.known,
+                row.deleted,
+                row.objects_gone,
+                row.missing,
+                row.appended,
+            )
+            for row in rows
+            if row.missing or row.deleted or row.objects_gone
+        ],
     )
     missing = phrases.number(sum(row.missing for row in rows), "segment")
     if execute:

@@ -1,31 +1,58 @@
 """The work of `rlmm log restore`: what snapshots know, held against a log, and appended to it."""
 
 import asyncio
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import fcntl
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from rlmm_daemon.cli.log_adoption import adopt
-from rlmm_daemon.cli.log_contents import append_all, contents, count_of, first_of, opened
+from rlmm_daemon.cli.log_contents import (
+    Contents,
+    Key,
+    append_all,
+    contents,
+    count_of,
+    first_of,
+    opened,
+    read_on,
+    require_one_cluster,
+    require_there,
+)
+from rlmm_daemon.cli.log_objects import Objects, looking
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
-from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, TopicIdPartition
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import LogMissing, LogMoved
+from rlmm_daemon.ports.event_log import EventLog, LogMissing, LogMoved
+
+#: Segments that are appended before the log is read again: somebody else may restore it, too.
+CHUNK: Final = 64
+LOCK_NAME: Final = "log-restore.lock"
+_NAME: Final = re.compile(r"(?P<number>\d+)-(?P<generation>\d{10})\.snapshot(?P<rejected>.*)")
+
+Log = tuple[int, TopicId]
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """What snapshots know."""
 
-    segments: dict[tuple[TopicIdPartition, SegmentId], SegmentMetadata]
+    segments: dict[Key, SegmentMetadata]
     #: Of the log that they are of.
     partition_count: int
+    #: None where no snapshot says.
+    cluster_id: str | None = None
+    #: Newest snapshots that can't be read, in whose place older ones were taken.
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,109 +62,207 @@ class Restored:
     metadata_partition: int
     known: int
     missing: int
+    #: Those of which the log holds a delete.
+    deleted: int
+    #: Those whose objects are not whole in the storage.
+    objects_gone: int
     appended: int
 
 
-def known_to(directories: Iterable[str]) -> Known:
-    """Return the live finished segments that the newest readable snapshots know.
+@dataclass(slots=True)
+class _Newest:
+    """For each metadata partition and log the snapshot that knows most."""
 
-    Of each directory, metadata partition and log it is the newest alone: an older one still knows
-    what was deleted since, and whose objects are gone.
+    folds: dict[Log, tuple[Header, Fold]] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+
+    def take(self, header: Header, fold: Fold) -> None:
+        of = header.metadata_partition, header.topic_id
+        if of not in self.folds or self.folds[of][0].next_offset < header.next_offset:
+            self.folds[of] = header, fold
+
+
+def known_to(directories: Iterable[str], *, accept_damaged: bool = False) -> Known:
+    """Return the live finished segments that the newest snapshots know.
+
+    Of each metadata partition and log it is the one that read on furthest, whoever wrote it: any
+    other still knows what was deleted since, and whose objects are gone.
 
     Raises:
-        InvalidArgument: a directory holds no snapshot that can be read, or they are of logs with
-            different numbers of partitions.
+        InvalidArgument: a directory holds no snapshot that can be read; a newest one can't be, and
+            that was not accepted; or they are of several clusters, or of logs with different
+            numbers of partitions.
     """
-    known: dict[tuple[TopicIdPartition, SegmentId], SegmentMetadata] = {}
-    counts: set[int] = set()
+    newest = _Newest()
     for name in directories:
-        newest: set[tuple[int, TopicId]] = set()
-        for file in sorted(Path(name).glob("*.snapshot"), reverse=True):  # 3-0000000012.snapshot
-            try:
-                header, fold = unsealing.load(file.read_bytes())
-            except (OSError, RlmmError):
-                continue
-            of = header.metadata_partition, header.topic_id
-            if of in newest:
-                continue
-            newest.add(of)
-            counts.add(header.partition_count)
-            for partition, segment_id in fold.live_finished():
-                cache = fold.cache(partition)
-                record = cache.get(segment_id) if cache else None
-                assert record is not None, "it is live"
-                segment = records.decode(record)
-                assert isinstance(segment, SegmentMetadata), "the cache holds nothing else"
-                known[partition, segment_id] = segment
-        if not newest:
+        require_there("--from-snapshots", name)
+        if not _read_directory(Path(name), newest):
             raise InvalidArgument(f"{name} holds no snapshot that can be read", path=name)
+    if newest.damaged and not accept_damaged:
+        raise InvalidArgument(
+            f"these can't be read: {', '.join(newest.damaged)}. Older snapshots may still know "
+            "what was deleted since. Next: name other brokers' snapshots, and --accept-damaged"
+        )
+    headers = [header for header, _ in newest.folds.values()]
+    require_one_cluster({f"snapshots of {h.cluster_id}": h.cluster_id for h in headers})
+    counts = {header.partition_count for header in headers}
     if len(counts) != 1:
         raise InvalidArgument(f"the snapshots are of logs with {sorted(counts)} partitions")
-    return Known(known, counts.pop())
+    known = {key: each for _, fold in newest.folds.values() for key, each in _finished(fold)}
+    cluster_id = next((h.cluster_id for h in headers if h.cluster_id is not None), None)
+    return Known(known, counts.pop(), cluster_id, tuple(newest.damaged))
+
+
+def _read_directory(directory: Path, newest: _Newest) -> bool:
+    """Take a directory's newest snapshots; name those that can't be read."""
+    rows = [(match, file) for file in directory.iterdir() if (match := _NAME.fullmatch(file.name))]
+    rows.sort(key=lambda row: (row[0]["number"], row[0]["generation"], row[1].name), reverse=True)
+    read: set[str] = set()
+    logs: set[Log] = set()
+    for match, file in rows:
+        if not match["rejected"]:
+            with suppress(OSError, RlmmError):
+                header, fold = unsealing.load(file.read_bytes())
+                read.add(match["number"])
+                of = header.metadata_partition, header.topic_id
+                if of not in logs:
+                    logs.add(of)
+                    newest.take(header, fold)
+                continue
+        if match["number"] not in read:
+            newest.damaged.append(str(file))
+    return bool(read)
+
+
+def _finished(fold: Fold) -> Iterator[tuple[Key, SegmentMetadata]]:
+    for partition, segment_id in fold.live_finished():
+        cache = fold.cache(partition)
+        record = cache.get(segment_id) if cache else None
+        assert record is not None, "it is live"
+        segment = records.decode(record)
+        assert isinstance(segment, SegmentMetadata), "the cache holds nothing else"
+        yield (partition, segment_id), segment
 
 
 def run(config: Config, known: Known, target: str, *, execute: bool) -> list[Restored]:
     """Return what is missing, and was appended, partition by partition.
 
     Raises:
-        RlmmError: cut short; asking again goes on.
+        RlmmError: refused, or cut short; asking again goes on.
     """
+    if not execute:
+        require_there("--to", target)
     try:
-        return asyncio.run(_run(config, known, target, execute=execute))
+        with _alone(config, execute=execute):
+            return asyncio.run(_run(config, known, target, execute=execute))
     except* (LogMissing, LogMoved) as errors:
         raise InvalidArgument(str(errors.exceptions[0])) from errors
     except* RlmmError as errors:
         raise first_of(errors) from None
 
 
+@contextmanager
+def _alone(config: Config, *, execute: bool) -> Iterator[None]:
+    """Keep a second restore with this state directory out; one that only looks needs nothing.
+
+    Raises:
+        ConfigError: one is at work.
+    """
+    directory = Path(config.daemon.state_dir)
+    if not execute or not directory.is_dir():
+        yield
+        return
+    with (directory / LOCK_NAME).open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as busy:
+            raise ConfigError(f"another rlmm log restore holds {lock.name}") from busy
+        yield
+
+
 async def _run(config: Config, known: Known, target: str, *, execute: bool) -> list[Restored]:
+    named = {"the snapshots": known.cluster_id, "the configuration": config.daemon.cluster_id}
+    require_one_cluster(named)
     # A log that is gone is made anew, but not by a dry run.
-    async with opened(config, target, known.partition_count if execute else None) as log:
-        count = count_of(log)
+    async with (
+        looking(config) as objects,
+        opened(config, target, known.partition_count if execute else None) as log,
+    ):
+        assert log.identity is not None, "open"
+        require_one_cluster(
+            {**named, "the log": log.identity.cluster_id, "the storage": objects.cluster_id}
+        )
         rows = []
-        for number in map(MetadataPartition, range(count)):
-            mine = {
-                key: segment
-                for key, segment in known.segments.items()
-                if metadata_partition(key[0].topic_id, key[0].partition, count) == number
-            }
-            if not mine:
-                continue
-            there = await contents(log, number)
-            missing = [segment for key, segment in mine.items() if key not in there.finished]
-            missing.sort(key=lambda each: (str(each.partition), each.start_offset))
-            if execute and missing:
-                started = {segment.segment_id for segment in missing if _begun(there.fold, segment)}
-                values = [
-                    value for segment in missing for value in _events(segment, started=started)
-                ]
-                await append_all(log, number, values)
-                after = await contents(log, number)
-                lost = [key for key in mine if key not in after.finished]
-                if lost:
-                    raise InvalidArgument(
-                        f"{len(lost)} segments of metadata partition {number} were not taken"
-                    )
-            row = Restored(
-                metadata_partition=number,
-                known=len(mine),
-                missing=len(missing),
-                appended=len(missing) if execute else 0,
-            )
-            rows.append(row)
-        if execute and log.identity is not None:
+        for number in map(MetadataPartition, range(count_of(log))):
+            mine = _of(known, number, count_of(log))
+            if mine:
+                rows.append(await _restored(log, number, mine, objects, execute=execute))
+        if execute:
             with suppress(ConfigError):  # a daemon that runs is told by accept-loss
                 await adopt(config, target, log.identity)
         return rows
 
 
-def _begun(fold: Fold, segment: SegmentMetadata) -> bool:
-    """Return whether the log has its COPY_SEGMENT_STARTED, so that only its end was lost."""
-    cache = fold.cache(segment.partition)
-    return cache is not None and cache.get(segment.segment_id) is not None
+def _of(known: Known, number: int, count: int) -> dict[Key, SegmentMetadata]:
+    return {
+        key: segment
+        for key, segment in known.segments.items()
+        if metadata_partition(key[0].topic_id, key[0].partition, count) == number
+    }
 
 
-def _events(segment: SegmentMetadata, *, started: set[SegmentId]) -> list[bytes]:
+async def _restored(
+    log: EventLog,
+    number: MetadataPartition,
+    mine: dict[Key, SegmentMetadata],
+    objects: Objects,
+    *,
+    execute: bool,
+) -> Restored:
+    there = await contents(log, number)
+    lacking = {key: each for key, each in mine.items() if key not in there.finished}
+    live = [each for key, each in lacking.items() if not there.was_deleted(*key)]
+    missing = await objects.whole(live)
+    missing.sort(key=lambda each: (str(each.partition), each.start_offset))
+    if execute:
+        await _append(log, number, missing, there)
+    return Restored(
+        metadata_partition=number,
+        known=len(mine),
+        missing=len(missing),
+        deleted=len(lacking) - len(live),
+        objects_gone=len(live) - len(missing),
+        appended=len(missing) if execute else 0,
+    )
+
+
+async def _append(
+    log: EventLog, number: MetadataPartition, missing: Sequence[SegmentMetadata], there: Contents
+) -> None:
+    """Append segments, some at a time, and read each time what the log made of them.
+
+    Raises:
+        InvalidArgument: somebody else restores the same log, or it does not take one.
+    """
+    for begin in range(0, len(missing), CHUNK):
+        chunk = missing[begin : begin + CHUNK]
+        values = [value for segment in chunk for value in _events(segment, there.fold)]
+        ours = await append_all(log, number, values)
+        await read_on(log, number, there)
+        offsets = [there.finished.get((each.partition, each.segment_id)) for each in chunk]
+        if None in offsets:
+            raise InvalidArgument(
+                f"{offsets.count(None)} segments of metadata partition {number} were not taken"
+            )
+        if not ours.issuperset(offsets):
+            raise InvalidArgument(
+                f"somebody else restores metadata partition {number} just now: what is there twice "
+                "does no harm. Next: ask again when that has ended"
+            )
+
+
+def _events(segment: SegmentMetadata, fold: Fold) -> list[bytes]:
+    """Return what the log lacks of a finished segment: its end, or all of it."""
     finished = records.encode(
         SegmentUpdate(
             partition=segment.partition,
@@ -148,7 +273,8 @@ def _events(segment: SegmentMetadata, *, started: set[SegmentId]) -> list[bytes]
             state=SegmentState.COPY_SEGMENT_FINISHED,
         )
     )
-    if segment.segment_id in started:
+    cache = fold.cache(segment.partition)
+    if cache is not None and cache.get(segment.segment_id) is not None:
         return [finished]
     begun = replace(segment, state=SegmentState.COPY_SEGMENT_STARTED, custom_metadata=None)
     return [records.encode(begun), finished]

@@ -633,6 +633,50 @@ async def test_a_deleted_segments_broker_driven_copy_is_ended(world):
     assert world.stored == set()
 
 
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_delete_touches_nothing_before_the_copy_has_ended(world, whole):
+    """A copy that is ended may store one more object before it has."""
+
+    class Lingering(SlowStorage):
+        def __init__(self) -> None:
+            super().__init__(MemoryBucket())
+            self.ending, self.may_end, self.deleted = asyncio.Event(), asyncio.Event(), 0
+
+        async def put_segment(self, objects, *, progress):
+            try:
+                return await super().put_segment(objects, progress=progress)
+            except asyncio.CancelledError:
+                self.ending.set()
+                await self.may_end.wait()
+                await MemoryStorage.put_segment(self, objects, progress=progress)
+                raise
+
+        async def delete(self, keys):
+            self.deleted += 1
+            return await super().delete(keys)
+
+    storage = Lingering()
+    slow = World(world.home, world.group, storage)
+    await slow.bucket.open(IDENTITY)
+    copy = await in_flight(slow)
+    if whole:
+        delete = slow.copier.delete_segment(PARTITION, metadata().segment_id)
+    else:
+        await slow.log.put(metadata(state=S.DELETE_SEGMENT_STARTED))
+        delete = slow.copier.delete_log_segment_data(RECORD)
+    task = world.group.create_task(delete)
+    try:
+        await storage.ending.wait()
+        for _ in range(50):  # as many turns of the loop as a delete takes by far
+            await asyncio.sleep(0)
+        assert (task.done(), storage.deleted) == (False, 0)
+    finally:
+        storage.may_end.set()
+    await task
+    assert isinstance(await copy, IllegalTransition)
+    assert slow.stored == set()
+
+
 async def test_a_check_that_finds_fault_fails_the_copy(world):
     class Strict:
         def __init__(self, segment) -> None:
@@ -742,6 +786,23 @@ async def test_a_storage_that_holds_other_bytes_fails_the_copy(world):
     with pytest.raises(ChecksumMismatch):
         await lying.copier.copy_segment(RECORD, lying.files)
     assert lying.log.written[-1] == "DELETE_SEGMENT_FINISHED"
+
+
+@pytest.mark.parametrize("suffix", ["log", "index"])
+async def test_a_file_that_changed_after_it_was_stored_fails_the_copy(world, suffix):
+    """What was stored may be of two moments, and none of its checksums says so."""
+
+    class Late(SlowStorage):
+        async def put_segment(self, objects, *, progress):
+            stored = await super().put_segment(objects, progress=progress)
+            os.utime(world.home / f"11.{suffix}", ns=(1, 1))
+            return stored
+
+    late = World(world.home, world.group, Late(MemoryBucket()))
+    await late.bucket.open(IDENTITY)
+    with pytest.raises(ChecksumMismatch, match=f"11.{suffix} changed"):
+        await late.copier.copy_segment(RECORD, late.files)
+    assert (late.state, late.stored) == (None, set())
 
 
 @pytest.mark.parametrize("damage", [False, True])

@@ -135,6 +135,20 @@ async def test_a_killed_log_is_recovered_and_its_zeros_are_cut(bench: Bench) -> 
     )
 
 
+async def test_an_end_that_cannot_be_made_durable_is_not_served(bench: Bench) -> None:
+    """What the page cache shows after a crash may never have reached the disk."""
+    log = await bench.open()
+    filled = await fill(log, values(5))
+    await bench.kill(log)
+    log = await bench.open()
+    bench.disk.fail_next("fdatasync", errno.EIO)
+    with pytest.raises(StorageUnavailable):
+        await log.epoch_end(P0, 0)
+    assert not bench.disk.fails_next("fdatasync")
+    bench.clock.seconds += 61
+    assert await read(log, P0, 0, 5) == filled
+
+
 async def test_a_torn_tail_is_trimmed_and_its_offset_is_used_again(bench: Bench) -> None:
     log = await bench.open()
     filled = await fill(log, values(5))

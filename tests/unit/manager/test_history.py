@@ -12,6 +12,7 @@ from rlmm_daemon.codec.state_files import LOST_RECORDS_AT_ONCE, Lost, lost_from
 from rlmm_daemon.codec.tail import ENVELOPE, prefix_of
 from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.outcome import Rejected
 from rlmm_daemon.daemon.history import TURN_RECORDS, History
 from rlmm_daemon.daemon.mending import _events
 from rlmm_daemon.daemon.recovering import missing_of
@@ -133,6 +134,19 @@ async def test_what_the_replay_finishes_again_is_not_missing(topic):
         history.applied(again.apply(again.position, value))
     assert history.missing_count == 1
     assert history.missing == [known.partitions[tp].get(segment_id(2))]
+
+
+async def test_an_end_that_the_replay_rejects_is_not_found_again():
+    """Its begin was lost: the fold does not hold the segment, whatever its end says."""
+    known = Fold(of(TP), COUNT)
+    for value in (started(0, 0, 9), updated(0)):
+        known.apply(known.position, value)
+    history = History(of(TP), StateDirectory(Files(), "state"))
+    await history.drop(known, "a rebuild")
+    outcome = Fold(of(TP), COUNT).apply(0, updated(0))
+    assert isinstance(outcome, Rejected)
+    history.applied(outcome)
+    assert history.missing_count == 1
 
 
 async def test_a_second_drop_adds_to_what_the_first_wrote_down():

@@ -71,6 +71,22 @@ def failing(
     return calls
 
 
+async def test_snapshots_of_a_dropped_fold_go_once_the_replay_was_compared(rig):
+    """They are of a history that may not be the log's: the next start must not begin with them."""
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await copied(manager, 1, 0, 9)
+        follower = manager.fleet.followers[of(TP)]
+        assert await manager.snapshotter.write(follower) is not None
+        assert snapshot_files(rig)
+        dropped = follower.fold
+        await Operator(manager).partition_rebuild(of(TP))
+        await until(lambda: follower.fold is not dropped and manager.is_ready(TP))
+        assert not follower.history.comparing
+        assert snapshot_files(rig) == []
+
+
 async def test_whoever_is_announced_does_not_wait_for_the_last_snapshot_of_who_is_not(
     rig, monkeypatch
 ):

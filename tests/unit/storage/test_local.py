@@ -175,6 +175,22 @@ def test_a_repeat_that_is_killed_at_any_step_leaves_an_object_under_every_name(t
     assert len(renames) >= 5, "it was killed between any two renames"
 
 
+async def test_a_delete_is_durable_before_it_is_answered(storage, tmp_path, monkeypatch):
+    await storage.put_segment(segment(), progress=Progress())
+    directory = (tmp_path / "remote" / segment()[0][1]).parent
+    left: list[list[str]] = []
+    fsync = os.fsync
+
+    def seen(descriptor: int) -> None:
+        if os.fstat(descriptor).st_ino == directory.stat().st_ino:
+            left.append(os.listdir(descriptor))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    await storage.delete([key for _, key, _ in segment()])
+    assert left == [[]], "once, when all names were gone"
+
+
 async def test_leftovers_of_a_crash_are_swept_by_their_owner_alone(tmp_path, storage):
     for owner in ("1", "2"):
         attempt = tmp_path / "remote/.rlmm/attempts" / owner / "dead"

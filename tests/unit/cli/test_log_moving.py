@@ -1,0 +1,350 @@
+"""`rlmm log copy` and `restore`: what a log is given, and what is refused first."""
+
+import asyncio
+import fcntl
+import random
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rlmm_daemon import config as configuration
+from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
+from rlmm_daemon.adapters.storage.local import LocalStorage
+from rlmm_daemon.cli import log_copying, log_restoring, main
+from rlmm_daemon.cli.log_restoring import CHUNK, LOCK_NAME, Restored, known_to
+from rlmm_daemon.config import Config
+from rlmm_daemon.core import sealing
+from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.layout import Layout, object_key
+from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
+from rlmm_daemon.domain.ids import Offset, TopicId
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
+from rlmm_daemon.domain.segment import SegmentState
+from tests.unit.manager.events import COUNT, TP, marked, of, segment_id, started, updated
+
+S, P = SegmentState, PartitionDeleteState
+N = of(TP)
+TOPIC_ID = TopicId(bytes(range(16)))
+CLUSTER = "c"
+
+
+def life(number: int) -> list[bytes]:
+    return [started(number, 10 * number, 10 * number + 9), updated(number)]
+
+
+def end(number: int) -> list[bytes]:
+    return [updated(number, S.DELETE_SEGMENT_STARTED), updated(number, S.DELETE_SEGMENT_FINISHED)]
+
+
+def config_of(home: Path, *, cluster: str | None = CLUSTER, storage: str = "") -> Config:
+    (home / "state").mkdir(exist_ok=True)
+    named = "" if cluster is None else f'cluster_id = "{cluster}"\n'
+    return configuration.parse(
+        f'[daemon]\nbroker_id = 1\n{named}state_dir = "{home}/state"\nlog_dirs = ["{home}/logs"]\n'
+        '[event_log]\nkind = "kafka"\n[event_log.kafka]\nbootstrap = ["127.0.0.1:9"]\n'
+        f"{storage}"
+    )
+
+
+@pytest.fixture
+def config(tmp_path):
+    return config_of(tmp_path)
+
+
+def store(values: Iterable[bytes | None] = (), cluster: str | None = CLUSTER) -> MemoryLogStore:
+    made = MemoryLogStore(topic_id=TOPIC_ID, partition_count=COUNT, cluster_id=cluster)
+    for value in values:
+        made.put(N, value)
+    return made
+
+
+def use(monkeypatch: pytest.MonkeyPatch, logs: dict[str, MemoryLogStore]) -> None:
+    """Let names of logs mean these, and let nothing be adopted."""
+
+    @asynccontextmanager
+    async def opened(_config: Config, name: str, count: int | None) -> AsyncIterator[Any]:
+        log = MemoryEventLog(logs[name])
+        await log.open(create=count is not None)
+        yield log
+        await log.close()
+
+    async def adopt(*_: object) -> bool:
+        return True
+
+    for module in (log_copying, log_restoring):
+        monkeypatch.setattr(module, "opened", opened)
+        monkeypatch.setattr(module, "adopt", adopt)
+
+
+def snapshot(directory: Path, values: Iterable[bytes], generation: int = 1, **header: Any) -> Path:
+    """Write the snapshot of a log that holds these events."""
+    fold = Fold(N, COUNT)
+    for offset, value in enumerate(values):
+        fold.apply(offset, value)
+    of_log: dict[str, Any] = {"cluster_id": CLUSTER, "topic_id": TOPIC_ID, "created_at_ms": 1}
+    of_log |= header
+    written = sealing.header_of(fold, **of_log)
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{N}-{generation:010}.snapshot"
+    path.write_bytes(b"".join(sealing.write_chunks(fold, written)))
+    return path
+
+
+def ids(known: log_restoring.Known) -> set[int]:
+    return {int.from_bytes(key[1], "big") for key in known.segments}
+
+
+def row(**changes: int) -> Restored:
+    plain = {"known": 1, "missing": 0, "deleted": 0, "objects_gone": 0, "appended": 0}
+    return Restored(metadata_partition=N, **(plain | changes))
+
+
+# What snapshots know.
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_brokers_snapshots_the_one_that_read_on_furthest_counts(tmp_path, order):
+    both = life(1) + life(2)
+    snapshot(tmp_path / "a", both, generation=9)
+    snapshot(tmp_path / "b", both + end(1), generation=1)
+    names = [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert ids(known_to(names[::order])) == {2}
+
+
+@pytest.mark.parametrize("how", ["damaged", "rejected by the daemon"])
+def test_a_newest_snapshot_that_cant_be_read_is_named_and_has_to_be_accepted(tmp_path, how):
+    snapshot(tmp_path / "a", life(1) + life(2), generation=1)
+    newest = snapshot(tmp_path / "a", life(1) + life(2) + end(1), generation=2)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    if how != "damaged":
+        newest = newest.rename(f"{newest}.rejected")
+    with pytest.raises(InvalidArgument, match="--accept-damaged") as refused:
+        known_to([str(tmp_path / "a")])
+    assert str(newest) in refused.value.message
+    known = known_to([str(tmp_path / "a")], accept_damaged=True)
+    assert (ids(known), known.damaged) == ({1, 2}, (str(newest),))
+
+
+def test_an_older_snapshot_that_cant_be_read_says_nothing(tmp_path):
+    older = snapshot(tmp_path / "a", life(1), generation=1)
+    older.write_bytes(b"damaged")
+    older.rename(f"{older}.rejected")
+    snapshot(tmp_path / "a", life(1) + life(2), generation=2)
+    assert ids(known_to([str(tmp_path / "a")])) == {1, 2}
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InvalidArgument, match="nowhere: there is no such directory"):
+        known_to([str(tmp_path / "nowhere")])
+
+
+# What a log is given back.
+
+
+@pytest.mark.parametrize("execute", [True, False])
+@pytest.mark.parametrize(
+    "gone",
+    [
+        end(1),
+        end(1)[:1],
+        [marked(P.DELETE_PARTITION_MARKED)],
+        [marked(P.DELETE_PARTITION_STARTED)],
+        [marked(P.DELETE_PARTITION_FINISHED)],
+    ],
+)
+def test_what_was_deleted_stays_so_though_the_log_lost_its_begin(
+    tmp_path, config, monkeypatch, gone, execute
+):
+    snapshot(tmp_path / "a", life(1))
+    log = store([*life(1), *gone])
+    log.trim(N, 2)
+    use(monkeypatch, {"kafka": log})
+    known = known_to([str(tmp_path / "a")])
+    assert log_restoring.run(config, known, "kafka", execute=execute) == [row(deleted=1)]
+    assert log.partition(N).end == 2 + len(gone)
+
+
+def test_a_partition_that_came_back_to_life_is_restored(tmp_path, config, monkeypatch):
+    marks = [marked(state) for state in P]
+    snapshot(tmp_path / "a", life(2))
+    log = store([*life(1), *end(1), *marks, *life(3)])
+    use(monkeypatch, {"kafka": log})
+    known = known_to([str(tmp_path / "a")])
+    assert log_restoring.run(config, known, "kafka", execute=True) == [row(missing=1, appended=1)]
+
+
+def test_what_is_missing_is_appended_once_however_often_it_is_asked(tmp_path, config, monkeypatch):
+    numbers = range(1, 2 * CHUNK + 3)
+    snapshot(tmp_path / "a", [value for number in numbers for value in life(number)])
+    log = store([started(5, 50, 59)])
+    use(monkeypatch, {"kafka": log})
+    known, count = known_to([str(tmp_path / "a")]), len(numbers)
+    dry = log_restoring.run(config, known, "kafka", execute=False)
+    assert dry == [row(known=count, missing=count)]
+    done = log_restoring.run(config, known, "kafka", execute=True)
+    assert done == [row(known=count, missing=count, appended=count)]
+    assert log.partition(N).end == 2 * count
+    assert log_restoring.run(config, known, "kafka", execute=True) == [row(known=count)]
+    assert log.partition(N).end == 2 * count
+
+
+async def test_two_restores_at_once_do_not_append_everything_twice(tmp_path, config, monkeypatch):
+    count = 10 * CHUNK
+    snapshot(tmp_path / "a", [value for number in range(count) for value in life(number)])
+    log = store()
+    use(monkeypatch, {"kafka": log})
+    known = known_to([str(tmp_path / "a")])
+
+    async def restore() -> RlmmError | None:
+        try:
+            await log_restoring._run(config, known, "kafka", execute=True)
+        except RlmmError as error:
+            return error
+        return None
+
+    async with asyncio.TaskGroup() as group:
+        both = [group.create_task(restore()) for _ in range(2)]
+    errors = [task.result() for task in both if task.result() is not None]
+    assert errors
+    assert all("somebody else restores" in str(error) for error in errors)
+    assert log.partition(N).end <= 2 * count + 2 * CHUNK
+    assert await restore() is None
+    assert log.partition(N).end <= 2 * count + 4 * CHUNK
+
+
+def test_a_second_restore_beside_the_same_state_directory_is_refused(tmp_path, config, monkeypatch):
+    snapshot(tmp_path / "a", life(1))
+    use(monkeypatch, {"kafka": store()})
+    known = known_to([str(tmp_path / "a")])
+    with (tmp_path / "state" / LOCK_NAME).open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="another rlmm log restore"):
+            log_restoring.run(config, known, "kafka", execute=True)
+        assert log_restoring.run(config, known, "kafka", execute=False) == [row(missing=1)]
+
+
+async def stored(home: Path, cluster: str = CLUSTER) -> str:
+    """Make a storage that holds the `.log` of segment 1 alone; return its configuration."""
+    (home / "remote").mkdir()
+    storage = LocalStorage(str(home / "remote"), owner="1")
+    bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
+    await bucket.open(
+        BucketIdentity(cluster_id=cluster, partition_count=COUNT, metadata_topic_id="t")
+    )
+    key = object_key(Layout(), TP, Offset(10), segment_id(1), ".log")
+    (home / "remote" / key).parent.mkdir()
+    (home / "remote" / key).write_bytes(bytes(100))
+    await storage.close()
+    return f'[storage]\nkind = "local"\ndirectory = "{home}/remote"\n'
+
+
+def test_a_segment_whose_objects_are_gone_does_not_come_back(tmp_path, monkeypatch):
+    config = config_of(tmp_path, storage=asyncio.run(stored(tmp_path)))
+    snapshot(tmp_path / "a", life(1) + life(2))
+    log = store()
+    use(monkeypatch, {"kafka": log})
+    known = known_to([str(tmp_path / "a")])
+    done = log_restoring.run(config, known, "kafka", execute=True)
+    assert done == [row(known=2, missing=1, objects_gone=1, appended=1)]
+    assert log.partition(N).values[1:] == life(1)[1:]
+
+
+@pytest.mark.parametrize("whose", ["the snapshots", "the log", "the storage"])
+def test_what_is_another_clusters_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, whose
+):
+    theirs = {name: "another" if name == whose else CLUSTER for name in ("the log", "the storage")}
+    storage = asyncio.run(stored(tmp_path, theirs["the storage"]))
+    config = config_of(tmp_path, cluster=None, storage=storage)
+    cluster = "another" if whose == "the snapshots" else CLUSTER
+    snapshot(tmp_path / "a", life(1), cluster_id=cluster)
+    log = store(cluster=theirs["the log"])
+    use(monkeypatch, {"kafka": log})
+    with pytest.raises(InvalidArgument, match="different clusters") as refused:
+        log_restoring.run(config, known_to([str(tmp_path / "a")]), "kafka", execute=True)
+    assert f"{whose}: 'another'" in refused.value.message
+    assert log.partition(N).end == 0
+
+
+# Copies of logs.
+
+
+def head_gone(log: MemoryLogStore) -> None:
+    log.trim(N, 2)
+
+
+def middle_gone(log: MemoryLogStore) -> None:
+    log.lose(N, 2, 4)
+
+
+@pytest.mark.parametrize("damage", [head_gone, middle_gone])
+def test_a_log_that_lost_events_is_copied_only_where_that_is_accepted_and_said(
+    tmp_path, config, monkeypatch, damage: Callable[[MemoryLogStore], None]
+):
+    source, target = store([*life(1), *life(2), *life(3)]), store()
+    damage(source)
+    made: list[bool] = []
+    use(monkeypatch, {"kafka": source, str(tmp_path / "log"): target})
+    monkeypatch.setattr(MemoryEventLog, "open", _noting(MemoryEventLog.open, made))
+    file = tmp_path / "rlmm.toml"
+    file.write_text(configuration.effective_toml(config))
+    words = ["log", "copy", "--config", str(file), "--from", "kafka", "--to", str(tmp_path / "log")]
+    refused = CliRunner().invoke(main, words)
+    assert refused.exit_code == 1
+    lost = "0 to 1" if source.partition(N).start else "2 to 3"
+    told = " ".join(refused.output.split())
+    assert f"metadata partition {N} lacks offsets {lost}" in told
+    assert made == [False], "no target was made"
+    said = CliRunner().invoke(main, [*words, "--accept-loss"])
+    assert said.exit_code == 0, said.output
+    assert "byte for byte" not in said.output
+    assert "nothing is lost" not in said.output
+    assert "2 offsets of the source" in said.output
+    assert target.partition(N).values == source.partition(N).values
+
+
+def _noting(real: Any, made: list[bool]) -> Any:
+    async def open_log(log: MemoryEventLog, *, create: bool) -> Any:
+        made.append(create)
+        return await real(log, create=create)
+
+    return open_log
+
+
+def test_offsets_that_the_log_vouches_for_are_no_loss(tmp_path, config, monkeypatch):
+    source, target = store(life(1)), store()
+    source.skip(N, 3)
+    source.put(N, life(2)[0])
+    use(monkeypatch, {"kafka": source, str(tmp_path): target})
+    assert [each.lost_offsets for each in log_copying.run(config, "kafka", str(tmp_path))] == [
+        0
+    ] * COUNT
+
+
+def test_another_clusters_log_is_not_copied(tmp_path, monkeypatch):
+    config = config_of(tmp_path, cluster=None)
+    target = store(cluster="another")
+    use(monkeypatch, {str(tmp_path): store(life(1)), "kafka": target})
+    with pytest.raises(InvalidArgument, match="different clusters"):
+        log_copying.run(config, str(tmp_path), "kafka")
+    assert target.partition(N).end == 0
+
+
+@pytest.mark.parametrize("words", [("copy", "--from"), ("restore", "--to")])
+def test_an_absent_directory_is_named_and_not_made(tmp_path, config, words):
+    command, option = words
+    file, absent = tmp_path / "rlmm.toml", tmp_path / "absent"
+    file.write_text(configuration.effective_toml(config))
+    snapshot(tmp_path / "a", life(1))
+    more = ["--to", "kafka"] if command == "copy" else ["--from-snapshots", str(tmp_path / "a")]
+    said = CliRunner().invoke(
+        main, ["log", command, "--config", str(file), option, str(absent), *more]
+    )
+    assert said.exit_code == 1
+    assert f"{option} {absent}: there is no such directory" in " ".join(said.output.split())
+    assert not absent.exists()
