@@ -107,6 +107,11 @@ def _hash(segment_id: SegmentId) -> int:
     return crc32c(segment_id)
 
 
+def may_have_objects(partition: TopicIdPartition) -> bool:
+    """Return whether `object_key` names any: a log may hold topic names that Kafka forbids."""
+    return is_topic_name(partition.topic) and partition.partition >= 0
+
+
 def object_key(
     layout: Layout,
     partition: TopicIdPartition,
@@ -120,7 +125,7 @@ def object_key(
         InvalidArgument: a topic name that Kafka forbids.
     """
     assert suffix in SUFFIXES, suffix
-    if not is_topic_name(partition.topic) or partition.partition < 0:
+    if not may_have_objects(partition):
         raise InvalidArgument(f"{partition.topic!r} is not a topic name of Kafka's")
     directory = f"{partition.topic}-{partition.partition}-{uuid_text(partition.topic_id)}"
     name = f"{start_offset:020d}-{uuid_text(segment_id)}{suffix}"

@@ -20,7 +20,7 @@ from rlmm_daemon.codec.marker import (
     LayoutRow,
     NewerMarker,
 )
-from rlmm_daemon.core.layout import Layout, object_key
+from rlmm_daemon.core.layout import Layout, may_have_objects, object_key
 from rlmm_daemon.core.marker_verdict import REBUILD, MarkerReason, Rows, why_not_made, why_remade
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.storage_past import NoPast, StoragePast
@@ -377,11 +377,15 @@ class Bucket:
     ) -> list[SegmentPlace]:
         """Return where the objects are: one place if it was recorded, else every listed layout.
 
+        None for a topic's name that Kafka forbids: no object was ever stored under one.
+
         Raises:
             StorageUnavailable: the marker cannot be read, or lacks the recorded layout.
             Malformed: the custom metadata is ours but newer than this program.
         """
         found = self._require()
+        if not may_have_objects(metadata.partition):
+            return []
         facts = custom_metadata.decode(metadata.custom_metadata)
         facts = facts or custom_metadata.decode(kept_custom_metadata)
         if facts is None or facts.layout_number > len(found.layouts):

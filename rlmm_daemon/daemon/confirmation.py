@@ -1,9 +1,14 @@
 """Which user partitions of a metadata partition may be answered in full, and from when on."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from rlmm_daemon.domain.ids import TopicIdPartition
+
+#: User partitions that are asked about without an announcement; the oldest are forgotten first.
+ON_DEMAND_MAX: Final = 4_096
 
 
 @dataclass(slots=True)
@@ -21,10 +26,25 @@ class Confirmation:
     asking: dict[TopicIdPartition, int] = field(default_factory=dict)
     waiting: dict[TopicIdPartition, int] = field(default_factory=dict)
     confirmed: set[TopicIdPartition] = field(default_factory=set)
+    #: Those of them that nobody announced, oldest first.
+    on_demand: OrderedDict[TopicIdPartition, None] = field(default_factory=OrderedDict)
     _tickets: int = 0
 
     def insert(self, partition: TopicIdPartition) -> bool:
-        """Note a user partition; True if that is new."""
+        """Note a user partition for as long as it is announced; True if that is new."""
+        self.on_demand.pop(partition, None)
+        return self._insert(partition)
+
+    def insert_on_demand(self, partition: TopicIdPartition) -> bool:
+        """Note a user partition that nobody announced, until others took its place."""
+        if not self._insert(partition):
+            return False
+        self.on_demand[partition] = None
+        if len(self.on_demand) > ON_DEMAND_MAX:
+            self.remove(next(iter(self.on_demand)))
+        return True
+
+    def _insert(self, partition: TopicIdPartition) -> bool:
         if partition in self.confirmed or partition in self.waiting or partition in self.asking:
             return False
         self._tickets += 1
@@ -36,6 +56,7 @@ class Confirmation:
 
     def remove(self, partition: TopicIdPartition) -> None:
         """Forget a user partition, so that its next insertion asks anew."""
+        self.on_demand.pop(partition, None)
         self.confirmed.discard(partition)
         self.waiting.pop(partition, None)
         self.asking.pop(partition, None)
@@ -68,7 +89,7 @@ class Confirmation:
         self.asking, self.waiting, self.confirmed, self.target = {}, {}, set(), None
         self.lineage += 1
         for partition in inserted:
-            self.insert(partition)
+            self._insert(partition)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,13 @@ from rlmm_daemon.domain.errors import (
     StorageNotConfigured,
     TimedOut,
 )
-from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    SegmentId,
+    TopicIdPartition,
+    require_topic_name,
+    uuid_text,
+)
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.observability.metrics import Metrics, StorageMetrics
 from rlmm_daemon.ports.passes import Passes
@@ -270,6 +276,7 @@ class Copier:
     def _job(self, kind: Kind, record: bytes, files: SegmentFiles, caller: Caller) -> CopyJob:
         tools = self._require_tools()
         given = decode_segment(record)
+        require_topic_name(given.partition.topic)
         self._require_copyable(given.partition)
         job = self._jobs.get(given.segment_id)
         if job is not None:

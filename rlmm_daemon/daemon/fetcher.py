@@ -292,6 +292,8 @@ class Fetcher:
             if wanted.size not in {None, found.size}:
                 raise _other_size(found.key, found.size, wanted.size)
             return found
+        if not places:
+            raise ObjectMissing("no object is stored under a topic name that Kafka forbids")
         key = places[0].keys[wanted.kind]
         raise ObjectMissing(f"{key} is recorded and not in the storage", key=key)
 

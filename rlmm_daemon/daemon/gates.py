@@ -18,6 +18,7 @@ from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.daemon.assignment import Assignment
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.confirmation import Confirmation
 from rlmm_daemon.daemon.fleet import Fleet
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower
@@ -46,7 +47,7 @@ class Gates:
             self.require_announced(partition)
         follower = self.follower(partition)
         confirmation = follower.confirmation
-        if partition not in confirmation.confirmed and confirmation.insert(partition):
+        if partition not in confirmation.confirmed and self._insert(confirmation, partition):
             self._fleet.target_wanted.ring()
         allowed = permit(
             question,
@@ -67,6 +68,11 @@ class Gates:
                 lag=follower.lag,
             )
         return follower, allowed
+
+    def _insert(self, confirmation: Confirmation, partition: TopicIdPartition) -> bool:
+        if partition in self._assignment.announced:
+            return confirmation.insert(partition)
+        return confirmation.insert_on_demand(partition)
 
     def is_ready(self, partition: TopicIdPartition, caller: Caller = Caller.BROKER) -> bool:
         """Return whether every question about this partition would be answered; never raises."""

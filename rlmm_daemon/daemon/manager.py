@@ -56,6 +56,7 @@ from rlmm_daemon.domain.ids import (
     Offset,
     SegmentId,
     TopicIdPartition,
+    require_topic_name,
 )
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
@@ -398,6 +399,7 @@ class Manager:
             raise InvalidArgument(
                 f"a segment is added as COPY_SEGMENT_STARTED, not as {event.state.name}"
             )
+        require_topic_name(event.partition.topic)
         if caller is Caller.BROKER:
             self.gates.require_announced(event.partition)
             if not self.assignment.announced[event.partition]:
@@ -454,12 +456,17 @@ class Manager:
         event, normal = records.decode_normal(record)
         if not isinstance(event, PartitionDelete):
             raise InvalidArgument("put_remote_partition_delete_metadata takes a delete record")
+        if not self._is_known(event.partition):
+            require_topic_name(event.partition.topic)  # what a log holds already may be ended
         marks = event.state is PartitionDeleteState.DELETE_PARTITION_MARKED
         allowed = marks or by_cleaner or not self.has_cleaner
         judge = None if allowed else partial(self._judge_repeat, event)
         await self._publisher.write(
             event, normal, caller, timeout_seconds, on_demand=True, judge=judge
         )
+
+    def _is_known(self, partition: TopicIdPartition) -> bool:
+        return any(partition in each.fold.partitions for each in self.fleet.followers.values())
 
     def _judge_repeat(self, mark: PartitionDelete) -> Fold:
         fold = self.gates.writable(mark.partition).fold

@@ -105,7 +105,7 @@ class Removal:
         keys = [key for place in places for key in reversed(place.keys.values())]
         failed = {
             key: error
-            for key, error in (await self._bucket.delete(keys)).items()
+            for key, error in (await self._bucket.delete(keys) if keys else {}).items()
             if error is not None
         }
         if failed:

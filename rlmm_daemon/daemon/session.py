@@ -373,10 +373,11 @@ class Session(asyncio.Protocol):
                     return self._begin_write(request_id, method, params, seconds)
                 except MustWait:
                     pass
+            until = self._loop.time() + seconds
             self._start(
                 request_id,
                 method,
-                lambda: self._written(request_id, write, params, seconds),
+                lambda: self._written(request_id, write, params, until),
                 seconds + _GRACE_SECONDS,
             )
             return None
@@ -495,11 +496,14 @@ class Session(asyncio.Protocol):
     async def _run(
         self, request_id: int, method: str, work: Callable[[], Any], seconds: float | None
     ) -> None:
+        """Do a task's work and send its last answer; operators' tasks begin one in a turn."""
         deadline, outcome = asyncio.timeout(seconds), "ok"
         correlation_id = f"{self._number}.{request_id}"
         try:
             with structlog.contextvars.bound_contextvars(correlation_id=correlation_id):
                 async with deadline:
+                    if self._caller is Caller.OPERATOR:
+                        await self._shared.turns.wait()
                     frame = await work()
         except RlmmError as error:
             outcome = error.wire_name()
@@ -525,9 +529,12 @@ class Session(asyncio.Protocol):
             self._transport.write(frame)
 
     async def _written(
-        self, request_id: int, write: handlers.Write, params: Any, seconds: float
+        self, request_id: int, write: handlers.Write, params: Any, until: float
     ) -> bytes:
-        await write(self._manager, params, self._caller, seconds)
+        left = until - self._loop.time()
+        if left <= 0:
+            raise TimedOut("no time was left to append the record; nothing was begun")
+        await write(self._manager, params, self._caller, left)
         return _result_frame(request_id, None)
 
     async def _send_one(self, request_id: int, method: str, params: Any) -> bytes:

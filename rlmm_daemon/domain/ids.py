@@ -20,6 +20,7 @@ MetadataPartition = NewType("MetadataPartition", int)
 UUID_BYTES: Final = 16
 ZERO_TOPIC_ID: Final = TopicId(bytes(UUID_BYTES))
 
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_PARTITION: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 
 
@@ -80,3 +81,20 @@ class TopicIdPartition(NamedTuple):
     def __str__(self) -> str:
         """Return Kafka's form, `<topicId>:<topic>-<partition>`."""
         return f"{uuid_text(self.topic_id)}:{self.topic}-{self.partition}"
+
+
+def require_topic_name(name: str) -> None:
+    """Refuse what Kafka takes for no topic's name.
+
+    A log may hold others: look-ups bear them, and no segment of theirs begins.
+
+    Raises:
+        InvalidArgument: it says the rule.
+
+    Source: org.apache.kafka.common.internals.Topic.validate.
+    """
+    if not _TOPIC.fullmatch(name) or name in {".", ".."}:
+        raise InvalidArgument(
+            f"{name[:249]!r} is no topic name: Kafka takes 1 to 249 of [a-zA-Z0-9._-], "
+            'and neither "." nor ".."'
+        )

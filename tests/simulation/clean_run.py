@@ -67,8 +67,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="finishes_although_a_delete_failed",
         module=f"{_CLEANER}.segments",
-        old=("return [each for each in dict.fromkeys(owner.values()) if each not in failed]"),
-        new="return list(dict.fromkeys(owner.values()))",
+        old="return gone + [each for each in dict.fromkeys(owner.values()) if each not in failed]",
+        new="return gone + list(dict.fromkeys(owner.values()))",
         seeds=10,
     ),
     Mutant(

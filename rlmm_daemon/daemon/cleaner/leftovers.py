@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from rlmm_daemon.core.layout import Layout, ParsedKey, listing_prefix, object_key, parse_key
+from rlmm_daemon.core.layout import (
+    Layout,
+    ParsedKey,
+    listing_prefix,
+    may_have_objects,
+    object_key,
+    parse_key,
+)
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.pace import Pace
 from rlmm_daemon.daemon.cleaner.together import Together
@@ -59,6 +66,8 @@ class LeftoverSearch:
             StorageUnavailable: a listing could not be ended, so nothing is known to be empty.
         """
         found = Leftovers()
+        if not may_have_objects(partition):
+            return found  # no object bears such a name
         for layout in await self._layouts():
             if listing_prefix(layout, partition):
                 found.add((await self._list(layout, [partition]))[partition])
@@ -71,6 +80,8 @@ class LeftoverSearch:
     async def uploads_of(self, segment: SegmentMetadata) -> list[UploadInfo]:
         """Return the incomplete uploads of one segment, in every layout."""
         found: list[UploadInfo] = []
+        if not may_have_objects(segment.partition):
+            return found
         at = segment.partition, segment.start_offset, segment.segment_id
         for layout in await self._layouts():
             stem = object_key(layout, *at, _SUFFIX).removesuffix(_SUFFIX)

@@ -271,23 +271,27 @@ class SegmentRemover:
     async def _delete_objects(self, batch: _Batch) -> list[SegmentId]:
         """Delete everything that the batch's segments may have; return those with nothing left."""
         owner: dict[str, SegmentId] = {}
+        gone = list[SegmentId]()
         for segment_id, segment in batch.going.items():
             if self._tools.manager.is_held(batch.partition, segment_id):
                 self._failed(batch, segment_id, "the segment is held; run: rlmm log repair")
                 continue
             try:
-                owner |= dict.fromkeys(await self._keys(segment), segment_id)
+                keys = await self._keys(segment)
+                owner |= dict.fromkeys(keys, segment_id)
                 await self._abort_uploads(segment)
+                if not keys:
+                    gone.append(segment_id)
             except RlmmError as error:
                 self._failed(batch, segment_id, error.message)
         if not owner:
-            return []
+            return gone
         bucket, pace = self._tools.bucket, self._tools.pace
         outcomes = await pace.call(lambda: bucket.delete(list(owner)))
         failed = {owner[key]: error for key, error in outcomes.items() if error is not None}
         for segment_id, reason in failed.items():
             self._failed(batch, segment_id, reason.message)
-        return [each for each in dict.fromkeys(owner.values()) if each not in failed]
+        return gone + [each for each in dict.fromkeys(owner.values()) if each not in failed]
 
     async def _abort_uploads(self, segment: SegmentMetadata) -> None:
         """Abort what a copy left that was cut off; one that ran here has cleaned up."""

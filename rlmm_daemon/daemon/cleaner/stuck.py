@@ -240,7 +240,7 @@ class Stuck:
         segment = decode_segment(record)
         places = await tools.pace.call(lambda: tools.bucket.places(segment))
         keys = [key for place in places for key in reversed(place.keys.values())]
-        outcomes = await tools.pace.call(lambda: tools.bucket.delete(keys))
+        outcomes = await tools.pace.call(lambda: tools.bucket.delete(keys)) if keys else {}
         await tools.leftovers.abort(await tools.leftovers.uploads_of(segment))
         failed = [error for error in outcomes.values() if error is not None]
         if failed:

@@ -3,11 +3,25 @@
 import asyncio
 from typing import Any
 
+import pytest
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.cleaner import purge
 from rlmm_daemon.daemon.cleaner.purge import Purge
-from rlmm_daemon.domain.errors import NotReady, RlmmError, TimedOut
+from rlmm_daemon.domain.errors import InvalidArgument, NotReady, RlmmError, TimedOut
+from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState as S
-from tests.simulation.cleaning import OPTIONS, CleanWorld, SimDaemon, partition_of, run, segment
+from tests.simulation.cleaning import (
+    CUSTOM,
+    OPTIONS,
+    CleanWorld,
+    SimDaemon,
+    partition_of,
+    run,
+    segment,
+)
 
 AT = partition_of(2)
 FAILS_FOR = 3
@@ -100,5 +114,57 @@ def test_what_never_succeeds_is_given_up_in_the_end_and_stays_told_of(monkeypatc
         assert daemon.cleaner.rows()["orders"] == []
         assert "given up" in str(daemon.cleaner.told(AT).trouble)
         assert world.state(2, AT) is S.COPY_SEGMENT_FINISHED
+
+    run(scenario)
+
+
+FORBIDDEN = ["a/b", "", ".", "..", "../../etc", "nul\0", "x" * 300, "café"]
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+@pytest.mark.parametrize("end", ["purge", "mark"])
+def test_a_partition_whose_name_kafka_forbids_can_be_ended(name, end):
+    async def scenario(world: CleanWorld) -> None:
+        odd = AT._replace(topic=name)
+        daemon = await stocked(world)
+        world.put(world.started(7, odd, 700))
+        world.put(world.updated(7, odd, S.COPY_SEGMENT_FINISHED, CUSTOM))
+        if end == "mark":
+            world.put(world.started(8, odd, 800))
+            world.put(world.updated(8, odd, S.DELETE_SEGMENT_STARTED))
+        await asyncio.sleep(2)
+        if end == "mark":
+            world.facts.gone.add(odd.topic_id)
+            world.mark(odd)
+        else:
+            await order(daemon)
+        await world.until(lambda: world.state(7, odd) is None)
+        await world.until(lambda: world.state(8, odd) is None)
+        await world.until(lambda: not daemon.cleaner.rows()["orders"])
+        assert daemon.cleaner.told(odd).trouble is None
+
+    run(scenario)
+
+
+def test_no_segment_begins_under_a_name_that_kafka_forbids_and_none_is_marked():
+    async def scenario(world: CleanWorld) -> None:
+        daemon = await stocked(world)
+        for name in FORBIDDEN:
+            odd = AT._replace(topic=name)
+            daemon.manager.assignment.add([odd], [])
+            record = records.encode(world.started(7, odd, 700))
+            for caller in Caller:
+                with pytest.raises(InvalidArgument, match=r"1 to 249 of \[a-zA-Z0-9._-\]"):
+                    await daemon.manager.add(record, caller)
+            mark = PartitionDelete(
+                partition=odd,
+                broker_id=BrokerId(1),
+                event_timestamp_ms=1,
+                state=PartitionDeleteState.DELETE_PARTITION_MARKED,
+            )
+            with pytest.raises(InvalidArgument, match="no topic name"):
+                await daemon.manager.put_partition_delete(records.encode(mark), Caller.OPERATOR)
+            assert daemon.manager.fleet.follow_set is not None
+            assert world.state(7, odd) is None
 
     run(scenario)
