@@ -139,13 +139,6 @@ MUTANTS: Final[Sequence[Mutant]] = (
         seeds=10,
     ),
     Mutant(
-        name="generation_not_durable_before_use",
-        module=f"{_LOG}.identity",
-        old="            await self._write(generation, {})\n",
-        new="",
-        seeds=10,
-    ),
-    Mutant(
         name="reader_goes_past_the_synced_end",
         module=f"{_LOG}.reader",
         old="if self._base == self._journal.newest:",
