@@ -3,16 +3,21 @@
 import asyncio
 import random
 import shlex
+import struct
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
+
+import msgspec
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryLogStore
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.codec.state_files import lost_head
 from rlmm_daemon.core.explain import explain
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.verdict import Explanation
@@ -78,6 +83,11 @@ class _Bucket:
         raise StorageUnavailable("the bucket does not answer")
 
 
+def _newer_lost() -> bytes:
+    body = msgspec.msgpack.encode({"format": 9})
+    return lost_head(crc32c(body)) + body
+
+
 class Harness:
     """One world per scenario file."""
 
@@ -93,6 +103,8 @@ class Harness:
         self.withheld = Withheld()
         self.kind = "memory"
         self.log: EventLog | None = None
+        #: Files as they were before they were spoiled.
+        self.spoiled: dict[str, bytes] = {}
 
     async def run(self, command: str) -> str:
         """Return what a command answers; an error of ours is an answer."""
@@ -328,6 +340,12 @@ class Harness:
                 )
             case "flip":
                 await self._flip(int(args[0]))
+            case "spoil":
+                await self._spoil(*args)
+            case "put-back":
+                for path, content in self.spoiled.items():
+                    await self.disk.write_atomically(path, content)
+                self.spoiled.clear()
             case _:
                 raise AssertionError(fault)
         await asyncio.sleep(0.3)
@@ -360,6 +378,26 @@ class Harness:
         await file.pwrite(position, bytes([byte ^ 1]))
         await file.fdatasync()
         await file.close()
+
+    async def _spoil(self, what: str) -> None:
+        """Let a file be damaged, or as a newer version would have written it."""
+        found = [n for n in await self.disk.list("/state/snapshots") if n.endswith(".snapshot")]
+        snapshot = f"/state/snapshots/{max(found, default='')}"
+        head = struct.Struct("<8sI")
+        changes: dict[str, dict[str, Callable[[bytes], bytes]]] = {
+            "newer-log": {"/log/identity.json": lambda _: b'{"format": 2}'},
+            "names": {
+                "/log/identity.json": lambda _: b"damaged",
+                "/log/state.json": lambda _: b"damaged",
+            },
+            "newer-snapshot": {
+                snapshot: lambda found: head.pack(head.unpack_from(found)[0], 9) + found[12:]
+            },
+            "newer-lost": {f"/state/{NUMBER}.lost": lambda _: _newer_lost()},
+        }
+        for path, change in changes[what].items():
+            self.spoiled[path] = await self.disk.read(path)
+            await self.disk.write_atomically(path, change(self.spoiled[path]))
 
     # Orders.
 
