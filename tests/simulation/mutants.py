@@ -188,7 +188,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_DAEMON}.snapshots",
         old='        temporary = f"{self._directory}/{partition}-{self._attempts}.tmp"\n',
         new="        temporary = path\n",
-        seeds=20,
+        seeds=60,
         scenario="manager",
     ),
     Mutant(
