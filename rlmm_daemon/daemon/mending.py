@@ -60,12 +60,14 @@ class Mending:
         """Go on without whatever is missing, of the whole log."""
         missing = sum(f.history.missing_count for f in self._manager.followed())
         await self._manager.fleet.accept_all()
+        await _judged(self._manager.followed())
         return {"accepted": "all", "missing": missing}
 
     async def accept(self, follower: Follower) -> dict[str, Any]:
         """Go on without what is missing of one metadata partition."""
         missing = follower.history.missing_count
         await self._manager.fleet.accept(follower)
+        await _judged([follower])
         return {"accepted": [follower.partition], "missing": missing}
 
     async def repair(self, followers: Sequence[Follower]) -> dict[str, Any]:

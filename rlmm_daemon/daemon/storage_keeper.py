@@ -54,8 +54,8 @@ class StorageKeeper:
         self._broker_id, self._cluster_id = broker_id, cluster_id
         self._copy_deadline_seconds = copy_deadline_seconds
         self._trouble_by_cluster = trouble_by_cluster
-        refused = (metrics or Metrics().storage).marker_refused
-        refused.set_function(lambda: float(bucket.trouble is not None))
+        own = metrics or Metrics().storage
+        own.marker_refused.set_function(lambda: float(bucket.trouble is not None))
         self._refused: LastError | None = None
         self._presence: PresenceFile | None = None
 

@@ -111,7 +111,9 @@ def test_snapshots_are_written_checked_and_shown(it: Stocked):
     ran(it, "snapshot", "now", "99", code=1)
 
 
-def test_a_partition_is_retried_rebuilt_and_its_loss_accepted(it: Stocked):
+def test_a_partition_is_retried_and_rebuilt_and_no_loss_is_accepted_where_there_is_none(
+    it: Stocked,
+):
     number = str(it.number(0))
     assert json.loads(ran(it, "partition", "retry", number, "--json")) == {
         "retried": [],
@@ -121,8 +123,10 @@ def test_a_partition_is_retried_rebuilt_and_its_loss_accepted(it: Stocked):
         "rebuilding": [it.number(0)]
     }
     it.serves(0)
-    accepted = json.loads(ran(it, "partition", "accept-loss", number, "--yes", "--json"))
-    assert accepted == {"accepted": [it.number(0)], "missing": 0}
+    for form in ([], ["--json"]):
+        refused = it.rlmm("partition", "accept-loss", number, "--yes", *form)
+        assert refused.exit_code == 1
+        assert "nothing is missing" in refused.stderr
     it.serves(0)
     for order in ("retry", "rebuild"):
         ran(it, "partition", order, "99", code=1)
@@ -142,9 +146,15 @@ def test_a_damaged_log_is_verified_repaired_and_sealed(it: Stocked):
     eventually(lambda: it.row(0), lambda row: row["state"] == "failed")
     ran(it, "explain", "orders-0", code=1)
     ran(it, "partition", "retry", str(it.number(0)), code=1)
-    (row,) = json.loads(ran(it, "log", "repair", str(it.number(0)), "--json"))["repaired"]
-    assert (row["reason"], row["state"]) == ("log_corrupt", "ready")
+    number = str(it.number(0))
+    (row,) = json.loads(ran(it, "log", "repair", number, "--json", code=1))["repaired"]
+    assert (row["reason"], row["state"]) == ("log_corrupt", "failed")
+    assert row["next"] == f"rlmm log recover {number}"
+    ran(it, "log", "recover", number, "--execute")
+    accepted = json.loads(ran(it, "partition", "accept-loss", number, "--yes", "--json"))
+    assert accepted == {"accepted": [it.number(0)], "missing": 0}
     it.serves(0)
+    assert "goes on" not in ran(it, "partition", "accept-loss", number, "--yes", code=1)
     ran(it, "drain")
     assert it.daemon.process is not None
     assert it.daemon.process.wait(30) == 0

@@ -30,11 +30,12 @@ TWO_FORMS = (
     "snapshot show {snapshot}",
     "log verify {state}/log",
     "log repair",
+    "log recover {number}",
     "explain orders-0 --state-dir {state}",
     "check-config {config}",
     "doctor --config {config}",
     "partition retry {number}",
-    "partition accept-loss {number} --yes",
+    "partition end-hold {number}",
     "partition rebuild {number}",
 )
 #: One form is all there is, or what it needs is not here.

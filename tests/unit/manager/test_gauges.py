@@ -17,7 +17,9 @@ OTHER = next(
 
 
 def gauges_of(manager: Any) -> gauges.Gauges:
-    idle: Any = SimpleNamespace(jobs=list, outcomes=dict, bytes_copied=0)
+    idle: Any = SimpleNamespace(
+        jobs=list, outcomes=dict, outcomes_of_roll_backs=dict, bytes_copied=0
+    )
     return gauges.Gauges(Metrics(), manager, idle, ServerStats())
 
 

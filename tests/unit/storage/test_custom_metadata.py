@@ -105,7 +105,7 @@ def test_a_presence_file_survives():
         b"",
         b"{}",
         b"\xff",
-        marker.encode(MARKER).replace(b'"format": 1', b'"format": 2'),
+        marker.encode(MARKER).replace(b'"format": 1', b'"format": 3'),
         marker.encode(MARKER).replace(b'"number": 1', b'"number": 2'),
         marker.encode(MARKER).replace(b'"format": 1', b'"format": 1, "later": 3'),
     ],
