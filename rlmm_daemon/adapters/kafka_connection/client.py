@@ -45,7 +45,8 @@ class KafkaClient:
         self.nodes: dict[int, Node] = {}
         self._shared: dict[tuple[str, Node], Connection] = {}
         self._opening: dict[tuple[str, Node], asyncio.Lock] = {}
-        self._open: set[Connection] = set()
+        #: A dict for its order, in which they are closed.
+        self._open: dict[Connection, None] = {}
         self._closed = False
         #: Opened since the start; with back-off and jitter it grows slowly.
         self.opened_count = 0
@@ -85,10 +86,10 @@ class KafkaClient:
             client_id=self.config.client_id,
             connect_timeout_seconds=self.config.connect_timeout_ms / 1000,
             request_timeout_seconds=request_seconds or self.request_seconds,
-            on_close=self._open.discard,
+            on_close=self._forget,
         )
         self.opened_count += 1
-        self._open.add(connection)
+        self._open[connection] = None
         if self._closed:
             connection.close()
             self._check_open()
@@ -151,6 +152,9 @@ class KafkaClient:
     def reopen(self) -> None:
         """Allow connections again after `close`."""
         self._closed = False
+
+    def _forget(self, connection: Connection) -> None:
+        self._open.pop(connection, None)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -87,6 +87,16 @@ async def test_a_record_that_no_leader_ever_took_is_certainly_not_written():
     assert written(broker) == [b"next"]
 
 
+async def test_a_record_that_a_deposed_leader_had_appended_is_never_called_not_written():
+    """Its followers may have copied it: it answers "not leader", and the offset all the same."""
+    broker = FakeBroker()
+    broker.faults["ProduceById"].append(refused(6, base=0))
+    broker.faults["ProduceById"].extend([refused(6)] * FOR_EVER)
+    async with opened(broker) as log:
+        with pytest.raises(OutcomeUnknown):
+            await log.append(P0, b"value")
+
+
 @pytest.mark.parametrize("code", [0, 46])
 async def test_success_without_an_offset_is_unknown(code: int):
     broker = FakeBroker()

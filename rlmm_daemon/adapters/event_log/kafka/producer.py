@@ -7,7 +7,9 @@ name, lets one failed batch poison its partition, may hang in `stop()`, and leav
 What an answer means for a batch: an offset, written. An error with which the leader refuses before
 it appends (not leader, too large, not authorized), not written. Anything else, no answer included:
 perhaps written, so it is sent again *with the same sequence* until its deadline, and then its
-outcome is unknown. An offset below 0 is unknown at once.
+outcome is unknown. So is any error that comes with an offset: a leader that is deposed while it
+waits for its followers answers "not leader" for what it appended, and they may have copied it.
+Source: Kafka's DelayedProduce. Success with an offset below 0 is unknown at once.
 """
 
 import asyncio
@@ -274,7 +276,7 @@ class Producer:
         error = error_of(code, f"appending to metadata partition {lane.partition}", message)
         if code in (0, _DUPLICATE_SEQUENCE):
             self._lose(lane, "the record is in the log, but the leader did not say where")
-        elif code in _PERHAPS_WRITTEN:
+        elif code in _PERHAPS_WRITTEN or base_offset >= 0:
             batch.maybe_written = True
             return error
         elif reaction in _REFUSALS:
