@@ -163,6 +163,8 @@ class Follower:
         self._dropped_for: TopicId | None = None
         #: The fold was held against what an earlier one knew, and lacks nothing of it.
         self._accounted = False
+        #: The fold is of another log than was known: to compare with it would find nothing missing.
+        self._proves_nothing = False
         self._trimmed_to: int | None = None
         #: Why the snapshot that the fold stands on cannot be trusted.
         self._damage: str | None = None
@@ -288,6 +290,7 @@ class Follower:
         await self.history.forget()
         await self._context.snapshots.remove(self.partition)
         self._recorded = []
+        self._proves_nothing = False
         self._gaps = ()
         if self._trimmed_to is not None:
             self.accepted_start = self._trimmed_to
@@ -371,9 +374,15 @@ class Follower:
             FailureReason.HISTORY_LOST,
             f"the log starts at {head.end} now, this daemon stands at {head.start}; what snapshots "
             "know of it, rlmm log restore puts back first",
-            command=f"rlmm partition accept-loss {self.partition}",
+            command=self._accept_command,
         )
         return True
+
+    @property
+    def _accept_command(self) -> str:
+        """Return what accepts a loss here; of a log that is another one, nothing does alone."""
+        doubted = self._foreign_evidence() is not None
+        return ACCEPT_ALL if doubted else f"rlmm partition accept-loss {self.partition}"
 
     async def _reopen(self, topic_id: TopicId) -> None:
         self._other_log, self._dropped_for = None, topic_id
@@ -431,17 +440,21 @@ class Follower:
         if self.fold.position < self.accepted_start:
             self.fold.advance(self.accepted_start, NO_EPOCH)
         evidence = None if self._accounted else self._foreign_evidence()
-        if not self.history.comparing and evidence is not None:
+        self._proves_nothing = not self.history.comparing and evidence is not None
+        if self._proves_nothing and evidence is not None:
             # No fold of ours says what the log that was known held: nobody can say what is gone.
             self._fail(FailureReason.HISTORY_LOST, evidence, command=ACCEPT_ALL)
         for position in list(self._recorded):
             if await self._confirmed(position):
-                self._recorded.remove(position)
+                # An operator may have accepted the loss of them all meanwhile.
+                self._recorded = [each for each in self._recorded if each != position]
             else:
                 self._fail(
                     FailureReason.HISTORY_LOST,
                     f"offset {position.next_offset} of epoch {position.leader_epoch} had been read "
                     "and the log does not hold it any more",
+                    # A repair puts back what is known to be missing; nobody knows more than that.
+                    command=None if self.history.missing_count else self._accept_command,
                 )
         self._state = PartitionState.REPLAYING
         self.changed.ring()
@@ -461,6 +474,11 @@ class Follower:
             return
         why = "the log cut it off" if loaded.same_log else "it belongs to another log"
         await self.history.drop(loaded.fold, f"the snapshot was refused: {why}")
+        if loaded.same_log and self._recorded:
+            # What was read up to there is written down whole: the comparison answers for it.
+            self._recorded = [each for each in self._recorded if not _within(each, position)]
+            if not self._recorded:
+                self._context.on_dropped(self.partition)
 
     def _start_over(self) -> None:
         """Go on with a fold of nothing."""
@@ -644,7 +662,8 @@ class Follower:
         self.changed.ring()
         while True:
             try:
-                await self.history.drop(self.fold, reason)
+                if not self._proves_nothing:
+                    await self.history.drop(self.fold, reason)
                 break
             except (OSError, RlmmError) as error:
                 self._troubled(error)
@@ -680,6 +699,11 @@ class Follower:
         message = error.message if isinstance(error, RlmmError) else str(error)
         self.trouble = Trouble(message, self._context.clock.now_ms(), before + 1)
         self.changed.ring()
+
+
+def _within(read: Position, written: Position) -> bool:
+    """Whether who had read so far had read no more than what stands written down."""
+    return read.next_offset <= written.next_offset and read.leader_epoch <= written.leader_epoch
 
 
 def offsets(ranges: Sequence[LogRange]) -> str:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.core.readiness import TroubleKind
+from rlmm_daemon.core.readiness import PartitionState, TroubleKind
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.confirmation import Confirmation
 from rlmm_daemon.daemon.fleet import BucketLog
@@ -116,6 +117,77 @@ async def test_a_truncation_that_was_settled_live_does_not_come_back_at_the_next
     async with rig.manager() as manager:
         await ready(manager)
         assert ask(manager) is not None
+
+
+async def test_a_tail_that_was_lost_while_nobody_ran_is_settled_by_what_the_snapshot_knew(rig):
+    """No finished segment is missing, so the position that was read asks for nothing more."""
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.add(started(2, 10, 19), BROKER)
+        await until(lambda: manager.fleet.followers[of(TP)].settled == Position(3, 0))
+        await manager.drain()
+        await manager.fleet.write_positions()
+    rig.store.truncate(of(TP), 2)
+    async with rig.manager() as manager:
+        await ready(manager)
+        assert ask(manager) is not None
+
+
+async def test_a_position_that_the_log_lacks_names_the_command_that_ends_it(rig):
+    async with rig.manager(bucket=never_read(rig)) as manager:
+        follower = await failed(manager)
+        command = f"rlmm partition accept-loss {of(TP)}"
+        assert follower.failure.command(of(TP)) == command
+
+
+async def test_a_loss_may_be_accepted_while_the_log_is_asked_for_a_position(rig, monkeypatch):
+    second, answered = asyncio.Event(), asyncio.Event()
+    ask_log, asked = MemoryEventLog.epoch_end, []
+
+    async def slow(self, *about):
+        asked.append(about)
+        if len(asked) > 1:
+            second.set()
+            await answered.wait()
+        return await ask_log(self, *about)
+
+    async with rig.manager(bucket=never_read(rig)) as manager:
+        follower = await failed(manager)
+        monkeypatch.setattr(MemoryEventLog, "epoch_end", slow)
+        follower.recheck([Position(9, 0)])
+        await second.wait()
+        await manager.fleet.accept(follower)
+        answered.set()
+        await until(lambda: manager.is_ready(TP))
+
+
+async def test_another_log_that_loses_its_tail_is_still_another_log(rig):
+    """To compare it with itself finds nothing missing, and says nothing of the log that was."""
+    for number in (1, 2):
+        rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
+    bucket = FakeBucket(BucketLog(topic_id=OTHER, partition_count=3))
+    async with rig.manager(bucket=bucket) as manager:
+        follower = await failed(manager)
+        await until(lambda: follower.fold.position == 2)
+        rig.store.truncate(of(TP), 1)
+        await until(lambda: follower.fold.position == 1 and follower.read_to_end)
+        await until(lambda: follower._state is PartitionState.READY)
+        with pytest.raises(HistoryLost):
+            ask(manager)
+        await manager.fleet.accept_all()
+        await until(lambda: manager.is_ready(TP))
+
+
+async def test_another_log_that_lost_its_head_is_accepted_with_all_the_rest(rig):
+    for number in (1, 2, 3):
+        rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
+    rig.store.trim(of(TP), 2)
+    bucket = FakeBucket(BucketLog(topic_id=OTHER, partition_count=3))
+    async with rig.manager(bucket=bucket) as manager:
+        follower = await failed(manager)
+        await until(lambda: "the log starts at" in follower.failure.evidence)
+        assert follower.failure.command(of(TP)) == "rlmm partition accept-loss --all"
 
 
 async def test_one_acceptance_of_everything_is_enough(rig):
