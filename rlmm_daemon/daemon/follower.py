@@ -345,6 +345,7 @@ class Follower:
                 await self._drop_fold(str(moved) or "the log lost its tail")
                 position = self.fold.position
                 if isinstance(moved, TopicIdChanged):
+                    self.accepted_start = 0  # of the log that was
                     await self._reopen(moved.topic_id)
             except (CorruptError, RefusedError) as error:
                 stopped = True
@@ -669,7 +670,7 @@ class Follower:
                 self._troubled(error)
                 await asyncio.sleep(BACKOFF_SECONDS_MAX)
         self._start_over()
-        self._accounted = False
+        self._accounted, self._trimmed_to = False, None
         self.settled = None
         self.applied_since_snapshot = 0
         if not self._recorded:

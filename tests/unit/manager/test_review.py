@@ -236,6 +236,24 @@ async def test_the_loss_of_a_logs_head_can_be_accepted_for_good(rig):
         await failed(manager)
 
 
+async def test_an_accepted_start_says_nothing_of_the_log_that_takes_its_place(rig):
+    """What was accepted is that offsets of the former log are gone; the new one holds its own."""
+    for number in (1, 2, 3):
+        rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
+    rig.store.trim(of(TP), 3)
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        await manager.fleet.accept(follower)
+        await until(lambda: manager.is_ready(TP))
+        rig.store.recreate(OTHER)
+        rig.store.put(of(TP), started(4, 0, 9))
+        rig.store.put(of(TP), updated(4))
+        for number in (5, 6):
+            rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
+        await until(lambda: follower.fold.position == 4 and manager.is_ready(TP))
+        assert ask(manager) is not None, "the new log's first events were read"
+
+
 async def test_a_storage_that_is_away_does_not_hold_up_a_known_state_directory(rig):
     bucket = FakeBucket()
     async with rig.manager(bucket=bucket) as manager:
