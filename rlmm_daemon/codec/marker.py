@@ -184,5 +184,5 @@ def _decode(raw: bytes, kind: type[_S], what: str, newest: int) -> _S:
             kind_of = NewerMarker if version > newest else Malformed
             raise kind_of(f"{what}: format {version} is not known to this version ({newest})")
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"{what}: {error}") from error

@@ -360,5 +360,5 @@ def _directory(buffer: bytes | Mapped, kind: type[_T]) -> list[_T]:
 def _unpack(encoded: bytes, kind: type[_T]) -> _T:
     try:
         return msgspec.msgpack.decode(encoded, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"the snapshot's {kind} does not decode: {error}") from error

@@ -216,7 +216,7 @@ def decode_rare(encoded: bytes) -> Rare:
     """
     try:
         return msgspec.msgpack.decode(encoded, type=Rare)
-    except msgspec.MsgspecError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"a table's rare section does not decode: {error}") from error
 
 

@@ -126,7 +126,7 @@ def from_json(data: bytes, kind: type[JsonFile], name: str) -> JsonFile:
         if msgspec.json.decode(data, type=_Format).format > FORMAT:
             raise UnsupportedProtocol(f"{name} was written by a newer daemon; it is left untouched")
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"{name} is damaged: {error}") from error
 
 
@@ -174,5 +174,5 @@ def lost_from(data: bytes, name: str) -> Lost:
         if msgspec.msgpack.decode(body, type=_Format).format > FORMAT:
             raise UnsupportedProtocol(f"{name} was written by a newer daemon; it is left untouched")
         return msgspec.msgpack.decode(body, type=Lost)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"{name} is damaged: {error}") from error

@@ -69,6 +69,10 @@ def load(buffer: bytes | Mapped) -> tuple[Header, Fold]:
 def _fold_for(header: Header) -> Fold:
     if header.partitioner_id != PARTITIONER_ID:
         raise UnsupportedProtocol(f"the snapshot's partitioner is {header.partitioner_id!r}")
+    if not 0 <= header.metadata_partition < header.partition_count:
+        raise Malformed(
+            f"there is no partition {header.metadata_partition} of {header.partition_count}"
+        )
     return Fold(MetadataPartition(header.metadata_partition), header.partition_count)
 
 

@@ -107,7 +107,7 @@ class CrashGuard:
             file = msgspec.json.decode(self._path.read_bytes(), type=_File)
         except FileNotFoundError:
             return nothing
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _log.warning("crash notes not readable", path=str(self._path), error=str(error))
             return nothing
         return file if file.format == _FORMAT else nothing

@@ -153,7 +153,7 @@ def decode(data: bytes, kind: type[_S], *, key: str = "", newest: int = FORMAT) 
         if version not in range(1, newest + 1):
             raise Malformed(f"{what}: format {version} is not known to this version")
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"{what}: {error}" if data else f"{what} is empty") from error
 
 

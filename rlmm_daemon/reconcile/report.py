@@ -184,7 +184,7 @@ def read_earlier(home: Path, *, before: str) -> list[dict[str, Any]]:
         try:
             told = (home / name / SUMMARY).read_bytes()
             found.append(msgspec.to_builtins(msgspec.json.decode(told, type=_Earlier)))
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return found
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlmm_daemon.codec import common_shape, records
-from rlmm_daemon.codec.json import dumps, loads
-from rlmm_daemon.codec.record_reading import read_any
+from rlmm_daemon.codec import records
+from rlmm_daemon.codec.json import loads
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
+from tests.fuzz.promises import judge_record, outcome
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 VALUES = [
@@ -24,42 +24,16 @@ SHORT = [value for value in VALUES if len(value) < 1000]
 BYTES_MAX = 256 * 1024
 
 
-def outcome(read, value):
-    try:
-        return read(value)
-    except Malformed:
-        return Malformed
-
-
-def judge(value):
-    """Hold every promise of the decoder against one value."""
-    record = outcome(records.decode, value)
-    assert outcome(read_any, value) == record
-    short = common_shape.read(value)
-    if record is Malformed:
-        assert short is None
-        return
-    normal = records.encode(record)
-    assert records.normalise(value) == normal
-    assert records.decode(normal) == record
-    assert records.normalise(normal) == normal
-    assert records.encode(loads(dumps(record))) == normal
-    assert records.peek(value) == normal[1]
-    if short is not None:
-        assert short == record
-        assert normal == value
-
-
 @given(st.binary(max_size=300))
 @settings(max_examples=500)
 def test_arbitrary_bytes_are_a_record_or_malformed(value):
-    judge(value)
+    judge_record(value)
 
 
 @given(st.sampled_from([b"\1\0\0", b"\1\1\0", b"\1\2\1", b"\1\3\1"]), st.binary(max_size=300))
 @settings(max_examples=500)
 def test_arbitrary_bytes_behind_an_envelope_are_a_record_or_malformed(envelope, rest):
-    judge(envelope + rest)
+    judge_record(envelope + rest)
 
 
 @st.composite
@@ -96,7 +70,7 @@ HOSTILE = [
 @given(mutants())
 @settings(max_examples=1500)
 def test_mutated_golden_records_are_records_or_malformed(value):
-    judge(value)
+    judge_record(value)
 
 
 @pytest.mark.parametrize("value", SHORT, ids=lambda value: value[:3].hex())

@@ -48,7 +48,7 @@ def test_a_held_partition_stays_held_until_it_is_forgiven(tmp_path: Path):
     assert CrashGuard(tmp_path / "c", lambda: 10**9).quarantined() == frozenset()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"format":2,"notes":[],"held":[7]}'])
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format":2,"notes":[],"held":[7]}', b'"\xff'])
 def test_notes_that_cannot_be_read_guard_nothing_and_stop_nothing(tmp_path: Path, content: bytes):
     (tmp_path / "c").write_bytes(content)
     assert CrashGuard(tmp_path / "c", lambda: 0).quarantined() == frozenset()

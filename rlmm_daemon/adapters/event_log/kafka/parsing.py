@@ -9,6 +9,7 @@ few; if not, whoever reads is asked to have it done elsewhere (`Packed`).
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from operator import ge
 from typing import Final, NamedTuple
 
 from aiokafka.errors import KafkaError
@@ -147,6 +148,7 @@ def slices(
                 if gathered and len(gathered) + len(chunk) > slice_records:
                     yield Slice(gathered, position, epoch, tuple(gaps))
                     told, gathered, gaps = position, [], []
+                _require_order(chunk, one, position)
                 gathered += chunk
                 if chunk:
                     behind = chunk[-1][0] + 1
@@ -161,6 +163,17 @@ def slices(
         raise
     if position > told:
         yield Slice(gathered, position, epoch, tuple(gaps))
+
+
+def _require_order(chunk: list[Pair], one: _One, position: int) -> None:
+    """Refuse records that don't ascend, or lie outside their batch: the position would go back.
+
+    Raises:
+        InvalidBatch: nothing of this chunk was taken.
+    """
+    offsets = [offset for offset, _ in chunk]
+    if offsets and (offsets[-1] >= one.after or any(map(ge, offsets, islice(offsets, 1, None)))):
+        raise InvalidBatch(position, "holds records whose offsets are out of order")
 
 
 def _offsets(chunk: list[Pair]) -> Iterator[int]:
