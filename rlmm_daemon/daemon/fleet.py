@@ -235,7 +235,7 @@ class Fleet:
         await self._compare(self.identity, None, marker)
         if marker.topic_id == self.identity.topic_id:
             self._present = dict(marker.positions)
-        self._learn_gaps(marker)
+        await self._take_up_gaps(marker)
         for follower in list(self.followers.values()):
             position = self._present.get(follower.partition)
             if self.foreign_evidence is not None or position is not None:
@@ -273,19 +273,30 @@ class Fleet:
         """While a follower lacks offsets, look whether another daemon was told to accept that."""
         while True:
             await asyncio.sleep(GAPS_SECONDS)
-            lacking = [f for f in self.followers.values() if f.open_gaps]
-            if not lacking or self._bucket is None:
+            if self._bucket is None or not any(f.open_gaps for f in self.followers.values()):
                 continue
             try:
                 marker = await self._bucket.log()
             except RlmmError as error:
                 logger.warning("bucket marker not read", error=str(error))
                 continue
-            if self._learn_gaps(marker):
-                await self._write_accepted()
-                for follower in lacking:
-                    if not follower.open_gaps:
-                        follower.retry()
+            await self._take_up_gaps(marker)
+
+    async def _take_up_gaps(self, marker: BucketLog | None) -> None:
+        """Start those over that failed only of what was accepted elsewhere."""
+        lacking = [f for f in self.followers.values() if f.open_gaps]
+        if self._learn_gaps(marker):
+            for follower in lacking:
+                if not follower.open_gaps:
+                    follower.retry()
+            await self._write_accepted_or_later()
+
+    async def _write_accepted_or_later(self) -> None:
+        """Keep what the marker has too: a disk that does not take it costs a question at worst."""
+        try:
+            await self._write_accepted()
+        except OSError as error:
+            logger.warning("accepted gaps not written", error=str(error))
 
     async def _write_accepted(self) -> None:
         assert self.identity is not None, "the log is open"

@@ -339,7 +339,7 @@ class Follower:
             try:
                 await self._live()
             except LogTrimmed as moved:
-                stopped = self._trimmed(LogRange(start=position, end=moved.start))
+                stopped = self._trimmed(LogRange(start=self.fold.position, end=moved.start))
             except LogMoved as moved:
                 # Followed again after the usual pause: a log that stays moved must not spin.
                 await self._drop_fold(str(moved) or "the log lost its tail")
@@ -367,7 +367,7 @@ class Follower:
     def _trimmed(self, head: LogRange) -> bool:
         """The log's head is gone: pass over it if that was accepted, else stop; return whether."""
         if not ranges_less([head], self._accepted_gaps()):
-            self.fold.advance(head.end, self.fold.leader_epoch)
+            self.fold.advance(head.end, NO_EPOCH)  # nobody knows who wrote what is gone
             return False
         self._gaps = ranges_joined([*self._gaps, head])
         self._trimmed_to = head.end
@@ -525,7 +525,9 @@ class Follower:
 
     async def _confirmed(self, position: Position) -> bool:
         if position.leader_epoch < 0 or position.next_offset == 0:
-            return position.next_offset <= self.accepted_start
+            # Right behind what is gone nobody knows the epoch, and nothing else was read.
+            passed = {gap.end for gap in self._accepted_gaps()}
+            return position.next_offset <= self.accepted_start or position.next_offset in passed
         found = await self._context.log.epoch_end(self.partition, position.leader_epoch)
         return found.epoch == position.leader_epoch and found.end_offset >= position.next_offset
 

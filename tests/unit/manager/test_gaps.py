@@ -174,3 +174,40 @@ async def test_nothing_is_accepted_where_nothing_is_missing(rig):
         with pytest.raises(InvalidArgument, match="nothing is missing"):
             await Operator(manager).partition_accept_loss(None, everything=True)
         assert bucket.accepted == []
+
+
+async def stood_before_a_trimmed_head(rig, behind: int) -> int:
+    """A snapshot stands before a head that another epoch wrote and that is gone; return its end."""
+    await two_segments(rig)
+    async with rig.manager() as manager:
+        await ready(manager)
+        await manager.drain()
+    rig.store.begin_epoch(of(TP))
+    for _ in range(4 + behind):
+        rig.store.put(of(TP), None)
+    rig.store.trim(of(TP), 8)
+    return 8
+
+
+async def passes_over(rig, head: int) -> None:
+    """A start that knows the head's loss as accepted takes it for no divergence."""
+    bucket = marker_of(rig, [LogRange(start=4, end=head)])
+    async with rig.manager(bucket=bucket) as manager:
+        await ready(manager)
+        follower = manager.fleet.followers[of(TP)]
+        assert (follower.failure, follower.history.reasons) == (None, [])
+        assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+        await manager.drain()
+
+
+async def test_a_head_whose_loss_another_daemon_was_told_to_accept_is_no_divergence(rig):
+    """Nobody knows in which epoch the record just before the log's new start was written."""
+    head = await stood_before_a_trimmed_head(rig, behind=2)
+    await passes_over(rig, head)
+    await passes_over(rig, head)
+
+
+async def test_a_log_that_is_empty_behind_its_accepted_head_is_no_divergence_after_a_restart(rig):
+    head = await stood_before_a_trimmed_head(rig, behind=0)
+    await passes_over(rig, head)
+    await passes_over(rig, head)
