@@ -56,6 +56,8 @@ class Kind(enum.Enum):
     LOSE_ANSWER = enum.auto()
     #: Change one byte of the request's body on its way.
     DAMAGE_REQUEST = enum.auto()
+    #: Change the first byte of the answer's body on its way.
+    DAMAGE_ANSWER = enum.auto()
     #: Report another checksum than the object's.
     WRONG_CHECKSUM = enum.auto()
     #: Report another ETag than the object's.
@@ -298,11 +300,15 @@ async def _body(request: web.BaseRequest, fault: Fault | None) -> AsyncIterator[
         if fault and fault.kind is Kind.CUT_REQUEST and sent + len(chunk) > fault.after:
             raise _CutError
         if fault and fault.kind is Kind.DAMAGE_REQUEST and not sent:
-            chunk = bytes([chunk[0] ^ 1]) + chunk[1:]  # noqa: PLW2901 - this is the damage
+            chunk = _damaged(chunk)  # noqa: PLW2901 - this is the damage
         if fault and fault.kind is Kind.BANDWIDTH:
             await asyncio.sleep(len(chunk) / fault.rate)
         sent += len(chunk)
         yield chunk
+
+
+def _damaged(chunk: bytes) -> bytes:
+    return bytes([chunk[0] ^ 1]) + chunk[1:]
 
 
 def _head(answer: aiohttp.ClientResponse, kind: Kind | None) -> web.StreamResponse:
@@ -337,7 +343,8 @@ async def _answer(
                 await asyncio.sleep(fault.seconds)
             if fault is not None and kind is Kind.BANDWIDTH:
                 await asyncio.sleep(len(chunk) / fault.rate)
-            await response.write(chunk)
+            damage = kind is Kind.DAMAGE_ANSWER and not sent
+            await response.write(_damaged(chunk) if damage else chunk)
         sent += len(chunk)
     await response.write_eof()
     return response

@@ -29,11 +29,12 @@ from crc32c import crc32c
 
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.chunk_index import Chunk, ChunkIndex, ObjectId, Stamp
+from rlmm_daemon.daemon.chunk_proofs import Recorded, holds
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.page_cache import comes_from_disk
 from rlmm_daemon.daemon.services import FileSlice
 from rlmm_daemon.daemon.turns import Turns
-from rlmm_daemon.domain.ids import SegmentId
+from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.observability.metrics import ReadMetrics
 from rlmm_daemon.ports.disk import Disk, DiskLock
 
@@ -205,14 +206,41 @@ class ChunkCache:
         self._insert(chunk)
         return True
 
+    def crc32c_of(self, object_id: ObjectId, start: int, length: int) -> int | None:
+        """Return the checksum of exactly these bytes; None if they are no whole chunk."""
+        chunk = self._index.covering(object_id, start)
+        whole = chunk is not None and (chunk.start, chunk.length) == (start, length)
+        return chunk.crc32c if chunk is not None and whole else None
+
+    async def prove(self, object_id: ObjectId, recorded: Recorded) -> None:
+        """Hold the chunks of an object against what was recorded, once they cover all of it.
+
+        Where they differ nobody knows which one is wrong: none is served any more. O(1) while they
+        do not cover it, and again when they were found right.
+        """
+        row = self._index.row(object_id)
+        if row is None or row.proven or row.size_bytes != recorded.size:
+            return
+        chunks = list(row.chunks)
+        right = await holds(chunks, recorded, self._turns)
+        if self._index.row(object_id) is not row or row.chunks != chunks:
+            return  # whoever changed it looks again
+        row.proven = right
+        if not right:
+            self._metrics.mismatches.labels("chunks").inc()
+            log.warning(
+                "cached chunks are not what was copied", segment_id=uuid_text(object_id.segment_id)
+            )
+            self.forget_object(object_id, "mismatch")
+
     def forget(self, segment_id: SegmentId) -> None:
         """Serve no chunk of a segment any more; files being sent stay readable to the end."""
         self._index.forget(segment_id, "deleted")
         self._littered.ring()
 
-    def forget_object(self, object_id: ObjectId) -> None:
+    def forget_object(self, object_id: ObjectId, cause: str = "replaced") -> None:
         """Serve no chunk of one copy any more, whose object turned out to be another one."""
-        self._index.forget_object(object_id, "replaced")
+        self._index.forget_object(object_id, cause)
         if self._replaced is not None:
             self._replaced.add(object_id)
         self._littered.ring()

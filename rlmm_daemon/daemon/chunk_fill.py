@@ -12,6 +12,7 @@ from crc32c import crc32c
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.chunk_cache import ChunkCache
 from rlmm_daemon.daemon.chunk_index import ObjectId
+from rlmm_daemon.daemon.chunk_proofs import Recorded
 from rlmm_daemon.daemon.retry import Retry
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
@@ -35,8 +36,15 @@ class RemoteLog:
     key: str
     size: int
     storage: RemoteStorage
+    #: Of the whole, as it was recorded; None where it was not.
+    crc32c: int | None = None
     #: Replaced when the object turned out to be another one.
     version: Version = field(default_factory=Version)
+
+    @property
+    def recorded(self) -> Recorded | None:
+        """What its chunks are held against."""
+        return None if self.crc32c is None else Recorded(self.size, self.crc32c)
 
     def fetch(self, start: int, end: int, version: Version) -> AsyncGenerator[bytes, None]:
         """Return a range of that version, where the storage can tell versions apart."""
@@ -135,6 +143,8 @@ class ChunkFill:
         ):
             if self._log.version is not self.version:  # somebody found out while it was written
                 cache.forget_object(self._log.id)
+            elif (recorded := self._log.recorded) is not None:
+                await cache.prove(self._log.id, recorded)
             return
         self._working = False
         await self._linger()

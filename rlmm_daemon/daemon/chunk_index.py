@@ -44,6 +44,16 @@ class Chunk:
         return self.start + self.length
 
 
+@dataclass(slots=True, eq=False)
+class Row:
+    """The chunks of one object in the order of their positions."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    size_bytes: int = 0
+    #: Whether these very chunks cover the object, and are what was recorded of it.
+    proven: bool = False
+
+
 class ChunkIndex:
     """Chunks of which no two overlap. What was forgotten counts until it is taken."""
 
@@ -51,8 +61,8 @@ class ChunkIndex:
         self.size_bytes = 0
         #: The longest unused first; the forgotten ones too.
         self._used: OrderedDict[Chunk, None] = OrderedDict()
-        #: Of each object in the order of their positions; no list is empty.
-        self._rows: dict[SegmentId, dict[ObjectId, list[Chunk]]] = {}
+        #: None is empty.
+        self._rows: dict[SegmentId, dict[ObjectId, Row]] = {}
         self._forgotten: deque[tuple[list[Chunk], str]] = deque()
 
     def __len__(self) -> int:
@@ -70,18 +80,26 @@ class ChunkIndex:
 
     def last_before(self, object_id: ObjectId, end: int) -> Chunk | None:
         """Return the last chunk of an object that begins before `end`."""
-        row = self._rows.get(object_id.segment_id, {}).get(object_id, [])
-        number = bisect_left(row, end, key=_START)
-        return row[number - 1] if number else None
+        row = self.row(object_id)
+        if row is None:
+            return None
+        number = bisect_left(row.chunks, end, key=_START)
+        return row.chunks[number - 1] if number else None
 
     def __contains__(self, chunk: Chunk) -> bool:
         """Return whether it was neither removed nor forgotten."""
         return self.covering(chunk.object, chunk.start) is chunk
 
+    def row(self, object_id: ObjectId) -> Row | None:
+        """Return what there is of an object; None if there is nothing."""
+        return self._rows.get(object_id.segment_id, {}).get(object_id)
+
     def add(self, chunk: Chunk) -> None:
         """Take in a chunk that overlaps none, as the last used."""
-        row = self._rows.setdefault(chunk.object.segment_id, {}).setdefault(chunk.object, [])
-        row.insert(bisect_left(row, chunk.start, key=_START), chunk)
+        row = self._rows.setdefault(chunk.object.segment_id, {}).setdefault(chunk.object, Row())
+        row.chunks.insert(bisect_left(row.chunks, chunk.start, key=_START), chunk)
+        row.size_bytes += chunk.length
+        row.proven = False
         self._used[chunk] = None
         self.size_bytes += chunk.length
 
@@ -92,8 +110,9 @@ class ChunkIndex:
     def remove(self, chunk: Chunk) -> None:
         """Take out a chunk that is contained."""
         row = self._rows[chunk.object.segment_id][chunk.object]
-        del row[bisect_left(row, chunk.start, key=_START)]
-        if not row:
+        del row.chunks[bisect_left(row.chunks, chunk.start, key=_START)]
+        row.size_bytes -= chunk.length
+        if not row.chunks:
             self._unlist(chunk.object)
         self._taken(chunk)
 
@@ -105,8 +124,8 @@ class ChunkIndex:
     def forget_object(self, object_id: ObjectId, cause: str) -> None:
         """Find no chunk of one copy any more; O(1)."""
         row = self._unlist(object_id)
-        if row:
-            self._forgotten.append((row, cause))
+        if row is not None:
+            self._forgotten.append((row.chunks, cause))
 
     def take(self, cause: str) -> tuple[Chunk, str]:
         """Take out one that was forgotten, with why it was, else the longest unused, for `cause`.
@@ -135,7 +154,7 @@ class ChunkIndex:
         del self._used[chunk]
         self.size_bytes -= chunk.length
 
-    def _unlist(self, object_id: ObjectId) -> list[Chunk] | None:
+    def _unlist(self, object_id: ObjectId) -> Row | None:
         rows = self._rows.get(object_id.segment_id, {})
         row = rows.pop(object_id, None)
         if not rows:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cachetools import LRUCache
+from crc32c import crc32c
 
 from rlmm_daemon.codec import custom_metadata
 from rlmm_daemon.codec.custom_metadata import StoredFacts
@@ -36,10 +37,12 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.observability.metrics import Metrics
-from rlmm_daemon.ports.storage import ObjectKind, RemoteStorage
+from rlmm_daemon.ports.storage import DescribingStorage, ObjectKind, RemoteStorage
 
 TAG_BYTES: Final = 8
 LOCATED_MAX: Final = 4_096
+#: An index that comes wrong is asked for again.
+INDEX_READS_MAX: Final = 3
 
 T = TypeVar("T")
 
@@ -167,7 +170,8 @@ class Fetcher:
                 self._metrics.storage.fetch_bytes.labels("log").inc(last + 1 - start)
                 return Bulk(last + 1 - start, crc32c, file=(file, start), closed=ended)
             recorded = None if facts is None else facts.log_crc32c
-            log = RemoteLog(_identity(metadata, found, recorded), found.key, size, bucket.storage)
+            identity = _identity(metadata, found, recorded)
+            log = RemoteLog(identity, found.key, size, bucket.storage, recorded)
             bounded = end_inclusive is not None
             pieces = self._counted_pieces(
                 self._remote.reads.read(log, start, last + 1, bounded=bounded)
@@ -338,6 +342,20 @@ class Fetcher:
             if size:
                 raise _other_size(found.key, size, 0)
             return b""
+        for _ in range(INDEX_READS_MAX):
+            data = await self._whole_index(storage, found)
+            if not isinstance(storage, DescribingStorage):
+                return data
+            stored = await storage.described_crc32c(found.key)
+            if stored is None or stored == crc32c(data):
+                return data
+            self._metrics.reads.mismatches.labels("index").inc()
+        raise ChecksumMismatch(
+            f"{found.key} came {INDEX_READS_MAX} times with other bytes than were stored",
+            key=found.key,
+        )
+
+    async def _whole_index(self, storage: RemoteStorage, found: _Object) -> bytes:
         reads = self._metrics.reads
         reads.gets.labels("index").inc()
         async with contextlib.aclosing(storage.fetch(found.key, 0, found.size + 1)) as pieces:

@@ -15,8 +15,11 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import structlog
 from cachetools import LRUCache
+from crc32c import crc32c
 
+from rlmm_daemon.core.crc_joining import joined
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.chunk_cache import ChunkCache
 from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES, ChunkFill, FillOptions, RemoteLog
@@ -41,6 +44,8 @@ UNTAKEN_BYTES_MAX = 4 * 1024 * 1024
 FLIGHTS_MAX = 4_096
 #: Downloads that may end without a byte for their reader, dropped or stored and evicted.
 VAIN_MAX = 16
+
+logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,14 +159,40 @@ class Reads:
             StorageUnavailable: not for a long time.
         """
         log = self._logs.setdefault(log.id, log)
+        if self._cache is not None and log.recorded is not None:
+            await self._cache.prove(log.id, log.recorded)  # of an earlier life perhaps
         reader = _Reader(self, log, start, end, bounded=bounded)
+        whole = _Whole(log) if log.recorded and (start, end) == (0, log.size) else None
         try:
             while reader.at < end:
                 async with aclosing(reader.pieces()) as pieces:
                     async for piece in pieces:
+                        if whole is not None:
+                            self._take(log, whole, piece)
                         yield piece
         finally:
             reader.close()
+
+    def _take(self, log: RemoteLog, whole: "_Whole", piece: bytes | FileSlice) -> None:
+        """Let nobody have the last of bytes that are not what was copied.
+
+        Raises:
+            ChecksumMismatch: they are not, and none of the object is cached any more.
+        """
+        if isinstance(piece, bytes):
+            whole.take_bytes(piece)
+        else:
+            assert self._cache is not None, "it has the file"
+            known = self._cache.crc32c_of(log.id, whole.at, piece.length)
+            whole.take_chunk(piece.length, known)
+        if not whole.wrong:
+            return
+        self._metrics.mismatches.labels("read").inc()
+        logger.warning("a whole read is not what was copied", key=log.key)
+        log.version = Version()  # so that what is still on its way is not kept either
+        if self._cache is not None:
+            self._cache.forget_object(log.id, "mismatch")
+        raise ChecksumMismatch(f"{log.key} is not what was copied; ask again", key=log.key)
 
     # For readers.
 
@@ -289,6 +320,34 @@ class Reads:
         if before is not None and before in known:
             known.remove(before)
         known.append(habit)
+
+
+class _Whole:
+    """The checksum of a whole object on its way to one caller."""
+
+    def __init__(self, log: RemoteLog) -> None:
+        self.at = 0
+        self._log = log
+        #: None from when on it is not known any more.
+        self._crc32c: int | None = 0
+
+    def take_bytes(self, piece: bytes) -> None:
+        """Take in what comes next."""
+        if self._crc32c is not None:
+            self._crc32c = crc32c(piece, self._crc32c)
+        self.at += len(piece)
+
+    def take_chunk(self, length: int, known: int | None) -> None:
+        """Take in what comes next from a file; of a part of a chunk no checksum is known."""
+        if self._crc32c is not None:
+            self._crc32c = None if known is None else joined(self._crc32c, known, length)
+        self.at += length
+
+    @property
+    def wrong(self) -> bool:
+        """Whether all of it came, and is not what was recorded."""
+        ended = self.at == self._log.size
+        return ended and self._crc32c is not None and self._crc32c != self._log.crc32c
 
 
 class _Reader:

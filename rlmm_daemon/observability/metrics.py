@@ -407,9 +407,16 @@ class ReadMetrics:
         self.lookups = Tally(
             "rlmm_read_cache_lookups", "Looked up in a cache.", ("cache", "outcome"), into
         )
-        #: cause: size, deleted, corrupt, disk_full, replaced.
+        #: cause: size, deleted, corrupt, disk_full, replaced, mismatch.
         self.evictions = Counter(
             "rlmm_read_cache_evictions_total", "Entries dropped.", ["cache", "cause"], registry=into
+        )
+        #: kind: chunks (of an object, in the cache), read (of a whole object), index.
+        self.mismatches = Counter(
+            "rlmm_read_mismatches_total",
+            "Bytes that were not what was copied; they are evicted, and asked for again.",
+            ["kind"],
+            registry=into,
         )
         self.cached = Gauge("rlmm_read_cache_bytes", "Bytes cached.", ["cache"], registry=into)
         self.writable = Gauge(

@@ -265,6 +265,20 @@ class RemoteStorage(Protocol):
 
 
 @runtime_checkable
+class DescribingStorage(Protocol):
+    """A `RemoteStorage` that kept the checksum under which an object was stored."""
+
+    async def described_crc32c(self, key: str) -> int | None:
+        """Return the CRC-32C of an object; None: not known, or the way here is safe anyway.
+
+        Raises:
+            ObjectMissing: certainly absent.
+            StorageUnavailable: not now.
+        """
+        ...
+
+
+@runtime_checkable
 class VersionedStorage(Protocol):
     """A `RemoteStorage` that can hold several ranges to one version of an object."""
 

@@ -10,7 +10,13 @@ import pytest
 
 from deploy.dev.fault_proxy import Fault, Kind
 from deploy.dev.s3 import IDENTITIES
-from rlmm_daemon.domain.errors import Draining, OutcomeUnknown, StorageUnavailable
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    Draining,
+    OutcomeUnknown,
+    ProtocolViolation,
+    StorageUnavailable,
+)
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.segment import SegmentMetadata
 from tests.support import kafka_segments
@@ -106,6 +112,41 @@ def test_trouble_of_the_storage_moves_its_metrics(it, proxy):
         'rlmm_copies_total{outcome="storage_unavailable"}',
     }
     eventually(it.metrics, lambda found: all(found.get(name, 0) > 0 for name in wanted))
+
+
+def test_a_log_that_is_damaged_on_its_way_is_never_read_whole_nor_kept(it, proxy):
+    it.announce()
+    segment = large(it)
+    done = copied(it, segment)
+    proxy.plant(Fault(kind=Kind.DAMAGE_ANSWER, operation="GetObject", key=r"\.log$", times=1))
+    expected = Path(segment.files.log).read_bytes()
+    failed = 0
+    with it.daemon.client() as client:
+        while failed < 3:  # what a second read finds may not be evicted yet
+            try:
+                with client.fetch_log_segment(done) as log:
+                    assert log.readall() == expected
+                break
+            except (ChecksumMismatch, ProtocolViolation):
+                failed += 1
+    assert 1 <= failed < 3
+    assert sum(
+        count
+        for name, count in it.metrics().items()
+        if name.startswith("rlmm_read_mismatches_total")
+    )
+
+
+def test_an_index_that_is_damaged_on_its_way_is_asked_for_again(it, proxy):
+    it.announce()
+    segment = large(it)
+    done = copied(it, segment)
+    damage = Fault(kind=Kind.DAMAGE_ANSWER, operation="GetObject", key=r"\.index$", times=1)
+    proxy.plant(damage)
+    with it.daemon.client() as client, client.fetch_index(done, "OFFSET") as index:
+        assert index.readall() == Path(segment.files.offset_index).read_bytes()
+    assert damage.hits == 1
+    assert it.metrics()['rlmm_read_mismatches_total{kind="index"}'] == 1
 
 
 @contextmanager

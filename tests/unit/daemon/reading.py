@@ -83,6 +83,8 @@ class ScriptedStorage:
 class ReadWorld:
     def __init__(self, directory, *, storage=None, disk=None, clock=None, **options) -> None:
         self.storage = storage or ScriptedStorage({str(n): BODY for n in range(60)})
+        #: What the log says of every object.
+        self.recorded: int | None = None
         self.local_disk = LocalDisk()
         self.metrics = Metrics()
         self.log = FakeLog()
@@ -131,7 +133,13 @@ class ReadWorld:
     def remote(self, number: int = 0, *, tag: str = "aa") -> RemoteLog:
         key = str(number)
         size = len(BODY)
-        return RemoteLog(ObjectId(segment_id(number), tag), key, size, self.storage)  # type: ignore[arg-type] # reads ask no more
+        return RemoteLog(
+            ObjectId(segment_id(number), tag),
+            key,
+            size,
+            self.storage,  # type: ignore[arg-type] # reads ask no more
+            self.recorded,
+        )
 
     def range(self, start=0, end=SIZE, *, number=0, bounded=False, tag="aa"):
         return self.reads.read(self.remote(number, tag=tag), start, end, bounded=bounded)

@@ -16,7 +16,7 @@ from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.copy_job import CopyOptions
-from rlmm_daemon.daemon.fetcher import Fetcher
+from rlmm_daemon.daemon.fetcher import INDEX_READS_MAX, Fetcher
 from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.daemon.retry import Retry
 from rlmm_daemon.domain.errors import (
@@ -307,6 +307,45 @@ async def test_a_storage_that_stays_away_is_retried_until_the_callers_deadline(h
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await world.fetcher.fetch_log_segment(RECORD, 0, None)
+
+
+class Described(MemoryStorage):
+    """Damages the first reads; says what it stored."""
+
+    def __init__(self, damaged: int) -> None:
+        super().__init__(MemoryBucket(), clock=SystemClock())
+        self.damaged, self.reads = damaged, 0
+
+    async def described_crc32c(self, key):
+        return crc32c(self.bucket.objects[key].body)
+
+    async def fetch(self, key, start, end):
+        self.reads += 1
+        async with contextlib.aclosing(super().fetch(key, start, end)) as pieces:
+            async for piece in pieces:
+                yield b"?" + piece[1:] if self.reads <= self.damaged else piece
+
+
+@pytest.mark.parametrize("damaged", [0, 1, INDEX_READS_MAX - 1])
+async def test_an_index_that_came_wrong_is_asked_for_again_and_never_kept(home, damaged):
+    world = World(Described(damaged))
+    await world.bucket.open(IDENTITY)
+    await world.stored(home)
+    expected = (home / "11.index").read_bytes()
+    for _ in range(2):
+        assert await content(await world.fetcher.fetch_index(RECORD, "OFFSET")) == expected
+    assert world.storage.reads == damaged + 1
+
+
+async def test_an_index_that_never_comes_as_it_was_stored_is_an_error(home):
+    world = World(Described(INDEX_READS_MAX))
+    await world.bucket.open(IDENTITY)
+    await world.stored(home)
+    with pytest.raises(ChecksumMismatch, match=f"came {INDEX_READS_MAX} times with other bytes"):
+        await world.fetcher.fetch_index(RECORD, "OFFSET")
+    assert world.storage.reads == INDEX_READS_MAX
+    expected = (home / "11.index").read_bytes()
+    assert await content(await world.fetcher.fetch_index(RECORD, "OFFSET")) == expected
 
 
 async def test_without_storage_every_method_says_so():

@@ -18,7 +18,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmm_daemon.adapters.storage.s3 import S3Options, errors, policy, reading
+from rlmm_daemon.adapters.storage.s3 import S3Options, errors, policy
 from rlmm_daemon.adapters.storage.s3.errors import Remedy, judge
 from rlmm_daemon.adapters.storage.s3.options import MIB, PARTS_MAX
 from rlmm_daemon.adapters.storage.s3.probe import ACTIONS
@@ -31,13 +31,14 @@ from rlmm_daemon.adapters.storage.s3.reading import (
     blocks_read,
     checksum_text,
     checksum_value,
-    joined,
     joined_parts,
     version_of,
 )
 from rlmm_daemon.adapters.storage.s3.retries import Gate, RetryBudget
 from rlmm_daemon.cli import storage as storage_command
 from rlmm_daemon.config import load
+from rlmm_daemon.core import crc_joining
+from rlmm_daemon.core.crc_joining import joined
 from rlmm_daemon.core.marker_verdict import MarkerReason
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
@@ -66,7 +67,7 @@ async def test_the_checksum_of_many_parts_never_holds_the_loop_for_long(monkeypa
     part, parts = bytes(range(251)), 2_000
     checksums = [crc32c(part)] * (parts - 1) + [crc32c(b"end")]
     in_turn = {"times": 0, "most": 0}
-    plain = reading._times
+    plain = crc_joining._times
 
     def counted(left: int, right: int) -> int:
         in_turn["times"] += 1
@@ -78,8 +79,8 @@ async def test_the_checksum_of_many_parts_never_holds_the_loop_for_long(monkeypa
             in_turn["times"] = 0
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(reading, "_times", counted)
-    reading._power.cache_clear()
+    monkeypatch.setattr(crc_joining, "_times", counted)
+    crc_joining._power.cache_clear()
     async with asyncio.TaskGroup() as tasks:
         others = tasks.create_task(look_ups())
         found = await joined_parts(checksums, len(part), len(part) * (parts - 1) + 3)

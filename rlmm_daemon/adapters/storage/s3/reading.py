@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.core.calls import Call
+from rlmm_daemon.core.crc_joining import joined
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, Source
 from rlmm_daemon.ports.threads import copying_threads, in_thread
@@ -28,9 +29,6 @@ SEND_BYTES: Final = 512 * 1024
 PIECE_BYTES: Final = 128 * 1024
 #: Checksums that are joined before others get a turn.
 JOINS_AT_ONCE: Final = 64
-#: CRC-32C, reflected.
-_POLYNOMIAL: Final = 0x82F63B78
-_ONE: Final = 0x80000000
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,36 +273,6 @@ async def joined_parts(checksums: Sequence[int], part_size: int, size: int) -> i
             await asyncio.sleep(0)
         whole = joined(whole, each, min(part_size, size - number * part_size))
     return whole
-
-
-def joined(first: int, second: int, second_size: int) -> int:
-    """Return the CRC-32C of two pieces in a row from their own ones.
-
-    The first is moved past the second: multiplied by x to the 8 x size, modulo the polynomial.
-    """
-    return _times(first, _power(second_size)) ^ second
-
-
-@functools.lru_cache(maxsize=64)
-def _power(size: int) -> int:
-    """Return x to the 8 x size, modulo the polynomial; O(log size), and all parts have one size."""
-    power, base, count = _ONE, _ONE >> 8, size
-    while count:
-        if count & 1:
-            power = _times(power, base)
-        base = _times(base, base)
-        count >>= 1
-    return power
-
-
-def _times(left: int, right: int) -> int:
-    """Multiply two polynomials over GF(2), reflected as CRCs are, modulo CRC-32C's."""
-    product = 0
-    for shift in range(31, -1, -1):
-        if left >> shift & 1:
-            product ^= right
-        right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
-    return product
 
 
 def _part(source: Source, offset: int, length: int) -> Part:
