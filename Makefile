@@ -9,7 +9,7 @@ STAGES ?= test
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-stages bench-s3 lint format types imports sim sim-mutants bench bench-scale bench-latency dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-stages bench-s3 lint format types imports sim sim-mutants bench bench-scale bench-latency dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner mutants
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -106,6 +106,18 @@ test-cleaner: install ## Topics that go while daemons, brokers and S3 die, on re
 
 soak-cleaner: install ## The same for twenty faults
 	RLMM_TEST_KAFKA=1 RLMM_TEST_CLEANER_ROUNDS=20 $(BIN)/pytest -q -s $(PYTEST_ARGS) --timeout 3600 tests/kafka/test_cleaner.py
+
+MUTANTS := var/mutants/tools
+MUTANTS_SECONDS ?= 3600
+GROUPS ?=
+
+mutants: install $(MUTANTS)/.installed ## Changes that some test has to notice; goes on where it ended: make mutants GROUPS="disposal embedded" MUTANTS_SECONDS=7200
+	nice -n 15 $(BIN)/python -m tests.mutants.run --seconds $(MUTANTS_SECONDS) $(GROUPS)
+
+$(MUTANTS)/.installed: tests/mutants/requirements.txt $(wildcard tests/mutants/operators/*)
+	@python=$$(deploy/dev/preflight.sh) && $$python -m venv $(MUTANTS)
+	$(MUTANTS)/bin/python -m pip install --quiet --disable-pip-version-check -r $< ./tests/mutants/operators
+	@touch $@
 
 bench-cleaner: install ## A partition of 100,000 segments against the server's bare DeleteObjects
 	$(BIN)/python -m tests.benchmarks.cleaner
