@@ -95,9 +95,9 @@ def repair(number: int | None, *, target: Target) -> None:
 
     A corrupt file is kept aside as .corrupt; what it lost stays lost, and the partition failed,
     until rlmm log recover and rlmm partition accept-loss. Finished segments that the log lost and
-    the daemon still knows are appended again, unless the log holds their end or their objects are
-    not whole. It answers when the partition was judged anew; a long replay goes on. Exit code 1 if
-    a partition is still failed, or not all of it could be done.
+    the daemon still knows are appended again, unless the log holds their end, may have held it in
+    what it lost, or their objects are not whole. It answers when the partition was judged anew; a
+    long replay goes on. Exit code 1 if a partition is still failed, or not all of it could be done.
 
     --json: {repaired: [{metadata_partition, reason, appended, state, next, ...}]}.
     """
@@ -145,7 +145,7 @@ def recover(number: int, *, execute: bool, target: Target) -> None:
     where recorded. The rest is listed; its objects stay. Exit code 1 if some of it is not whole.
 
     --json: {metadata_partition, executed, put_back[] or can_be_put_back[], not_whole[],
-    not_looked_at}.
+    may_have_ended, not_looked_at}.
     """
     with asking(target) as client:
         answer = client.log_recover(number, execute=execute)
@@ -166,6 +166,8 @@ def _show_recovery(answer: dict[str, Any], number: int) -> None:
     show_table(columns, rows, fold=("what becomes of it",))
     if not rows:
         click.echo("no segment is known that may have been finished in what was lost")
+    if answer.get("may_have_ended"):
+        click.echo("a deletion of them may have stood in what was lost: consumers see them again")
     if answer["not_looked_at"]:
         click.echo(f"{answer['not_looked_at']:,} more were not looked at: ask again")
     if whole and not answer["executed"]:

@@ -239,6 +239,11 @@ class Follower:
         return bool(self._gaps or self._accepted_gaps())
 
     @property
+    def uncertain(self) -> bool:
+        """Whether the log lost what nobody here knows: it may have held the end of a segment."""
+        return bool(self.open_gaps or self._recorded)
+
+    @property
     def lacking(self) -> bool:
         """Whether something is missing, or may be, whose loss can be accepted."""
         return bool(
@@ -450,16 +455,28 @@ class Follower:
                 # An operator may have accepted the loss of them all meanwhile.
                 self._recorded = [each for each in self._recorded if each != position]
             else:
-                self._fail(
-                    FailureReason.HISTORY_LOST,
-                    f"offset {position.next_offset} of epoch {position.leader_epoch} had been read "
-                    "and the log does not hold it any more",
-                    # A repair puts back what is known to be missing; nobody knows more than that.
-                    command=None if self.history.missing_count else self._accept_command,
-                )
+                self._fail_of(position)
         self._state = PartitionState.REPLAYING
         self.changed.ring()
         self._context.target_wanted.ring()
+
+    def _fail_of(self, position: Position) -> None:
+        """Fail of a position that the log does not confirm: what stood before it is unknown."""
+        self._fail(
+            FailureReason.HISTORY_LOST,
+            f"offset {position.next_offset} of epoch {position.leader_epoch} had been read "
+            "and the log does not hold it any more",
+            # Without a storage a repair puts back all that is known; nobody knows more than that.
+            command=None
+            if self.history.missing_count and not self._has_storage
+            else self._ends_unknown(),
+        )
+
+    def _ends_unknown(self) -> str:
+        """Return the command for what the log lost and nobody here knows: look, then accept."""
+        if self._has_storage and not self.looked_for and self._foreign_evidence() is None:
+            return f"rlmm log recover {self.partition}"
+        return self._accept_command
 
     async def _load_snapshot(self) -> None:
         loaded = await self._context.snapshots.load(self.partition)
@@ -598,9 +615,7 @@ class Follower:
                 FailureReason.HISTORY_LOST,
                 f"the log holds nothing at {offsets(gaps)}, where acknowledged events may have "
                 "stood: it was compacted, or a damaged batch was cut out",
-                command=f"rlmm log recover {self.partition}"
-                if self._has_storage and not self.looked_for
-                else f"rlmm partition accept-loss {self.partition}",
+                command=self._ends_unknown(),
             )
 
     def _turn_ready(self) -> None:
@@ -647,7 +662,9 @@ class Follower:
             await self._context.snapshots.remove(self.partition)
             await self.history.forget()
             self._accounted = True
-            if not self._recorded:
+            if self._recorded:
+                self._fail_of(self._recorded[0])
+            else:
                 self.failure = None
             return
         one = missing == 1
@@ -655,6 +672,8 @@ class Follower:
             FailureReason.HISTORY_LOST,
             f"{missing} finished {'segment' if one else 'segments'} that this daemon knew "
             f"{'is' if one else 'are'} not in the log: {self.history.reasons[-1]}",
+            # Repair appends nothing that may have been ended in what was lost.
+            command=self._ends_unknown() if self.uncertain and self._has_storage else None,
         )
 
     async def _drop_fold(self, reason: str) -> None:
@@ -681,7 +700,8 @@ class Follower:
 
     def _fail(self, reason: FailureReason, evidence: str, command: str | None = None) -> None:
         before = self.failure
-        if before is None or (before.reason, before.evidence) != (reason, evidence):
+        told = None if before is None else (before.reason, before.evidence, before.instead)
+        if told != (reason, evidence, command):
             now_ms = self._context.clock.now_ms()
             self.failure = Failure(reason, evidence, now_ms, instead=command)
         self.changed.ring()

@@ -114,7 +114,8 @@ class Mending:
     async def _put_back(self, follower: Follower, row: dict[str, Any]) -> None:
         """Append what was known to be finished and the replay lacks: never what ended later.
 
-        Where there is a storage, only segments whose objects are there.
+        Where there is a storage, only segments whose objects are there, and only where all that was
+        lost is known: else their end may have stood in it, and `log recover` says so and looks.
         """
         log, held = self._manager.log, _put_back(follower.fold)
         for record in held:
@@ -126,6 +127,9 @@ class Mending:
                 for record in _events(each):
                     await log.append(follower.partition, record)
                     row["appended"] += 1
+            return
+        if follower.uncertain:
+            row["may_have_ended"] = len(missing)
             return
         whole, lacking = await self._recovery.looked_for(missing[:SEGMENTS_MAX])
         row["appended"] += await self._recovery.put_back(follower, whole)

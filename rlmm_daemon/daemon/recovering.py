@@ -91,6 +91,7 @@ class Recovery:
         """
         candidates = [*missing_of(follower.history, follower.fold), *await self.begun(follower)]
         whole, lacking = await self.looked_for(candidates[:SEGMENTS_MAX])
+        may_have_ended = follower.uncertain
         if execute:
             await self.put_back(follower, whole)
         if execute or not whole:
@@ -102,6 +103,7 @@ class Recovery:
             "executed": execute,
             "put_back" if execute else "can_be_put_back": [_row(each) for each, _ in whole],
             "not_whole": [_row(each) | {"reason": why} for each, why in lacking],
+            "may_have_ended": may_have_ended and bool(whole),
             "not_looked_at": max(0, len(candidates) - SEGMENTS_MAX),
         }
 
@@ -110,7 +112,7 @@ class Recovery:
     async def begun(self, follower: Follower) -> list[Candidate]:
         """Return the copies that the log knows the beginning of, and that nobody works on."""
         holds = await self._bucket.holds()
-        uncertain = bool(follower.open_gaps) or follower.history.comparing
+        uncertain = follower.uncertain or follower.history.comparing
         known = {each.segment.segment_id for each in missing_of(follower.history, follower.fold)}
         found = list[Candidate]()
         for index, segment in enumerate(_begun(follower)):

@@ -476,3 +476,59 @@ def test_a_second_daemon_on_the_same_event_log_waits_and_says_why(it, tmp_path, 
             assert it.daemon.stop() == 0
             eventually(lambda: other.json("status")["log"]["open"])
             it.start()
+
+
+def older_log(it: Stocked, added: int) -> list[SegmentId]:
+    """Kill the daemon after it copied, and put an older copy of its log in place; no snapshot."""
+    assert it.daemon.stop() == 0
+    shutil.copytree(it.log_dir, it.daemon.directory / "older")
+    it.start()
+    ids = [it.copy_new(0, serial) for serial in range(added)]
+    eventually(lambda: position_of(it), lambda at: at >= 2 * (3 + added))
+    it.daemon.kill()
+    shutil.rmtree(it.log_dir)
+    shutil.copytree(it.daemon.directory / "older", it.log_dir)
+    return ids
+
+
+def position_of(it: Stocked) -> int:
+    kept = json.loads((it.state_dir / "positions.json").read_text())["partitions"]
+    (offset, _) = kept.get(str(it.number(0)), (0, 0))
+    return int(offset)
+
+
+def test_an_unconfirmed_position_ends_by_the_commands_that_are_named(it):
+    older_log(it, 2)
+    it.start()
+    fails_of(it, "history_lost")
+    number = str(it.number(0))
+    assert it.explain(0)["next_command"] == f"rlmm log recover {number}"
+    assert it.rlmm("log", "recover", number, "--execute").exit_code == 0
+    eventually(
+        lambda: it.explain(0)["next_command"],
+        lambda command: command == f"rlmm partition accept-loss {number}",
+    )
+    assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+    it.serves(0)
+    restarts_clean(it)
+
+
+def test_what_may_have_been_ended_in_the_damaged_batch_is_put_back_by_recover_alone(it):
+    """A snapshot knows the segment, a batch behind it is lost, and with it maybe its delete."""
+    segment_id = it.copied(0)[0].metadata.segment_id
+    assert it.rlmm("snapshot", "now").exit_code == 0
+    it.daemon.kill()
+    flip(*finish_of(it, segment_id))
+    it.start()
+    number = str(it.number(0))
+    it.rlmm("partition", "rebuild", number)
+    fails_of(it, "log_corrupt")
+    (row,) = it.json("log", "repair", number)["repaired"]
+    assert (row["appended"], row["state"]) == (0, "failed")
+    assert row["may_have_ended"] == 1
+    assert row["next"] == f"rlmm log recover {number}"
+    looked = it.rlmm("log", "recover", number)
+    assert "a deletion of them may have stood in what was lost" in " ".join(looked.stdout.split())
+    assert it.rlmm("log", "recover", number, "--execute").exit_code == 0
+    assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+    it.serves(0)
