@@ -8,6 +8,7 @@ from typing import Final
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded.files import IDENTITY_NAME
 from rlmm_daemon.adapters.event_log.embedded.verify import verify
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
 from rlmm_daemon.cli import checkup_storage
@@ -48,19 +49,20 @@ async def _all(config: Config, seconds: float) -> list[Finding]:
     return of_log + await checkup_storage.marker(config, seconds)
 
 
+_GONE: Final = (
+    "mount its disk or mend event_log.directory, and the daemon takes it up by itself; or put a "
+    "copy back, or use rlmm log restore; only if neither is left: rlmm partition accept-loss --all"
+)
+
+
 async def _embedded(config: Config) -> list[Finding]:
-    disk = LocalDisk()
+    disk, directory = LocalDisk(), config.event_log_directory
     try:
-        reports = await verify(disk, config.event_log_directory)
+        if not await disk.exists(f"{directory}/{IDENTITY_NAME}"):
+            return [await _no_log(disk, config)]
+        reports = await verify(disk, directory)
     except (OSError, RlmmError) as error:
-        return [
-            Finding(
-                check="event log",
-                verdict="warning",
-                found=f"{config.event_log_directory}: {error}",
-                advice="fine if the daemon never ran: it makes the log at its first start",
-            )
-        ]
+        return [Finding(check="event log", verdict="failed", found=f"{directory}: {error}")]
     finally:
         disk.close()
     findings = [finding for report in reports for finding in report.findings]
@@ -72,6 +74,16 @@ async def _embedded(config: Config) -> list[Finding]:
     count = sum(report.records for report in reports)
     found = f"{phrases.number(len(reports), 'partition')}, {phrases.number(count, 'event')}, whole"
     return [Finding(check="event log", verdict="ok", found=found)]
+
+
+async def _no_log(disk: LocalDisk, config: Config) -> Finding:
+    """Say whether a log that is not there ever was."""
+    found = f"{config.event_log_directory} holds no event log, or none that is named"
+    if await StateDirectory(disk, config.daemon.state_dir).identity() is not None:
+        found += ", and this daemon had one"
+        return Finding(check="event log", verdict="failed", found=found, advice=_GONE)
+    advice = "fine if the daemon never ran: it makes the log at its first start"
+    return Finding(check="event log", verdict="warning", found=found, advice=advice)
 
 
 @asynccontextmanager

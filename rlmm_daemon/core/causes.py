@@ -109,7 +109,13 @@ def _end_unread_failure(f: Facts) -> str:
 
 
 _DAEMON: Final = (
-    _failed(R.LOG_MISSING, "The event log that this daemon knew is gone, so nothing can be said."),
+    _failed(
+        R.LOG_MISSING,
+        "The event log that this daemon knew is not there, so nothing can be said. See first that "
+        "its disk is mounted and the configuration names the right one: it is looked for every few "
+        "seconds. Else put a copy back, or use rlmm log restore. Only if neither is left, rlmm "
+        "partition accept-loss --all begins an empty one.",
+    ),
     _failed(
         R.NO_TOPIC_ID,
         "The cluster gives the metadata topic no id, so a topic that was deleted and created again "
@@ -164,7 +170,8 @@ _DAEMON: Final = (
     ),
     _failed(
         R.LOG_UNNAMED,
-        "The file that names the event log is damaged, so nobody can tell whose events these are. "
+        "The file that names the event log is damaged or gone, so nobody can tell whose events "
+        "these are. "
         "They are not damaged themselves: keep the directory, and put that file back from a copy.",
     ),
     Cause(

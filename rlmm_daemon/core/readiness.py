@@ -96,8 +96,11 @@ FAILURES: Final[Mapping[FailureReason, Remedy]] = MappingProxyType(
         ),
         R.LOG_MISSING: Remedy(
             PartitionFailed,
-            "rlmm partition accept-loss --all",
-            "the event log that this daemon knew is gone",
+            "rlmm doctor",
+            "the event log that this daemon knew is not there: see first that its disk is mounted "
+            "and the configuration names the right one, for it is looked for every few seconds; "
+            "else put a copy back, or use rlmm log restore; only if neither is left, rlmm "
+            "partition accept-loss --all begins an empty one",
         ),
         R.NO_TOPIC_ID: Remedy(
             PartitionFailed,
@@ -135,8 +138,8 @@ FAILURES: Final[Mapping[FailureReason, Remedy]] = MappingProxyType(
         R.LOG_UNNAMED: Remedy(
             PartitionFailed,
             "rlmm doctor",
-            "the event log's segment files are not damaged, but the file that names it is; put "
-            "that file back from a copy",
+            "the event log's segment files are not damaged, but the file that names it is damaged "
+            "or gone; put that file back from a copy",
         ),
     }
 )

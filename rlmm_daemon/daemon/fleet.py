@@ -183,6 +183,9 @@ class Fleet:
         marker = None if known else await self._read_marker()
         expected = {TopicId(uuid_bytes(known.topic_id))} if known else set()
         expected |= {marker.topic_id} if marker else set()
+        if known is None and positions is not None:
+            # The file that names it was lost or moved aside: what was read of it names it, too.
+            expected.add(TopicId(uuid_bytes(positions.topic_id)))
         self.identity = await self._open_log(named=bool(expected))
         self.trouble = None
         self.whole_failure = None  # the log is there, readable, and has an id

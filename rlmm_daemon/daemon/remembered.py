@@ -33,8 +33,9 @@ async def remembered(
         announced = await _or_none(state.announced())
     except Malformed as damage:
         raise ConfigError(
-            f"{damage.message}; restore it, or empty the state directory {state.path}, "
-            "which the daemon then replays from the log"
+            f"{damage.message}; put it back from a copy, or move this one file aside: then the "
+            "daemon takes up the event log by what its other files and the bucket's marker name. "
+            f"Never empty {state.path}: an embedded event log lies in it"
         ) from damage
     except UnsupportedProtocol as newer:
         raise ConfigError(newer.message) from newer

@@ -226,7 +226,8 @@ def test_a_log_that_is_gone_is_made_anew_only_when_its_loss_was_accepted(it):
     with it.daemon.client() as client, pytest.raises(PartitionFailed):
         client.list_remote_log_segments(it.orders[0])
     assert not (it.log_dir / "identity.json").exists()
-    assert answer["next_command"] == "rlmm partition accept-loss --all"
+    assert answer["next_command"] == "rlmm doctor"  # its disk may just not be mounted
+    assert "see first that its disk is mounted" in answer["sentence"].lower()
     marker = it.daemon.remote / "_rlmm" / "marker.json"
     before = marker.read_bytes()
     assert it.rlmm("partition", "accept-loss", "--all").exit_code == 1  # nobody said yes
@@ -239,6 +240,32 @@ def test_a_log_that_is_gone_is_made_anew_only_when_its_loss_was_accepted(it):
     it.start()
     assert it.listed(0).keys() == {added}
     assert it.rlmm("status").exit_code == 0
+
+
+@pytest.mark.parametrize("lost", [["identity.json"], ["identity.json", "state.json"]])
+def test_a_log_that_was_only_not_mounted_or_lost_its_names_is_taken_up_whole(it, lost):
+    assert it.daemon.stop() == 0
+    away = it.daemon.directory / "away"
+    it.log_dir.rename(away)
+    it.start()
+    status = eventually(lambda: it.json("status"), lambda answer: answer["log"]["failure"])
+    assert status["log"]["failure"]["reason"] == "log_missing"
+    kept = {name: (away / name).read_bytes() for name in lost}
+    for name in lost:
+        (away / name).unlink()
+    shutil.rmtree(it.log_dir)
+    it.daemon.kill()
+    away.rename(it.log_dir)
+    it.start()
+    if len(lost) > 1:
+        answer = eventually(lambda: it.explain(0), lambda found: found["cause"] == "log_unnamed")
+        assert "put that file back from a copy" in answer["sentence"]
+        (it.log_dir / "identity.json").write_bytes(kept["identity.json"])
+        eventually(lambda: it.json("status"), lambda answer: answer["log"]["open"])
+        it.announce()
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+    it.serves(0)
+    it.serves(1)
 
 
 @pytest.mark.parametrize("remedy", ["repair", "accept-loss"])

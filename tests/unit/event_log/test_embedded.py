@@ -24,7 +24,7 @@ from rlmm_daemon.domain.errors import (
     UnsupportedProtocol,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
-from rlmm_daemon.ports.event_log import LogMissing, LogUnnamed
+from rlmm_daemon.ports.event_log import LogUnnamed
 from tests.contract.event_log import P0, P1, read, spawning, values
 from tests.unit.event_log.faulty_disk import FaultyDisk
 
@@ -342,10 +342,22 @@ async def test_another_clusters_log_and_a_lost_identity_are_refused(bench: Bench
     with pytest.raises(LogCorrupt, match="cluster"):
         await bench.make(cluster_id="elsewhere").open(create=True)
     (bench.directory / "identity.json").unlink()
-    with pytest.raises(LogMissing):
-        await bench.make().open(create=False)
-    with pytest.raises(LogCorrupt, match="without an identity"):
-        await bench.make().open(create=True)
+    (bench.directory / "state.json").unlink()
+    for create in (False, True):  # neither gone, which invites to give it up, nor made anew
+        with pytest.raises(LogUnnamed, match="is missing beside the log's partitions"):
+            await bench.make().open(create=create)
+
+
+async def test_a_lost_identity_is_made_again_from_the_copy_in_the_state(bench: Bench) -> None:
+    log = await bench.open()
+    first = log.identity
+    await fill(log, values(3))
+    await log.close()
+    (bench.directory / "identity.json").unlink()
+    log = bench.make()
+    assert await log.open(create=False) == first
+    assert len(await read(log, P0, 0, 3)) == 3
+    assert (bench.directory / "identity.json").exists()
 
 
 @pytest.mark.parametrize("found", [None, b"", b"{", b"\xff\x00", b'{"format": 1}', b"[]"])

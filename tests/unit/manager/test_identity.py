@@ -14,8 +14,11 @@ from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketLog
 from rlmm_daemon.daemon.live_counts import LiveCounts
 from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.remembered import remembered
+from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.storage_keeper import presence_of
 from rlmm_daemon.domain.errors import (
+    ConfigError,
     HistoryLost,
     InvalidArgument,
     NotReady,
@@ -351,3 +354,31 @@ async def test_the_presence_file_says_how_many_segments_are_finished_at_least(ri
         seen = presence_of(manager, counts.known).partitions[follower.partition]
         assert (seen.live_segments, seen.live_at) == (1, follower.fold.position)
         assert presence_of(manager).partitions[follower.partition].live_segments is None
+
+
+async def test_a_damaged_identity_is_never_ended_by_emptying_what_holds_the_log(rig):
+    await one_segment(rig)
+    path = f"{rig.directory}/a/identity.json"
+    await rig.disk.write_atomically(path, b"damaged")
+    state = StateDirectory(rig.disk, f"{rig.directory}/a")
+    with pytest.raises(ConfigError, match="move this one file aside") as told:
+        await remembered(state)
+    assert "Never empty" in told.value.message
+    await rig.disk.remove(path)
+    async with rig.manager() as manager:
+        await ready(manager)
+        assert ask(manager) is not None, "what the text says to do ends it"
+
+
+async def test_a_log_that_only_the_positions_name_is_not_made_anew(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await until(lambda: manager.fleet.followers[of(TP)].settled is not None)
+        await manager.fleet.write_positions()
+    await rig.disk.remove(f"{rig.directory}/a/identity.json")
+    rig.store.exists = False
+    async with rig.manager() as manager:
+        await until(lambda: manager.fleet.whole_failure is not None)
+        assert manager.fleet.whole_failure.reason is FailureReason.LOG_MISSING
+        assert not rig.store.exists

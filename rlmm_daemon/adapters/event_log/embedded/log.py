@@ -84,9 +84,10 @@ class EmbeddedLog:
 
         Raises:
             LogMissing: there is no log, and it may not be created.
-            LogUnnamed: the identity is damaged, and the state does not hold it either.
+            LogUnnamed: the identity is damaged, or missing beside partitions, and the state does
+                not hold it either.
             UnsupportedProtocol: identity or state are of a newer format; nothing was touched.
-            LogCorrupt: the identity is missing beside partitions.
+            LogCorrupt: the log is another cluster's.
             StorageUnavailable: another process has the log, or the disk fails.
         """
         if self._identity is not None:
@@ -188,17 +189,17 @@ class EmbeddedLog:
         elif create:
             found = await self._create()
         else:
-            raise LogMissing(self.directory)
+            raise LogMissing(f"{self.directory} holds no event log")
         await self._sweep()
         for number in map(MetadataPartition, range(found.partition_count)):
             self._partitions[number] = self._make(number, clean.get(number))
         return found
 
     async def _read_identity(self) -> LogIdentity | None:
-        """Return the identity; a damaged one is made again from the copy in the state."""
+        """Return the identity; a damaged or lost one is made again from the copy in the state."""
         disk = self.context.disk
         try:
-            return await identity.read_identity(disk, self.directory)
+            return await self._named()
         except LogUnnamed as damaged:
             found = await identity.remembered_identity(disk, self.directory)
             if found is None:
@@ -209,9 +210,15 @@ class EmbeddedLog:
             _log.warning("log_identity_made_again", path=path, kept=kept, why=damaged.message)
             return found
 
+    async def _named(self) -> LogIdentity | None:
+        disk = self.context.disk
+        found = await identity.read_identity(disk, self.directory)
+        if found is None and await files.partitions(disk, self.directory):
+            path = f"{self.directory}/{files.IDENTITY_NAME}"
+            raise LogUnnamed(f"{path} is missing beside the log's partitions", file=path)
+        return found
+
     async def _create(self) -> LogIdentity:
-        if await files.partitions(self.context.disk, self.directory):
-            raise LogCorrupt("partitions without an identity", directory=self.directory)
         made = LogIdentity(
             cluster_id=self._cluster_id,
             topic_id=_draw_topic_id(self._luck),
