@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 
-from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.asking import asking, require_log
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json, show_table
@@ -54,10 +54,12 @@ def command(*, target: Target) -> None:
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         answer = client.cleanup()
-    if target.json:
-        show_json(answer)
-    else:
-        _show(answer)
+        if target.json:
+            show_json(answer)
+        else:
+            _show(answer)
+        if not answer["owned"]:
+            require_log(client)
     if _is_trouble(answer):
         raise click.exceptions.Exit(Exit.TROUBLE)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.segments import show
 from rlmm_daemon.client import Client
@@ -80,7 +80,7 @@ def command(
     tp = TopicIdPartition(TopicId(uuid_bytes(topic_id)), named.topic, named.partition)
     files = files_in(Path(directory), start_offset)
     log = Path(files.log).stat()
-    with asking(target) as client:
+    with asking_log(target) as client:
         segment = SegmentMetadata(
             partition=tp,
             segment_id=_new_id() if segment_id is None else SegmentId(uuid_bytes(segment_id)),

@@ -2,7 +2,7 @@
 
 import click
 
-from rlmm_daemon.cli.asking import asking, one_partition, one_segment
+from rlmm_daemon.cli.asking import asking_log, one_partition, one_segment
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
 from rlmm_daemon.core import phrases
@@ -21,7 +21,7 @@ def command(partition: str, segment_id: str, *, yes: bool, target: Target) -> No
 
     --json: {deleted: segment id, partition, bytes}.
     """
-    with asking(target) as client:
+    with asking_log(target) as client:
         tp = one_partition(client, partition)
         segment = one_segment(client, tp, segment_id)
         size = phrases.size(segment.segment_size_bytes)

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import click
 
-from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
 from rlmm_daemon.codec import json
@@ -36,14 +36,14 @@ def command(partition: str | None, *, form: str, output: Path | None, target: Ta
         raise click.UsageError("--format parquet and --output FILE go together")
     if output is not None:
         writer = _parquet()
-        with asking(target) as client:
+        with asking_log(target) as client:
             count = writer.write(client.export(partition), output)
         if target.json:
             show_json({"path": str(output), "segments": count})
         else:
             click.echo(f"{count:,} segments in {output}")
         return
-    with asking(target) as client:
+    with asking_log(target) as client:
         for segment in client.export(partition):
             click.echo(json.dumps(segment))
 

@@ -8,7 +8,7 @@ from typing import BinaryIO, Final
 
 import click
 
-from rlmm_daemon.cli.asking import asking, one_partition, one_segment
+from rlmm_daemon.cli.asking import asking_log, one_partition, one_segment
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.client import BulkReader
 from rlmm_daemon.core import phrases
@@ -57,7 +57,7 @@ def command(
 
     FILE appears only when all of it has arrived. The ids are those of rlmm segments.
     """
-    with asking(target) as client:
+    with asking_log(target) as client:
         segment = one_segment(client, one_partition(client, partition), segment_id)
         if index is not None:
             reader = client.fetch_index(segment, index.upper())

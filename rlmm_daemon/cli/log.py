@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.log_copy import copy
 from rlmm_daemon.cli.log_restore import restore
@@ -101,7 +101,7 @@ def repair(number: int | None, *, target: Target) -> None:
 
     --json: {repaired: [{metadata_partition, reason, appended, state, next, ...}]}.
     """
-    with asking(target) as client:
+    with asking_log(target) as client:
         answer = client.log_repair(number)
     rows = answer["repaired"]
     if target.json:
@@ -147,7 +147,7 @@ def recover(number: int, *, execute: bool, target: Target) -> None:
     --json: {metadata_partition, executed, put_back[] or can_be_put_back[], not_whole[],
     may_have_ended, not_looked_at}.
     """
-    with asking(target) as client:
+    with asking_log(target) as client:
         answer = client.log_recover(number, execute=execute)
     if target.json:
         show_json(answer)

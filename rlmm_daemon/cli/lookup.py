@@ -2,7 +2,7 @@
 
 import click
 
-from rlmm_daemon.cli.asking import asking, one_partition
+from rlmm_daemon.cli.asking import asking_log, one_partition
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
@@ -20,7 +20,7 @@ def command(partition: str, epoch: int, offset: int, *, target: Target) -> None:
     Exit code 1 if there is none; then rlmm explain says why. With --json, the segment in the form
     of rlmm decode, or null.
     """
-    with asking(target) as client:
+    with asking_log(target) as client:
         found = client.remote_log_segment_metadata(one_partition(client, partition), epoch, offset)
     if found is not None:
         show(found, as_json=target.json)

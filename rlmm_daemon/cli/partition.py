@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.asking import asking, asking_log
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
@@ -31,7 +31,7 @@ def retry(number: int, *, target: Target) -> None:
 
     --json: {retried: [N], failed: [N]}; empty if it had not failed, or did not fail again.
     """
-    with asking(target) as client:
+    with asking_log(target) as client:
         answer = client.partition_retry(number)
     words = "started over" if answer["retried"] else "has not failed"
     _show(answer, target, "failed again" if answer["failed"] else words, number)
@@ -49,7 +49,7 @@ def rebuild(number: int, *, target: Target) -> None:
 
     --json: {rebuilding: [N]}.
     """
-    with asking(target) as client:
+    with asking_log(target) as client:
         answer = client.partition_rebuild(number)
     _show(answer, target, "is being rebuilt", number)
 
@@ -99,7 +99,7 @@ def end_hold(number: int | None, *, everything: bool, execute: bool, target: Tar
     """
     if everything == (number is not None):
         raise click.UsageError("either N or --all is wanted")
-    with asking(target) as client:
+    with asking_log(target) as client:
         answer = client.partition_end_hold(number, execute=execute)
     if target.json:
         show_json(answer)

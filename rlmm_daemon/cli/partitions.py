@@ -4,10 +4,11 @@ from typing import Any
 
 import click
 
-from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.asking import asking, require_log
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_empty, show_json, show_table
+from rlmm_daemon.client import Client
 from rlmm_daemon.codec.api import UserPartition
 from rlmm_daemon.core import phrases
 from rlmm_daemon.domain.ids import uuid_text
@@ -55,6 +56,9 @@ def command(
         return
     with asking(target) as client:
         rows = client.partitions()
+        if not rows:
+            _show_none(client, as_json=target.json)
+            return
     if target.json:
         show_json(rows)
     else:
@@ -69,10 +73,25 @@ def command(
         raise click.exceptions.Exit(Exit.TROUBLE)
 
 
+def _show_none(client: Client, *, as_json: bool) -> None:
+    if as_json:
+        show_json([])
+    else:
+        show_table(_COLUMNS, [])
+        show_empty(0, "ready and empty (--all shows {them})")
+    require_log(client)
+
+
 def _users(target: Target, topic: str | None) -> None:
     with asking(target) as client:
         found = list(client.user_partitions(topic))
-    if target.json:
+        _show_users(found, as_json=target.json)
+        if not found:
+            require_log(client)
+
+
+def _show_users(found: list[UserPartition], *, as_json: bool) -> None:
+    if as_json:
         for each in found:
             show_json(_as_json(each))
         return

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.core import phrases
@@ -26,7 +26,7 @@ def command(topic_id: str, *, execute: bool, existing: bool, yes: bool, target: 
     --json: {topic_id, topic: gone|alive|unknown, executed, partitions[], segments, bytes}.
     """
     wanted = TopicId(uuid_bytes(topic_id))
-    with asking(target) as client:
+    with asking_log(target) as client:
         answer = client.purge(wanted)
         if execute:
             if not yes:

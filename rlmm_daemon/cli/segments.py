@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import click
 
-from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_facts, show_table
 from rlmm_daemon.codec import json
@@ -33,7 +33,7 @@ def command(partition: str, *, epoch: int | None, target: Target) -> None:
     TOPIC-PARTITION may also be a topic id, which lists every partition of the topic. With --json,
     one line a segment, in the form of rlmm decode.
     """
-    with asking(target) as client:
+    with asking_log(target) as client:
         found = list(client.segments(partition, epoch))
     if target.json:
         for segment in found:

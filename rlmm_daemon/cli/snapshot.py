@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import Target, daemon_options, json_option
 from rlmm_daemon.cli.output import show_empty, show_facts, show_json, show_table
@@ -31,7 +31,7 @@ def now(number: int | None, *, target: Target) -> None:
 
     --json: an array of {metadata_partition, state, written, path, next_offset, bytes, seconds}.
     """
-    with asking(target) as client:
+    with asking_log(target) as client:
         rows = client.snapshot_now(number)
     if target.json:
         show_json(rows)

@@ -5,7 +5,7 @@ from typing import Any
 import click
 import msgspec
 
-from rlmm_daemon.cli.asking import asking
+from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.options import Target, daemon_options
 from rlmm_daemon.cli.output import show_json
 from rlmm_daemon.codec import formatter, json, records
@@ -41,7 +41,7 @@ def command(
     """
     if start is not None and number is None:
         raise click.UsageError("--from needs --partition: each has offsets of its own")
-    with asking(target) as client:
+    with asking_log(target) as client:
         for event in client.tail(number, start, follow=follow):
             if target.json:
                 show_json(_as_json(event))

@@ -91,10 +91,16 @@ class Shared:
             self.stats.requests_unauthorized += 1
             raise Unauthorized(f"{method} needs the right {row.right.value}", right=row.right.value)
         if self.identity.cluster_id is None and method not in handlers.ABOUT_THE_DAEMON:
-            raise NotReady("the daemon does not know its cluster yet", state="starting")
+            raise NotReady(
+                self.with_cause("the daemon does not know its cluster yet"), state="starting"
+            )
         if self.draining and method not in handlers.WHILE_DRAINING:
             raise Draining
         return row
+
+    def with_cause(self, what: str) -> str:
+        """Return a sentence with the event log's trouble behind it, while it is not open."""
+        return ": ".join(filter(None, (what, self.services.log_trouble())))
 
     def seconds_for(self, method: str, params: Any) -> float | None:
         """Return how long a request may take; None only for a tail that is followed."""

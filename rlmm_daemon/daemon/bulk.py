@@ -142,7 +142,7 @@ class BulkSession:
             if not deadline.expired():
                 raise
             self._shared.stats.requests_timed_out += 1
-            raise TimedOut from error
+            raise TimedOut(self._shared.with_cause(TimedOut().message)) from error
 
     async def _while_wanted(self, work: Awaitable[T]) -> T:
         return await while_wanted(work, self._socket, self._splitter)

@@ -196,6 +196,8 @@ JOBS: Final = frozenset(
 )  # fmt: skip
 #: Speak of the daemon itself, so they are answered before the cluster is known and while draining.
 ABOUT_THE_DAEMON: Final = frozenset({"status", "partitions", "explain", "cleanup", "drain"})
+#: May be what opens the log.
+WITHOUT_A_LOG: Final = frozenset({"partition_accept_loss"})
 #: Still answered while the daemon drains: they begin nothing.
 WHILE_DRAINING: Final = ABOUT_THE_DAEMON | LOOKUPS.keys() | {
     "resolve", "user_partitions", "segments",

@@ -168,5 +168,8 @@ class Services:
     copier: SegmentCopier | None = None
     fetcher: SegmentFetcher | None = None
     #: Returns once log and bucket are known, or will not be without an operator: the socket answers
-    #: some milliseconds earlier, and a copy asked for then is not to be refused.
+    #: some milliseconds earlier, and a copy asked for then is not to be refused. NotReady after a
+    #: while, with the cause.
     opened: Callable[[], Awaitable[None]] = _at_once
+    #: Why the event log is not open, in words; None once it is.
+    log_trouble: Callable[[], str | None] = lambda: None

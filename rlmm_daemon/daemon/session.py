@@ -9,7 +9,7 @@ requests.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
@@ -514,7 +514,8 @@ class Session(asyncio.Protocol):
                 return
             self._stats.requests_timed_out += 1
             outcome = TimedOut.wire_name()
-            frame = frames.error_frame(request_id, TimedOut(str(error)))
+            told = self._shared.with_cause(str(error) or TimedOut().message)
+            frame = frames.error_frame(request_id, TimedOut(told))
         except Exception as bug:  # noqa: BLE001 - it ends this request, and nothing else
             await self._send(self._met(request_id, method, bug))
             return
@@ -539,7 +540,8 @@ class Session(asyncio.Protocol):
 
     async def _send_one(self, request_id: int, method: str, params: Any) -> bytes:
         if method not in handlers.ABOUT_THE_DAEMON:
-            await self._shared.services.opened()
+            with suppress(NotReady) if method in handlers.WITHOUT_A_LOG else nullcontext():
+                await self._shared.services.opened()
         result = await handlers.REQUESTS[method](self._shared.services, params, self._caller)
         return _result_frame(request_id, result)
 

@@ -43,7 +43,7 @@ from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
 from rlmm_daemon.daemon.storage_keeper import StorageKeeper
 from rlmm_daemon.daemon.systemd import Notifier
-from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.errors import NotReady, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
@@ -67,6 +67,8 @@ _COPIES_SHARE = 0.6
 _PASSES_A_COPY = 4
 #: A request that comes with the start waits so long for the bucket's marker; see `_until_open`.
 _MARKER_SECONDS = 2.0
+#: And so long for the event log, whose brokers may be away for hours.
+_LOG_SECONDS = 10.0
 #: Keys that SIGHUP applies.
 _RELOADED = frozenset(
     {
@@ -228,6 +230,7 @@ class Daemon:
                 copier=copier if bucket else None,
                 fetcher=fetcher,
                 opened=lambda: _until_open(manager, bucket),
+                log_trouble=lambda: _log_trouble(manager),
             ),
             broker_id=config.daemon.broker_id,
             cluster_id=config.daemon.cluster_id,
@@ -475,10 +478,23 @@ async def _ask_for_short_slices() -> None:
 
 
 async def _until_open(manager: Manager, bucket: Bucket | None) -> None:
-    """Return once log and bucket are known; a storage that is away is waited for only briefly."""
-    await manager.until_open()
+    """Return once log and bucket are known; one that is away is waited for only briefly.
+
+    Raises:
+        NotReady: the log is not open by then; it says why.
+    """
+    try:
+        async with asyncio.timeout(_LOG_SECONDS):
+            await manager.until_open()
+    except TimeoutError as error:
+        raise NotReady(_log_trouble(manager) or "the log opened late", state="starting") from error
     if bucket is not None and manager.fleet.identity is not None:
         await bucket.until_judged(_MARKER_SECONDS)
+
+
+def _log_trouble(manager: Manager) -> str | None:
+    fleet = manager.fleet
+    return None if fleet.follow_set is not None else f"the event log is not open: {fleet.trouble}"
 
 
 def _readiness(manager: Manager) -> Ready:
