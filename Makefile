@@ -9,7 +9,7 @@ STAGES ?= test
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-stages bench-s3 lint format types imports sim sim-mutants bench bench-scale bench-latency dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner mutants
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-stages bench-s3 lint format types imports sim sim-mutants sim-kafka sim-kafka-mutants bench bench-scale bench-latency dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner mutants
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -94,6 +94,12 @@ sim: install ## The simulation: make sim SEEDS=1000
 
 sim-mutants: install ## Planted bugs that the simulation must find
 	$(BIN)/python -m tests.simulation.run --mutants
+
+sim-kafka: install ## The simulation over Kafka's log, brokers losing records: make sim-kafka SEEDS=1000
+	$(BIN)/python -m tests.simulation.run --scenario kafka --seeds $(SEEDS)
+
+sim-kafka-mutants: install ## Planted bugs that the simulation over Kafka must find
+	$(BIN)/python -m tests.simulation.run --scenario kafka --mutants
 
 sim-cleaner: install ## The cleaner's simulation: make sim-cleaner SEEDS=10000
 	$(BIN)/python -m tests.simulation.clean_run --seeds $(SEEDS)

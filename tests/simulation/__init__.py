@@ -5,6 +5,6 @@ tasks, how long each disk call takes, where the process dies and what the power 
 The same seed gives the same trace in any process, whatever `PYTHONHASHSEED` says.
 
 ``loop``, ``disk`` and ``clock`` are the machine; ``world`` gives it lives and crashes; a scenario
-(``event_log``, ``manager``) runs the product on it and judges it by an oracle of its own;
+(``event_log``, ``manager``, ``kafka``) runs the product on it, judged by an oracle of its own;
 ``mutants`` plants known bugs that the scenarios must find; ``run`` is the command line.
 """

@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextvars import Context
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -57,6 +57,18 @@ class StepLimit(SimulationEnd):
 
 class CallbackFailed(SimulationEnd):
     """A callback failed, or an exception was never retrieved."""
+
+
+class Network(Protocol):
+    """What the world outside answers to `create_connection`."""
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
+
+    def end(self) -> None:
+        """The process died: nothing is heard of it any more."""
+        ...
 
 
 class SimTask(asyncio.Task[Any]):
@@ -136,6 +148,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.tail: deque[tuple[int, float, str]] = deque(maxlen=TAIL_STEPS_MAX)
         self.after_step: Callable[[], None] | None = None
         self.faults: list[dict[str, Any]] = []
+        #: What connections are made of; without it they fail loudly.
+        self.network: Network | None = None
         self.abandoned = False
         self._thread = threading.get_ident()
 
@@ -169,6 +183,13 @@ class SimLoop(asyncio.BaseEventLoop):
         if threading.get_ident() != self._thread:
             raise RuntimeError("another thread called into the simulation")
         return self.call_soon(callback, *args, context=context)
+
+    async def create_connection(  # type: ignore[override]  # of all its ways, the one that is used
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        if self.network is None:
+            raise NotImplementedError("no network is simulated here")
+        return await self.network.connect(factory, host, port)
 
     def run_in_executor(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]  # forbidden
         raise RuntimeError("threads are not simulated: go through a port")
@@ -270,6 +291,8 @@ class SimLoop(asyncio.BaseEventLoop):
         The ports must be dead by now: `finally` blocks run, but can no longer change the world.
         """
         self.abandoned = True
+        if self.network is not None:
+            self.network.end()
         tasks = sorted(_tasks_of(self), key=lambda task: task.seq)
         for name in ("call_soon", "call_soon_threadsafe", "call_at", "call_later"):
             setattr(self, name, self._drop)

@@ -4,7 +4,7 @@ Written against KIP-405's words, from decoded events, without indexes: slow, sho
 nothing with the product's fold but the record decoder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,6 +46,8 @@ class UserPartition:
             segment = self.segments.get(segment_id)
             if segment is None or segment.state is not S.COPY_SEGMENT_FINISHED:
                 continue
+            if epoch not in segment.segment_leader_epochs:
+                continue
             if dict(spans(segment)).get(epoch, range(0)).count(offset):
                 return segment
         return None
@@ -61,23 +63,32 @@ def spans(segment: SegmentMetadata) -> list[tuple[LeaderEpoch, range]]:
 class Model:
     """The fold of `values[:position]`."""
 
-    def __init__(self) -> None:
+    def __init__(self, owns: Callable[[TopicIdPartition], bool] = lambda _: True) -> None:
+        """With `owns`, events of user partitions that belong elsewhere are passed over."""
+        self._owns = owns
         self.position = 0
         self.partitions: dict[TopicIdPartition, UserPartition] = {}
 
-    def advance(self, values: Sequence[bytes], position: int) -> None:
-        """Fold on, or anew if `position` lies before what was folded."""
+    def advance(self, values: Sequence[bytes | None], position: int) -> None:
+        """Fold on, or anew if `position` lies before what was folded; None is no event."""
         if position < self.position:
             self.position, self.partitions = 0, {}
         if position > len(values):
             raise Violation(f"a fold at {position} of a log that gave out {len(values)} records")
         for value in values[self.position : position]:
-            self._apply(records.decode(value))
+            if value is not None:
+                self._apply(records.decode(value))
         self.position = position
 
     def _apply(self, event: object) -> None:
+        assert isinstance(event, SegmentMetadata | SegmentUpdate | PartitionDelete)
+        if event.partition not in self.partitions and not self._owns(event.partition):
+            return
         if isinstance(event, SegmentMetadata):
             partition = self._partition(event.partition)
+            known = partition.segments.get(event.segment_id)
+            if known is not None and known.state is not S.COPY_SEGMENT_STARTED:
+                return  # it is past its beginning
             if partition.deleted is D.DELETE_PARTITION_FINISHED:
                 partition.deleted = None
             partition.segments[event.segment_id] = event

@@ -41,6 +41,8 @@ class Mutant:
     new: str
     seeds: int
     scenario: str = "event_log"
+    #: Where the hunt begins.
+    first: int = 0
 
 
 MUTANTS: Final[Sequence[Mutant]] = (

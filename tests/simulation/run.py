@@ -21,12 +21,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.simulation import mutants
+from tests.simulation.kafka.mutants import MUTANTS as KAFKA_MUTANTS
 
 #: Scenario name -> the module that has it; imported late, so that a mutant can be planted first.
 SCENARIOS: Final = {
     "event_log": "tests.simulation.embedded_log",
     "manager": "tests.simulation.manager",
+    "kafka": "tests.simulation.kafka.scenario",
 }
+#: What `--scenario all` means: the one over Kafka has a run of its own.
+EMBEDDED: Final = ("event_log", "manager")
+BY_NAME: Final = mutants.BY_NAME | {mutant.name: mutant for mutant in KAFKA_MUTANTS}
+assert len(BY_NAME) == len(mutants.MUTANTS) + len(KAFKA_MUTANTS), "two mutants share a name"
 CHUNK_SEEDS: Final = 25
 FAILURES_SHOWN_MAX: Final = 3
 
@@ -89,7 +95,7 @@ def hunt(mutant: mutants.Mutant) -> tuple[Total, float]:
     started = time.perf_counter()
     mutants.plant(mutant)
     total = Total()
-    for chunk in _chunks(0, mutant.seeds * mutants.SEEDS_FACTOR):
+    for chunk in _chunks(mutant.first, mutant.seeds * mutants.SEEDS_FACTOR):
         total.add(run_chunk(mutant.scenario, chunk, stop_at_failure=True))
         if total.failures:
             break
@@ -107,7 +113,7 @@ def _pool(workers: int, **options: Any) -> concurrent.futures.ProcessPoolExecuto
 
 
 def _plant_by_name(name: str) -> None:
-    mutants.plant(mutants.BY_NAME[name])
+    mutants.plant(BY_NAME[name])
 
 
 def run_many(scenario: str, first: int, count: int, workers: int, mutant: str | None) -> int:
@@ -156,10 +162,9 @@ def run_one(scenario: str, seed: int, mutant: str | None, *, trace: bool) -> int
     return 1 if outcome.cause else 0
 
 
-def hunt_all(workers: int, names: Sequence[str]) -> int:
+def hunt_all(workers: int, chosen: Sequence[mutants.Mutant]) -> int:
     """Hunt each mutant in a process of its own; the run fails if one is not found."""
     missed = 0
-    chosen = [mutants.BY_NAME[name] for name in names] or list(mutants.MUTANTS)
     width = max(len(mutant.name) for mutant in chosen)
     with _pool(workers, max_tasks_per_child=1) as pool:
         jobs = [(mutant, pool.submit(hunt, mutant)) for mutant in chosen]
@@ -184,17 +189,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="only this one, with its report")
     parser.add_argument("--trace", action="store_true", help="with --seed: the tail in any case")
     parser.add_argument("--scenario", choices=[*SCENARIOS, "all"], default="all")
-    parser.add_argument("--mutant", choices=list(mutants.BY_NAME), help="plant this bug")
+    parser.add_argument("--mutant", choices=list(BY_NAME), help="plant this bug")
     parser.add_argument(
         "--mutants", nargs="*", metavar="NAME", help="hunt these planted bugs, or all of them"
     )
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     chosen = parser.parse_args(arguments)
     if chosen.mutants is not None:
-        return hunt_all(chosen.workers, chosen.mutants)
-    names = list(SCENARIOS) if chosen.scenario == "all" else [chosen.scenario]
+        scenarios = EMBEDDED if chosen.scenario == "all" else (chosen.scenario,)
+        planted = [each for each in BY_NAME.values() if each.scenario in scenarios]
+        return hunt_all(chosen.workers, [BY_NAME[name] for name in chosen.mutants] or planted)
+    names = list(EMBEDDED) if chosen.scenario == "all" else [chosen.scenario]
     if chosen.mutant:
-        names = [mutants.BY_NAME[chosen.mutant].scenario]
+        names = [BY_NAME[chosen.mutant].scenario]
     if chosen.seed is not None:
         return max(run_one(n, chosen.seed, chosen.mutant, trace=chosen.trace) for n in names)
     return max(

@@ -14,8 +14,9 @@ import pytest
 from tests.simulation import toy_log
 from tests.simulation.disk import DiskFaults
 from tests.simulation.event_log import EventLogScenario
+from tests.simulation.kafka.mutants import MUTANTS as KAFKA_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant, mutated
-from tests.simulation.run import SCENARIOS
+from tests.simulation.run import EMBEDDED
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import Life, Outcome, helpful_switches, run_seed
 
@@ -105,21 +106,25 @@ def test_the_same_seed_repeats_itself():
     assert len(set(first)) == 8
 
 
-def test_two_processes_with_different_hash_seeds_print_the_same_trace():
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [("--seeds 3 --workers 1", len(EMBEDDED)), ("--scenario kafka --seed 12", 1)],
+)
+def test_two_processes_with_different_hash_seeds_print_the_same_trace(chosen: str, count: int):
     def trace(hash_seed: str) -> list[str]:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "tests.simulation.run", "--seeds", "3", "--workers", "1"]
+        command = [sys.executable, "-m", "tests.simulation.run", *chosen.split()]
         output = subprocess.run(
             command, env=environment, text=True, cwd=ROOT, capture_output=True, check=True
         ).stdout
         hashes = re.findall(r"trace ([0-9a-f]{16})", output)
-        assert len(hashes) == len(SCENARIOS)
+        assert len(hashes) == count
         return hashes
 
     assert trace("1") == trace("4711")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *KAFKA_MUTANTS], ids=lambda mutant: mutant.name)
 def test_every_mutant_still_fits_its_module(mutant: Mutant):
     path = ROOT / (mutant.module.replace(".", "/") + ".py")
     changed = mutated(path.read_text(encoding="utf-8"), mutant)

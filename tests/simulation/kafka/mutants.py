@@ -1,0 +1,117 @@
+"""Planted bugs that the simulation over Kafka must find: of its adapter, and of what trusts it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tests.simulation.mutants import Mutant
+
+_ADAPTER: Final = "rlmm_daemon.adapters.event_log.kafka"
+_DAEMON: Final = "rlmm_daemon.daemon"
+_SCENARIO: Final = "kafka"
+
+MUTANTS: Final[Sequence[Mutant]] = (
+    Mutant(
+        name="epoch_of_the_fold_forgotten_at_connect",
+        module=f"{_ADAPTER}.fetcher",
+        old="        self.epoch = epoch if position > 0 else NO_EPOCH\n",
+        new="        self.epoch = NO_EPOCH\n",
+        seeds=60,
+        scenario=_SCENARIO,
+        first=81,
+    ),
+    Mutant(
+        name="positions_of_an_earlier_life_believed",
+        module=f"{_DAEMON}.follower",
+        old="            if await self._confirmed(position):\n                # An",
+        new="            if True:\n                # An",
+        seeds=40,
+        scenario=_SCENARIO,
+        first=53,
+    ),
+    Mutant(
+        name="dropped_fold_not_written_down",
+        module=f"{_DAEMON}.follower",
+        old="                await self.history.drop(self.fold, reason)\n",
+        new="                pass\n",
+        seeds=20,
+        scenario=_SCENARIO,
+        first=18,
+    ),
+    Mutant(
+        name="trimmed_head_skipped",
+        module=f"{_ADAPTER}.fetcher",
+        old="            return LogTrimmed(known.start)\n",
+        new="            self.position = known.start\n            return _Trouble(error)\n",
+        seeds=20,
+        scenario=_SCENARIO,
+        first=12,
+    ),
+    Mutant(
+        name="gap_swallowed",
+        module=f"{_ADAPTER}.fetcher",
+        old="            unvouched=part.unvouched,\n",
+        new="",
+        seeds=20,
+        scenario=_SCENARIO,
+        first=22,
+    ),
+    Mutant(
+        name="perhaps_written_called_written",
+        module=f"{_ADAPTER}.producer",
+        old="            batch.maybe_written = True\n            return error\n",
+        new="            lane.written(0)\n            return None\n",
+        seeds=10,
+        scenario=_SCENARIO,
+        first=3,
+    ),
+    Mutant(
+        name="sequence_used_again",
+        module=f"{_ADAPTER}.lane",
+        old="        self.sequence = (self.sequence + len(batch.entries)) % _SEQUENCES\n",
+        new="",
+        seeds=10,
+        scenario=_SCENARIO,
+    ),
+    Mutant(
+        name="another_producer_for_each_attempt",
+        module=f"{_ADAPTER}.lane",
+        old="        if self.batch is None and self.waiting:\n",
+        new=(
+            "        if self.batch is not None:\n"
+            "            self.sequence += 1\n"
+            "            self.batch.data = self._encode(\n"
+            "                self.batch.entries, Identity(1 << 40, 0), now_ms)\n"
+            "        if self.batch is None and self.waiting:\n"
+        ),
+        seeds=20,
+        scenario=_SCENARIO,
+        first=10,
+    ),
+    Mutant(
+        name="position_stays_before_a_control_batch",
+        module=f"{_ADAPTER}.parsing",
+        old="            position, epoch = one.after, one.epoch\n",
+        new="            position, epoch = position if one.is_control else one.after, one.epoch\n",
+        seeds=10,
+        scenario=_SCENARIO,
+        first=5,
+    ),
+    Mutant(
+        name="beginning_taken_for_the_end",
+        module=f"{_ADAPTER}.asking",
+        old="            partition: LogRange(start=first[partition], end=last[partition])\n",
+        new="            partition: LogRange(start=first[partition], end=first[partition])\n",
+        seeds=10,
+        scenario=_SCENARIO,
+        first=1,
+    ),
+    Mutant(
+        name="raised_partition_count_not_noticed",
+        module=f"{_DAEMON}.fleet",
+        old="partition_count > identity.partition_count:\n            self._recounted",
+        new="partition_count < 0:\n            self._recounted",
+        seeds=50,
+        scenario=_SCENARIO,
+        first=145,
+    ),
+)
