@@ -90,6 +90,8 @@ class Bucket:
         self._past: StoragePast = NoPast()
         self._trouble: StorageUnavailable | None = None
         self._judged = asyncio.Event()
+        #: Accepted losses that no marker took as there was none; the one that is made does.
+        self._unwritten: list[Callable[[BucketMarker], BucketMarker]] = []
         #: Rung when a marker is found to be out of order, and for what other reason than before.
         self.refused = Bell()
         #: Held by the one look at the marker that is made at a time.
@@ -261,7 +263,8 @@ class Bucket:
         """Keep an accepted loss in the marker, with a hold, and make its topic id the marker's.
 
         The hold keeps the objects whose events may be among what was lost. The marker of another
-        cluster than `cluster_id` is left alone.
+        cluster than `cluster_id` is left alone. Where there is none, nobody can say that there was
+        none before either: the one that `open` makes or finds later takes it.
 
         Raises:
             StorageUnavailable: it was not written.
@@ -283,7 +286,8 @@ class Bucket:
                 holds=(*others, hold),  # a later one says all that the one before it did
             )
 
-        await self._rewrite(accepted, cluster_id)
+        if not await self._rewrite(accepted, cluster_id):
+            self._unwritten.append(accepted)
 
     async def end_holds(self, metadata_partition: int | None, *, cluster_id: str | None) -> None:
         """End the hold of one metadata partition, or (None) every one.
@@ -331,8 +335,8 @@ class Bucket:
 
     async def _rewrite(
         self, change: Callable[[BucketMarker], BucketMarker], cluster_id: str | None
-    ) -> None:
-        """Change the marker, against whoever else writes it.
+    ) -> bool:
+        """Change the marker, against whoever else writes it; False if there is none as yet.
 
         Raises:
             StorageUnavailable: it was not written.
@@ -344,13 +348,13 @@ class Bucket:
             if control is None:
                 if self._marker is not None or self._trouble is not None:
                     raise self._refuse(MarkerReason.NONE, "it is gone")
-                return  # a bucket without a marker: the one that is made will name this log
+                return False  # the one that is made will name this log
             present = self._decoded(control)
             if cluster_id not in (None, present.cluster_id):
-                return
+                return True
             wanted = change(present)
             if wanted == present:
-                return
+                return True
             try:
                 await self.storage.put_control(
                     MARKER_KEY, marker.encode(wanted), if_etag=control.etag
@@ -359,7 +363,7 @@ class Bucket:
                 continue
             if self._marker is not None and self._accepts(wanted):
                 await self._take(wanted)
-            return
+            return True
         raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
 
     def place_for_new(self, metadata: SegmentMetadata) -> SegmentPlace:
@@ -441,6 +445,8 @@ class Bucket:
                 raise
             await self._require_ours(present, identity)
             wanted, number = _with_layout(present, self._layout)
+            for change in self._unwritten:
+                wanted = change(wanted)
             try:
                 if control is None or wanted is not present:
                     await self.storage.put_control(
@@ -450,6 +456,7 @@ class Bucket:
                     )
             except Conflict:
                 continue
+            self._unwritten.clear()
             self._number, self._looked_at = number, began
             await self._take(wanted)
             return wanted

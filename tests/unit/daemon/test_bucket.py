@@ -212,6 +212,28 @@ async def test_a_marker_that_is_made_anew_keeps_the_numbers_that_were_known(shar
     assert [(row.number, row.prefix) for row in made.layouts] == [(1, "old"), (2, "new")]
 
 
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_a_loss_that_was_accepted_without_a_marker_is_held_by_the_next_one(shared, meanwhile):
+    """Log and marker both gone: objects of acknowledged segments may lie there all the same."""
+    one = bucket(shared)
+    loss = marker.AcceptedLoss(
+        broker_id=1,
+        metadata_partition=None,
+        topic_id=IDENTITY.metadata_topic_id,
+        accepted_at_ms=1_000,
+    )
+    await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
+    if meanwhile:
+        await bucket(shared).open(IDENTITY)
+    await one.open(IDENTITY)
+    written = marker.decode_marker(shared.objects[marker.MARKER_KEY].body)
+    assert (written.accepted_losses, written.held) == ((loss,), await one.holds())
+    assert [(hold.metadata_partition, hold.before_ms) for hold in written.held] == [(None, 1_000)]
+    await one.end_holds(None, cluster_id=IDENTITY.cluster_id)
+    assert await bucket(shared).open(IDENTITY) == await one.open(IDENTITY)
+    assert not await one.holds(), "it is written once"
+
+
 async def test_a_marker_with_other_numbers_than_the_copy_is_refused_and_left_alone(shared):
     past = Past()
     await bucket(shared, "old").open(IDENTITY, past)
