@@ -29,7 +29,10 @@ GROUPS: Final = {
     ),
     "embedded": Group(
         modules=(f"{EMBEDDED}/recovery.py", f"{EMBEDDED}/repair.py"),
-        tests=("tests/unit/event_log/test_embedded.py",),
+        tests=(
+            "tests/unit/event_log/test_embedded.py",
+            "tests/contract/test_event_log_embedded.py",
+        ),
     ),
     "quarantine": Group(
         modules=("rlmm_daemon/reconcile/quarantine.py", "rlmm_daemon/reconcile/executing.py"),

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 from cosmic_ray.operators.operator import Example, Operator
 from parso.python.tree import Keyword
 
+#: What begins with one of these only tells.
+_LOGGERS = frozenset({"log", "_log", "logger"})
 #: Calls, waits, assignments, deletions and errors; what is no more than a name does nothing.
 _REMOVED = frozenset({"atom_expr", "await_expr", "expr_stmt", "del_stmt", "raise_stmt"})
 
@@ -21,7 +23,8 @@ class RemoveStatement(Operator):
         if node.type != "simple_stmt":
             return
         statement = node.children[0]
-        if statement.type in _REMOVED and _in_function(node):
+        tells = statement.get_first_leaf().value in _LOGGERS and statement.type == "atom_expr"
+        if statement.type in _REMOVED and not tells and _in_function(node):
             yield statement.start_pos, statement.end_pos
 
     def mutate(self, node: Any, index: int) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.adapters.event_log.embedded.recovery import newest_generation
 from rlmm_daemon.adapters.event_log.embedded.repair import repair, seal
 from rlmm_daemon.adapters.event_log.embedded.verify import verify
 from rlmm_daemon.codec import batches
@@ -149,6 +150,19 @@ async def test_an_end_that_cannot_be_made_durable_is_not_served(bench: Bench) ->
     assert await read(log, P0, 0, 5) == filled
 
 
+async def test_the_last_batch_is_written_again_before_an_end_is_served(bench: Bench) -> None:
+    """After a failed sync its pages look clean: a sync alone would write nothing."""
+    log = await bench.open()
+    await fill(log, values(5))
+    await bench.kill(log)
+    log = await bench.open()
+    before = len(bench.disk.calls)
+    await log.epoch_end(P0, 0)
+    calls = bench.disk.calls[before:]
+    order = [calls.index(call) for call in ("pwrite", "fdatasync", "fsync_directory")]
+    assert order == sorted(order)
+
+
 async def test_a_torn_tail_is_trimmed_and_its_offset_is_used_again(bench: Bench) -> None:
     log = await bench.open()
     filled = await fill(log, values(5))
@@ -201,6 +215,7 @@ async def test_repair_keeps_offsets_and_intact_batches_and_appends_what_is_given
     filled = await fill(log, values(60))
     await log.close()
     spoil(bench.files()[1], 1)
+    spoilt = bench.files()[1].read_bytes()
     lost = int(bench.files()[1].stem) + 1
     log = await bench.open(SMALL)
     report = await repair(log, P0, [b"snapshot"])
@@ -211,6 +226,8 @@ async def test_repair_keeps_offsets_and_intact_batches_and_appends_what_is_given
     kept = [record for record in filled if record[0] != lost]
     assert await read(log, P0, 0, 61) == [*kept, (60, b"snapshot")]
     assert report.set_aside == [f"{bench.files()[1]}.corrupt"]
+    kept_file = bench.files()[1].with_suffix(".log.corrupt")
+    assert kept_file.read_bytes() == spoilt, "nothing that was found is thrown away"
     assert not (await verify(bench.disk, str(bench.directory)))[0].findings
     assert not (await repair(log, P0, [b"unwanted"])).set_aside
 
@@ -471,6 +488,31 @@ async def test_a_state_that_went_back_never_reuses_a_generation(bench: Bench) ->
     log = await bench.open()
     await log.append(P0, b"new")
     assert (await log.epoch_end(P0, 1_000_000)).epoch > latest
+
+
+async def test_the_newest_generation_is_found_in_the_newest_file(bench: Bench) -> None:
+    log = await bench.open(SMALL)
+    assert await newest_generation(bench.disk, str(bench.directory)) == -1
+    await log.close()
+    for begin in (0, 30, 60):
+        log = await bench.open(SMALL)
+        await fill(log, values(30 if begin < 60 else 1, begin))
+        latest = (await log.epoch_end(P0, 1_000_000)).epoch
+        await log.close()
+        assert await newest_generation(bench.disk, str(bench.directory)) == latest
+
+
+async def test_a_file_that_was_cut_after_a_clean_stop_ends_where_it_does(bench: Bench) -> None:
+    """The end that the stop wrote down is beyond the file: it is not believed."""
+    log = await bench.open()
+    filled = await fill(log, values(5))
+    await log.close()
+    file = bench.files()[0]
+    file.write_bytes(file.read_bytes()[: batch_position(file, 3)])
+    log = await bench.open()
+    assert (await log.end_offsets([P0]))[P0].end == 3
+    assert await read(log, P0, 0, 3) == filled[:3]
+    assert await log.append(P0, b"next") == 3
 
 
 def batch_position(file: Path, index: int) -> int:

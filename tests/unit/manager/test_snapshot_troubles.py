@@ -87,6 +87,20 @@ async def test_snapshots_of_a_dropped_fold_go_once_the_replay_was_compared(rig):
         assert snapshot_files(rig) == []
 
 
+@pytest.mark.parametrize("mends", [False, True])
+async def test_a_snapshot_goes_with_what_an_operator_gave_up_or_mends(rig, mends):
+    """A start from it would bring back what was given up, at offsets that mean other records."""
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await copied(manager, 1, 0, 9)
+        follower = manager.fleet.followers[of(TP)]
+        assert await manager.snapshotter.write(follower) is not None
+        assert snapshot_files(rig)
+        await (follower.known_to_snapshot() if mends else follower.accept_loss())
+        assert snapshot_files(rig) == []
+
+
 async def test_whoever_is_announced_does_not_wait_for_the_last_snapshot_of_who_is_not(
     rig, monkeypatch
 ):
