@@ -41,6 +41,7 @@ from rlmm_daemon.domain.errors import (
     SegmentNotFound,
     StorageFull,
     StorageNotConfigured,
+    StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
@@ -355,7 +356,7 @@ class Operator:
                 written = await self._manager.snapshotter.write(follower)
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-                kind = StorageFull if full else InvalidArgument
+                kind = StorageFull if full else StorageUnavailable
                 raise kind(f"the snapshot could not be written: {error}") from error
             rows.append(
                 {

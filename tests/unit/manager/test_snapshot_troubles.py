@@ -24,7 +24,7 @@ from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
 from rlmm_daemon.daemon.writer import MustWait
-from rlmm_daemon.domain.errors import Malformed, NotReady, StorageFull
+from rlmm_daemon.domain.errors import Malformed, NotReady, StorageFull, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import NEIGHBOUR, TP, of, segment_id, started, until, updated
 from tests.unit.manager.test_mapped import (
@@ -328,6 +328,18 @@ async def test_a_snapshot_that_is_asked_for_on_a_full_disk_says_that(rig, monkey
         manager.replace_assignment([TP], [])
         await until(lambda: manager.is_ready(TP))
         with pytest.raises(StorageFull, match="No space left"):
+            await Operator(manager).snapshot_now(of(TP))
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+async def test_a_snapshot_that_cannot_be_written_now_is_no_fault_of_who_asked(
+    rig, monkeypatch, number
+):
+    failing(monkeypatch, snapshots, "write_fully", number)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        with pytest.raises(StorageUnavailable, match="could not be written"):
             await Operator(manager).snapshot_now(of(TP))
 
 
