@@ -19,7 +19,7 @@ class Group:
 GROUPS: Final = {
     "disposal": Group(
         modules=("rlmm_daemon/core/disposal",),
-        tests=("tests/unit/core/disposal", "tests/unit/reconcile/test_judging.py"),
+        tests=("tests/unit/core/disposal", "tests/unit/cleaner"),
     ),
     "fold": Group(modules=("rlmm_daemon/core/fold.py",), tests=("tests/unit/core",)),
     "follower": Group(modules=("rlmm_daemon/daemon/follower.py",), tests=("tests/unit/manager",)),
@@ -36,7 +36,7 @@ GROUPS: Final = {
     ),
     "quarantine": Group(
         modules=("rlmm_daemon/reconcile/quarantine.py", "rlmm_daemon/reconcile/executing.py"),
-        tests=("tests/unit/reconcile", "tests/reconcile/test_executing.py"),
+        tests=("tests/unit/reconcile/test_quarantine.py", "tests/reconcile/test_executing.py"),
     ),
     "storage": Group(
         modules=(f"{LOCAL}/copying.py", f"{LOCAL}/tree.py", f"{S3}/upload.py", f"{S3}/deleting.py"),
