@@ -36,7 +36,7 @@ GROUPS: Final = {
     ),
     "quarantine": Group(
         modules=("rlmm_daemon/reconcile/quarantine.py", "rlmm_daemon/reconcile/executing.py"),
-        tests=("tests/unit/reconcile/test_quarantine.py", "tests/reconcile/test_executing.py"),
+        tests=("tests/unit/reconcile/test_quarantine.py",),
     ),
     "storage": Group(
         modules=(f"{LOCAL}/copying.py", f"{LOCAL}/tree.py", f"{S3}/upload.py", f"{S3}/deleting.py"),
