@@ -1,12 +1,7 @@
 """One metadata partition: one task, one position, one fold, one health.
 
-Each state change happens here and nowhere else::
-
-    starting --snapshot and positions checked--> replaying --position >= target--> ready <-> stale
-        any --truncated, recreated--> fold written down and dropped --> starting
-        any --trimmed, corrupt, events missing--> failed(reason) --retry, repair, accept--> starting
-
-`stale` is not stored: it is `ready` seen after too long a silence (`core.readiness`).
+What it is, and what comes of whatever happens, is decided by `core.following.step`; here are the
+log that it reads, the fold that it keeps, and the carrying out of what the step says.
 """
 
 import asyncio
@@ -15,11 +10,50 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 from weakref import WeakMethod
 
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.following import (
+    Accepted,
+    Answered,
+    AskForEnd,
+    Broken,
+    Checked,
+    Compared,
+    Damaged,
+    Doubted,
+    DropFold,
+    Dropped,
+    Effect,
+    Following,
+    ForgetHistory,
+    ForgetPosition,
+    Forgotten,
+    GiveUpSnapshot,
+    Input,
+    Judged,
+    Means,
+    Moved,
+    Obeyed,
+    Ordered,
+    OtherLog,
+    Ready,
+    Rebuild,
+    Recheck,
+    Refused,
+    Reopen,
+    Replaying,
+    RestartTargets,
+    Retry,
+    Serve,
+    Starting,
+    Stopped,
+    Trimmed,
+    WrittenDown,
+    step,
+)
 from rlmm_daemon.core.readiness import (
     Failure,
     FailureReason,
@@ -72,7 +106,6 @@ BACKOFF_SECONDS_MAX: Final = 5.0
 _REPLAYS_KEPT: Final = 16
 #: Of the gaps in a log, so many are named.
 _GAPS_NAMED: Final = 5
-ACCEPT_ALL: Final = "rlmm partition accept-loss --all"
 
 
 @dataclass(slots=True)
@@ -129,7 +162,6 @@ class Follower:
         self.writer = writer
         self.confirmation = Confirmation()
         self.history = History(partition, context.state)
-        self.failure = failure
         self.trouble: Trouble | None = None
         self.range: LogRange | None = None
         #: Rung whenever the fold, the state or a target changed.
@@ -144,34 +176,23 @@ class Follower:
         self.snapshot_failed_ms: int | None = None
         self.followed_since_ms = context.clock.now_ms()
         self._context = context
-        #: Positions of earlier lives, until the log has confirmed them.
-        self._recorded = list(recorded)
+        self._following = Following(
+            partition=partition,
+            role=Starting() if failure is None else Stopped(started=False),
+            failure=failure,
+            unconfirmed=tuple(recorded),
+            accepted_start=accepted_start,
+        )
         self._foreign_evidence = foreign_evidence
-        self._state = PartitionState.STARTING
         self._answered_at = context.clock.monotonic()
-        self._began = self._answered_at
+        #: When it began to start; None since it was ready.
+        self._began: float | None = self._answered_at
         #: Records that were read while not ready.
         self._replayed = 0
         #: Seconds from starting to ready, until whoever measures takes them.
         self.replays: deque[float] = deque(maxlen=_REPLAYS_KEPT)
-        self._retry = Bell()
-        self._restart = False
-        self._rebuild = False
-        #: The topic id of the log that took the place of the one that was folded.
-        self._other_log: TopicId | None = None
-        #: The last such id for which the fold was written down and dropped.
-        self._dropped_for: TopicId | None = None
-        #: The fold was held against what an earlier one knew, and lacks nothing of it.
-        self._accounted = False
-        #: The fold is of another log than was known: to compare with it would find nothing missing.
-        self._proves_nothing = False
-        self._trimmed_to: int | None = None
-        #: Why the snapshot that the fold stands on cannot be trusted.
-        self._damage: str | None = None
-        #: The failure that says that segments are held.
-        self._held: Failure | None = None
-        #: Where the log started when an operator accepted the loss of its head.
-        self.accepted_start = accepted_start
+        #: Rung when something was ordered.
+        self._ordered = Bell()
         self._accepted_gaps = accepted_gaps
         #: Objects of segments that the log lost can be looked for, and were.
         self._has_storage = has_storage
@@ -189,16 +210,29 @@ class Follower:
         return self._context.clock.monotonic() - self._answered_at
 
     @property
+    def failure(self) -> Failure | None:
+        """Why it is `failed`, if it is."""
+        return self._following.failure
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether what failed is that finished segments are held, and nothing else."""
+        return self._following.alarmed
+
+    @property
+    def accepted_start(self) -> int:
+        """Where the log started when an operator accepted the loss of its head."""
+        return self._following.accepted_start
+
+    @property
     def state(self) -> PartitionState:
         """The state as of now."""
-        if self.failure is not None:
-            return PartitionState.FAILED
-        return state_now(self._state, self.silent_seconds, self._context.freshness)
+        return state_now(self._following.state, self.silent_seconds, self._context.freshness)
 
     @property
     def answers_hits(self) -> bool:
         """Whether a segment that is found may be answered: true in `ready` and in `stale`."""
-        return self._state is PartitionState.READY and self.failure is None and not self.retired
+        return isinstance(self._following.role, Ready) and not self.retired
 
     @property
     def lag(self) -> int | None:
@@ -209,18 +243,18 @@ class Follower:
     @property
     def wants_target(self) -> bool:
         """Whether an end offset should be asked for."""
-        started = self._state is not PartitionState.STARTING
-        return started and (self.confirmation.target is None or bool(self.confirmation.asking))
+        unknown = self.confirmation.target is None or bool(self.confirmation.asking)
+        return self._following.started and unknown
 
     @property
     def position_confirmed(self) -> bool:
         """Whether positions of earlier lives were confirmed, so that they may be rewritten."""
-        return not self._recorded and self._state is not PartitionState.STARTING
+        return self._following.started and not self._following.unconfirmed
 
     @property
     def restarting(self) -> bool:
         """Whether it was told to start over and has not begun to."""
-        return self._restart
+        return isinstance(self._following.role, Ordered)
 
     @property
     def read_to_end(self) -> bool:
@@ -241,7 +275,7 @@ class Follower:
     @property
     def uncertain(self) -> bool:
         """Whether the log lost what nobody here knows: it may have held the end of a segment."""
-        return bool(self.open_gaps or self._recorded)
+        return bool(self.open_gaps or self._following.unconfirmed)
 
     @property
     def lacking(self) -> bool:
@@ -256,35 +290,20 @@ class Follower:
         """An end offset was asked for and came."""
         self.confirmation.answered(end, asked)
         self.confirmation.reached(self.fold.position)
-        self._turn_ready()
-        self.changed.ring()
+        self._take(self._judged())
 
     def log_changed(self, topic_id: TopicId) -> None:
         """The log is another one now: nothing of the fold may be said any more, or gone on with."""
-        if topic_id != self._dropped_for:
-            self._other_log = topic_id
-            self._begin()
-            self.changed.ring()
-            self._retry.ring()
+        self._take(OtherLog(topic_id))
 
     def retry(self) -> None:
         """Start over and check everything anew; until then the failure stands."""
-        self._restart = True
-        self._retry.ring()
+        self._take(Retry())
 
     def recheck(self, recorded: Collection[Position]) -> None:
         """Check these positions too, unless the fold is beyond them in their own epoch."""
-        at = self.settled
-        unsure = [
-            position
-            for position in recorded
-            if at is None
-            or position.leader_epoch != at.leader_epoch
-            or position.next_offset > at.next_offset
-        ]
-        self._recorded += unsure
-        if not self._crash_loops and (unsure or self._foreign_evidence() is not None):
-            self.retry()
+        doubted = self._foreign_evidence() is not None
+        self._take(Recheck(recorded=tuple(recorded), settled=self.settled, doubted=doubted))
 
     async def accept_loss(self) -> None:
         """Go on without what is missing: an operator said so.
@@ -294,12 +313,8 @@ class Follower:
         """
         await self.history.forget()
         await self._context.snapshots.remove(self.partition)
-        self._recorded = []
-        self._proves_nothing = False
         self._gaps = ()
-        if self._trimmed_to is not None:
-            self.accepted_start = self._trimmed_to
-        self.retry()
+        self._take(Accepted())
 
     async def known_to_snapshot(self) -> list[bytes]:
         """Write down what the fold or the newest snapshot knows, for a log that is being mended.
@@ -318,9 +333,7 @@ class Follower:
         known = self.history.missing
         await self._context.snapshots.remove(self.partition)
         self._start_over()
-        self.settled = None
-        self._recorded = []
-        self._context.on_dropped(self.partition)
+        self._take(WrittenDown())
         return known
 
     def rebuild(self) -> None:
@@ -331,8 +344,7 @@ class Follower:
         """
         if self._foreign_evidence() is not None:
             raise InvalidArgument("the log is another one; run: rlmm partition accept-loss --all")
-        self._rebuild = True
-        self.retry()
+        self._take(Rebuild())
 
     # The task.
 
@@ -340,82 +352,119 @@ class Follower:
         """Follow for ever; troubles change the state and never end the task, a bug does."""
         wait = BACKOFF_SECONDS_MIN
         while True:
-            position, stopped = self.fold.position, False
+            position = self.fold.position
             try:
                 await self._live()
             except LogTrimmed as moved:
-                stopped = self._trimmed(LogRange(start=self.fold.position, end=moved.start))
+                self._trimmed(LogRange(start=self.fold.position, end=moved.start))
             except LogMoved as moved:
                 # Followed again after the usual pause: a log that stays moved must not spin.
-                await self._drop_fold(str(moved) or "the log lost its tail")
+                topic_id = moved.topic_id if isinstance(moved, TopicIdChanged) else None
+                await self._meet(Moved(str(moved) or "the log lost its tail", topic_id))
                 position = self.fold.position
-                if isinstance(moved, TopicIdChanged):
-                    self.accepted_start = 0  # of the log that was
-                    await self._reopen(moved.topic_id)
             except (CorruptError, RefusedError) as error:
-                stopped = True
-                self._stopped_by(error)
+                self._take(_broken(error))
             except (UnavailableError, OSError) as error:
                 self._troubled(error)
             except Exception as bug:
                 raise PartitionCrash(self.partition) from bug
-            if self._restart or self._other_log is not None:
+            if self.restarting:
                 wait = BACKOFF_SECONDS_MIN
-            elif stopped or self._crash_loops:
-                await self._retry.wait()
+            elif isinstance(self._following.role, Stopped):
+                await self._ordered.wait()
             else:
                 # One that failed only because of what is missing goes on: it may come back.
                 wait = BACKOFF_SECONDS_MIN if self.fold.position > position else wait
                 await asyncio.sleep(wait * (0.5 + self._context.rng.random() / 2))
                 wait = min(wait * 2, BACKOFF_SECONDS_MAX)
 
-    def _trimmed(self, head: LogRange) -> bool:
-        """The log's head is gone: pass over it if that was accepted, else stop; return whether."""
-        if not ranges_less([head], self._accepted_gaps()):
-            self.fold.advance(head.end, NO_EPOCH)  # nobody knows who wrote what is gone
-            return False
-        self._gaps = ranges_joined([*self._gaps, head])
-        self._trimmed_to = head.end
-        self._fail(
-            FailureReason.HISTORY_LOST,
-            f"the log starts at {head.end} now, this daemon stands at {head.start}; what snapshots "
-            "know of it, rlmm log restore puts back first",
-            command=self._accept_command,
-        )
+    async def _live(self) -> None:
+        """Follow until something is wrong, or an operator wants everything checked anew."""
+        while self.restarting:
+            await self._meet(Obeyed())
+        if isinstance(self._following.role, Starting):
+            await self._check_past()
+        if isinstance(self._following.role, Replaying | Ready):
+            await self._read_on()
+
+    def _take(self, given: Input) -> Sequence[Effect]:
+        """Step, and do what takes no time; return what is left to be done."""
+        before = self._following
+        self._following, effects = step(before, given, self._context.clock.now_ms())
+        starts = isinstance(self._following.role, Starting)
+        if starts and not isinstance(before.role, Starting):
+            self._began = self._context.clock.monotonic()
+        left = [effect for effect in effects if not self._at_once(effect)]
+        self.changed.ring()
+        if self.restarting:
+            self._ordered.ring()
+        return left
+
+    async def _meet(self, given: Input) -> None:
+        """Step, and do all that comes of it."""
+        for effect in self._take(given):
+            await self._carry_out(effect)
+
+    def _at_once(self, effect: Effect) -> bool:
+        match effect:
+            case RestartTargets():
+                self.confirmation.restart()
+            case ForgetPosition():
+                self._context.on_dropped(self.partition)
+            case AskForEnd():
+                self._context.target_wanted.ring()
+            case Serve():
+                self._measured()
+            case GiveUpSnapshot() | DropFold() | Reopen() | ForgetHistory():
+                return False
+            case _:
+                assert_never(effect)
         return True
 
-    @property
-    def _accept_command(self) -> str:
-        """Return what accepts a loss here; of a log that is another one, nothing does alone."""
+    async def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case GiveUpSnapshot(why=why):
+                await self._give_up_snapshot(why)
+            case DropFold():
+                await self._drop_fold(effect)
+            case Reopen(topic_id=topic_id):
+                await self._reopen(topic_id)
+            case ForgetHistory():
+                await self._context.snapshots.remove(self.partition)
+                await self.history.forget()
+                self._take(Forgotten(self._means))
+            case _:
+                raise AssertionError(effect)
+
+    def _measured(self) -> None:
+        if self._began is not None:
+            self.replays.append(self._context.clock.monotonic() - self._began)
+            self._began = None
+        gc.freeze()  # a walk over all that was replayed holds the loop for many milliseconds
+
+    def _trimmed(self, head: LogRange) -> None:
+        """The log's head is gone: pass over it if that was accepted, else stop."""
+        if not ranges_less([head], self._accepted_gaps()):
+            self.fold.advance(head.end, NO_EPOCH)  # nobody knows who wrote what is gone
+            return
+        self._gaps = ranges_joined([*self._gaps, head])
         doubted = self._foreign_evidence() is not None
-        return ACCEPT_ALL if doubted else f"rlmm partition accept-loss {self.partition}"
+        self._take(Trimmed(position=head.start, start=head.end, doubted=doubted))
 
     async def _reopen(self, topic_id: TopicId) -> None:
-        self._other_log, self._dropped_for = None, topic_id
         try:
             await self._context.reopen(topic_id)
         except (UnavailableError, OSError) as error:
             self._troubled(error)
 
-    async def _live(self) -> None:
-        """Follow until something is wrong, or an operator wants everything checked anew."""
-        if self._other_log is not None:
-            raise TopicIdChanged(self._other_log)
-        if self._damage is not None:
-            await self._give_up_snapshot(self._damage)
-        if self._restart:
-            self._begin_again()
-        if self._crash_loops:
-            return
-        if self._state is PartitionState.STARTING:
-            await self._start()
+    async def _read_on(self) -> None:
         fold = self.fold
         batches = self._context.log.follow(self.partition, fold.position, epoch=fold.leader_epoch)
         try:
             async for batch in batches:
                 self._answered_at = self._context.clock.monotonic()
                 self.trouble = None
-                if self._restart or self._other_log is not None:
+                if self.restarting:
                     return
                 self.range = batch.range
                 async with self.steady:
@@ -424,59 +473,33 @@ class Follower:
         finally:
             await batches.aclose()
 
-    @property
-    def _crash_loops(self) -> bool:
-        return self.failure is not None and self.failure.reason is FailureReason.CRASH_LOOP
-
-    def _begin_again(self) -> None:
-        self._restart = False
-        self._begin()
-        self.failure = None
-        self.confirmation.restart()
-        self.changed.ring()
-        if self._rebuild:
-            self._rebuild = False
-            raise LogMoved("an operator ordered a rebuild")
-
-    async def _start(self) -> None:
+    async def _check_past(self) -> None:
         """Take up the snapshot if the log confirms it, and check how far we had read before."""
         await self.history.load()
         if not self.history.comparing and self.fold.position == 0:
             await self._load_snapshot()
         if self.fold.position < self.accepted_start:
             self.fold.advance(self.accepted_start, NO_EPOCH)
-        evidence = None if self._accounted else self._foreign_evidence()
-        self._proves_nothing = not self.history.comparing and evidence is not None
-        if self._proves_nothing and evidence is not None:
-            # No fold of ours says what the log that was known held: nobody can say what is gone.
-            self._fail(FailureReason.HISTORY_LOST, evidence, command=ACCEPT_ALL)
-        for position in list(self._recorded):
-            if await self._confirmed(position):
-                # An operator may have accepted the loss of them all meanwhile.
-                self._recorded = [each for each in self._recorded if each != position]
-            else:
-                self._fail_of(position)
-        self._state = PartitionState.REPLAYING
-        self.changed.ring()
-        self._context.target_wanted.ring()
+        evidence, comparing = self._foreign_evidence(), self.history.comparing
+        self._take(Doubted(evidence=evidence, comparing=comparing))
+        for position in self._following.unconfirmed:
+            self._take(
+                Answered(
+                    position=position,
+                    confirmed=await self._confirmed(position),
+                    missing=self.history.missing_count,
+                    means=self._means,
+                )
+            )
+        self._take(Checked())
 
-    def _fail_of(self, position: Position) -> None:
-        """Fail of a position that the log does not confirm: what stood before it is unknown."""
-        self._fail(
-            FailureReason.HISTORY_LOST,
-            f"offset {position.next_offset} of epoch {position.leader_epoch} had been read "
-            "and the log does not hold it any more",
-            # Without a storage a repair puts back all that is known; nobody knows more than that.
-            command=None
-            if self.history.missing_count and not self._has_storage
-            else self._ends_unknown(),
+    @property
+    def _means(self) -> Means:
+        return Means(
+            storage=self._has_storage,
+            looked_for=self.looked_for,
+            doubted=self._foreign_evidence() is not None,
         )
-
-    def _ends_unknown(self) -> str:
-        """Return the command for what the log lost and nobody here knows: look, then accept."""
-        if self._has_storage and not self.looked_for and self._foreign_evidence() is None:
-            return f"rlmm log recover {self.partition}"
-        return self._accept_command
 
     async def _load_snapshot(self) -> None:
         loaded = await self._context.snapshots.load(self.partition)
@@ -492,15 +515,14 @@ class Follower:
             return
         why = "the log cut it off" if loaded.same_log else "it belongs to another log"
         await self.history.drop(loaded.fold, f"the snapshot was refused: {why}")
-        if loaded.same_log and self._recorded:
-            # What was read up to there is written down whole: the comparison answers for it.
-            self._recorded = [each for each in self._recorded if not _within(each, position)]
-            if not self._recorded:
-                self._context.on_dropped(self.partition)
+        if loaded.same_log:
+            self._take(Refused(position))
 
     def _start_over(self) -> None:
         """Go on with a fold of nothing."""
         self._gaps, self.looked_for = (), False
+        self.settled = None
+        self.applied_since_snapshot = 0
         self.fold = Fold(self.partition, self._context.partition_count)
         self._watch_damage()
 
@@ -516,24 +538,16 @@ class Follower:
 
     def _damaged(self, why: str) -> None:
         """A table of the snapshot is damaged: nothing is answered until the log was read again."""
-        self._damage = why
-        self._state = PartitionState.REPLAYING
-        self.retry()
-        self.changed.ring()
+        self._take(Damaged(why))
 
     async def _give_up_snapshot(self, why: str) -> None:
         """Set the damaged file aside and start over, from the one before or from the log's start.
 
         The log is as it was, so there is nothing to compare.
         """
-        image, self._damage = self.fold.image, None
-        self._begin()
+        image = self.fold.image
         self.writer.dropped()
-        self.confirmation.restart()
-        self.changed.ring()
         self._start_over()
-        self.settled = None
-        self.applied_since_snapshot = 0
         if image is not None and image.path is not None:
             try:
                 await self._context.snapshots.reject(image.path, why)
@@ -570,7 +584,7 @@ class Follower:
         self.settled = Position(fold.position, fold.leader_epoch)
         if batch.unvouched:
             self._gaps = ranges_joined([*self._gaps, *batch.unvouched])
-        if self._state is PartitionState.REPLAYING:
+        if not isinstance(self._following.role, Ready):
             before, self._replayed = self._replayed, self._replayed + end
             if before // _FREEZE_EVENTS != self._replayed // _FREEZE_EVENTS:
                 gc.freeze()
@@ -598,124 +612,40 @@ class Follower:
 
     async def _judge(self) -> None:
         """Turn ready when the target is reached and nothing that was known is missing."""
-        target = self.confirmation.target
-        if target is not None and self.fold.position >= target and self.history.comparing:
-            await self._compare()
-        self._turn_ready()
-        self.changed.ring()
+        if self.read_to_end and self.history.comparing:
+            await self._meet(
+                Compared(
+                    missing=self.history.missing_count,
+                    why=self.history.reasons[-1],
+                    gaps=bool(self.open_gaps),
+                    means=self._means,
+                )
+            )
+        self._take(self._judged())
 
-    def _judge_gaps(self) -> None:
-        """Fail while the fold stands on a log that lacks offsets which nobody has accepted.
-
-        It goes on folding: what can be put back is known by what stands around the gap.
-        """
+    def _judged(self) -> Judged:
         gaps = self.open_gaps
-        if gaps and self.failure is None:
-            self._fail(
-                FailureReason.HISTORY_LOST,
-                f"the log holds nothing at {offsets(gaps)}, where acknowledged events may have "
-                "stood: it was compacted, or a damaged batch was cut out",
-                command=self._ends_unknown(),
-            )
-
-    def _turn_ready(self) -> None:
-        """Ready at the target, unless what was known before is still being looked for."""
-        self._hold()
-        self._judge_gaps()
-        target = self.confirmation.target
-        reached = target is not None and self.fold.position >= target
-        if self._damage is not None or self._restart:
-            return  # what was read is given up, as soon as the batch in hand is done
-        if reached and self._state is PartitionState.REPLAYING and not self.history.comparing:
-            self._state = PartitionState.READY
-            self.replays.append(self._context.clock.monotonic() - self._began)
-            gc.freeze()  # a walk over all that was replayed holds the loop for many milliseconds
-
-    def _begin(self) -> None:
-        """Start over: what is known has to be held against the log again."""
-        self._state = PartitionState.STARTING
-        self._began = self._context.clock.monotonic()
-
-    @property
-    def alarmed(self) -> bool:
-        """Whether what failed is that finished segments are held, and nothing else."""
-        return self._held is not None and self.failure is self._held
-
-    def _hold(self) -> None:
-        """Alarm while finished segments are held that a stuck copy's delete ended."""
-        if not self.fold.holding:
-            if self.alarmed:
-                self.failure = None
-            self._held = None
-        elif self.failure is None:
-            count = len(self.fold.held_records())
-            self._fail(
-                FailureReason.HISTORY_LOST,
-                f"{count} finished {'segment' if count == 1 else 'segments'} "
-                "marked for deletion by what was meant for a stuck copy; nothing was deleted",
-            )
-            self._held = self.failure
-
-    async def _compare(self) -> None:
-        missing = self.history.missing_count
-        if not missing:
-            await self._context.snapshots.remove(self.partition)
-            await self.history.forget()
-            self._accounted = True
-            if self._recorded:
-                self._fail_of(self._recorded[0])
-            else:
-                self.failure = None
-            return
-        one = missing == 1
-        self._fail(
-            FailureReason.HISTORY_LOST,
-            f"{missing} finished {'segment' if one else 'segments'} that this daemon knew "
-            f"{'is' if one else 'are'} not in the log: {self.history.reasons[-1]}",
-            # Repair appends nothing that may have been ended in what was lost.
-            command=self._ends_unknown() if self.uncertain and self._has_storage else None,
+        return Judged(
+            reached=self.read_to_end,
+            comparing=self.history.comparing,
+            held=len(self.fold.held_records()) if self.fold.holding else 0,
+            gaps=offsets(gaps) if gaps else "",
+            means=self._means,
         )
 
-    async def _drop_fold(self, reason: str) -> None:
+    async def _drop_fold(self, order: DropFold) -> None:
         """The log is not the one that was folded: write down what was known, then start over."""
-        self._begin()
         self.writer.dropped()
-        self.confirmation.restart()
-        self.changed.ring()
         while True:
             try:
-                if not self._proves_nothing:
-                    await self.history.drop(self.fold, reason)
+                if order.written:
+                    await self.history.drop(self.fold, order.why)
                 break
             except (OSError, RlmmError) as error:
                 self._troubled(error)
                 await asyncio.sleep(BACKOFF_SECONDS_MAX)
         self._start_over()
-        self._accounted, self._trimmed_to = False, None
-        self.settled = None
-        self.applied_since_snapshot = 0
-        if not self._recorded:
-            # What was read is written down whole, so the comparison answers for the position too.
-            self._context.on_dropped(self.partition)
-
-    def _fail(self, reason: FailureReason, evidence: str, command: str | None = None) -> None:
-        before = self.failure
-        told = None if before is None else (before.reason, before.evidence, before.instead)
-        if told != (reason, evidence, command):
-            now_ms = self._context.clock.now_ms()
-            self.failure = Failure(reason, evidence, now_ms, instead=command)
-        self.changed.ring()
-
-    def _stopped_by(self, error: CorruptError | RefusedError) -> None:
-        if isinstance(error, LogCorrupt):
-            command = error.fields.get("command")
-            self._fail(FailureReason.LOG_CORRUPT, error.message, command)
-        elif isinstance(error, NewerSnapshot):
-            self._fail(FailureReason.NEWER_SNAPSHOT, error.message)
-        elif isinstance(error, UnsupportedProtocol):
-            self._fail(FailureReason.NEWER_STATE, error.message)
-        else:
-            self._fail(FailureReason.HISTORY_LOST, error.message)
+        self._take(Dropped())
 
     def _troubled(self, error: Exception) -> None:
         before = self.trouble.consecutive if self.trouble else 0
@@ -724,9 +654,15 @@ class Follower:
         self.changed.ring()
 
 
-def _within(read: Position, written: Position) -> bool:
-    """Whether who had read so far had read no more than what stands written down."""
-    return read.next_offset <= written.next_offset and read.leader_epoch <= written.leader_epoch
+def _broken(error: CorruptError | RefusedError) -> Broken:
+    if isinstance(error, LogCorrupt):
+        command = error.fields.get("command")
+        return Broken(FailureReason.LOG_CORRUPT, error.message, command)
+    if isinstance(error, NewerSnapshot):
+        return Broken(FailureReason.NEWER_SNAPSHOT, error.message, None)
+    if isinstance(error, UnsupportedProtocol):
+        return Broken(FailureReason.NEWER_STATE, error.message, None)
+    return Broken(FailureReason.HISTORY_LOST, error.message, None)
 
 
 def offsets(ranges: Sequence[LogRange]) -> str:

@@ -322,3 +322,18 @@ async def test_a_snapshot_from_before_the_logs_start_is_history_lost_and_stays(r
             found(manager, 55)
         assert lost.value.fields["command"] == f"rlmm partition accept-loss {of(TP)}"
         assert path.exists()
+
+
+async def test_a_damaged_snapshot_of_what_the_log_lost_its_head_of_is_history_lost(rig):
+    """Nothing but the snapshot knew the head: what is left to read is not the whole."""
+    await filled(rig)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        follower = manager.fleet.followers[of(TP)]
+        start = follower.fold.position - 1
+        rig.store.trim(of(TP), start)
+        follower.fold.partitions.damaged(follower.fold.image, "as a test wants it")
+        await until(lambda: follower.failure or (not follower.restarting and follower.read_to_end))
+        with pytest.raises(HistoryLost, match=f"starts at {start} now, this daemon stands at 0"):
+            found(manager, 55)

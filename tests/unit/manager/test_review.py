@@ -7,7 +7,7 @@ import pytest
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.core.readiness import PartitionState, TroubleKind
+from rlmm_daemon.core.readiness import TroubleKind
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.confirmation import Confirmation
 from rlmm_daemon.daemon.fleet import BucketLog
@@ -67,7 +67,7 @@ async def test_a_retry_checks_an_unconfirmed_position_anew_instead_of_forgetting
             with pytest.raises((HistoryLost, NotReady)):
                 ask(manager)
             await asyncio.sleep(0)
-        await until(lambda: not follower._restart)
+        await until(lambda: not follower.restarting)
         await until(lambda: follower.failure is not None)
         with pytest.raises(HistoryLost):
             ask(manager)
@@ -176,7 +176,8 @@ async def test_another_log_that_loses_its_tail_is_still_another_log(rig):
         await until(lambda: follower.fold.position == 2)
         rig.store.truncate(of(TP), 1)
         await until(lambda: follower.fold.position == 1 and follower.read_to_end)
-        await until(lambda: follower._state is PartitionState.READY)
+        for _ in range(5):
+            await follower.changed.wait()  # judged again and again
         with pytest.raises(HistoryLost):
             ask(manager)
         await manager.fleet.accept_all()

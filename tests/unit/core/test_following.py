@@ -1,0 +1,443 @@
+"""Every role with every input, and long walks: what a follower never is, whatever happens to it."""
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core import following
+from rlmm_daemon.core.following import (
+    ACCEPT_ALL,
+    Accepted,
+    Answered,
+    AskForEnd,
+    Broken,
+    Checked,
+    Compared,
+    Damaged,
+    Doubted,
+    DropFold,
+    Dropped,
+    Following,
+    ForgetHistory,
+    ForgetPosition,
+    Forgotten,
+    GiveUpSnapshot,
+    Input,
+    Judged,
+    Means,
+    Moved,
+    Obeyed,
+    Ordered,
+    OtherLog,
+    Ready,
+    Rebuild,
+    Recheck,
+    Refused,
+    Reopen,
+    Replaying,
+    RestartTargets,
+    Retry,
+    Role,
+    Serve,
+    Starting,
+    Stopped,
+    Trimmed,
+    WrittenDown,
+    step,
+)
+from rlmm_daemon.core.readiness import FAILURES, Failure, FailureReason, PartitionState
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+
+ONE, OTHER = TopicId(b"1" * 16), TopicId(b"2" * 16)
+READ, FURTHER = Position(7, 0), Position(9, 1)
+BOTH = (False, True)
+MEANS = [
+    Means(storage=storage, looked_for=looked_for, doubted=doubted)
+    for storage, looked_for, doubted in product(BOTH, BOTH, BOTH)
+]
+NONE = MEANS[0]
+WHOLE = Judged(reached=True, comparing=False, held=0, gaps="", means=NONE)
+LOST, LOOPS = FailureReason.HISTORY_LOST, FailureReason.CRASH_LOOP
+
+#: For each kind of input, one of each that could make a difference.
+INPUTS: dict[type[Input], list[Input]] = {
+    Retry: [Retry()],
+    Rebuild: [Rebuild()],
+    Accepted: [Accepted()],
+    OtherLog: [OtherLog(ONE), OtherLog(OTHER)],
+    Damaged: [Damaged("a table")],
+    Recheck: [
+        Recheck(recorded=recorded, settled=settled, doubted=doubted)
+        for recorded, settled, doubted in product([(), (READ,), (FURTHER,)], [None, READ], BOTH)
+    ],
+    WrittenDown: [WrittenDown()],
+    Obeyed: [Obeyed()],
+    Refused: [Refused(READ), Refused(FURTHER)],
+    Doubted: [
+        Doubted(evidence=evidence, comparing=comparing)
+        for evidence, comparing in product([None, "the marker names another"], BOTH)
+    ],
+    Answered: [
+        Answered(position=position, confirmed=confirmed, missing=missing, means=means)
+        for position, confirmed, missing, means in product([READ, FURTHER], BOTH, [0, 2], MEANS)
+    ],
+    Checked: [Checked()],
+    Compared: [
+        Compared(missing=missing, why="cut", gaps=gaps, means=means)
+        for missing, gaps, means in product([0, 1, 2], BOTH, MEANS)
+    ],
+    Forgotten: [Forgotten(means) for means in MEANS],
+    Judged: [
+        Judged(
+            reached=reached,
+            comparing=comparing,
+            held=held,
+            gaps=gaps,
+            means=means,
+        )
+        for reached, comparing, held, gaps, means in product(
+            BOTH, BOTH, [0, 2], ["", "offset 3"], MEANS
+        )
+    ],
+    Trimmed: [Trimmed(position=3, start=8, doubted=doubted) for doubted in BOTH],
+    Moved: [Moved("cut", None), Moved("recreated", ONE), Moved("recreated", OTHER)],
+    Dropped: [Dropped()],
+    Broken: [
+        Broken(FailureReason.LOG_CORRUPT, "a batch", None),
+        Broken(FailureReason.LOG_CORRUPT, "a batch", "rlmm doctor"),
+        Broken(FailureReason.NEWER_SNAPSHOT, "format 9", None),
+    ],
+}
+ORDERS = [
+    Ordered(started=True, over=over, rebuild=rebuild, other_log=other, damage=damage)
+    for over, rebuild, other, damage in product(BOTH, BOTH, [None, ONE], [None, "a table"])
+    if (over or not (rebuild or damage)) and (over or other)
+]
+ROLES: dict[type[Role], list[Role]] = {
+    Starting: [Starting()],
+    Replaying: [Replaying()],
+    Ready: [Ready()],
+    Stopped: [Stopped(started=False), Stopped(started=True)],
+    Ordered: [*ORDERS, Ordered(started=False, other_log=OTHER)],
+}
+assert INPUTS.keys() == set(get_args(Input)), "every input is tried"
+assert ROLES.keys() == set(get_args(Role)), "in every role"
+
+
+def lacking(told: Judged) -> bool:
+    return bool(told.comparing or told.gaps or told.held)
+
+
+def failure(reason: FailureReason, command: str | None = None) -> Failure:
+    return Failure(reason, "as a test wants it", 1, instead=command)
+
+
+def followers(kind: type[Role]) -> Iterator[Following]:
+    """Followers in this role, with all that may be true of them in it."""
+    failures: list[Failure | None] = [failure(LOST), failure(LOOPS)]
+    if kind is not Stopped:
+        failures.append(None)
+    unconfirmed: list[tuple[Position, ...]] = [(), (READ, FURTHER)]
+    facts = product(failures, unconfirmed, BOTH, BOTH)
+    if kind is Ready:
+        facts = product([None], [()], [False], BOTH)
+    for role, (failed, positions, doubted, accounted) in product(ROLES[kind], facts):
+        one = Following(
+            partition=MetadataPartition(4),
+            role=role,
+            failure=failed,
+            unconfirmed=positions,
+            doubted=doubted,
+            accounted=accounted,
+            dropped_for=ONE if accounted else None,
+            accepted_start=2,
+            trimmed_to=8,
+        )
+        yield one
+        if failed is not None and failed.reason is LOST:
+            yield replace(one, alarmed=True)
+
+
+PAIRS = list(product(ROLES, INPUTS))
+
+
+def stepped(role: type[Role], kind: type[Input]) -> Iterator[tuple[Following, Input, Following]]:
+    for one, told in product(followers(role), INPUTS[kind]):
+        after, _ = step(one, told, 5)
+        yield one, told, after
+
+
+def outcomes(role: type[Role], kind: type[Input]) -> str:
+    seen = {type(after.role) for _, _, after in stepped(role, kind)}
+    return "|".join("-" if each is role else each.__name__ for each in ROLES if each in seen)
+
+
+def table() -> list[str]:
+    """The rows of the module's table, as `step` has them now."""
+    rows = [["", *(role.__name__ for role in ROLES)]] + [
+        [kind.__name__, *(outcomes(role, kind) for role in ROLES)]
+        for kind in sorted(INPUTS, key=lambda each: each.__name__)
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def test_the_table_in_the_docstring_is_what_step_does():
+    text = inspect.getdoc(following) or ""
+    drawn = [line[4:] for line in text.splitlines() if line.startswith("    ")]
+    assert drawn == table()
+
+
+@pytest.mark.parametrize(("role", "kind"), PAIRS)
+def test_every_role_bears_every_input(role, kind):
+    for one, told, after in stepped(role, kind):
+        assert (after.partition, after.state) == (one.partition, after.state)
+        if isinstance(after.role, Stopped):
+            assert after.state is PartitionState.FAILED, told
+
+
+@pytest.mark.parametrize(("role", "kind"), PAIRS)
+def test_nothing_turns_ready_but_a_judgement_in_which_nothing_is_missing(role, kind):
+    for one, told, after in stepped(role, kind):
+        if not isinstance(after.role, Ready) or isinstance(one.role, Ready):
+            continue
+        assert isinstance(told, Judged)
+        assert isinstance(one.role, Replaying)
+        assert told.reached
+        assert not lacking(told)
+        assert not one.unconfirmed
+        assert not one.doubted
+        assert one.accounted or not told.means.doubted
+
+
+@pytest.mark.parametrize("told", INPUTS[Judged])
+def test_what_is_ready_is_not_when_something_is_missing(told):
+    assert isinstance(told, Judged)
+    for one in followers(Ready):
+        after, effects = step(one, told, 5)
+        whole = not lacking(told) and (one.accounted or not told.means.doubted)
+        assert isinstance(after.role, Ready if whole else Replaying)
+        assert not effects, "it was served before"
+        assert (after.failure is not None) == bool(told.gaps or told.held)
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_an_order_stands_until_the_task_begins_with_it(kind):
+    for one, told, after in stepped(Ordered, kind):
+        assert isinstance(one.role, Ordered)
+        if isinstance(told, Obeyed):
+            continue
+        assert isinstance(after.role, Ordered) or (isinstance(told, Moved) and not one.role.over)
+        if isinstance(after.role, Ordered):
+            assert after.role.over >= one.role.over
+            assert after.role.rebuild >= one.role.rebuild
+
+
+@pytest.mark.parametrize("role", ORDERS)
+def test_what_was_ordered_is_done_and_the_other_log_comes_first(role):
+    one = Following(partition=MetadataPartition(4), role=role, failure=failure(LOST))
+    done = list[type]()
+    for _ in range(2):
+        one, effects = step(one, Obeyed(), 5)
+        done += [type(each) for each in effects]
+    assert isinstance(one.role, Starting)
+    assert (Reopen in done) == (role.other_log is not None)
+    assert done[0] is RestartTargets
+    assert done.count(DropFold) == role.rebuild + (role.other_log is not None)
+    # The fold that the snapshot made is gone with the other log.
+    assert (GiveUpSnapshot in done) == (role.damage is not None and role.other_log is None)
+    assert (one.failure is None) == role.over
+
+
+def test_a_log_that_is_another_one_is_dropped_once_and_its_start_is_its_own():
+    one = Following(partition=MetadataPartition(4), role=Ready(), accepted_start=5)
+    one, effects = step(one, Moved("recreated", ONE), 5)
+    assert effects == (RestartTargets(), DropFold("recreated", written=True), Reopen(ONE))
+    assert one.accepted_start == 0
+    assert step(one, OtherLog(ONE), 5) == (one, ())
+    later, _ = step(one, OtherLog(OTHER), 5)
+    assert isinstance(later.role, Ordered)
+
+
+def test_a_fold_that_proves_nothing_is_not_written_down():
+    doubted = Following(partition=MetadataPartition(4), role=Replaying(), doubted=True)
+    _, effects = step(doubted, Moved("cut", None), 5)
+    assert effects == (RestartTargets(), DropFold("cut", written=False))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in INPUTS if kind not in (Retry, Recheck)])
+def test_what_crashes_again_and_again_is_tried_only_when_somebody_says_so(kind):
+    for role in (Stopped(started=False), Ordered(started=False, other_log=ONE)):
+        one = Following(partition=MetadataPartition(4), role=role, failure=failure(LOOPS))
+        for told in INPUTS[kind]:
+            after, _ = step(one, told, 5)
+            ended = isinstance(after.role, Starting | Replaying | Ready)
+            assert not ended, told
+
+
+def test_positions_that_are_not_confirmed_are_asked_for_and_then_forgotten():
+    one = Following(partition=MetadataPartition(4), unconfirmed=(READ, FURTHER, READ))
+    one, effects = step(one, Refused(READ), 5)
+    assert (one.unconfirmed, effects) == ((FURTHER,), ())
+    settled, effects = step(one, Refused(FURTHER), 5)
+    assert (settled.unconfirmed, effects) == ((), (ForgetPosition(),))
+    _, effects = step(settled, Refused(FURTHER), 5)
+    assert effects == (), "there was nothing to be said about it"
+    answer = Answered(position=FURTHER, confirmed=True, missing=0, means=NONE)
+    settled, _ = step(one, answer, 5)
+    assert settled.unconfirmed == ()
+    accepted, _ = step(one, Accepted(), 5)
+    assert step(accepted, replace(answer, confirmed=False), 5) == (accepted, ())
+
+
+def test_a_position_is_checked_again_unless_the_fold_is_beyond_it_in_its_epoch():
+    one = Following(partition=MetadataPartition(4), role=Ready())
+    for settled, read in ((None, READ), (READ, FURTHER), (FURTHER, READ)):
+        told, _ = step(one, Recheck(recorded=(read,), settled=settled, doubted=False), 5)
+        assert told.unconfirmed == (read,)
+        assert isinstance(told.role, Ordered)
+    for known in ([], [READ]):
+        told, _ = step(one, Recheck(recorded=tuple(known), settled=READ, doubted=False), 5)
+        assert told == one
+
+
+def test_what_came_again_ends_the_failure_unless_a_position_is_in_doubt():
+    for unconfirmed in ((), (READ,)):
+        one = Following(
+            partition=MetadataPartition(4),
+            role=Replaying(),
+            failure=failure(LOST),
+            unconfirmed=unconfirmed,
+        )
+        same, effects = step(one, Compared(missing=0, why="cut", gaps=False, means=NONE), 5)
+        assert (same, effects) == (one, (ForgetHistory(),))
+        after, _ = step(one, Forgotten(NONE), 5)
+        assert after.accounted
+        assert (after.failure is None) == (not unconfirmed)
+
+
+def test_a_failure_keeps_the_time_at_which_it_was_first_seen():
+    one = Following(partition=MetadataPartition(4))
+    told = Broken(FailureReason.LOG_CORRUPT, "a batch", None)
+    first, _ = step(one, told, 5)
+    again, _ = step(first, told, 9)
+    other, _ = step(first, replace(told, evidence="another"), 9)
+    assert [each.failure and each.failure.at_ms for each in (first, again, other)] == [5, 5, 9]
+
+
+def test_an_alarm_ends_when_nothing_is_held_any_more():
+    one = Following(partition=MetadataPartition(4), role=Ready())
+    one, _ = step(one, replace(WHOLE, held=2), 5)
+    assert one.alarmed
+    assert one.failure is not None
+    assert "2 finished segments" in one.failure.evidence
+    one, effects = step(one, WHOLE, 6)
+    assert (one.failure, one.alarmed, effects) == (None, False, (Serve(),))
+
+
+# A failure is ended by the command that it names.
+
+
+def started_over(one: Following, judged: Judged = WHOLE) -> Following:
+    """What comes of a follower that was told to start over, where nothing is wrong any more."""
+    one, _ = step(one, Obeyed(), 6)
+    one, _ = step(one, Doubted(evidence=None, comparing=False), 6)
+    for position in one.unconfirmed:
+        answer = Answered(position=position, confirmed=True, missing=0, means=NONE)
+        one, _ = step(one, answer, 6)
+    one, effects = step(one, Checked(), 6)
+    assert effects == (AskForEnd(),)
+    one, _ = step(one, judged, 6)
+    return one
+
+
+def obeyed(one: Following) -> Following:
+    """What comes of the command that a failure names, as the shell carries it out."""
+    assert one.failure is not None
+    command = one.failure.command(one.partition)
+    here = f" {one.partition}"
+    told: list[Input]
+    if command in (ACCEPT_ALL, f"rlmm partition accept-loss{here}"):
+        told = [Accepted()]
+    elif command == f"rlmm partition rebuild{here}":
+        told = [Rebuild()]
+    elif command == f"rlmm log repair{here}":
+        told = [WrittenDown(), Retry()] if isinstance(one.role, Stopped) else [Retry()]
+    else:
+        # The others mend what is beside the follower: it has only to be tried again.
+        assert command in (
+            f"rlmm partition retry{here}",
+            f"rlmm log recover{here}",
+            "rlmm doctor",
+            "rlmm --version",
+        )
+        told = [Retry()]
+    for each in told:
+        one, _ = step(one, each, 6)
+    return one
+
+
+@pytest.mark.parametrize(("role", "kind"), PAIRS)
+def test_the_command_that_a_failure_names_ends_it(role, kind):
+    for _, told, after in stepped(role, kind):
+        if after.failure is None or isinstance(after.role, Ordered):
+            continue
+        ended = started_over(obeyed(after))
+        assert isinstance(ended.role, Ready), (told, after)
+
+
+def test_every_reason_is_ended_by_its_own_command():
+    for reason in FAILURES:
+        one = Following(
+            partition=MetadataPartition(4), role=Stopped(started=True), failure=failure(reason)
+        )
+        assert isinstance(started_over(obeyed(one)).role, Ready)
+
+
+def test_an_accepted_loss_of_the_head_is_where_the_log_starts_from_then_on():
+    one = Following(partition=MetadataPartition(4), role=Ready())
+    one, _ = step(one, Trimmed(position=3, start=8, doubted=False), 5)
+    accepted, _ = step(one, Accepted(), 5)
+    assert (accepted.accepted_start, accepted.trimmed_to) == (8, None)
+    dropped, _ = step(one, Dropped(), 5)
+    accepted, _ = step(dropped, Accepted(), 5)
+    assert accepted.accepted_start == 0, "it was another fold's head"
+
+
+# Walks.
+
+ANY = st.sampled_from([each for kind in INPUTS.values() for each in kind])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ANY, max_size=60), st.sampled_from([None, failure(LOOPS)]))
+def test_no_walk_serves_what_is_missing_or_waits_without_a_reason(walk, begun_with):
+    one = Following(
+        partition=MetadataPartition(4),
+        role=Starting() if begun_with is None else Stopped(started=False),
+        failure=begun_with,
+        unconfirmed=(READ,),
+    )
+    for now_ms, told in enumerate(walk):
+        before, (one, effects) = one, step(one, told, now_ms)
+        if isinstance(one.role, Ready):
+            assert one.failure is None
+            assert not one.unconfirmed
+            assert not one.doubted
+            if isinstance(told, Judged):
+                assert not lacking(told)
+        assert (Serve() in effects) == (
+            isinstance(one.role, Ready) and not isinstance(before.role, Ready)
+        )
+        if one.failure is not None and not isinstance(one.role, Ordered):
+            assert isinstance(started_over(obeyed(one)).role, Ready)
