@@ -22,7 +22,10 @@ GROUPS: Final = {
         tests=("tests/unit/core/disposal", "tests/unit/cleaner"),
     ),
     "fold": Group(modules=("rlmm_daemon/core/fold.py",), tests=("tests/unit/core",)),
-    "follower": Group(modules=("rlmm_daemon/daemon/follower.py",), tests=("tests/unit/manager",)),
+    "follower": Group(
+        modules=("rlmm_daemon/core/following.py", "rlmm_daemon/daemon/follower.py"),
+        tests=("tests/unit/core/test_following.py", "tests/unit/manager"),
+    ),
     "mending": Group(
         modules=("rlmm_daemon/daemon/mending.py", "rlmm_daemon/daemon/recovering.py"),
         tests=("tests/unit/manager",),

@@ -24,6 +24,7 @@ def test_the_scenario_goes_as_written(path, request):
     compare(path, text, answer, request)
 
 
+@pytest.mark.timeout(300)  # days of simulated time: tens of seconds of a processor that others use
 @pytest.mark.parametrize("path", CLEANER_FILES, ids=lambda path: path.stem)
 def test_the_cleaners_scenario_goes_as_written(path, request):
     text = path.read_text()
