@@ -22,8 +22,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="positions_of_an_earlier_life_believed",
         module=f"{_DAEMON}.follower",
-        old="            if await self._confirmed(position):\n                # An",
-        new="            if True:\n                # An",
+        old="                    confirmed=await self._confirmed(position),\n",
+        new="                    confirmed=True,\n",
         seeds=40,
         scenario=_SCENARIO,
         first=53,
@@ -31,8 +31,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="dropped_fold_not_written_down",
         module=f"{_DAEMON}.follower",
-        old="                await self.history.drop(self.fold, reason)\n",
-        new="                pass\n",
+        old="                    await self.history.drop(self.fold, order.why)\n",
+        new="                    pass\n",
         seeds=20,
         scenario=_SCENARIO,
         first=18,
