@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -14,7 +15,8 @@ from rlmm_daemon.cli.log_contents import first_of
 from rlmm_daemon.cli.verifying import kept_marker, reading, rows_of
 from rlmm_daemon.codec import custom_metadata, marker
 from rlmm_daemon.codec.marker import MARKER_KEY, BucketMarker, LayoutRow, NewerMarker
-from rlmm_daemon.config import Config
+from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.core.disposal.holds import held_whole, joined
 from rlmm_daemon.core.disposal.inventory import History
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE
@@ -32,6 +34,9 @@ from rlmm_daemon.ports.event_log import LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import Conflict, ControlObject, RemoteStorage
 from rlmm_daemon.wiring import adapters
 
+#: What `Outcome.present` says where there is no marker.
+ABSENT: Final = "absent"
+
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
@@ -46,6 +51,8 @@ class Outcome:
     trimmed: list[int] = field(default_factory=list)
     #: Whether the state directory's copy contradicts the rows.
     copy_differs: bool = False
+    #: Whether a hold on everything is put into it: the former one may have had holds.
+    holds_all: bool = False
     #: Whether there is anything to write, and whether it was.
     needed: bool = False
     written: bool = False
@@ -96,8 +103,14 @@ async def _run(config: Config, told: Mapping[int, str], *, execute: bool) -> Out
             evidence.named.update(number for number in needs.values() if number is not None)
             await _list(storage, evidence, needs)
             outcome = _outcome(evidence, present, damage, kept, trimmed)
+            # What others wrote into it since, only a log that is this daemon's alone rules out.
+            outcome.holds_all = outcome.needed and (
+                kept is None or not isinstance(config.event_log, EmbeddedLog)
+            )
             if execute and outcome.needed:
-                wanted = _marker(outcome.rows, present or kept, cluster_id, log.identity)
+                wanted = _marker(outcome.rows, [present, kept], cluster_id, log.identity)
+                if outcome.holds_all:
+                    wanted = held_whole(wanted, SystemClock().now_ms(), config.daemon.broker_id)
                 outcome.former = await _write(storage, wanted, control)
                 outcome.written = True
             return outcome
@@ -124,7 +137,7 @@ def _present(
         NewerMarker: it is a newer program's; both are left alone.
     """
     if control is None:
-        return None, "absent"
+        return None, ABSENT
     try:
         present = marker.decode_marker(control.data)
     except NewerMarker:
@@ -180,15 +193,19 @@ def _outcome(
         unplaced=unplaced,
         trimmed=trimmed,
         copy_differs=kept is not None and why_remade(rows_of(kept), wanted) is not None,
-        needed=wrong is not None and bool(rows),
+        # Where nothing names a layout a daemon makes the marker, unless it can't be sure of that.
+        needed=wrong is not None and bool(rows or trimmed or wrong != ABSENT),
     )
 
 
 def _marker(
-    rows: list[Rebuilt], base: BucketMarker | None, cluster_id: str, identity: LogIdentity
+    rows: list[Rebuilt],
+    known: Sequence[BucketMarker | None],
+    cluster_id: str,
+    identity: LogIdentity,
 ) -> BucketMarker:
     """Return the marker with these rows; what else the former one or its copy says stays."""
-    base = base or BucketMarker(
+    fresh = BucketMarker(
         cluster_id=cluster_id,
         partition_count=identity.partition_count,
         metadata_topic_id=uuid_text(identity.topic_id),
@@ -196,7 +213,10 @@ def _marker(
     layouts = tuple(
         LayoutRow(number=row.number, kind=LOCAL_TIERED_STORAGE, prefix=row.prefix) for row in rows
     )
-    return msgspec.structs.replace(base, layouts=layouts)
+    first, *others = [each for each in known if each is not None] or [fresh]
+    for other in others:
+        first = joined(first, other)
+    return msgspec.structs.replace(first, layouts=layouts)
 
 
 async def _write(

@@ -5,7 +5,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from rlmm_daemon.core import phrases
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.domain.errors import RlmmError, StorageNotConfigured
 from rlmm_daemon.ports.storage import ProbeResult
+
+if TYPE_CHECKING:
+    from rlmm_daemon.cli.marker_rebuilding import Outcome
 
 
 @click.group("storage")
@@ -132,9 +135,10 @@ def rebuild_marker(
     segments name numbers) and a listing of the whole storage (which shows their prefixes). What
     they say differently, or do not say, is yours to say by --layout. A marker that is in order is
     left alone, and a damaged one is put beside the new one. Daemons that run go on by themselves.
+    Where no copy says which losses were accepted, a hold keeps everything that may have been held.
 
     --json: {present, layouts: [{number, prefix, named, found, sources}], unplaced: {prefix:
-    segments}, trimmed, copy_differs, needed, written, former}. Exit code 0 either way.
+    segments}, trimmed, copy_differs, holds_all, needed, written, former}. Exit code 0 either way.
     """
     config = load(file, overrides)
     told = dict(_layout(text) for text in layouts)
@@ -156,9 +160,7 @@ def rebuild_marker(
     if outcome.trimmed:
         click.echo("The log's beginning is gone in parts: it may have named further layouts.")
     if outcome.written:
-        click.echo("Written. Daemons that run take it up within seconds.")
-        if outcome.former is not None:
-            click.echo(f"The former one is kept as {outcome.former}.")
+        _show_written(outcome)
     elif outcome.needed:
         click.echo("Nothing was written. Next: the same with --execute")
     elif outcome.present == "in order":
@@ -168,6 +170,15 @@ def rebuild_marker(
     if outcome.copy_differs:
         click.echo("The state directory's copy says otherwise: stop the daemon and remove its")
         click.echo(f"      {config.daemon.state_dir}/marker.json before it starts again.")
+
+
+def _show_written(outcome: "Outcome") -> None:
+    click.echo("Written. Daemons that run take it up within seconds.")
+    if outcome.former is not None:
+        click.echo(f"The former one is kept as {outcome.former}.")
+    if outcome.holds_all:
+        click.echo("Nobody knows what the lost one held, so all that is there now is held. If no")
+        click.echo("      loss was ever accepted: rlmm partition end-hold --all --execute")
 
 
 def _layout(text: str) -> tuple[int, str]:

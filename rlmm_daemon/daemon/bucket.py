@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,7 @@ from rlmm_daemon.codec.marker import (
     LayoutRow,
     NewerMarker,
 )
+from rlmm_daemon.core.disposal.holds import with_hold
 from rlmm_daemon.core.layout import Layout, may_have_objects, object_key
 from rlmm_daemon.core.marker_verdict import REBUILD, MarkerReason, Rows, why_not_made, why_remade
 from rlmm_daemon.daemon.bell import Bell
@@ -258,7 +259,7 @@ class Bucket:
         return fresh
 
     async def accept_loss(
-        self, loss: AcceptedLoss, gaps: Iterable[AcceptedGap] = (), *, cluster_id: str | None
+        self, loss: AcceptedLoss, gaps: Collection[AcceptedGap] = (), *, cluster_id: str | None
     ) -> None:
         """Keep an accepted loss in the marker, with a hold, and make its topic id the marker's.
 
@@ -270,24 +271,40 @@ class Bucket:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
-        hold = Hold(
-            metadata_partition=loss.metadata_partition,
-            before_ms=loss.accepted_at_ms,
-            broker_id=loss.broker_id,
+        gaps, hold = (
+            list(gaps),
+            Hold(
+                metadata_partition=loss.metadata_partition,
+                before_ms=loss.accepted_at_ms,
+                broker_id=loss.broker_id,
+            ),
         )
 
         def accepted(present: BucketMarker) -> BucketMarker:
-            others = (h for h in present.held if h.metadata_partition != hold.metadata_partition)
             return msgspec.structs.replace(
                 present,
                 metadata_topic_id=loss.topic_id,
-                accepted_losses=(*present.accepted_losses, loss),
+                accepted_losses=tuple(dict.fromkeys((*present.accepted_losses, loss))),
                 accepted_gaps=_joined([*present.gaps, *gaps]),
-                holds=(*others, hold),  # a later one says all that the one before it did
+                holds=with_hold(present.held, hold),
             )
 
         if not await self._rewrite(accepted, cluster_id):
             self._unwritten.append(accepted)
+            return
+        # A machine that comes back with its clock behind would hold nothing of what is there.
+        hold = msgspec.structs.replace(
+            hold, before_ms=max(hold.before_ms, await self._written_ms())
+        )
+        await self._rewrite(accepted, cluster_id)
+
+    async def _written_ms(self) -> int:
+        """Return when the marker was written, by the storage's own time."""
+        async with aclosing(self.storage.list(MARKER_KEY)) as pages:
+            times = [
+                row.modified_ms async for page in pages for row in page if row.key == MARKER_KEY
+            ]
+        return max(times, default=0)
 
     async def end_holds(self, metadata_partition: int | None, *, cluster_id: str | None) -> None:
         """End the hold of one metadata partition, or (None) every one.

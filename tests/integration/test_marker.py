@@ -1,6 +1,7 @@
 """A bucket whose marker is lost, damaged or replaced, at a start and while the daemon runs."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,10 @@ def test_a_lost_marker_is_not_made_anew_with_other_numbers_and_is_rebuilt_by_the
     (it.state_dir / "marker.json").unlink()  # the log and the bucket say it too
     told = tool(it, "storage", "rebuild-marker", "--execute")
     assert told.returncode == 0, told.stderr
-    assert marker_of(it).read_bytes() == before
+    assert "rlmm partition end-hold --all" in told.stdout
+    rebuilt = json.loads(marker_of(it).read_bytes())
+    assert [hold["metadata_partition"] for hold in rebuilt.pop("holds")] == [None]
+    assert rebuilt | {"format": 1} == json.loads(before)
     eventually(lambda: it.json("status"), lambda status: status["storage"]["error"] is None)
     with it.daemon.client() as client:
         client.delete_segment(it.orders[0], victim.segment_id)
@@ -189,3 +193,61 @@ def test_a_foreign_or_newer_marker_is_never_rebuilt(it):
         told = tool(it, "storage", "rebuild-marker", "--execute")
         assert told.returncode != 0
         assert marker_of(it).read_bytes() == present
+
+
+def held(it: Stocked) -> list[tuple[int | None, int]]:
+    holds = json.loads(marker_of(it).read_bytes()).get("holds", [])
+    return [(hold["metadata_partition"], hold["before_ms"]) for hold in holds]
+
+
+def hold_of(metadata_partition: int | None, before_ms: int) -> dict[str, Any]:
+    return {"metadata_partition": metadata_partition, "before_ms": before_ms, "broker_id": 1}
+
+
+def test_a_rebuilt_marker_holds_what_the_lost_one_may_have_held(it):
+    """Whoever rebuilds it without a copy does not know which losses were accepted."""
+    before_ms = time.time_ns() // 1_000_000
+    assert it.daemon.stop() == 0
+    marker = json.loads(marker_of(it).read_bytes())
+    marker |= {"format": 2, "holds": [hold_of(0, before_ms)]}
+    marker_of(it).write_text(json.dumps(marker)[:-20])
+    (it.state_dir / "marker.json").unlink()
+    dry = tool(it, "storage", "rebuild-marker", "--json")
+    assert json.loads(dry.stdout)["holds_all"]
+    assert tool(it, "storage", "rebuild-marker", "--execute").returncode == 0
+    [(which, until_ms)] = held(it)
+    assert which is None
+    assert until_ms >= before_ms
+    it.start()
+    assert [
+        hold["metadata_partition"] for hold in it.json("partition", "end-hold", "--all")["holds"]
+    ] == [None]
+    assert it.rlmm("partition", "end-hold", "--all", "--execute").exit_code == 0
+    assert held(it) == []
+
+
+def test_what_the_copy_of_a_remade_marker_held_stays_held(it):
+    assert it.daemon.stop() == 0
+    marker = json.loads(marker_of(it).read_bytes())
+    remade = marker | {"layouts": [{"number": 1, "kind": "local-tiered-storage", "prefix": "no"}]}
+    remade |= {"format": 2, "holds": [hold_of(1, 7)]}
+    copy = marker | {"format": 2, "holds": [hold_of(0, 9), hold_of(1, 5)]}
+    (it.state_dir / "marker.json").write_text(json.dumps(copy))
+    marker_of(it).write_text(json.dumps(remade))
+    assert tool(it, "storage", "rebuild-marker", "--execute").returncode == 0
+    assert prefixes(marker_of(it)) == [""]
+    assert sorted(held(it)) == [(0, 9), (1, 7)]
+
+
+def test_a_damaged_marker_is_rebuilt_though_no_segment_names_a_layout(tmp_path, forks):
+    it = make(tmp_path, forks)
+    with it.daemon:
+        eventually(marker_of(it).exists)
+        eventually((it.state_dir / "marker.json").exists)
+        it.daemon.kill()
+        (it.state_dir / "marker.json").unlink()
+        marker_of(it).write_bytes(b"")
+        assert tool(it, "storage", "rebuild-marker", "--execute").returncode == 0
+        it.start()
+        assert it.copy_new(0) in it.listed(0)
+        assert prefixes(marker_of(it)) == [""]

@@ -8,9 +8,11 @@ ends it (`rlmm partition end-hold`). It does not bind whoever asks for that very
 deleted, nor the removal of a topic that is proven gone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from rlmm_daemon.codec.marker import Hold
+import msgspec
+
+from rlmm_daemon.codec.marker import BucketMarker, Hold
 
 Holds = Sequence[Hold]
 
@@ -29,3 +31,28 @@ def held(holds: Holds, metadata_partition: int | None, since_ms: int | None) -> 
         if not other and (since_ms is None or since_ms <= hold.before_ms):
             return hold
     return None
+
+
+def with_hold(holds: Iterable[Hold], hold: Hold) -> tuple[Hold, ...]:
+    """Return the holds with one more: one of the same partition is never made to keep less."""
+    same = [each for each in holds if each.metadata_partition == hold.metadata_partition]
+    others = (each for each in holds if each not in same)
+    return (*others, max(hold, *same, key=lambda each: each.before_ms) if same else hold)
+
+
+def joined(marker: BucketMarker, other: BucketMarker) -> BucketMarker:
+    """Return a marker that accepts and keeps what the other one does, too."""
+    holds = marker.held
+    for hold in other.held:
+        holds = with_hold(holds, hold)
+    losses = dict.fromkeys((*marker.accepted_losses, *other.accepted_losses))
+    gaps = dict.fromkeys((*marker.gaps, *other.gaps))
+    return msgspec.structs.replace(
+        marker, accepted_losses=tuple(losses), accepted_gaps=tuple(gaps), holds=holds
+    )
+
+
+def held_whole(marker: BucketMarker, now_ms: int, broker_id: int) -> BucketMarker:
+    """Return a marker that keeps everything there is: nobody knows which losses were accepted."""
+    hold = Hold(metadata_partition=None, before_ms=now_ms, broker_id=broker_id)
+    return msgspec.structs.replace(marker, holds=with_hold(marker.held, hold))

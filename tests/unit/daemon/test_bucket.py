@@ -234,6 +234,38 @@ async def test_a_loss_that_was_accepted_without_a_marker_is_held_by_the_next_one
     assert not await one.holds(), "it is written once"
 
 
+async def test_a_loss_that_is_accepted_by_a_clock_that_is_behind_holds_what_is_there_now(shared):
+    """A power loss may take events and the machine's clock together."""
+    one, began_ms = bucket(shared), SystemClock().now_ms()
+    await one.open(IDENTITY)
+    loss = marker.AcceptedLoss(
+        broker_id=1,
+        metadata_partition=2,
+        topic_id=IDENTITY.metadata_topic_id,
+        accepted_at_ms=1_000,
+    )
+    await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
+    (hold,) = await one.holds()
+    assert hold.before_ms >= began_ms
+    assert one.marker is not None
+    assert one.marker.accepted_losses == (loss,)
+
+
+async def test_a_loss_that_is_accepted_later_never_shortens_a_hold(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    far_ms = SystemClock().now_ms() + 3_600_000
+    for at_ms in (far_ms, far_ms - 1_800_000):
+        loss = marker.AcceptedLoss(
+            broker_id=1,
+            metadata_partition=2,
+            topic_id=IDENTITY.metadata_topic_id,
+            accepted_at_ms=at_ms,
+        )
+        await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
+    assert [hold.before_ms for hold in await one.holds()] == [far_ms]
+
+
 async def test_a_marker_with_other_numbers_than_the_copy_is_refused_and_left_alone(shared):
     past = Past()
     await bucket(shared, "old").open(IDENTITY, past)
