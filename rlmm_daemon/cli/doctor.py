@@ -9,7 +9,15 @@ from rlmm_daemon.config import load
 
 
 @click.command("doctor")
-@click.option("--config", "file", required=True, metavar="FILE", help="The daemon's TOML file.")
+@click.option(
+    "--config",
+    "file",
+    envvar="RLMM_CONFIG",
+    default="/etc/rlmm/rlmm.toml",
+    show_default=True,
+    metavar="FILE",
+    help="The daemon's TOML file; else RLMM_CONFIG.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
 @click.option(
     "--timeout",
