@@ -20,6 +20,10 @@ _NAME_BYTES_MAX: Final = 255
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
+class NameTooLong(InvalidArgument):
+    """A key that no file can have: of a topic whose name is nearly as long as Kafka allows."""
+
+
 class Root:
     """A root that must exist already: one that vanished is unmounted, not empty."""
 
@@ -51,15 +55,17 @@ class Root:
 
         Raises:
             InvalidArgument: the key would leave the root, or names something private of ours.
+            NameTooLong: no file can have it, so none has.
         """
         parts = key.split("/")
-        if (
-            parts[0] == PRIVATE
-            or {"", ".", ".."} & set(parts)
-            or "\0" in key
-            or max(len(os.fsencode(part)) for part in parts) > _NAME_BYTES_MAX
-        ):
+        if parts[0] == PRIVATE or {"", ".", ".."} & set(parts) or "\0" in key:
             raise InvalidArgument(f"{key!r} is not a key of this storage")
+        longest = max(len(os.fsencode(part)) for part in parts)
+        if longest > _NAME_BYTES_MAX:
+            raise NameTooLong(
+                f"{key!r} is not a key of this storage: a name of {longest} bytes is in it, and a "
+                f"file's has at most {_NAME_BYTES_MAX}"
+            )
         return f"{self.path}/{key}"
 
     @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import Final
 
 from rlmm_daemon.adapters.storage.local.root import (
     PRIVATE,
+    NameTooLong,
     Root,
     make_directories,
     sync_directory,
@@ -57,7 +58,7 @@ class Tree:
         with self.root.told(f"size of {key}"):
             try:
                 status = Path(self.root.file(key)).lstat()
-            except (FileNotFoundError, NotADirectoryError):
+            except (FileNotFoundError, NotADirectoryError, NameTooLong):
                 self.root.check()
                 return None
         return status.st_size if stat.S_ISREG(status.st_mode) else None
@@ -68,7 +69,10 @@ class Tree:
         touched: dict[str, list[str]] = {}
         for key in keys:
             try:
-                with self.root.told(f"delete {key}"), contextlib.suppress(NotADirectoryError):
+                with (
+                    self.root.told(f"delete {key}"),
+                    contextlib.suppress(NotADirectoryError, NameTooLong),  # it was never stored
+                ):
                     path = self.root.file(key)
                     with contextlib.suppress(FileNotFoundError):
                         Path(path).unlink()
@@ -169,7 +173,10 @@ class Tree:
     def _walk(self, prefix: str) -> Iterator[os.DirEntry[str]]:
         """Yield regular files whose key begins with `prefix`, symlinks never followed."""
         inside = prefix.rpartition("/")[0]
-        start = self.root.file(inside) if inside else self.root.path
+        try:
+            start = self.root.file(inside) if inside else self.root.path
+        except NameTooLong:
+            return  # nothing is there
         stack = [start]
         while stack:
             directory = stack.pop()
