@@ -54,14 +54,15 @@ def led_by_1(rig) -> bool:
     return all(each["leader"] == 1 for each in described["partitions"])
 
 
-async def led_by_the_first(rig) -> None:
-    """Wait until both replicas are in sync and 1 leads: 2 may, where 1 had just been started."""
+async def led_by_the_first(rig) -> int:
+    """Return the epoch in which 1 leads with both in sync: 2 may lead, where 1 was started late."""
     async with asyncio.timeout(60):
         while sorted((await described(rig))["isr"]) != [1, 2]:
             await asyncio.to_thread(time.sleep, 0.2)
         while (await described(rig))["leader"] != 1:
             await asked(rig, "elect", partition=0)
             await asyncio.to_thread(time.sleep, 0.2)
+        return int((await asked(rig, "end", partition=0))["epoch"])
 
 
 def bystander(rig) -> str:
@@ -91,23 +92,27 @@ async def until_described(rig, name: str, value: object) -> None:
 
 @asynccontextmanager
 async def only_one_in_sync(rig, cluster):
-    """Let what is written meanwhile reach replica 1 alone."""
-    await led_by_the_first(rig)
+    """Let what is written meanwhile reach replica 1 alone; gives the epoch in which 1 leads."""
+    epoch = await led_by_the_first(rig)
     cluster.freeze(2)
     await until_described(rig, "isr", [1])
-    yield
+    yield epoch
     cluster.freeze(1)
     cluster.thaw(2)
 
 
-async def elect_the_other(rig, cluster) -> None:
+async def elect_the_other(rig, cluster, former: int) -> None:
     """Make replica 2 the leader, whatever it lacks; 1 comes back as its follower.
 
     Whoever is asked may be 2, and know of nothing since it was frozen: not of its last election
-    either. That 1 is out of sync tells the new one from it.
+    either, of a time when it led and 1 was out of sync. An epoch beyond that in which 1 led tells
+    the new one from it; had 1 come back before there was one, it would lead on.
     """
     async with asyncio.timeout(ELECTION_SECONDS):
         while (now := await described(rig))["leader"] != 2 or now["isr"] != [2]:
+            await asked(rig, "elect", partition=0, unclean=True)
+            await asyncio.sleep(0.2)
+        while (await asked(rig, "end", partition=0))["epoch"] <= former:
             await asked(rig, "elect", partition=0, unclean=True)
             await asyncio.sleep(0.2)
     cluster.thaw(1)
@@ -142,11 +147,11 @@ async def test_a_tail_that_an_election_lost_is_noticed_and_mended(uneven, cluste
         writer = Writer(manager, tp)
         for number in range(KEPT):
             await writer.copy(number)
-        async with only_one_in_sync(rig, cluster):
+        async with only_one_in_sync(rig, cluster) as epoch:
             for number in range(KEPT, KEPT + LOST):
                 await writer.copy(number)
         begun = time.perf_counter()
-        await elect_the_other(rig, cluster)
+        await elect_the_other(rig, cluster, epoch)
         await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
         rig.tell(f"tail lost: noticed after {time.perf_counter() - begun:.1f} s")
         with pytest.raises(HistoryLost, match=f"{LOST} finished segments .*rlmm log repair 0"):
@@ -191,12 +196,12 @@ async def test_a_lost_range_that_was_overwritten_beyond_our_position_is_noticed(
         writer = Writer(manager, tp)
         for number in range(KEPT):
             await writer.copy(number)
-        async with only_one_in_sync(rig, cluster):
+        async with only_one_in_sync(rig, cluster) as epoch:
             for number in range(KEPT, KEPT + LOST):
                 await writer.copy(number)
             position = follower(manager, P0).fold.position
             cut_off(proxies)
-        await elect_the_other(rig, cluster)
+        await elect_the_other(rig, cluster, epoch)
         await overwrite(rig, tp, position)
         begun = time.perf_counter()
         for proxy in proxies.values():
@@ -219,7 +224,7 @@ async def test_a_quiet_partition_followed_from_a_snapshot_notices_that_it_was_ov
         writer = Writer(manager, tp)
         for number in range(KEPT):
             await writer.copy(number)
-        await led_by_the_first(rig)
+        epoch = await led_by_the_first(rig)
         cluster.freeze(2)
         await until_described(rig, "isr", [1])
         for number in range(KEPT, KEPT + LOST):
@@ -232,7 +237,7 @@ async def test_a_quiet_partition_followed_from_a_snapshot_notices_that_it_was_ov
         cut_off(proxies)
         cluster.freeze(1)
         cluster.thaw(2)
-        await elect_the_other(rig, cluster)
+        await elect_the_other(rig, cluster, epoch)
         await overwrite(rig, tp, position)
         for proxy in proxies.values():
             proxy.heal()
@@ -250,12 +255,12 @@ async def test_a_tail_that_was_lost_behind_the_snapshot_of_a_killed_daemon_is_no
         writer = Writer(manager, tp)
         for number in range(KEPT):
             await writer.copy(number)
-        async with only_one_in_sync(rig, cluster):
+        async with only_one_in_sync(rig, cluster) as epoch:
             for number in range(KEPT, KEPT + LOST):
                 await writer.copy(number)
             written = await Operator(manager).snapshot_now(P0)
             assert written
-    await elect_the_other(rig, cluster)
+    await elect_the_other(rig, cluster, epoch)
     async with rig.manager(settings=QUICK) as manager:
         manager.replace_assignment([tp], [])
         await failed(manager, FailureReason.HISTORY_LOST, seconds=60)

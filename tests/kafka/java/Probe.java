@@ -22,6 +22,7 @@ import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.ScramCredentialInfo;
 import org.apache.kafka.clients.admin.ScramMechanism;
@@ -131,6 +132,10 @@ public final class Probe {
                 if (error.isPresent()) {
                     answer.put("election", error.get().getClass().getSimpleName());
                 }
+            }
+            case "end" -> {
+                var end = get(admin.listOffsets(Map.of(partition(ask), OffsetSpec.latest())).partitionResult(partition(ask)));
+                answer.put("offset", end.offset()).put("epoch", end.leaderEpoch().orElse(-1));
             }
             case "allow" -> get(admin.createAcls(List.of(acl(ask))).all());
             case "forbid" -> get(admin.deleteAcls(List.of(acl(ask).toFilter())).all());
