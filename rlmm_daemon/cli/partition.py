@@ -58,13 +58,21 @@ def rebuild(number: int, *, target: Target) -> None:
 @click.argument("number", metavar="[N]", type=click.IntRange(min=0), required=False)
 @click.option("--all", "everything", is_flag=True, help="All metadata partitions; the log itself.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--without-looking",
+    is_flag=True,
+    help="Also give up segments whose objects were not looked for yet.",
+)
 @daemon_options
-def accept_loss(number: int | None, *, everything: bool, yes: bool, target: Target) -> None:
+def accept_loss(
+    number: int | None, *, everything: bool, yes: bool, without_looking: bool, target: Target
+) -> None:
     """Go on without the events that are missing from the log, for good.
 
     Segments that only those events named are no longer found by anybody. Their objects stay: a hold
     keeps all that may belong to them, until rlmm partition end-hold. Try rlmm log repair and rlmm
-    log recover first. Refused where nothing is missing.
+    log recover first. Refused where nothing is missing, and where a storage is configured in which
+    nobody has looked for what is missing since the daemon started, unless --without-looking.
 
     --json: {accepted: [N] or "all", missing: segments}.
     """
@@ -75,7 +83,9 @@ def accept_loss(number: int | None, *, everything: bool, yes: bool, target: Targ
         question = f"Give up what is missing from {which}? Nothing brings it back."
         click.confirm(question, abort=True, err=True)
     with asking(target) as client:
-        answer = client.partition_accept_loss(number, everything=everything)
+        answer = client.partition_accept_loss(
+            number, everything=everything, without_looking=without_looking
+        )
     if target.json:
         show_json(answer)
     else:

@@ -337,11 +337,12 @@ class AsyncClient(AsyncCaller):
         metadata_partition: int | None = None,
         *,
         everything: bool = False,
+        without_looking: bool = False,
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Give up events that are missing from the log, for good."""
         seconds, ms = self._deadline(timeout_seconds)
-        params = api.AcceptLossParams(metadata_partition, everything, ms)
+        params = api.AcceptLossParams(metadata_partition, everything, ms, without_looking)
         result: dict[str, Any] = await self.call("partition_accept_loss", params, seconds)
         return result
 

@@ -335,11 +335,12 @@ class Client(Caller):
         metadata_partition: int | None = None,
         *,
         everything: bool = False,
+        without_looking: bool = False,
         timeout_seconds: float | None = None,
     ) -> dict[str, Any]:
         """Give up events that are missing from the log, for good."""
         seconds, ms = self._deadline(timeout_seconds)
-        params = api.AcceptLossParams(metadata_partition, everything, ms)
+        params = api.AcceptLossParams(metadata_partition, everything, ms, without_looking)
         result: dict[str, Any] = self.call("partition_accept_loss", params, seconds)
         return result
 

@@ -241,6 +241,8 @@ class AcceptLossParams(_Array, frozen=True):
     metadata_partition: Int32 | None = None
     everything: bool = False
     timeout_ms: int | None = None
+    #: Give up also what nobody has looked for the objects of.
+    without_looking: bool = False
 
 
 class RecoverParams(_Array, frozen=True):

@@ -589,9 +589,10 @@ def _compared(one: Following, given: Compared, now_ms: int) -> Stepped:
         f"{given.missing} finished {'segment' if single else 'segments'} that this daemon knew "
         f"{'is' if single else 'are'} not in the log: {given.why}"
     )
-    # Repair appends nothing that may have been ended in what was lost.
-    uncertain = given.means.storage and (given.gaps or bool(one.unconfirmed))
-    command = given.means.against_unknown(one) if uncertain else None
+    # Repair appends nothing that may have been ended in what was lost, nor what has no objects.
+    means = given.means
+    unknown = given.gaps or bool(one.unconfirmed) or means.looked_for
+    command = means.against_unknown(one) if means.storage and unknown else None
     return _failed(one, FailureReason.HISTORY_LOST, evidence, now_ms, command), ()
 
 

@@ -145,7 +145,9 @@ REQUESTS: Final[dict[str, Request]] = {
     ),
     "partition_accept_loss": lambda services, params, _caller: (
         services.operator.partition_accept_loss(
-            params.metadata_partition, everything=params.everything
+            params.metadata_partition,
+            everything=params.everything,
+            without_looking=params.without_looking,
         )
     ),
     "partition_end_hold": lambda services, params, _caller: services.operator.partition_end_hold(

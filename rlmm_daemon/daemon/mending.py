@@ -7,19 +7,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import structlog
+
 from rlmm_daemon.codec import records
+from rlmm_daemon.core import phrases
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
 from rlmm_daemon.daemon.crash_guard import CrashGuard
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.daemon.recovering import SEGMENTS_MAX, Candidate, Recovery, missing_of
-from rlmm_daemon.domain.errors import OutcomeUnknown, UnavailableError
+from rlmm_daemon.daemon.recovering import Candidate, Recovery, missing_of
+from rlmm_daemon.domain.errors import InvalidArgument, OutcomeUnknown, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
 #: How long an order waits to be judged; a longer replay goes on and is answered as it stands.
 JUDGED_SECONDS: Final = 20.0
+
+logger = structlog.get_logger(__name__)
 
 #: Mends one partition of the log with the records given; returns what it did.
 LogRepair = Callable[[MetadataPartition, Collection[bytes]], Awaitable[Mapping[str, Any]]]
@@ -56,19 +61,56 @@ class Mending:
             "failed": [follower.partition for follower in failed if follower.failure is not None],
         }
 
-    async def accept_everything(self) -> dict[str, Any]:
-        """Go on without whatever is missing, of the whole log."""
-        missing = sum(f.history.missing_count for f in self._manager.followed())
+    async def accept_everything(self, *, without_looking: bool) -> dict[str, Any]:
+        """Go on without whatever is missing, of the whole log.
+
+        Raises:
+            InvalidArgument: nothing is, or objects were not looked for yet.
+        """
+        followers = list(self._manager.followed())
+        if not without_looking:
+            self._require_looked_for(followers)
+        missing = sum(f.history.missing_count for f in followers)
         await self._manager.fleet.accept_all()
+        logger.warning("loss accepted", missing=missing, without_looking=without_looking)
         await _judged(self._manager.followed())
         return {"accepted": "all", "missing": missing}
 
-    async def accept(self, follower: Follower) -> dict[str, Any]:
-        """Go on without what is missing of one metadata partition."""
+    async def accept(self, follower: Follower, *, without_looking: bool) -> dict[str, Any]:
+        """Go on without what is missing of one metadata partition.
+
+        Raises:
+            InvalidArgument: nothing is, or objects were not looked for yet.
+        """
+        if not without_looking:
+            self._require_looked_for([follower])
         missing = follower.history.missing_count
         await self._manager.fleet.accept(follower)
+        logger.warning(
+            "loss accepted",
+            metadata_partition=follower.partition,
+            missing=missing,
+            without_looking=without_looking,
+        )
         await _judged([follower])
         return {"accepted": [follower.partition], "missing": missing}
+
+    def _require_looked_for(self, followers: Iterable[Follower]) -> None:
+        """Raise where what an acceptance gives up for good may be put back yet.
+
+        What is known to be missing is known by nothing else afterwards.
+        """
+        for follower in followers:
+            if self._recovery is None or not follower.history.missing_count or follower.looked_for:
+                continue
+            recover = f"rlmm log recover {follower.partition} --execute"
+            command = recover if follower.uncertain else f"rlmm log repair {follower.partition}"
+            raise InvalidArgument(
+                f"{phrases.number(follower.history.missing_count, 'finished segment')} of metadata "
+                f"partition {follower.partition} may be there yet, and nobody has looked for the "
+                f"objects since the daemon started, so nothing was accepted; run: {command} "
+                "(or say --without-looking)"
+            )
 
     async def repair(self, followers: Sequence[Follower]) -> dict[str, Any]:
         """Mend the log's files, append the finished segments that it lost, and start over.
@@ -131,10 +173,13 @@ class Mending:
         if follower.uncertain:
             row["may_have_ended"] = len(missing)
             return
-        whole, lacking = await self._recovery.looked_for(missing[:SEGMENTS_MAX])
-        row["appended"] += await self._recovery.put_back(follower, whole)
-        if lacking:
-            row["not_whole"] = len(lacking)
+        look = await self._recovery.look(follower, missing)
+        row["appended"] += await self._recovery.put_back(follower, look.whole)
+        follower.looked_for = not look.left
+        if look.lacking:
+            row["not_whole"] = len(look.lacking)
+        if look.left:
+            row["not_looked_at"] = look.left
 
 
 def _failed(followers: Sequence[Follower]) -> dict[Follower, Failure]:

@@ -418,15 +418,19 @@ class Operator:
         return {"rebuilding": [follower.partition]}
 
     async def partition_accept_loss(
-        self, metadata_partition: int | None, *, everything: bool
+        self, metadata_partition: int | None, *, everything: bool, without_looking: bool = False
     ) -> dict[str, Any]:
-        """Go on without what is missing; nothing brings it back afterwards."""
+        """Go on without what is missing; nothing brings it back afterwards.
+
+        Raises:
+            InvalidArgument: there is no loss, or the objects were not looked for yet.
+        """
         if everything == (metadata_partition is not None):
             raise InvalidArgument("say either one metadata partition or all of them")
         if metadata_partition is None:
-            return await self._mending.accept_everything()
+            return await self._mending.accept_everything(without_looking=without_looking)
         (follower,) = await self._chosen(metadata_partition)
-        return await self._mending.accept(follower)
+        return await self._mending.accept(follower, without_looking=without_looking)
 
     async def log_repair(self, metadata_partition: int | None) -> dict[str, Any]:
         """Mend the log's files, append the finished segments that it lost, and start over."""

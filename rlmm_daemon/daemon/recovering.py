@@ -6,7 +6,7 @@ was about to be, and nobody has deleted it. It is looked for before anything is 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -24,7 +24,7 @@ from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.history import History
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, NotReady
-from rlmm_daemon.domain.ids import BrokerId, SegmentId, uuid_text
+from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import (
     CustomMetadata,
     SegmentMetadata,
@@ -59,6 +59,18 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look for the objects of candidates showed."""
+
+    #: Those whose objects are whole, with what to record.
+    whole: Sequence[tuple[Candidate, CustomMetadata]]
+    #: Others, and why they are not.
+    lacking: Sequence[tuple[Candidate, str]]
+    #: How many nobody has looked for yet: another order does.
+    left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryOptions:
     """Whose copies may still run."""
 
@@ -82,6 +94,8 @@ class Recovery:
     ) -> None:
         self._manager, self._bucket, self._options = manager, bucket, options
         self._is_running = is_running
+        #: By metadata partition, segments that were looked for and are not whole.
+        self._lacked: dict[MetadataPartition, set[SegmentId]] = {}
 
     async def recover(self, follower: Follower, *, execute: bool) -> dict[str, Any]:
         """Return what can be put back of a metadata partition, and put it back if told so.
@@ -90,21 +104,21 @@ class Recovery:
             StorageUnavailable: nobody can say now what is there.
         """
         candidates = [*missing_of(follower.history, follower.fold), *await self.begun(follower)]
-        whole, lacking = await self.looked_for(candidates[:SEGMENTS_MAX])
-        may_have_ended = follower.uncertain
+        look = await self.look(follower, candidates)
+        whole, may_have_ended = look.whole, follower.uncertain
         if execute:
             await self.put_back(follower, whole)
         if execute or not whole:
-            follower.looked_for = True
+            follower.looked_for = not look.left
             if follower.failure is not None:
                 follower.retry()  # it is judged anew, and names what ends it now
         return {
             "metadata_partition": follower.partition,
             "executed": execute,
             "put_back" if execute else "can_be_put_back": [_row(each) for each, _ in whole],
-            "not_whole": [_row(each) | {"reason": why} for each, why in lacking],
+            "not_whole": [_row(each) | {"reason": why} for each, why in look.lacking],
             "may_have_ended": may_have_ended and bool(whole),
-            "not_looked_at": max(0, len(candidates) - SEGMENTS_MAX),
+            "not_looked_at": look.left,
         }
 
     # What may have been finished.
@@ -134,23 +148,28 @@ class Recovery:
 
     # What is there.
 
-    async def looked_for(
-        self, candidates: list[Candidate]
-    ) -> tuple[list[tuple[Candidate, CustomMetadata]], list[tuple[Candidate, str]]]:
-        """Return those whose objects are whole, with what to record; and why others are not.
+    async def look(self, follower: Follower, candidates: list[Candidate]) -> Look:
+        """Look for the objects of so many as one order may, those first that none looked for.
 
         Raises:
             StorageUnavailable: not now.
         """
+        lacked = self._lacked.setdefault(follower.partition, set())
+        candidates = sorted(candidates, key=lambda each: each.segment.segment_id in lacked)
+        chosen, rest = candidates[:SEGMENTS_MAX], candidates[SEGMENTS_MAX:]
         whole = list[tuple[Candidate, CustomMetadata]]()
         lacking = list[tuple[Candidate, str]]()
-        for each in candidates:
+        for each in chosen:
             found = await self._look(each.segment)
             if isinstance(found, str):
                 lacking.append((each, found))
             else:
                 whole.append((each, found))
-        return whole, lacking
+        left = sum(each.segment.segment_id not in lacked for each in rest)
+        lacked &= {each.segment.segment_id for each in candidates}
+        lacked |= {each.segment.segment_id for each, _ in lacking}
+        lacked -= {each.segment.segment_id for each, _ in whole}
+        return Look(whole=whole, lacking=lacking, left=left)
 
     async def _look(self, segment: SegmentMetadata) -> CustomMetadata | str:
         """Return what to record of a segment whose objects are whole, else what is wrong."""
@@ -205,7 +224,7 @@ class Recovery:
     # Putting back.
 
     async def put_back(
-        self, follower: Follower, whole: list[tuple[Candidate, CustomMetadata]]
+        self, follower: Follower, whole: Sequence[tuple[Candidate, CustomMetadata]]
     ) -> int:
         """Append what makes them COPY_SEGMENT_FINISHED; return how many events, once applied."""
         last, appended = -1, 0

@@ -286,8 +286,9 @@ def test_a_log_replaced_by_an_older_copy_of_itself_is_noticed(it, remedy):
         it.run_next(0)
         assert it.listed(0).keys() >= set(added)
     else:
-        number = str(it.number(0))
-        assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+        words = ["partition", "accept-loss", str(it.number(0)), "--yes"]
+        assert it.rlmm(*words).exit_code == 1  # all of it is there yet
+        assert it.rlmm(*words, "--without-looking").exit_code == 0
         eventually(lambda: it.row(0), lambda row: row["state"] == "ready")
         assert not set(added) & it.listed(0).keys()
     restarts_clean(it)
@@ -558,4 +559,65 @@ def test_what_may_have_been_ended_in_the_damaged_batch_is_put_back_by_recover_al
     assert "a deletion of them may have stood in what was lost" in " ".join(looked.stdout.split())
     assert it.rlmm("log", "recover", number, "--execute").exit_code == 0
     assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+    it.serves(0)
+
+
+def log_with_a_loss_that_a_snapshot_knows(it: Stocked) -> str:
+    """Damage and repair the log behind a snapshot; return the metadata partition that failed."""
+    assert it.rlmm("snapshot", "now").exit_code == 0
+    it.daemon.kill()
+    flip(*finish_of(it, it.copied(0)[0].metadata.segment_id))
+    it.start()
+    number = str(it.number(0))
+    it.rlmm("partition", "rebuild", number)
+    fails_of(it, "log_corrupt")
+    assert it.rlmm("log", "repair", number).exit_code == 1
+    return number
+
+
+def test_a_loss_is_not_accepted_before_its_objects_were_looked_for_unless_that_is_said(it):
+    """What only a snapshot knew would be given up, though it is all there."""
+    number = log_with_a_loss_that_a_snapshot_knows(it)
+    for which in (number, "--all"):
+        refused = it.rlmm("partition", "accept-loss", which, "--yes")
+        assert refused.exit_code == 1
+        assert f"rlmm log recover {number}" in " ".join(refused.stderr.split())
+    assert it.rlmm("log", "recover", number, "--execute").exit_code == 0
+    assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+    it.serves(0)
+
+
+def test_a_loss_is_accepted_without_a_look_where_that_is_said(it):
+    number = log_with_a_loss_that_a_snapshot_knows(it)
+    words = ["partition", "accept-loss", number, "--yes", "--without-looking"]
+    assert it.rlmm(*words).exit_code == 0
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+    assert len(it.listed(0)) == 3
+    assert it.lines("loss accepted")[-1]["without_looking"] is True
+
+
+def test_what_a_repair_finds_no_objects_of_ends_by_the_command_that_is_named(it):
+    """Repaired again it would be named again, for ever."""
+    assert it.daemon.stop() == 0
+    shutil.copytree(it.log_dir, it.daemon.directory / "older")
+    it.start()
+    gone, kept = (it.copy_new(0, serial) for serial in range(2))
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.log_dir)
+    shutil.copytree(it.daemon.directory / "older", it.log_dir)
+    (index,) = it.daemon.remote.rglob(f"*{uuid_text(gone)}.index")
+    index.unlink()
+    it.start()
+    fails_of(it, "history_lost")
+    number = str(it.number(0))
+    refused = it.rlmm("partition", "accept-loss", number, "--yes")
+    assert refused.exit_code == 1
+    assert f"rlmm log repair {number}" in " ".join(refused.stderr.split())
+    assert it.rlmm("log", "repair", number).exit_code == 1
+    fails_of(it, "history_lost")
+    assert it.explain(0)["next_command"] == f"rlmm partition accept-loss {number}"
+    assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+    assert kept in it.listed(0)
+    assert gone not in it.listed(0)
     it.serves(0)

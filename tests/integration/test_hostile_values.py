@@ -159,7 +159,7 @@ SOUND: dict[type, tuple[Any, ...]] = {
     api.TailParams: (0, None, False, TIMEOUT_MS),
     api.ExportParams: (None, TIMEOUT_MS),
     api.TopicParams: (None, TIMEOUT_MS),
-    api.AcceptLossParams: (0, False, TIMEOUT_MS),
+    api.AcceptLossParams: (0, False, TIMEOUT_MS, False),
     api.RecoverParams: (0, False, TIMEOUT_MS),
     api.EndHoldParams: (0, False, TIMEOUT_MS),
     api.PurgeParams: (STRANGER.topic_id, False, False, TIMEOUT_MS),

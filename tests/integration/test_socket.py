@@ -96,6 +96,8 @@ async def test_every_method_answers_through_the_async_client(path):
         assert await client.partition_retry(1) == {"done": 1}
         assert await client.partition_rebuild(1) == {"done": 1}
         assert await client.partition_accept_loss(everything=True) == {"everything": True}
+        given_up = await client.partition_accept_loss(1, without_looking=True)
+        assert given_up == {"everything": False, "unseen": True}
         assert await client.partition_end_hold(2) == {"executed": False, "holds": []}
         assert await client.log_recover(1) == {"recovered": 1, "executed": False}
         assert await client.log_repair() == {"done": None}
@@ -138,6 +140,8 @@ async def test_every_method_answers_through_the_blocking_client(path):
             assert client.partition_retry(1) == {"done": 1}
             assert client.partition_rebuild(1) == {"done": 1}
             assert client.partition_accept_loss(1) == {"everything": False}
+            given_up = client.partition_accept_loss(1, without_looking=True)
+            assert given_up == {"everything": False, "unseen": True}
             assert client.partition_end_hold(execute=True) == {"executed": True, "holds": []}
             assert client.log_recover(3, execute=True) == {"recovered": 3, "executed": True}
             assert client.log_repair(2) == {"done": 2}

@@ -235,8 +235,8 @@ class FakeOperator:
     async def partition_rebuild(self, metadata_partition):
         return {"done": metadata_partition}
 
-    async def partition_accept_loss(self, metadata_partition, *, everything):
-        return {"everything": everything}
+    async def partition_accept_loss(self, metadata_partition, *, everything, without_looking=False):
+        return {"everything": everything} | ({"unseen": True} if without_looking else {})
 
     async def partition_end_hold(self, metadata_partition, *, execute):
         return {"executed": execute, "holds": []}
