@@ -114,23 +114,26 @@ def end_hold(number: int | None, *, everything: bool, execute: bool, target: Tar
     if target.json:
         show_json(answer)
     else:
-        _show_holds(answer)
+        _show_holds(answer, number)
 
 
-def _show_holds(answer: dict[str, Any]) -> None:
+def _show_holds(answer: dict[str, Any], number: int | None) -> None:
     for hold in answer["holds"]:
-        number = hold["metadata_partition"]
-        where = "every metadata partition" if number is None else f"metadata partition {number}"
+        which = hold["metadata_partition"]
+        where = "every metadata partition" if which is None else f"metadata partition {which}"
         click.echo(f"{where}: what is older than {phrases.moment(hold['before_ms'])} is kept")
         for row in hold["kept"]:
             count = phrases.number(row["segments"], "segment")
             click.echo(f"  {row['partition']}: {count}, begun and not ended ({row['kind']})")
-    if not answer["holds"]:
+    named = [hold["metadata_partition"] for hold in answer["holds"]]
+    if not named:
         click.echo("nothing is held")
     elif answer["executed"]:
         click.echo("ended: the cleaner and the nightly job may delete it")
-    else:
+    elif number is None or number in named:
         click.echo("nothing was done; --execute does it")
+    if number is not None and None in named:
+        click.echo("the hold on every metadata partition stays: end-hold --all --execute ends it")
 
 
 def _show(answer: dict[str, Any], target: Target, words: str, number: int) -> None:

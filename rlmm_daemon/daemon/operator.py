@@ -472,9 +472,11 @@ class Operator:
         """
         cleaner = self._require_cleaner()
         held = await cleaner.held(metadata_partition)
-        if execute and held:
+        # One of every metadata partition is not ended for one of them.
+        ends = any(metadata_partition in (None, hold["metadata_partition"]) for hold in held)
+        if execute and ends:
             await cleaner.end_holds(metadata_partition)
-        return {"executed": execute and bool(held), "holds": held}
+        return {"executed": execute and ends, "holds": held}
 
     # Which followers.
 

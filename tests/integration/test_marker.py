@@ -219,6 +219,11 @@ def test_a_rebuilt_marker_holds_what_the_lost_one_may_have_held(it):
     assert which is None
     assert until_ms >= before_ms
     it.start()
+    one = eventually(lambda: it.json("partition", "end-hold", "0", "--execute"))
+    assert [hold["metadata_partition"] for hold in one["holds"]] == [None], "it holds each of them"
+    assert not one["executed"]
+    assert "--all --execute ends it" in it.rlmm("partition", "end-hold", "0").stdout
+    assert len(held(it)) == 1
     assert [
         hold["metadata_partition"] for hold in it.json("partition", "end-hold", "--all")["holds"]
     ] == [None]

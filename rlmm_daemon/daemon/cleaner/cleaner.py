@@ -436,6 +436,8 @@ class Cleaner:
     async def held(self, number: int | None) -> list[dict[str, Any]]:
         """Return the holds of one metadata partition, or all, and what is kept as far as is known.
 
+        A hold of every metadata partition is one of each.
+
         Raises:
             StorageUnavailable: the marker was not read yet.
         """
@@ -444,10 +446,10 @@ class Cleaner:
             {
                 "metadata_partition": hold.metadata_partition,
                 "before_ms": hold.before_ms,
-                "kept": self._kept_by(hold.metadata_partition),
+                "kept": self._kept_by(hold.metadata_partition if number is None else number),
             }
             for hold in holds
-            if number in (None, hold.metadata_partition)
+            if None in (number, hold.metadata_partition) or number == hold.metadata_partition
         ]
 
     async def end_holds(self, number: int | None) -> None:

@@ -67,8 +67,8 @@ class Stuck:
         self._tools, self._segments, self._peers = tools, segments, peers
         self._owner, self._still_ours, self._failed = owner, still_ours, failed
         self._now_ms = tools.clock.now_ms()
-        #: What an accepted loss keeps, read once for a pass: a fold that is ready has no gap but
-        #: accepted ones, and a hold is written together with its acceptance.
+        #: What an accepted loss keeps: a fold that is ready has no gap but accepted ones, and holds
+        #: are written together with an acceptance. Read again before anything is ended.
         self._holds: Holds | None = None
         self._number: MetadataPartition | None = None
         #: Of the partition that is looked at: copies that a later one of their broker shows as old.
@@ -121,6 +121,8 @@ class Stuck:
             if await self._is_still_stuck(partition, segment_id):
                 await self._end_copy(partition, segment_id)
         if ending and self._owner():
+            self._holds = await self._tools.bucket.holds()
+            ending = [i for i in ending if self._judge_delete(cache, i, StuckNote(), gone=gone)]
             await self._end_deletes(partition, ending)
         if self._owner():
             await self._end_unlisted(partition, note)
@@ -180,6 +182,7 @@ class Stuck:
             return False
         if tails.broker_of(tail) != self._tools.broker_id:
             self._peers = await self._tools.peers.look()
+        self._holds = await self._tools.bucket.holds()
         if cache.state(segment_id) is not S.COPY_SEGMENT_STARTED:
             return False
         return self._judge_copy(cache, segment_id, StuckNote()) is CopyStep.REMOVE

@@ -584,6 +584,28 @@ def test_a_copy_that_may_have_been_finished_in_what_was_lost_is_kept_until_the_h
     run(scenario)
 
 
+def test_a_loss_that_is_accepted_while_a_pass_waits_its_turn_holds_for_that_pass_too(monkeypatch):
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world)
+        daemon = world.daemons[1]
+        pace = daemon.cleaner.tools.pace
+        take = pace.take
+
+        async def accepted_meanwhile(count: int) -> None:
+            monkeypatch.setattr(pace, "take", take)
+            await accepted(world)
+            await take(count)
+
+        monkeypatch.setattr(pace, "take", accepted_meanwhile)
+        daemon.manager.hello_from_broker(world.clock.now_ms() + 1)
+        await asyncio.sleep(3 * PATIENCE)
+        assert pace.take == take, "a copy was about to be ended"
+        assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
+        assert len(world.stored(AT)) > 0
+
+    run(scenario)
+
+
 def test_a_delete_that_was_meant_for_a_stuck_copy_is_kept_and_a_callers_is_not():
     async def scenario(world: CleanWorld) -> None:
         await begun(world)
