@@ -27,6 +27,8 @@ OWNER: Final = "reconcile"
 RACES_MAX: Final = 20
 #: Of each of them; another one is refused untouched.
 FORMAT: Final = 1
+#: Of accepted records that say who accepted them, which the first format does not have.
+ACCEPTED_FORMAT: Final = 2
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
@@ -42,6 +44,8 @@ class AcceptedRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     sha256: str
     reason: str
     accepted_at_ms: int
+    #: By an earlier version: not kept.
+    accepted_by: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class AcceptedRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,7 +110,11 @@ async def read_accepted(storage: RemoteStorage) -> AcceptedRecords:
     found = await storage.get_control(ACCEPTED_KEY)
     if found is None:
         return AcceptedRecords()
-    return decode(found.data, AcceptedRecords, key=ACCEPTED_KEY)
+    return _accepted_of(found.data)
+
+
+def _accepted_of(data: bytes) -> AcceptedRecords:
+    return decode(data, AcceptedRecords, key=ACCEPTED_KEY, newest=ACCEPTED_FORMAT)
 
 
 async def accept(storage: RemoteStorage, record: AcceptedRecord) -> None:
@@ -117,15 +125,13 @@ async def accept(storage: RemoteStorage, record: AcceptedRecord) -> None:
     """
     for _ in range(RACES_MAX):
         found = await storage.get_control(ACCEPTED_KEY)
-        present = (
-            AcceptedRecords()
-            if found is None
-            else decode(found.data, AcceptedRecords, key=ACCEPTED_KEY)
-        )
+        present = AcceptedRecords() if found is None else _accepted_of(found.data)
         key = (record.metadata_partition, record.offset, record.sha256)
         if key in present.keys():  # noqa: SIM118 - a method of ours, no mapping
             return
-        wanted = AcceptedRecords(records=(*present.records, record))
+        records = (*present.records, record)
+        said = any(each.accepted_by is not msgspec.UNSET for each in records)
+        wanted = AcceptedRecords(format=ACCEPTED_FORMAT if said else FORMAT, records=records)
         try:
             await storage.put_control(
                 ACCEPTED_KEY, encode(wanted), if_etag=found.etag if found else None

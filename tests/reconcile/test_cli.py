@@ -220,6 +220,7 @@ def test_a_record_is_accepted_in_both_forms(world: World, offset: int) -> None:
     assert (machines["offset"], machines["sha256"], machines["reason"]) == (offset, SHA, words[5])
     kept = json.loads((world.home / "remote" / control.ACCEPTED_KEY).read_text())
     assert len(kept["records"]) == 1, "again is harmless"
+    assert "@" in kept["records"][0]["accepted_by"]
 
 
 def test_manifests_are_listed_and_restored_in_both_forms(world: World) -> None:

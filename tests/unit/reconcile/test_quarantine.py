@@ -201,7 +201,12 @@ def test_a_manifest_of_the_longest_names_is_one_that_can_be_read_again() -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "newest"), [(Manifest, quarantine.WORDED), (Lease, 1), (control.AcceptedRecords, 1)]
+    ("kind", "newest"),
+    [
+        (Manifest, quarantine.WORDED),
+        (Lease, 1),
+        (control.AcceptedRecords, control.ACCEPTED_FORMAT),
+    ],
 )
 def test_what_a_newer_version_wrote_is_left_alone(kind: type[msgspec.Struct], newest: int) -> None:
     values = {
@@ -217,6 +222,19 @@ def test_what_a_newer_version_wrote_is_left_alone(kind: type[msgspec.Struct], ne
     for damaged in (data[:-3], b"[]", b"{}", data.replace(b"{", b'{"more": 1,', 1)):
         with pytest.raises(Malformed):
             control.decode(damaged, kind)
+
+
+async def test_accepted_records_keep_who_said_so_in_a_format_of_its_own() -> None:
+    storage = MemoryStorage(clock=SystemClock())
+    await storage.open()
+    nobody = control.AcceptedRecord(
+        metadata_partition=1, offset=2, sha256="ab" * 32, reason="seen", accepted_at_ms=NOW
+    )
+    somebody = msgspec.structs.replace(nobody, offset=3, accepted_by="ann@host")
+    for record, version in ((nobody, 1), (somebody, 2), (nobody, 2)):
+        await control.accept(storage, record)
+        assert (await control.read_accepted(storage)).format == version
+    assert (await control.read_accepted(storage)).records == (nobody, somebody)
 
 
 async def test_nothing_is_read_beside_a_damaged_manifest() -> None:
