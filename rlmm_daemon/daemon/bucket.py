@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import structlog
@@ -52,6 +52,9 @@ BACK_OFF_SECONDS: Final = 0.2
 MARKER_SECONDS: Final = 5.0
 BACK_OFF_SECONDS_MAX: Final = 10.0
 
+#: What a marker becomes by something that was accepted.
+MarkerChange: TypeAlias = Callable[[BucketMarker], BucketMarker]
+
 log = structlog.get_logger()
 
 
@@ -92,7 +95,7 @@ class Bucket:
         self._trouble: StorageUnavailable | None = None
         self._judged = asyncio.Event()
         #: Accepted losses that no marker took as there was none; the one that is made does.
-        self._unwritten: list[Callable[[BucketMarker], BucketMarker]] = []
+        self._unwritten: list[MarkerChange] = []
         #: Rung when a marker is found to be out of order, and for what other reason than before.
         self.refused = Bell()
         #: Held by the one look at the marker that is made at a time.
@@ -260,12 +263,13 @@ class Bucket:
 
     async def accept_loss(
         self, loss: AcceptedLoss, gaps: Collection[AcceptedGap] = (), *, cluster_id: str | None
-    ) -> None:
+    ) -> MarkerChange | None:
         """Keep an accepted loss in the marker, with a hold, and make its topic id the marker's.
 
         The hold keeps the objects whose events may be among what was lost. The marker of another
         cluster than `cluster_id` is left alone. Where there is none, nobody can say that there was
-        none before either: the one that `open` makes or finds later takes it.
+        none before either: the one that `open` makes or finds later takes it. It is returned then,
+        for this process may end before.
 
         Raises:
             StorageUnavailable: it was not written.
@@ -291,12 +295,13 @@ class Bucket:
 
         if not await self._rewrite(accepted, cluster_id):
             self._unwritten.append(accepted)
-            return
+            return accepted
         # A machine that comes back with its clock behind would hold nothing of what is there.
         hold = msgspec.structs.replace(
             hold, before_ms=max(hold.before_ms, await self._written_ms())
         )
         await self._rewrite(accepted, cluster_id)
+        return None
 
     async def _written_ms(self) -> int:
         """Return when the marker was written, by the storage's own time."""

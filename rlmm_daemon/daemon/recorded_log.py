@@ -1,14 +1,16 @@
 """What the bucket says of the event log, for the start: the marker, and our own presence file."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import structlog
 
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss
+from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.bucket import Bucket, MarkerChange
 from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.domain.ids import (
     BrokerId,
@@ -34,12 +36,14 @@ class RecordedLog:
         broker_id: BrokerId,
         cluster_id: str | None,
         now_ms: Callable[[], int],
+        state: StateDirectory,
     ) -> None:
         self._storage = storage
         self._bucket = bucket
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._now_ms = now_ms
+        self._state = state
 
     async def log(self) -> BucketLog | None:
         """Return the marker's log, and how far an earlier life of this daemon had read it."""
@@ -78,8 +82,9 @@ class RecordedLog:
         identity: LogIdentity,
         gaps: Mapping[int, Sequence[LogRange]],
     ) -> None:
-        """Keep an accepted loss in the marker."""
-        await self._bucket.accept_loss(
+        """Keep an accepted loss in the marker; where there is none, in what one is made of."""
+        cluster_id = identity.cluster_id or self._cluster_id
+        unwritten = await self._bucket.accept_loss(
             AcceptedLoss(
                 metadata_partition=partition,
                 topic_id=uuid_text(identity.topic_id),
@@ -96,8 +101,27 @@ class RecordedLog:
                 for number, some in gaps.items()
                 for gap in some
             ],
-            cluster_id=identity.cluster_id or self._cluster_id,
+            cluster_id=cluster_id,
         )
+        if unwritten is not None and cluster_id is not None:
+            await self._keep(unwritten, cluster_id, identity)
+
+    async def _keep(self, change: MarkerChange, cluster_id: str, identity: LogIdentity) -> None:
+        """Keep a change for the marker that is made next, which this process may not live to make.
+
+        Raises:
+            OSError: it was not written.
+        """
+        kept = BucketMarker(
+            cluster_id=cluster_id,
+            partition_count=identity.partition_count,
+            metadata_topic_id=uuid_text(identity.topic_id),
+        )
+        data = await self._state.marker()
+        with suppress(Malformed):
+            before = kept if data is None else marker.decode_marker(data)
+            kept = before if before.cluster_id == cluster_id else kept
+        await self._state.write_marker(marker.encode(change(kept)))
 
 
 def _range(gap: AcceptedGap) -> LogRange:

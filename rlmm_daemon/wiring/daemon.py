@@ -41,6 +41,7 @@ from rlmm_daemon.daemon.recovering import Recovery, RecoveryOptions
 from rlmm_daemon.daemon.runtime import Runtime, Stopping, execute
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
+from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.storage_keeper import StorageKeeper
 from rlmm_daemon.daemon.systemd import Notifier
 from rlmm_daemon.domain.errors import NotReady, RlmmError
@@ -163,6 +164,7 @@ class Daemon:
                 broker_id=self._config.daemon.broker_id,
                 cluster_id=self._config.daemon.cluster_id,
                 now_ms=self._clock.now_ms,
+                state=StateDirectory(self.disk, self._config.daemon.state_dir),
             ),
             quarantined=self._guard.quarantined(),
             metrics=self._metrics.log,

@@ -1,23 +1,39 @@
 """What the bucket says of the log: its marker, our presence file, accepted losses."""
 
 import random
+from typing import Any
 
 import pytest
 
 from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import MARKER_FORMAT_HOLDS, MARKER_KEY, Presence, PresencePartition
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.marker_verdict import LogHistory
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.recorded_log import RecordedLog
+from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.daemon.storage_past import RecordedPast
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import LogIdentity, LogRange
 
 OURS = TopicId(bytes(range(16)))
 OTHER = TopicId(bytes(range(50, 66)))
+NO_LOG: Any = None
+
+
+class Past(RecordedPast):
+    """The past of a daemon whose log is empty."""
+
+    def __init__(self, state: StateDirectory) -> None:
+        super().__init__(NO_LOG, state, state.turns)
+
+    async def history(self) -> LogHistory:
+        return LogHistory()
 
 
 @pytest.fixture
@@ -30,9 +46,16 @@ def bucket(storage):
     return Bucket(storage, layout=Layout(), rng=random.Random(1))
 
 
-def recorded(storage, bucket, cluster_id: str | None = "c1") -> RecordedLog:
+def recorded(
+    storage, bucket, cluster_id: str | None = "c1", state: StateDirectory | None = None
+) -> RecordedLog:
     return RecordedLog(
-        storage, bucket, broker_id=BrokerId(1), cluster_id=cluster_id, now_ms=lambda: 77
+        storage,
+        bucket,
+        broker_id=BrokerId(1),
+        cluster_id=cluster_id,
+        now_ms=lambda: 77,
+        state=state or StateDirectory(LocalDisk(), "/nowhere"),
     )
 
 
@@ -102,3 +125,27 @@ async def test_an_accepted_loss_is_kept_and_names_the_log_from_then_on(storage, 
     assert known.accepted_gaps == [(OURS, 2, LogRange(start=3, end=5))]
     assert [hold.metadata_partition for hold in await bucket.holds()] == [2, None]
     assert bucket.marker.format == MARKER_FORMAT_HOLDS
+
+
+@pytest.mark.parametrize("knew", [False, True])
+async def test_a_loss_that_was_accepted_without_a_marker_is_held_though_the_daemon_dies_then(
+    storage, bucket, tmp_path, knew
+):
+    """Log and marker are both gone: the next start finds a new log that names nothing."""
+    disk = LocalDisk()
+    state = StateDirectory(disk, str(tmp_path))
+    try:
+        await state.open()
+        if knew:
+            await bucket.open(identity(), Past(state))
+            storage.bucket.objects.pop(MARKER_KEY)
+        lost = Bucket(storage, layout=Layout(), rng=random.Random(1))
+        await recorded(storage, lost, state=state).accept_loss(None, named(OTHER), {})
+        again = Bucket(storage, layout=Layout(), rng=random.Random(2))
+        made = await again.open(identity(), Past(state))
+        assert [hold.metadata_partition for hold in made.held] == [None]
+        assert [loss.topic_id for loss in made.accepted_losses] == [uuid_text(OTHER)]
+        assert [row.number for row in made.layouts] == [1]
+    finally:
+        await state.close()
+        disk.close()
