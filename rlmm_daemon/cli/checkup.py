@@ -1,6 +1,7 @@
 """The checks of `rlmm doctor`: each asks one thing of the event log and writes nothing to it."""
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -8,10 +9,10 @@ from typing import Final
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.adapters.event_log.embedded.files import IDENTITY_NAME
-from rlmm_daemon.adapters.event_log.embedded.verify import verify
+from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
+from rlmm_daemon.adapters.event_log.embedded.verify import PartitionReport, verify
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
-from rlmm_daemon.cli import checkup_storage
+from rlmm_daemon.cli import checkup_broker, checkup_storage
 from rlmm_daemon.cli.checkup_kafka import (
     connection,
     discovery,
@@ -22,6 +23,7 @@ from rlmm_daemon.cli.checkup_kafka import (
 )
 from rlmm_daemon.cli.finding import Finding
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.state_files import Identity, Positions
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
@@ -46,7 +48,8 @@ def examine(config: Config, *, seconds: float) -> list[Finding]:
 async def _all(config: Config, seconds: float) -> list[Finding]:
     embedded = isinstance(config.event_log, EmbeddedLog)
     of_log = await (_embedded(config) if embedded else _kafka(config, seconds))
-    return of_log + await checkup_storage.marker(config, seconds)
+    of_broker = await checkup_broker.log_directories(config)
+    return of_log + of_broker + await checkup_storage.marker(config, seconds)
 
 
 _GONE: Final = (
@@ -55,25 +58,73 @@ _GONE: Final = (
 )
 
 
+_SHORT: Final = (
+    "put the missing files back from a copy, or mount their disk; else see rlmm explain and "
+    "rlmm log recover N"
+)
+
+
 async def _embedded(config: Config) -> list[Finding]:
     disk, directory = LocalDisk(), config.event_log_directory
+    state = StateDirectory(disk, config.daemon.state_dir)
     try:
-        if not await disk.exists(f"{directory}/{IDENTITY_NAME}"):
+        present = await read_identity(disk, directory)
+        if present is None:
             return [await _no_log(disk, config)]
+        # Read before the log: a daemon that runs goes on with both.
+        known, positions = await state.identity(), await state.positions()
         reports = await verify(disk, directory)
+    except PermissionError as error:
+        advice = "run this as the user that the daemon runs as, or as root"
+        found = f"{error.filename}: permission denied to uid {os.geteuid()}"
+        return [Finding(check="event log", verdict="failed", found=found, advice=advice)]
     except (OSError, RlmmError) as error:
         return [Finding(check="event log", verdict="failed", found=f"{directory}: {error}")]
     finally:
         disk.close()
+    corrupt = _corrupt(reports)
+    return [corrupt or _absent(reports, present, known, positions) or _whole(reports)]
+
+
+def _corrupt(reports: list[PartitionReport]) -> Finding | None:
     findings = [finding for report in reports for finding in report.findings]
     corrupt = [finding for finding in findings if finding.kind == "corrupt"]
-    if corrupt:
-        found = f"{corrupt[0].file}: {corrupt[0].reason} ({len(corrupt)} in all)"
-        advice = "run: rlmm log verify, then: rlmm log repair"
-        return [Finding(check="event log", verdict="failed", found=found, advice=advice)]
+    if not corrupt:
+        return None
+    found = f"{corrupt[0].file}: {corrupt[0].reason} ({len(corrupt)} in all)"
+    advice = "run: rlmm log verify, then: rlmm log repair"
+    return Finding(check="event log", verdict="failed", found=found, advice=advice)
+
+
+def _absent(
+    reports: list[PartitionReport],
+    present: LogIdentity,
+    known: Identity | None,
+    positions: Positions | None,
+) -> Finding | None:
+    """Tell what the daemon knew of its log and this one does not hold."""
+    ours = uuid_text(present.topic_id)
+    if known is not None and known.topic_id != ours:
+        found = f"this is log {ours}, and this daemon had {known.topic_id}"
+        return Finding(check="event log", verdict="failed", found=found, advice=_GONE)
+    if positions is None or positions.topic_id != ours:
+        return None
+    ends = {int(report.partition): report.range.end for report in reports}
+    short = [
+        f"partition {number} ends at {ends.get(number, 0)}, and was read up to {at.next_offset}"
+        for number, at in sorted(positions.numbered().items())
+        if at.next_offset > ends.get(number, 0)
+    ]
+    if not short:
+        return None
+    found = f"a part is absent: {short[0]} ({len(short)} in all)"
+    return Finding(check="event log", verdict="failed", found=found, advice=_SHORT)
+
+
+def _whole(reports: list[PartitionReport]) -> Finding:
     count = sum(report.records for report in reports)
     found = f"{phrases.number(len(reports), 'partition')}, {phrases.number(count, 'event')}, whole"
-    return [Finding(check="event log", verdict="ok", found=found)]
+    return Finding(check="event log", verdict="ok", found=found)
 
 
 async def _no_log(disk: LocalDisk, config: Config) -> Finding:

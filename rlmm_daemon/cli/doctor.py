@@ -29,11 +29,14 @@ from rlmm_daemon.config import load
 )
 @json_option
 def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: bool) -> None:
-    """Check the event log as this configuration reaches it; beside a daemon or without one.
+    """Check event log, broker and storage as configured; beside a daemon or without one.
 
-    Nothing is written or created. With Kafka: connection, identity, rights, the topic's settings,
-    on how many disks an event is, every leader, reading, clocks, and, where they are asked for,
-    discovery and observation. Exit code 1 if a check failed; a warning is not a failure.
+    The event log has all that the daemon read of it, the log directories are this broker's, the
+    storage has its marker. Nothing is written or created. With Kafka: connection, identity, rights,
+    the topic's settings, on how many disks an event is, every leader, reading, clocks, and, where
+    they are asked for, discovery and observation.
+
+    Exit code 1 if a check failed; a warning is not a failure.
 
     --json: an array of {check, verdict, found, advice}; verdict is ok, warning, failed or skipped.
     """

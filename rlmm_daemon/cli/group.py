@@ -2,6 +2,7 @@
 
 import enum
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from typing import Any, Final
 import click
 
 from rlmm_daemon import __version__
-from rlmm_daemon.domain.errors import ConfigError, DaemonUnreachable, RlmmError
+from rlmm_daemon.domain.errors import ConfigError, DaemonUnreachable, RlmmError, Unauthorized
 
 
 class Exit(enum.IntEnum):
@@ -105,6 +106,22 @@ def exit_code(error: RlmmError) -> Exit:
     return Exit.CONFIG if isinstance(error, ConfigError) else Exit.TROUBLE
 
 
+def first_denied(error: Exception) -> PermissionError | None:
+    """Return the refused file that an error is about; None if it is about anything else too."""
+    while isinstance(error, ExceptionGroup) and error.split(PermissionError)[1] is None:
+        error = error.exceptions[0]
+    return error if isinstance(error, PermissionError) and error.filename is not None else None
+
+
+def not_permitted(error: PermissionError) -> RlmmError:
+    """Return what to tell somebody who may not touch a file, most often a daemon's."""
+    return Unauthorized(
+        f"{error.filename}: permission denied to uid {os.geteuid()}; run this as the user that "
+        "the daemon runs as, or as root",
+        path=os.fsdecode(error.filename),
+    )
+
+
 class LazyGroup(click.Group):
     """A group that imports a command only to run it or to show its own help."""
 
@@ -153,11 +170,17 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except RlmmError as error:
-            # Imported late, as every command module is.
-            from rlmm_daemon.cli.output import show_error
+            failure = error
+        except (PermissionError, ExceptionGroup) as error:
+            denied = first_denied(error)
+            if denied is None:
+                raise
+            failure = not_permitted(denied)
+        # Imported late, as every command module is.
+        from rlmm_daemon.cli.output import show_error
 
-            show_error(error, as_json=bool(ctx.meta.get("rlmm.json")))
-            ctx.exit(exit_code(error))
+        show_error(failure, as_json=bool(ctx.meta.get("rlmm.json")))
+        raise click.exceptions.Exit(exit_code(failure))
 
 
 @click.group(

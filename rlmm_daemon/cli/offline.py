@@ -321,7 +321,7 @@ async def _seal(directory: str) -> int:
                 await seal(log)
             finally:
                 await log.close()
-    except* RlmmError as errors:
+    except* (RlmmError, PermissionError) as errors:
         raise errors.exceptions[0] from None
     else:
         return identity.partition_count

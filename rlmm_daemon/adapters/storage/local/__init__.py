@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from rlmm_daemon.adapters.passes.in_threads import InThreads
@@ -153,7 +154,22 @@ class LocalStorage:
         await self._call(self._tree.overwrite_control, key, data)
 
     async def probe(self) -> ProbeResult:
-        """Write, read, list and delete a canary of this owner."""
+        """Write, read, list and delete a canary of this owner; opened only for it, if need be.
+
+        Directories that were made for it go again: the daemon's user may be another one.
+        """
+        if self._root.taken:
+            return await self._probed()
+        made = await self._call(self._tree.absent, "_rlmm", "_rlmm/probe")
+        try:
+            await self.open()
+            return await self._probed()
+        except RlmmError as error:
+            return ProbeResult(results={"open": error})
+        finally:
+            await self._call(_remove_empty, made)
+
+    async def _probed(self) -> ProbeResult:
         key = f"_rlmm/probe/{self._owner}"
 
         async def read() -> None:
@@ -214,6 +230,12 @@ class LocalStorage:
         """Run a short blocking call. A cancel leaves it to end by itself."""
         call = functools.partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._calls, call)
+
+
+def _remove_empty(directories: Sequence[str]) -> None:
+    for path in reversed(directories):
+        with contextlib.suppress(OSError):  # not made, or already used by somebody else
+            Path(path).rmdir()
 
 
 def _next(pages: Iterator[list[T]]) -> list[T] | None:

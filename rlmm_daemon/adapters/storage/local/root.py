@@ -31,6 +31,11 @@ class Root:
         self.path = str(Path(path).absolute())
         self._identity: tuple[int, int] | None = None
 
+    @property
+    def taken(self) -> bool:
+        """Whether it was there once, so that another one in its place is told apart."""
+        return self._identity is not None
+
     def take(self) -> None:
         """Remember which directory this is.
 

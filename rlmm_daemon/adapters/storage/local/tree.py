@@ -53,6 +53,12 @@ class Tree:
                     shutil.rmtree(entry.path, ignore_errors=True)
             self._swept = True
 
+    def absent(self, *keys: str) -> list[str]:
+        """Return those of our private directories, and of these others, that are not there yet."""
+        private = [f"{self.root.path}/{PRIVATE}", self._attempts, self.own_attempts, self._locks]
+        others = [f"{self.root.path}/{key}" for key in keys]
+        return [path for path in [*private, *others] if not os.path.lexists(path)]
+
     def size(self, key: str) -> int | None:
         """Return the size of a regular file, None if it is certainly absent."""
         with self.root.told(f"size of {key}"):
