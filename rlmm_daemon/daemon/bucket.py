@@ -304,12 +304,17 @@ class Bucket:
         return None
 
     async def _written_ms(self) -> int:
-        """Return when the marker was written, by the storage's own time."""
-        async with aclosing(self.storage.list(MARKER_KEY)) as pages:
-            times = [
-                row.modified_ms async for page in pages for row in page if row.key == MARKER_KEY
-            ]
-        return max(times, default=0)
+        """Return when the marker was written by the storage's own time; 0 where it lists nothing.
+
+        The acceptance stands by then, so a listing that is denied or fails takes nothing back.
+        """
+        try:
+            async with aclosing(self.storage.list(MARKER_KEY)) as pages:
+                rows = [row async for page in pages for row in page]
+        except UnavailableError as error:
+            log.warning("the storage's time is not known; a hold ends by ours", error=str(error))
+            return 0
+        return max((row.modified_ms for row in rows if row.key == MARKER_KEY), default=0)
 
     async def end_holds(self, metadata_partition: int | None, *, cluster_id: str | None) -> None:
         """End the hold of one metadata partition, or (None) every one.

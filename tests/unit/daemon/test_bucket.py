@@ -251,6 +251,25 @@ async def test_a_loss_that_is_accepted_by_a_clock_that_is_behind_holds_what_is_t
     assert one.marker.accepted_losses == (loss,)
 
 
+async def test_a_listing_that_is_denied_takes_no_acceptance_back(shared, monkeypatch):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+
+    async def denied(_prefix):
+        yield ()
+        raise StorageUnavailable("the keys may not list")
+
+    monkeypatch.setattr(one.storage, "list", denied)
+    loss = marker.AcceptedLoss(
+        broker_id=1,
+        metadata_partition=2,
+        topic_id=IDENTITY.metadata_topic_id,
+        accepted_at_ms=1_000,
+    )
+    await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
+    assert [hold.before_ms for hold in await one.holds()] == [1_000]
+
+
 async def test_a_loss_that_is_accepted_later_never_shortens_a_hold(shared):
     one = bucket(shared)
     await one.open(IDENTITY)
