@@ -446,7 +446,8 @@ class Fleet:
             InvalidArgument: there is no loss to accept.
         """
         doubted = self.whole_failure or self.foreign_evidence or self.identity is None
-        if not doubted and not any(each.lacking for each in self.followers.values()):
+        lacking = [each for each in self.followers.values() if each.lacking]
+        if not doubted and not lacking:
             raise InvalidArgument("nothing is missing from the event log, so nothing was accepted")
         if self._recounted is not None:
             await self._recount()
@@ -456,9 +457,11 @@ class Fleet:
         self.foreign_evidence = None
         self.whole_failure = None
         self._recorded, self._present = {}, {}
-        await self._snapshots.remove_all()
-        await self._state.remove_all_lost()
-        for follower in list(self.followers.values()):
+        if doubted:
+            await self._snapshots.remove_all()
+            await self._state.remove_all_lost()
+            lacking = list(self.followers.values())
+        for follower in lacking:  # of a whole log the snapshots of others may be all that is left
             await self._accept_in(follower)
         self.changed.ring()
 

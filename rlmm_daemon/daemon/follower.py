@@ -311,8 +311,11 @@ class Follower:
         Raises:
             OSError: the state directory did not take it; nothing was accepted.
         """
+        # The snapshot that the fold goes on from is all that knows what stood in a lost head.
+        goes_on = self._following.trimmed_to is not None and not self.history.comparing
         await self.history.forget()
-        await self._context.snapshots.remove(self.partition)
+        if not goes_on:
+            await self._context.snapshots.remove(self.partition)
         self._gaps = ()
         self._take(Accepted())
 

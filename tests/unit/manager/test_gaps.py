@@ -211,3 +211,22 @@ async def test_a_log_that_is_empty_behind_its_accepted_head_is_no_divergence_aft
     head = await stood_before_a_trimmed_head(rig, behind=0)
     await passes_over(rig, head)
     await passes_over(rig, head)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("behind", [0, 2])
+async def test_an_accepted_head_costs_nothing_that_the_snapshot_knew_though_the_daemon_dies_then(
+    rig, behind, everything
+):
+    """The snapshot alone holds what stood in the head."""
+    await stood_before_a_trimmed_head(rig, behind)
+    async with rig.manager() as manager:
+        await failed(manager)
+        number = None if everything else of(TP)
+        await Operator(manager).partition_accept_loss(number, everything=everything)
+        await until(lambda: manager.is_ready(TP))
+        assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+    async with rig.manager() as manager:
+        follower = await follower_of(manager)
+        await until(lambda: manager.is_ready(TP) or follower.failure)
+        assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
