@@ -137,6 +137,8 @@ class Chaos:
             return
         number = rng.choice(sorted(others))
         replica = cluster.replica(index, number)
+        if replica.start > position:
+            return  # what the daemon asks for was trimmed
         replica.fall_back(rng.randint(max(replica.start, position - 4), position))
         cluster.elect(index, number, unclean=True)
         epoch = cluster.led(index).epoch
