@@ -14,7 +14,7 @@ what the role says: it begins what was ordered, checks the past, follows the log
     Doubted      -          -                 Replaying|-  -           -
     Dropped      -          -                 -            -           -
     Forgotten    -          -                 -            -           -
-    Judged       -          -|Ready           Replaying|-  -           -
+    Judged       -          -|Ready|Ordered   Replaying|-  -           -
     Moved        -|Stopped  Starting|Stopped  Starting     Starting|-  Starting|Stopped|-
     Obeyed       -          -                 -            -           Starting|Stopped|-
     OtherLog     -|Ordered  -|Ordered         -|Ordered    -|Ordered   -
@@ -94,6 +94,8 @@ class Following:
     alarmed: bool = False
     #: Positions of earlier lives, until the log has confirmed them.
     unconfirmed: tuple[Position, ...] = ()
+    #: Those that the log has confirmed, until the fold has reached them: it may lose its tail yet.
+    ahead: tuple[Position, ...] = ()
     #: The fold was held against what an earlier one knew, and lacks nothing of it.
     accounted: bool = False
     #: The fold is of another log than was known: to compare with it would find nothing missing.
@@ -108,10 +110,15 @@ class Following:
     def __post_init__(self) -> None:
         if isinstance(self.role, Ready):
             assert self.failure is None, "what failed is not ready"
-            assert not self.unconfirmed, "every position was confirmed, or its loss accepted"
+            assert not self.unread, "every position was reached, or its loss accepted"
             assert not self.doubted, "another log proves nothing of the one that was known"
         if isinstance(self.role, Stopped):
             assert self.failure is not None, "it says what it waits for"
+
+    @property
+    def unread(self) -> tuple[Position, ...]:
+        """Positions of earlier lives that the fold has not reached, confirmed or not."""
+        return self.unconfirmed + self.ahead
 
     @property
     def started(self) -> bool:
@@ -214,6 +221,9 @@ class Means:
 class Obeyed:
     """The task begins with what was ordered."""
 
+    #: How far the fold has read.
+    at: Position
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -237,6 +247,8 @@ class Answered:
 
     position: Position
     confirmed: bool
+    #: The offset that the fold has read up to.
+    read: int
     #: Finished segments that are known to be missing.
     missing: int
     means: Means
@@ -271,6 +283,8 @@ class Judged:
 
     #: The position reached the end.
     reached: bool
+    #: The position behind the last whole batch, if there was one.
+    settled: Position | None
     #: What an earlier fold knew is still being looked for.
     comparing: bool
     #: Finished segments that a stuck copy's delete ended.
@@ -439,8 +453,8 @@ def _learnt(one: Following, given: Finding, now_ms: int) -> Stepped:
 
 def _done(one: Following, given: Deed) -> Stepped:
     match given:
-        case Obeyed():
-            return _obeyed(one)
+        case Obeyed(at=at):
+            return _obeyed(one, at)
         case Refused(position=position):
             return _refused(one, position)
         case Checked():
@@ -476,7 +490,8 @@ def _ordered(
 def _accepted(one: Following) -> Following:
     start = one.accepted_start if one.trimmed_to is None else one.trimmed_to
     told = _ordered(one, over=True)
-    return replace(told, unconfirmed=(), doubted=False, accepted_start=start, trimmed_to=None)
+    given_up = replace(told, unconfirmed=(), ahead=(), doubted=False)
+    return replace(given_up, accepted_start=start, trimmed_to=None)
 
 
 def _recheck(one: Following, given: Recheck) -> Following:
@@ -497,21 +512,29 @@ def _recheck(one: Following, given: Recheck) -> Following:
 def _written_down(one: Following) -> Following:
     # One that stopped goes on when the log is mended, and not before.
     told = one if isinstance(one.role, Stopped) else _ordered(one, over=True)
-    return replace(told, unconfirmed=())
+    return replace(told, unconfirmed=(), ahead=())
 
 
-def _obeyed(one: Following) -> Stepped:
+def _obeyed(one: Following, at: Position) -> Stepped:
     """Begin what was ordered: the log that is there first, then what is known of it."""
     if not isinstance(one.role, Ordered):
         return one, ()
     orders = one.role
     if orders.other_log is not None:
         return _moved(one, "the metadata topic was recreated", orders.other_log)
+    begun = replace(_begun(one, Starting()), failure=None, alarmed=False)
     given_up = () if orders.damage is None else (GiveUpSnapshot(orders.damage),)
-    begun = replace(one, role=Starting(), failure=None, alarmed=False)
+    if given_up and at.leader_epoch >= 0:
+        # The log is not compared with that fold: it has to be read as far again.
+        begun = replace(begun, unconfirmed=(*begun.unconfirmed, at))
     if not orders.rebuild:
         return begun, (RestartTargets(), *given_up)
     return _moved(begun, "an operator ordered a rebuild", None, *given_up)
+
+
+def _begun(one: Following, role: Role) -> Following:
+    """Start over: what the fold has not reached has to be asked for again."""
+    return replace(one, role=role, unconfirmed=one.unread, ahead=())
 
 
 def _moved(one: Following, why: str, topic_id: TopicId | None, *first: Effect) -> Stepped:
@@ -523,7 +546,7 @@ def _moved(one: Following, why: str, topic_id: TopicId | None, *first: Effect) -
         role = rest if rest.over or other is not None else role
     if isinstance(role, Starting) and one.crash_loops:
         role = Stopped(started=False)
-    moved = replace(one, role=role)
+    moved = _begun(one, role)
     effects = (RestartTargets(), *first, DropFold(why, written=not one.doubted))
     if topic_id is None:
         return moved, effects
@@ -557,7 +580,8 @@ def _answered(one: Following, given: Answered, now_ms: int) -> Following:
         return one  # an operator accepted the loss of them all meanwhile
     if given.confirmed:
         left = tuple(each for each in one.unconfirmed if each != given.position)
-        return replace(one, unconfirmed=left)
+        ahead = (given.position,) if given.position.next_offset > given.read else ()
+        return replace(one, unconfirmed=left, ahead=one.ahead + ahead)
     return _unconfirmed(one, given.position, given.missing, given.means, now_ms)
 
 
@@ -591,7 +615,7 @@ def _compared(one: Following, given: Compared, now_ms: int) -> Stepped:
     )
     # Repair appends nothing that may have been ended in what was lost, nor what has no objects.
     means = given.means
-    unknown = given.gaps or bool(one.unconfirmed) or means.looked_for
+    unknown = given.gaps or bool(one.unread) or means.looked_for
     command = means.against_unknown(one) if means.storage and unknown else None
     return _failed(one, FailureReason.HISTORY_LOST, evidence, now_ms, command), ()
 
@@ -609,15 +633,37 @@ def _judged(one: Following, given: Judged, now_ms: int) -> Stepped:
     """Ready at the end, unless something is missing or may be; what is missing may come back."""
     if not isinstance(one.role, Replaying | Ready):
         return one, ()
+    if _overtaken(one, given):
+        return _ordered(one, over=True), ()
+    one = _passed(one, given.settled)
     one = _held(one, given.held, now_ms)
     one = _lacking(one, given, now_ms)
     doubted = one.doubted or (given.means.doubted and not one.accounted)
-    whole = one.failure is None and not (one.unconfirmed or given.comparing or doubted)
+    whole = one.failure is None and not (one.unread or given.comparing or doubted)
     if isinstance(one.role, Ready):
         return one if whole else replace(one, role=Replaying()), ()
     if whole and given.reached:
         return replace(one, role=Ready()), (Serve(),)
     return one, ()
+
+
+def _overtaken(one: Following, given: Judged) -> bool:
+    """Whether the log lost a position since it confirmed it, or may have: it is asked again.
+
+    It may have been overwritten where it was passed in another epoch, or the log ends before it.
+    """
+    at = given.settled
+    left = _passed(one, at).ahead
+    another = at and any(
+        each.leader_epoch != at.leader_epoch for each in one.ahead if each not in left
+    )
+    return bool(another or (given.reached and left))
+
+
+def _passed(one: Following, at: Position | None) -> Following:
+    """Let go of the positions that the fold has reached."""
+    left = tuple(each for each in one.ahead if at is None or each.next_offset > at.next_offset)
+    return replace(one, ahead=left)
 
 
 def _held(one: Following, count: int, now_ms: int) -> Following:

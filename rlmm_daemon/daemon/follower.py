@@ -248,8 +248,8 @@ class Follower:
 
     @property
     def position_confirmed(self) -> bool:
-        """Whether positions of earlier lives were confirmed, so that they may be rewritten."""
-        return self._following.started and not self._following.unconfirmed
+        """Whether positions of earlier lives were reached, so that they may be rewritten."""
+        return self._following.started and not self._following.unread
 
     @property
     def restarting(self) -> bool:
@@ -275,7 +275,7 @@ class Follower:
     @property
     def uncertain(self) -> bool:
         """Whether the log lost what nobody here knows: it may have held the end of a segment."""
-        return bool(self.open_gaps or self._following.unconfirmed)
+        return bool(self.open_gaps or self._following.unread)
 
     @property
     def lacking(self) -> bool:
@@ -384,7 +384,7 @@ class Follower:
     async def _live(self) -> None:
         """Follow until something is wrong, or an operator wants everything checked anew."""
         while self.restarting:
-            await self._meet(Obeyed())
+            await self._meet(Obeyed(Position(self.fold.position, self.fold.leader_epoch)))
         if isinstance(self._following.role, Starting):
             await self._check_past()
         if isinstance(self._following.role, Replaying | Ready):
@@ -490,6 +490,7 @@ class Follower:
                 Answered(
                     position=position,
                     confirmed=await self._confirmed(position),
+                    read=self.fold.position,
                     missing=self.history.missing_count,
                     means=self._means,
                 )
@@ -630,6 +631,7 @@ class Follower:
         gaps = self.open_gaps
         return Judged(
             reached=self.read_to_end,
+            settled=self.settled,
             comparing=self.history.comparing,
             held=len(self.fold.held_records()) if self.fold.holding else 0,
             gaps=offsets(gaps) if gaps else "",

@@ -56,14 +56,14 @@ from rlmm_daemon.core.readiness import FAILURES, Failure, FailureReason, Partiti
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 
 ONE, OTHER = TopicId(b"1" * 16), TopicId(b"2" * 16)
-READ, FURTHER = Position(7, 0), Position(9, 1)
+NOTHING, READ, FURTHER = Position(0, -1), Position(7, 0), Position(9, 1)
 BOTH = (False, True)
 MEANS = [
     Means(storage=storage, looked_for=looked_for, doubted=doubted)
     for storage, looked_for, doubted in product(BOTH, BOTH, BOTH)
 ]
 NONE = MEANS[0]
-WHOLE = Judged(reached=True, comparing=False, held=0, gaps="", means=NONE)
+WHOLE = Judged(reached=True, settled=FURTHER, comparing=False, held=0, gaps="", means=NONE)
 LOST, LOOPS = FailureReason.HISTORY_LOST, FailureReason.CRASH_LOOP
 
 #: For each kind of input, one of each that could make a difference.
@@ -78,15 +78,17 @@ INPUTS: dict[type[Input], list[Input]] = {
         for recorded, settled, doubted in product([(), (READ,), (FURTHER,)], [None, READ], BOTH)
     ],
     WrittenDown: [WrittenDown()],
-    Obeyed: [Obeyed()],
+    Obeyed: [Obeyed(NOTHING), Obeyed(READ)],
     Refused: [Refused(READ), Refused(FURTHER)],
     Doubted: [
         Doubted(evidence=evidence, comparing=comparing)
         for evidence, comparing in product([None, "the marker names another"], BOTH)
     ],
     Answered: [
-        Answered(position=position, confirmed=confirmed, missing=missing, means=means)
-        for position, confirmed, missing, means in product([READ, FURTHER], BOTH, [0, 2], MEANS)
+        Answered(position=position, confirmed=confirmed, read=read, missing=missing, means=means)
+        for position, confirmed, read, missing, means in product(
+            [READ, FURTHER], BOTH, [0, 8], [0, 2], MEANS
+        )
     ],
     Checked: [Checked()],
     Compared: [
@@ -97,13 +99,14 @@ INPUTS: dict[type[Input], list[Input]] = {
     Judged: [
         Judged(
             reached=reached,
+            settled=settled,
             comparing=comparing,
             held=held,
             gaps=gaps,
             means=means,
         )
-        for reached, comparing, held, gaps, means in product(
-            BOTH, BOTH, [0, 2], ["", "offset 3"], MEANS
+        for reached, settled, comparing, held, gaps, means in product(
+            BOTH, [None, FURTHER, Position(9, 2)], BOTH, [0, 2], ["", "offset 3"], MEANS
         )
     ],
     Trimmed: [Trimmed(position=3, start=8, doubted=doubted) for doubted in BOTH],
@@ -135,6 +138,10 @@ def lacking(told: Judged) -> bool:
     return bool(told.comparing or told.gaps or told.held)
 
 
+def lies_before(read: Position, at: Position) -> bool:
+    return read.leader_epoch == at.leader_epoch and read.next_offset <= at.next_offset
+
+
 def failure(reason: FailureReason, command: str | None = None) -> Failure:
     return Failure(reason, "as a test wants it", 1, instead=command)
 
@@ -144,16 +151,21 @@ def followers(kind: type[Role]) -> Iterator[Following]:
     failures: list[Failure | None] = [failure(LOST), failure(LOOPS)]
     if kind is not Stopped:
         failures.append(None)
-    unconfirmed: list[tuple[Position, ...]] = [(), (READ, FURTHER)]
-    facts = product(failures, unconfirmed, BOTH, BOTH)
+    unread: list[tuple[tuple[Position, ...], ...]] = [
+        ((), ()),
+        ((READ, FURTHER), ()),
+        ((), (FURTHER,)),
+    ]
+    facts = product(failures, unread, BOTH, BOTH)
     if kind is Ready:
-        facts = product([None], [()], [False], BOTH)
-    for role, (failed, positions, doubted, accounted) in product(ROLES[kind], facts):
+        facts = product([None], unread[:1], [False], BOTH)
+    for role, (failed, (unconfirmed, ahead), doubted, accounted) in product(ROLES[kind], facts):
         one = Following(
             partition=MetadataPartition(4),
             role=role,
             failure=failed,
-            unconfirmed=positions,
+            unconfirmed=unconfirmed,
+            ahead=ahead,
             doubted=doubted,
             accounted=accounted,
             dropped_for=ONE if accounted else None,
@@ -216,6 +228,7 @@ def test_nothing_turns_ready_but_a_judgement_in_which_nothing_is_missing(role, k
         assert told.reached
         assert not lacking(told)
         assert not one.unconfirmed
+        assert all(told.settled and lies_before(each, told.settled) for each in one.ahead)
         assert not one.doubted
         assert one.accounted or not told.means.doubted
 
@@ -248,7 +261,7 @@ def test_what_was_ordered_is_done_and_the_other_log_comes_first(role):
     one = Following(partition=MetadataPartition(4), role=role, failure=failure(LOST))
     done = list[type]()
     for _ in range(2):
-        one, effects = step(one, Obeyed(), 5)
+        one, effects = step(one, Obeyed(READ), 5)
         done += [type(each) for each in effects]
     assert isinstance(one.role, Starting)
     assert (Reopen in done) == (role.other_log is not None)
@@ -293,11 +306,82 @@ def test_positions_that_are_not_confirmed_are_asked_for_and_then_forgotten():
     assert (settled.unconfirmed, effects) == ((), (ForgetPosition(),))
     _, effects = step(settled, Refused(FURTHER), 5)
     assert effects == (), "there was nothing to be said about it"
-    answer = Answered(position=FURTHER, confirmed=True, missing=0, means=NONE)
+    answer = Answered(position=FURTHER, confirmed=True, read=9, missing=0, means=NONE)
     settled, _ = step(one, answer, 5)
-    assert settled.unconfirmed == ()
+    assert settled.unread == ()
     accepted, _ = step(one, Accepted(), 5)
     assert step(accepted, replace(answer, confirmed=False), 5) == (accepted, ())
+
+
+def ahead_of(*positions: Position) -> Following:
+    """A follower of which the log confirmed these positions, and which has read nothing yet."""
+    one = Following(partition=MetadataPartition(4), unconfirmed=positions)
+    for each in positions:
+        answer = Answered(position=each, confirmed=True, read=0, missing=0, means=NONE)
+        one, _ = step(one, answer, 5)
+    assert (one.unconfirmed, one.ahead) == ((), positions)
+    return step(one, Checked(), 5)[0]
+
+
+def test_a_confirmed_position_stays_until_it_was_read_in_its_epoch():
+    one = ahead_of(READ, FURTHER)
+    for settled, left in (
+        (None, (READ, FURTHER)),
+        (Position(6, 0), (READ, FURTHER)),
+        (READ, (FURTHER,)),
+        (Position(8, 1), (FURTHER,)),
+    ):
+        one, effects = step(one, replace(WHOLE, reached=False, settled=settled), 5)
+        assert (one.ahead, one.role, effects) == (left, Replaying(), ())
+    one, effects = step(one, WHOLE, 5)
+    assert (one.ahead, one.role, effects) == ((), Ready(), (Serve(),))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        replace(WHOLE, settled=None),
+        replace(WHOLE, settled=Position(6, 0)),
+        replace(WHOLE, reached=False, settled=Position(7, 1)),
+        replace(WHOLE, reached=False, settled=Position(8, -1)),
+    ],
+)
+def test_a_log_that_ends_before_what_it_confirmed_or_overwrote_it_is_asked_again(told):
+    one, effects = step(ahead_of(READ), told, 5)
+    assert isinstance(one.role, Ordered)
+    assert (one.role.over, one.ahead, effects) == (True, (READ,), ())
+    one, _ = step(one, Obeyed(READ), 5)
+    assert (one.role, one.unconfirmed, one.ahead) == (Starting(), (READ,), ())
+    lost = Answered(position=READ, confirmed=False, read=7, missing=0, means=NONE)
+    one, _ = step(one, lost, 5)
+    assert one.failure is not None
+    assert "offset 7 of epoch 0" in one.failure.evidence
+
+
+@pytest.mark.parametrize("told", [Moved("cut", None), Moved("recreated", ONE)])
+def test_a_fold_that_is_dropped_has_to_read_again_what_was_confirmed(told):
+    one, _ = step(ahead_of(READ), told, 5)
+    assert (one.unconfirmed, one.ahead) == ((READ,), ())
+    _, effects = step(one, Dropped(), 5)
+    assert effects == (), "the position is not forgotten"
+
+
+@pytest.mark.parametrize("told", [Accepted(), WrittenDown()])
+def test_what_is_accepted_or_written_down_was_not_ahead(told):
+    one, _ = step(ahead_of(READ), told, 5)
+    assert one.unread == ()
+
+
+def test_what_a_damaged_snapshot_had_read_has_to_be_read_again():
+    for at, asked in ((READ, (READ,)), (Position(7, -1), ())):
+        one = Following(partition=MetadataPartition(4), role=Ready())
+        one, _ = step(one, Damaged("a table"), 5)
+        one, effects = step(one, Obeyed(at), 5)
+        assert effects == (RestartTargets(), GiveUpSnapshot("a table"))
+        assert one.unconfirmed == asked
+    ready = Following(partition=MetadataPartition(4), role=Ready())
+    told, _ = step(ready, Retry(), 5)
+    assert step(told, Obeyed(READ), 5)[0].unread == (), "the fold is kept"
 
 
 def test_a_position_is_checked_again_unless_the_fold_is_beyond_it_in_its_epoch():
@@ -350,10 +434,13 @@ def test_an_alarm_ends_when_nothing_is_held_any_more():
 
 def started_over(one: Following, judged: Judged = WHOLE) -> Following:
     """What comes of a follower that was told to start over, where nothing is wrong any more."""
-    one, _ = step(one, Obeyed(), 6)
+    at = judged.settled or NOTHING
+    one, _ = step(one, Obeyed(at), 6)
     one, _ = step(one, Doubted(evidence=None, comparing=False), 6)
     for position in one.unconfirmed:
-        answer = Answered(position=position, confirmed=True, missing=0, means=NONE)
+        answer = Answered(
+            position=position, confirmed=True, read=at.next_offset, missing=0, means=NONE
+        )
         one, _ = step(one, answer, 6)
     one, effects = step(one, Checked(), 6)
     assert effects == (AskForEnd(),)
@@ -389,11 +476,11 @@ def obeyed(one: Following) -> Following:
 
 @pytest.mark.parametrize(("role", "kind"), PAIRS)
 def test_the_command_that_a_failure_names_ends_it(role, kind):
-    for _, told, after in stepped(role, kind):
+    for after in {after for _, _, after in stepped(role, kind)}:
         if after.failure is None or isinstance(after.role, Ordered):
             continue
         ended = started_over(obeyed(after))
-        assert isinstance(ended.role, Ready), (told, after)
+        assert isinstance(ended.role, Ready), after
 
 
 def test_every_reason_is_ended_by_its_own_command():
@@ -432,7 +519,7 @@ def test_no_walk_serves_what_is_missing_or_waits_without_a_reason(walk, begun_wi
         before, (one, effects) = one, step(one, told, now_ms)
         if isinstance(one.role, Ready):
             assert one.failure is None
-            assert not one.unconfirmed
+            assert not one.unread
             assert not one.doubted
             if isinstance(told, Judged):
                 assert not lacking(told)

@@ -166,6 +166,37 @@ async def test_a_loss_may_be_accepted_while_the_log_is_asked_for_a_position(rig,
         await until(lambda: manager.is_ready(TP))
 
 
+@pytest.mark.parametrize("written", [0, 4])
+async def test_a_tail_cut_off_after_it_was_confirmed_and_before_it_is_read_is_history_lost(
+    rig, monkeypatch, written
+):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await copied(manager, 2, 10, 19)
+        await manager.fleet.write_positions()
+    ask_log, asked = MemoryEventLog.epoch_end, list[object]()
+
+    async def then_cut(self, *about):
+        found = await ask_log(self, *about)
+        if not asked:
+            asked.append(about)
+            rig.store.truncate(of(TP), 2)
+            for number in range(3, 3 + written):
+                rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
+        return found
+
+    monkeypatch.setattr(MemoryEventLog, "epoch_end", then_cut)
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        assert asked
+        assert "offset 4 of epoch 0" in follower.failure.evidence
+        with pytest.raises(HistoryLost):
+            ask(manager)
+        await manager.fleet.accept(follower)
+        await until(lambda: manager.is_ready(TP))
+
+
 async def test_another_log_that_loses_its_tail_is_still_another_log(rig):
     """To compare it with itself finds nothing missing, and says nothing of the log that was."""
     for number in (1, 2):
