@@ -93,6 +93,7 @@ class Bucket:
         self._identity: BucketIdentity | None = None
         self._past: StoragePast = NoPast()
         self._trouble: StorageUnavailable | None = None
+        self._away: UnavailableError | None = None
         self._judged = asyncio.Event()
         #: Accepted losses that no marker took as there was none; the one that is made does.
         self._unwritten: list[MarkerChange] = []
@@ -120,6 +121,11 @@ class Bucket:
         """What is wrong with the marker by the last look; None while nothing is known."""
         return self._trouble
 
+    @property
+    def away(self) -> UnavailableError | None:
+        """Why the storage has not answered since the start; None once it did."""
+        return self._away
+
     async def open(self, identity: BucketIdentity, past: StoragePast | None = None) -> BucketMarker:
         """Open the storage and return its marker with our layout in it; waits for the storage.
 
@@ -137,13 +143,17 @@ class Bucket:
         while True:
             try:
                 await self.storage.open()
-                return await self._settle(identity)
+                settled = await self._settle(identity)
             except (ConfigError, Malformed):
                 raise
             except UnavailableError as error:
-                if error is not self._trouble:  # else it was told when it was found
+                self._away = None if error is self._trouble else error
+                if self._away is not None:  # else it was told when it was found
                     seconds = round(pause, 1)
                     log.warning("bucket not reached", error=str(error), retry_seconds=seconds)
+            else:
+                self._away = None
+                return settled
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
             pause = min(2 * pause, BACK_OFF_SECONDS_MAX)
 

@@ -68,8 +68,8 @@ class StorageKeeper:
         return None if self._presence is None else self._presence.trouble
 
     def _marker_trouble(self) -> LastError | None:
-        """Return what is wrong with the bucket's marker, and since when that is known."""
-        trouble = self._bucket.trouble
+        """Return why the bucket is refused or was not reached yet, and since when."""
+        trouble = self._bucket.trouble or self._bucket.away
         if trouble is None:
             self._refused = None
         elif self._refused is None or self._refused.message != trouble.message:
