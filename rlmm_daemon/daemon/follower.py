@@ -9,7 +9,7 @@ import gc
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from weakref import WeakMethod
 
@@ -366,7 +366,7 @@ class Follower:
                 await self._meet(Moved(str(moved) or "the log lost its tail", topic_id))
                 position = self.fold.position
             except (CorruptError, RefusedError) as error:
-                self._take(_broken(error))
+                self._take(_broken(error, self._gives_up))
             except (UnavailableError, OSError) as error:
                 self._troubled(error)
             except Exception as bug:
@@ -504,6 +504,11 @@ class Follower:
             looked_for=self.looked_for,
             doubted=self._foreign_evidence() is not None,
         )
+
+    @property
+    def _gives_up(self) -> str:
+        """The command that goes on without what is lost."""
+        return replace(self._means, looked_for=True).against_unknown(self._following)
 
     async def _load_snapshot(self) -> None:
         loaded = await self._context.snapshots.load(self.partition)
@@ -659,7 +664,8 @@ class Follower:
         self.changed.ring()
 
 
-def _broken(error: CorruptError | RefusedError) -> Broken:
+def _broken(error: CorruptError | RefusedError, gives_up: str) -> Broken:
+    """Return what it broke of; `gives_up` is the command that goes on without what is lost."""
     if isinstance(error, LogCorrupt):
         command = error.fields.get("command")
         return Broken(FailureReason.LOG_CORRUPT, error.message, command)
@@ -667,7 +673,9 @@ def _broken(error: CorruptError | RefusedError) -> Broken:
         return Broken(FailureReason.NEWER_SNAPSHOT, error.message, None)
     if isinstance(error, UnsupportedProtocol):
         return Broken(FailureReason.NEWER_STATE, error.message, None)
-    return Broken(FailureReason.HISTORY_LOST, error.message, None)
+    # Nothing is read meanwhile, so nothing can be looked for before.
+    why = f"{error.message}; put it back from a copy, or go on without what it names"
+    return Broken(FailureReason.HISTORY_LOST, why, gives_up)
 
 
 def offsets(ranges: Sequence[LogRange]) -> str:
