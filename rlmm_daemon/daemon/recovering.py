@@ -35,6 +35,8 @@ from rlmm_daemon.ports.storage import ObjectKind
 
 #: Segments that one order looks at: each is read through, so more take another order.
 SEGMENTS_MAX: Final = 1_000
+#: How long an order that is typed right after the daemon's start waits for the bucket's marker.
+MARKER_SECONDS: Final = 5.0
 #: How long an order waits for its own events to be applied.
 APPLIED_SECONDS: Final = 20.0
 #: Without a transaction index a segment is whole: most have none.
@@ -103,6 +105,7 @@ class Recovery:
         Raises:
             StorageUnavailable: nobody can say now what is there.
         """
+        await self._bucket.until_judged(MARKER_SECONDS)
         candidates = [*missing_of(follower.history, follower.fold), *await self.begun(follower)]
         look = await self.look(follower, candidates)
         whole, may_have_ended = look.whole, follower.uncertain
@@ -175,6 +178,7 @@ class Recovery:
         """Return what to record of a segment whose objects are whole, else what is wrong."""
         if custom_metadata.is_foreign(segment.custom_metadata):
             return "another storage manager stored it, and alone can look for its objects"
+        await self._bucket.until_judged(MARKER_SECONDS)
         why = "none of its objects is there"
         for place in await self._bucket.places(segment):
             sizes = await self._sizes(place)
