@@ -52,10 +52,19 @@ async def _all(config: Config, seconds: float) -> list[Finding]:
     return of_log + of_broker + await checkup_storage.marker(config, seconds)
 
 
-_GONE: Final = (
-    "mount its disk or mend event_log.directory, and the daemon takes it up by itself; or put a "
-    "copy back, or use rlmm log restore; only if neither is left: rlmm partition accept-loss --all"
-)
+def _gone(config: Config) -> str:
+    """Return what to do about a log that is not there, the last resort last."""
+    return (
+        "mount its disk or mend event_log.directory, and the daemon takes it up by itself; or put "
+        f"a copy back; or run: {_restore(config, config.event_log_directory)}; only if neither is "
+        "left: rlmm partition accept-loss --all"
+    )
+
+
+def _restore(config: Config, target: str) -> str:
+    """Return the command that gives a log back what this daemon's snapshots know."""
+    snapshots = config.snapshot_directory
+    return f"rlmm log restore --config FILE --from-snapshots {snapshots} --to {target}"
 
 
 _SHORT: Final = (
@@ -83,7 +92,8 @@ async def _embedded(config: Config) -> list[Finding]:
     finally:
         disk.close()
     corrupt = _corrupt(reports)
-    return [corrupt or _absent(reports, present, known, positions) or _whole(reports)]
+    absent = _absent(reports, present, known, positions, _gone(config))
+    return [corrupt or absent or _whole(reports)]
 
 
 def _corrupt(reports: list[PartitionReport]) -> Finding | None:
@@ -101,12 +111,13 @@ def _absent(
     present: LogIdentity,
     known: Identity | None,
     positions: Positions | None,
+    gone: str,
 ) -> Finding | None:
     """Tell what the daemon knew of its log and this one does not hold."""
     ours = uuid_text(present.topic_id)
     if known is not None and known.topic_id != ours:
         found = f"this is log {ours}, and this daemon had {known.topic_id}"
-        return Finding(check="event log", verdict="failed", found=found, advice=_GONE)
+        return Finding(check="event log", verdict="failed", found=found, advice=gone)
     if positions is None or positions.topic_id != ours:
         return None
     ends = {int(report.partition): report.range.end for report in reports}
@@ -132,7 +143,7 @@ async def _no_log(disk: LocalDisk, config: Config) -> Finding:
     found = f"{config.event_log_directory} holds no event log, or none that is named"
     if await StateDirectory(disk, config.daemon.state_dir).identity() is not None:
         found += ", and this daemon had one"
-        return Finding(check="event log", verdict="failed", found=found, advice=_GONE)
+        return Finding(check="event log", verdict="failed", found=found, advice=_gone(config))
     advice = "fine if the daemon never ran: it makes the log at its first start"
     return Finding(check="event log", verdict="warning", found=found, advice=advice)
 
