@@ -5,6 +5,7 @@
 
 import fcntl
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,10 +13,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
+from crc32c import crc32c
 
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.codec.state_files import lost_head
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
 from tests.support.fork_server import ForkServer
 from tests.support.recovery_walk import CONFIGURATION, Walk, configuration
@@ -104,8 +109,23 @@ def position_of(it: Stocked) -> int:
     return int(offset)
 
 
-def damage_with_objects_gone(it: Stocked) -> None:
-    damage_that_no_snapshot_knows_of(it)
+def finish_of(it: Stocked, segment_id: SegmentId) -> tuple[Path, int]:
+    """Return where the batch stands that holds a segment's COPY_SEGMENT_FINISHED."""
+    (path,) = it.log_files(0)
+    data = path.read_bytes()
+    started = data.index(segment_id)
+    return path, data.index(segment_id, started + 1)
+
+
+def damage_of_a_finish(it: Stocked) -> None:
+    it.daemon.kill()
+    without_snapshots(it)
+    flip(*finish_of(it, it.copied(0)[0].metadata.segment_id))
+    it.start()
+
+
+def damage_of_a_finish_and_an_object_gone(it: Stocked) -> None:
+    damage_of_a_finish(it)
     segment_id = uuid_text(it.copied(0)[0].metadata.segment_id)
     (index,) = it.daemon.remote.rglob(f"*{segment_id}.index")
     index.unlink()
@@ -153,6 +173,15 @@ def log_of_another_life(it: Stocked) -> None:
     it.start()
 
 
+def log_of_another_life_without_snapshots(it: Stocked) -> None:
+    log_of_another_life(it)
+    it.daemon.kill()
+    without_snapshots(it)
+    for lost in it.state_dir.glob("*.lost"):
+        lost.unlink()
+    it.start()
+
+
 def log_not_mounted(it: Stocked) -> Hands:
     assert it.daemon.stop() == 0
     away = it.daemon.directory / "away"
@@ -164,6 +193,12 @@ def log_not_mounted(it: Stocked) -> Hands:
         away.rename(it.log_dir)
 
     return {"mount its disk": mount}
+
+
+def log_gone(it: Stocked) -> None:
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.log_dir)
+    it.start()
 
 
 def log_gone_without_snapshots(it: Stocked) -> None:
@@ -248,6 +283,51 @@ def finished_segment_that_is_held(it: Stocked) -> None:
         client.update_remote_log_segment_metadata(update)
 
 
+def list_of_lost_segments(it: Stocked) -> Path:
+    """Leave what a dropped fold knew, as a comparison that is not over does."""
+    log_replaced_by_an_older_copy(it)
+    it.start()
+    eventually(lambda: it.row(0)["state"], lambda state: state == "failed")
+    it.daemon.kill()
+    (path,) = it.state_dir.glob(f"{it.number(0)}.lost")
+    return path
+
+
+def list_of_a_newer_version(it: Stocked) -> Hands:
+    path = list_of_lost_segments(it)
+    whole = path.read_bytes()
+    body = msgspec.msgpack.decode(whole[len(lost_head(0)) :])
+    body["format"] = 9
+    packed = msgspec.msgpack.encode(body)
+    path.write_bytes(lost_head(crc32c(packed)) + packed)
+    it.start()
+
+    def start_that_version() -> None:
+        it.daemon.kill()
+        path.write_bytes(whole)
+        it.start()
+
+    return {"start that version": start_that_version}
+
+
+def list_that_is_damaged(it: Stocked) -> None:
+    path = list_of_lost_segments(it)
+    flip(path, path.stat().st_size // 2)
+    it.start()
+
+
+def state_file(name: str) -> Callable[[Stocked], None]:
+    """Damage a file of the state directory while no daemon runs."""
+
+    def make_it(it: Stocked) -> None:
+        assert it.daemon.stop() == 0
+        path = it.state_dir / name
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        it.start()
+
+    return make_it
+
+
 # The log as a whole.
 
 
@@ -258,6 +338,46 @@ def log_in_use_elsewhere(it: Stocked) -> Hands:
     fcntl.flock(lock, fcntl.LOCK_EX)
     it.start()
     return {"another process has the event log": held.close}
+
+
+def log_whose_disk_hangs(it: Stocked) -> Hands:
+    """A read that does not come back, as of a file system over a network that is away."""
+    assert it.daemon.stop() == 0
+    path = it.log_dir / "identity.json"
+    whole = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    it.start()
+    return {"not opened yet": lambda: path.write_bytes(whole)}
+
+
+def away(it: Stocked) -> Callable[[], object]:
+    """Take the storage's root away; return how it comes back."""
+    unmounted = it.daemon.remote.with_name("unmounted")
+    it.daemon.remote.rename(unmounted)
+
+    def back() -> None:
+        shutil.rmtree(it.daemon.remote, ignore_errors=True)
+        unmounted.rename(it.daemon.remote)
+
+    return back
+
+
+def marker_that_cannot_be_read(it: Stocked) -> Hands:
+    assert it.daemon.stop() == 0
+    (it.state_dir / "identity.json").unlink()
+    (it.state_dir / "positions.json").unlink()
+    back = away(it)
+    it.start()
+    return {"storage root": back}
+
+
+def acceptance_that_cannot_be_written(it: Stocked) -> Hands:
+    log_gone_without_snapshots(it)
+    back = away(it)
+    run = it.rlmm("partition", "accept-loss", "--all", "--yes")
+    assert run.exit_code == 0, run.output
+    return {"storage root": back}
 
 
 # The bucket.
@@ -279,6 +399,31 @@ def marker_damaged(it: Stocked) -> None:
     it.start()
 
 
+def marker_replaced(old: bytes, new: bytes, words: str) -> Callable[[Stocked], Hands]:
+    def make_it(it: Stocked) -> Hands:
+        assert it.daemon.stop() == 0
+        whole = marker_of(it).read_bytes()
+        marker_of(it).write_bytes(whole.replace(old, new))
+        assert marker_of(it).read_bytes() != whole
+        it.start()
+        return {words: lambda: marker_of(it).write_bytes(whole)}
+
+    return make_it
+
+
+def marker_removed_meanwhile(it: Stocked) -> None:
+    marker_of(it).unlink()
+    with it.daemon.client(timeout_seconds=3.0) as client, pytest.raises(StorageUnavailable):
+        client.copy_segment(it.next(0).metadata, it.next(0).files)
+
+
+def storage_not_mounted(it: Stocked) -> Hands:
+    assert it.daemon.stop() == 0
+    back = away(it)
+    it.start()
+    return {"storage root": back}
+
+
 FAILURES: Sequence[Failure] = (
     Failure(
         name="damage amid the newest file of the log",
@@ -294,8 +439,11 @@ FAILURES: Sequence[Failure] = (
         name="damage of a sealed file of the log", cause="log_corrupt", make=damage_of_a_sealed_file
     ),
     Failure(name="damage of every batch", cause="history_lost", make=damage_of_every_batch),
+    Failure(name="damage of a COPY_SEGMENT_FINISHED", cause="log_corrupt", make=damage_of_a_finish),
     Failure(
-        name="damage, and an object is gone too", cause="log_corrupt", make=damage_with_objects_gone
+        name="damage of a COPY_SEGMENT_FINISHED, and an object is gone too",
+        cause="log_corrupt",
+        make=damage_of_a_finish_and_an_object_gone,
     ),
     Failure(name="a log that lost its head", cause="history_lost", make=log_that_lost_its_head),
     Failure(
@@ -312,7 +460,11 @@ FAILURES: Sequence[Failure] = (
         name="another log in its place",
         cause="history_lost",
         make=log_of_another_life,
-        cannot=["rlmm log restore"],
+    ),
+    Failure(
+        name="another log in its place, and no snapshots",
+        cause="history_lost",
+        make=log_of_another_life_without_snapshots,
     ),
     Failure(
         name="a finished segment that is held",
@@ -320,6 +472,7 @@ FAILURES: Sequence[Failure] = (
         make=finished_segment_that_is_held,
     ),
     Failure(name="a log that is not mounted", cause="log_missing", make=log_not_mounted),
+    Failure(name="a log that is gone, and snapshots of it", cause="log_missing", make=log_gone),
     Failure(
         name="a log that is gone, and no snapshots",
         cause="log_missing",
@@ -346,6 +499,60 @@ FAILURES: Sequence[Failure] = (
         says="another process",
         make=log_in_use_elsewhere,
     ),
+    Failure(
+        name="a log whose disk hangs",
+        cause="log_not_open",
+        says="not opened yet",
+        make=log_whose_disk_hangs,
+    ),
+    Failure(
+        name="a marker that cannot be read at the start",
+        cause="marker_unread",
+        make=marker_that_cannot_be_read,
+    ),
+    Failure(
+        name="an accepted loss that cannot be written down",
+        cause="log_not_open",
+        says="accepted loss",
+        make=acceptance_that_cannot_be_written,
+    ),
+    Failure(
+        name="a list of lost segments of a newer version",
+        cause="newer_state",
+        make=list_of_a_newer_version,
+    ),
+    Failure(
+        name="a list of lost segments that is damaged",
+        cause="history_lost",
+        make=list_that_is_damaged,
+    ),
+    *(
+        Failure(name=f"a damaged {name}", cause=None, make=state_file(name))
+        for name in ("positions.json", "announced.json", "marker.json")
+    ),
+    Failure(
+        name="a bucket of another cluster",
+        cause="storage_trouble",
+        make=marker_replaced(b"rlmm-demo-cluster", b"another-cluster", "of its own"),
+    ),
+    Failure(
+        name="a bucket of a newer version",
+        cause="storage_trouble",
+        make=marker_replaced(b'format": 1', b'format": 99', "newer version"),
+    ),
+    Failure(
+        name="a bucket whose layouts are others",
+        cause="storage_trouble",
+        make=marker_replaced(b'"prefix": ""', b'"prefix": "x"', "restore the former one"),
+    ),
+    Failure(
+        name="a storage that is not mounted", cause="storage_trouble", make=storage_not_mounted
+    ),
+    Failure(
+        name="a marker that is removed meanwhile",
+        cause="storage_trouble",
+        make=marker_removed_meanwhile,
+    ),
     Failure(name="a bucket whose marker is gone", cause="storage_trouble", make=marker_removed),
     Failure(name="a bucket whose marker is damaged", cause="storage_trouble", make=marker_damaged),
 )
@@ -358,7 +565,7 @@ def test_what_is_named_next_ends_the_failure_and_costs_nothing_acknowledged(
     walk = Walk(it, it.daemon.directory / CONFIGURATION, cannot=failure.cannot)
     walk.remember()
     walk.hands = failure.make(it) or {}
-    walk.forget_what_is_gone()
+    walk.remember()  # without what the failure itself took
     walked = walk.go(failure.cause, failure.says)
     if request.config.getoption("--rewrite", default=False):
         write_down(failure.name, walked)

@@ -1,5 +1,6 @@
 """An operator who types what a failed daemon names next, step by step, until it serves again."""
 
+import os
 import re
 import threading
 import time
@@ -68,15 +69,9 @@ class Walk:
     passing: frozenset[str | None] = _PASSING
 
     def remember(self) -> None:
-        """Note what was acknowledged, and its objects: none of them may go."""
-        for partition in (0, 1):
-            for segment_id, each in self.it.listed(partition).items():
-                if each.state is _FINISHED:
-                    self.kept[segment_id] = objects(self.it, segment_id)
-
-    def forget_what_is_gone(self) -> None:
-        """Leave out objects that the failure itself took."""
-        self.kept = {each: at & objects(self.it, each) for each, at in self.kept.items()}
+        """Note the objects of all that was acknowledged: none of them may go from now on."""
+        if self.it.daemon.remote.is_dir():  # else what was noted before counts
+            self.kept = {each: objects(self.it, each) for each in self.it.acknowledged}
 
     def go(self, cause: str | None, says: str) -> list[str]:
         """Walk from a failure until it serves; return each step, and what became of segments."""
@@ -202,11 +197,14 @@ class Walk:
 
 
 def objects(it: Stocked, segment_id: SegmentId) -> frozenset[str]:
-    """Return the paths of a segment's objects."""
+    """Return the paths of a segment's objects; other files come and go meanwhile."""
     name = uuid_text(segment_id)
-    if not it.daemon.remote.is_dir():
-        return frozenset()
-    return frozenset(str(path) for path in it.daemon.remote.rglob(f"*{name}*"))
+    return frozenset(
+        str(Path(directory, each))
+        for directory, _, names in os.walk(it.daemon.remote)
+        for each in names
+        if name in each
+    )
 
 
 def flat(text: str) -> str:

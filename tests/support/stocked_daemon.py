@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.error import HTTPError
@@ -43,6 +43,8 @@ class Stocked:
     daemon: DaemonProcess
     #: What Kafka wrote, by partition; the first few of each are copied.
     placed: dict[TopicIdPartition, list[KafkaSegment]]
+    #: Every segment whose COPY_SEGMENT_FINISHED was acknowledged.
+    acknowledged: list[SegmentId] = field(default_factory=list)
 
     @property
     def orders(self) -> list[TopicIdPartition]:
@@ -93,6 +95,7 @@ class Stocked:
             for partition in (0, 1):
                 for segment in self.copied(partition):
                     client.copy_segment(segment.metadata, segment.files)
+                    self.acknowledged.append(segment.metadata.segment_id)
 
     def rlmm(self, *words: str) -> Result:
         """Run the command line tool in this process: the same code without its start."""
@@ -151,6 +154,7 @@ class Stocked:
         fresh = SegmentId(bytes([*segment.metadata.segment_id[:15], serial]))
         with self.daemon.client() as client:
             done = client.copy_segment(replace(segment.metadata, segment_id=fresh), segment.files)
+        self.acknowledged.append(done.segment_id)
         return done.segment_id
 
     def broker(self, part: str = "metadata", incarnation: int = 77) -> Client:

@@ -18,7 +18,7 @@ WALKS = REPOSITORY / "tests" / "integration" / "recovery_walks.txt"
 STEP = re.compile(r"  (?P<cause>\w+): (?:by hand: (?P<hand>.+)|(?P<command>rlmm .+) -> \d)")
 STEPS = [step for line in WALKS.read_text().splitlines() if (step := STEP.fullmatch(line))]
 #: Failures that need another program to be made: brokers without topic ids.
-NOT_WALKED = {FailureReason.NO_TOPIC_ID, FailureReason.NEWER_STATE}
+NOT_WALKED = {FailureReason.NO_TOPIC_ID}
 #: A failure that `rlmm explain` calls otherwise.
 REASONS = {"segments_held": "history_lost"}
 
