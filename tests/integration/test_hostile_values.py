@@ -434,7 +434,7 @@ def test_no_value_of_any_field_ends_the_daemon_or_changes_what_was_acknowledged(
         with suppress(ConnectionError, AssertionError):  # the first sound one ends the daemon
             for params in requests_of(api.METHODS[LAST]):
                 peers["operator"].send(LAST, params)
-        assert it.daemon.stop() == 0
+        assert it.daemon.ended() == 0
         it.start()
         it.serves(0)
         it.serves(1)

@@ -112,6 +112,13 @@ class DaemonProcess:
         self._gone()
         return code
 
+    def ended(self) -> int:
+        """Return the exit code of a daemon that was told to end in another way."""
+        assert self.process is not None, "it does not run"
+        code = self.process.wait(STOP_SECONDS)
+        self._gone()
+        return code
+
     def _gone(self) -> None:
         self.process = None
         if self._told is not None:
