@@ -37,6 +37,7 @@ from rlmm_daemon.domain.errors import (
     CorruptError,
     InvalidArgument,
     Malformed,
+    NotReady,
     RlmmError,
     StorageUnavailable,
     UnavailableError,
@@ -58,6 +59,10 @@ from rlmm_daemon.ports.event_log import (
 POSITIONS_SECONDS: Final = 1.0
 #: Between two looks for what other daemons were told to accept, while that is of interest.
 GAPS_SECONDS: Final = 5.0
+#: What a log as a whole failed of, and goes on from when the loss is accepted.
+_ENDED_BY_ACCEPTANCE: Final = frozenset(
+    {FailureReason.LOG_MISSING, FailureReason.PARTITION_COUNT_CHANGED}
+)
 _RETRY_SECONDS_MIN: Final = 0.05
 _RETRY_SECONDS_MAX: Final = 5.0
 
@@ -443,9 +448,12 @@ class Fleet:
         """Go on with the log as it is, or with a new one: an operator accepted the loss.
 
         Raises:
-            InvalidArgument: there is no loss to accept.
+            InvalidArgument: there is no loss to accept, or the log failed of what no acceptance
+                ends: nothing that is known may be given up for it.
+            NotReady: the log is not open, so nobody knows yet what is missing.
         """
-        doubted = self.whole_failure or self.foreign_evidence or self.identity is None
+        self._require_known_loss()
+        doubted = self.whole_failure or self.foreign_evidence
         lacking = [each for each in self.followers.values() if each.lacking]
         if not doubted and not lacking:
             raise InvalidArgument("nothing is missing from the event log, so nothing was accepted")
@@ -464,6 +472,21 @@ class Fleet:
         for follower in lacking:  # of a whole log the snapshots of others may be all that is left
             await self._accept_in(follower)
         self.changed.ring()
+
+    def _require_known_loss(self) -> None:
+        failure = self.whole_failure
+        if failure is not None and failure.reason not in _ENDED_BY_ACCEPTANCE:
+            raise InvalidArgument(
+                f"the event log failed ({failure.reason.value}: {failure.evidence}); to accept a "
+                f"loss does not end that, so nothing was accepted; run: "
+                f"{failure.command(MetadataPartition(0))}"
+            )
+        if failure is None and self.identity is None:
+            raise NotReady(
+                f"the event log is not open: {self.trouble}; nobody knows what is missing, so "
+                f"nothing was accepted",
+                state="starting",
+            )
 
     async def accept(self, follower: Follower) -> None:
         """Go on without what one metadata partition is missing: an operator accepted it.

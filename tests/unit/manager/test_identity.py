@@ -96,6 +96,45 @@ async def test_an_absent_log_that_was_known_is_not_made_anew(rig):
         await until(lambda: manager.is_ready(TP) or manager.fleet.followers != {})
 
 
+@pytest.mark.parametrize(
+    ("trouble", "refusal", "says"),
+    [
+        (LogUnnamed("identity.json is damaged"), InvalidArgument, "run: rlmm doctor"),
+        (UnsupportedProtocol("format 9"), InvalidArgument, "run: rlmm --version"),
+        (StorageUnavailable("no broker answers"), NotReady, "no broker answers"),
+    ],
+)
+async def test_a_loss_that_nobody_can_know_of_is_not_accepted_and_takes_nothing(
+    rig, monkeypatch, trouble, refusal, says
+):
+    """It would remove what is known, end nothing, and let the log be made anew once it is gone."""
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        assert await Operator(manager).snapshot_now(None)
+    open_log = MemoryEventLog.open
+
+    async def refuse(*_, **__):
+        raise trouble
+
+    monkeypatch.setattr(MemoryEventLog, "open", refuse)
+    async with rig.manager() as manager:
+        away = TroubleKind.LOG_AWAY
+        await until(lambda: _reason(manager) or manager.fleet.trouble.kind is away)
+        with pytest.raises(refusal, match=says):
+            await manager.fleet.accept_all()
+        assert await rig.disk.list(f"{rig.directory}/a/snapshots")
+        monkeypatch.setattr(MemoryEventLog, "open", open_log)
+        rig.store.exists = False
+        await until(lambda: _reason(manager) is FailureReason.LOG_MISSING)
+        assert not rig.store.exists
+
+
+def _reason(manager):
+    failure = manager.fleet.whole_failure
+    return failure and failure.reason
+
+
 async def test_an_absent_log_that_only_the_marker_names_is_not_made_either(rig):
     rig.store.exists = False
     bucket = FakeBucket(BucketLog(topic_id=OTHER, partition_count=3))
