@@ -1,4 +1,4 @@
-"""What a follower of one metadata partition is, and what comes of whatever happens to it.
+"""The states of the follower of one metadata partition, and its pure step from one to the next.
 
 A follower has one role at a time, and some facts that outlive it. `step` says, for each role and
 each input, what the follower is then and what its shell has to do, in that order. Its task does
@@ -29,6 +29,7 @@ A failure is a fact beside the role: one that only says what is missing does not
 since it may come back. `stale` is not stored: it is `ready` seen after too long a silence.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, assert_never
 
@@ -96,6 +97,8 @@ class Following:
     unconfirmed: tuple[Position, ...] = ()
     #: Those that the log has confirmed, until the fold has reached them: it may lose its tail yet.
     ahead: tuple[Position, ...] = ()
+    #: As far as what an earlier life had read of this log is written down, for the comparison.
+    written: Position | None = None
     #: The fold was held against what an earlier one knew, and lacks nothing of it.
     accounted: bool = False
     #: The fold is of another log than was known: to compare with it would find nothing missing.
@@ -495,11 +498,14 @@ def _accepted(one: Following) -> Following:
 
 
 def _recheck(one: Following, given: Recheck) -> Following:
-    """Check these positions too, unless the fold is beyond them in their own epoch."""
+    """Check these positions too, unless the fold is beyond them in their own epoch.
+
+    Nor those for which the comparison answers: a bucket that is read late tells nothing new.
+    """
     at = given.settled
     unsure = tuple(
         position
-        for position in given.recorded
+        for position in _not_written(given.recorded, one.written)
         if at is None
         or position.leader_epoch != at.leader_epoch
         or position.next_offset > at.next_offset
@@ -551,19 +557,26 @@ def _moved(one: Following, why: str, topic_id: TopicId | None, *first: Effect) -
     if topic_id is None:
         return moved, effects
     # Where the former log started says nothing of this one.
-    return replace(moved, dropped_for=topic_id, accepted_start=0), (*effects, Reopen(topic_id))
+    fresh = replace(moved, dropped_for=topic_id, accepted_start=0, written=None)
+    return fresh, (*effects, Reopen(topic_id))
 
 
 def _refused(one: Following, read: Position) -> Stepped:
     """What was read up to there is written down whole: the comparison answers for it."""
-    left = tuple(each for each in one.unconfirmed if not _within(each, read))
+    left = _not_written(one.unconfirmed, read)
     forget = (ForgetPosition(),) if one.unconfirmed and not left else ()
-    return replace(one, unconfirmed=left), forget
+    return replace(one, unconfirmed=left, written=read), forget
 
 
-def _within(read: Position, written: Position) -> bool:
-    """Whether who had read so far had read no more than what stands written down."""
-    return read.next_offset <= written.next_offset and read.leader_epoch <= written.leader_epoch
+def _not_written(positions: Iterable[Position], written: Position | None) -> tuple[Position, ...]:
+    """Return those that had read more than what stands written down."""
+    return tuple(
+        each
+        for each in positions
+        if written is None
+        or each.next_offset > written.next_offset
+        or each.leader_epoch > written.leader_epoch
+    )
 
 
 def _doubted(one: Following, given: Doubted, now_ms: int) -> Following:

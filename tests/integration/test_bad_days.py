@@ -268,21 +268,6 @@ def test_a_log_that_was_only_not_mounted_or_lost_its_names_is_taken_up_whole(it,
     it.serves(1)
 
 
-def mended(it: Stocked) -> None:
-    """Type what is named next until it serves: more, where the bucket's word came after the start.
-
-    What it says of how far the log was read is judged alone then, and has to be accepted.
-    """
-    agreed = {"recover": ["--execute"], "accept-loss": ["--yes"]}
-    for _ in range(4):
-        _, *words = it.explain(0)["next_command"].split()
-        assert it.rlmm(*words, *agreed.get(words[1], [])).exit_code == 0, words
-        row = eventually(lambda: it.row(0), lambda row: row["state"] in ("ready", "failed"))
-        if row["state"] == "ready":
-            return
-    raise AssertionError(it.explain(0))
-
-
 @pytest.mark.parametrize("remedy", ["repair", "accept-loss"])
 def test_a_log_replaced_by_an_older_copy_of_itself_is_noticed(it, remedy):
     assert it.daemon.stop() == 0
@@ -298,7 +283,7 @@ def test_a_log_replaced_by_an_older_copy_of_itself_is_noticed(it, remedy):
         client.list_remote_log_segments(it.orders[0])
     fails_of(it, "history_lost")
     if remedy == "repair":
-        mended(it)
+        it.run_next(0)
         assert it.listed(0).keys() >= set(added)
     else:
         words = ["partition", "accept-loss", str(it.number(0)), "--yes"]

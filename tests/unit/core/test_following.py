@@ -395,6 +395,16 @@ def test_a_position_is_checked_again_unless_the_fold_is_beyond_it_in_its_epoch()
         assert told == one
 
 
+def test_what_a_refused_snapshot_had_read_is_not_asked_for_when_the_bucket_tells_of_it_late():
+    one = Following(partition=MetadataPartition(4), unconfirmed=(READ,))
+    one, _ = step(one, Refused(READ), 5)
+    told, _ = step(one, Recheck(recorded=(READ, FURTHER), settled=None, doubted=False), 5)
+    assert told.unconfirmed == (FURTHER,)
+    other, _ = step(one, Moved("recreated", OTHER), 5)
+    told, _ = step(other, Recheck(recorded=(READ,), settled=None, doubted=False), 5)
+    assert told.unconfirmed == (READ,), "of another log it says nothing"
+
+
 def test_what_came_again_ends_the_failure_unless_a_position_is_in_doubt():
     for unconfirmed in ((), (READ,)):
         one = Following(

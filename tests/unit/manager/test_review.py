@@ -197,6 +197,29 @@ async def test_a_tail_cut_off_after_it_was_confirmed_and_before_it_is_read_is_hi
         await until(lambda: manager.is_ready(TP))
 
 
+async def test_a_bucket_that_is_read_late_makes_nothing_uncertain_that_a_snapshot_knew_whole(rig):
+    """The comparison answers for its position too: what a repair can put back stays so."""
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await copied(manager, 2, 10, 19)
+        assert await Operator(manager).snapshot_now(None)
+    rig.store.truncate(of(TP), 2)
+    known = BucketLog(
+        topic_id=rig.store.identity.topic_id,
+        partition_count=3,
+        positions={of(TP): Position(4, 0)},
+    )
+    bucket = FakeBucket(known, away=True)
+    async with rig.manager(bucket=bucket) as manager:
+        follower = await failed(manager)
+        assert not follower.uncertain
+        bucket.away = False
+        await manager.fleet.check_marker()
+        assert not follower.uncertain
+        assert follower.failure.command(of(TP)) == f"rlmm log repair {of(TP)}"
+
+
 async def test_another_log_that_loses_its_tail_is_still_another_log(rig):
     """To compare it with itself finds nothing missing, and says nothing of the log that was."""
     for number in (1, 2):
