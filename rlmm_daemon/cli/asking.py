@@ -1,4 +1,4 @@
-"""What the commands that ask a daemon share: a connection, one partition, a quiet Ctrl-C."""
+"""Helpers of commands that ask a daemon: a connection, one partition, a quiet Ctrl-C."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

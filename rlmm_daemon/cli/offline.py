@@ -1,4 +1,4 @@
-"""What can be said from a daemon's files alone: nothing here writes, but for `seal`.
+"""Answers from a daemon's files alone, without the daemon; only `seal` writes.
 
 The files may be those of a daemon that runs: each is replaced whole, so what is read is true of
 some moment, and the answer says of which.

@@ -1,4 +1,4 @@
-"""Whether a request may begin: its peer's rights, its parameters, the limits that all share.
+"""Checks before a request begins: its peer's rights, its parameters, the limits that all share.
 
 Connections of both kinds ask, those of requests and answers and those of bulk reads.
 """

@@ -1,4 +1,4 @@
-"""Whose bucket this is, where new copies go, and where the objects of a segment lie."""
+"""The bucket marker, and from it the place of each segment's objects."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Which chunks are cached: found by position, forgotten by segment, the longest unused first to go.
+"""The index of cached chunks: found by position, forgotten by segment, least recently used first.
 
 Nothing here knows files. What is forgotten is found no more at once, and is then taken out one by
 one: a segment's chunks can be thousands, and whoever takes them can pause.

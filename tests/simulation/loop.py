@@ -188,7 +188,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         if self.network is None:
-            raise NotImplementedError("no network is simulated here")
+            raise RuntimeError("this scenario has no network")
         return await self.network.connect(factory, host, port)
 
     def run_in_executor(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]  # forbidden

@@ -1,4 +1,4 @@
-"""What blocks below a local storage's root, apart from copying: list, delete, control objects."""
+"""Blocking file calls below a local storage's root: list, delete, control objects; no copies."""
 
 import contextlib
 import fcntl
