@@ -427,6 +427,7 @@ class Fleet:
             self._snapshots.belongs_to(self.identity)
             self._recorded, self._present, self._accepted_starts = {}, {}, {}
             self._accepted_gaps = {}
+            self._accept_missing = False  # that was said of a log before this one
             if self.follow_set and self.follow_set.partition_count != self.identity.partition_count:
                 self._recounted = self.identity.partition_count
             await self._compare(self.identity, await self._state.identity(), None)

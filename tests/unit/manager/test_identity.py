@@ -223,6 +223,20 @@ async def test_a_log_recreated_under_a_follower_may_be_accepted_as_it_is(rig):
         await ready(manager)
 
 
+async def test_what_was_accepted_of_one_log_says_nothing_of_the_one_that_comes_after_it(rig):
+    async with rig.manager() as manager:
+        await recreated_under(manager, rig)
+        await Operator(manager).partition_accept_loss(None, everything=True)
+        await until(lambda: manager.is_ready(TP))
+        third = TopicId(bytes(range(70, 86)))
+        rig.store.recreate(third)
+        await until(lambda: manager.fleet.identity.topic_id == third)
+        unknown = MetadataPartition((of(TP) + 1) % 3)
+        manager.fleet.follow_set.demand([unknown])
+        await until(lambda: unknown in manager.fleet.followers)
+        await until(lambda: manager.fleet.followers[unknown].failure is not None)
+
+
 async def test_nothing_is_followed_by_another_count_until_that_is_accepted(rig):
     async with rig.manager() as manager:
         await ready(manager)
