@@ -285,32 +285,19 @@ class Bucket:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
-        gaps, hold = (
-            list(gaps),
-            Hold(
-                metadata_partition=loss.metadata_partition,
-                before_ms=loss.accepted_at_ms,
-                broker_id=loss.broker_id,
-            ),
+        hold = Hold(
+            metadata_partition=loss.metadata_partition,
+            before_ms=loss.accepted_at_ms,
+            broker_id=loss.broker_id,
         )
-
-        def accepted(present: BucketMarker) -> BucketMarker:
-            return msgspec.structs.replace(
-                present,
-                metadata_topic_id=loss.topic_id,
-                accepted_losses=tuple(dict.fromkeys((*present.accepted_losses, loss))),
-                accepted_gaps=_joined([*present.gaps, *gaps]),
-                holds=with_hold(present.held, hold),
-            )
-
+        accepted = _accepting(loss, gaps, hold)
         if not await self._rewrite(accepted, cluster_id):
             self._unwritten.append(accepted)
             return accepted
         # A machine that comes back with its clock behind would hold nothing of what is there.
-        hold = msgspec.structs.replace(
-            hold, before_ms=max(hold.before_ms, await self._written_ms())
-        )
-        await self._rewrite(accepted, cluster_id)
+        before_ms = max(hold.before_ms, await self._written_ms())
+        longer = msgspec.structs.replace(hold, before_ms=before_ms)
+        await self._rewrite(_accepting(loss, gaps, longer), cluster_id)
         return None
 
     async def _written_ms(self) -> int:
@@ -557,6 +544,21 @@ def _foreign(present: BucketMarker, identity: BucketIdentity) -> str:
         f"the remote storage belongs to cluster {present.cluster_id!r}, this is "
         f"{identity.cluster_id!r}"
     )
+
+
+def _accepting(loss: AcceptedLoss, gaps: Collection[AcceptedGap], hold: Hold) -> MarkerChange:
+    """Return what puts an accepted loss into a marker, once however often it is done."""
+
+    def accepted(present: BucketMarker) -> BucketMarker:
+        return msgspec.structs.replace(
+            present,
+            metadata_topic_id=loss.topic_id,
+            accepted_losses=tuple(dict.fromkeys((*present.accepted_losses, loss))),
+            accepted_gaps=_joined([*present.gaps, *gaps]),
+            holds=with_hold(present.held, hold),
+        )
+
+    return accepted
 
 
 def _rows(present: BucketMarker) -> Rows:
