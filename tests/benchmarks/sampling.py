@@ -5,13 +5,14 @@ is built in, and what the kernel does for it, counts as its caller's. Looks at a
 in its event loop don't count.
 """
 
+import gc
 import sys
 import sysconfig
 import threading
 import time
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Final, Self
 
 from tests.support.daemon_process import REPOSITORY
@@ -80,13 +81,28 @@ class Sampler:
             before, last = time.clock_gettime(clock), before
             if before - last < WORKED_SECONDS:
                 continue
-            code = sys._current_frames()[self._watched].f_code
+            code = _frame_of(self._watched).f_code
             if _package_of(code.co_filename) != LOOP or not self._sleeps():
                 self._found[code.co_filename, code.co_qualname] += 1
         self.own_seconds = time.thread_time()
 
     def _sleeps(self) -> bool:
         return self._status.read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def _frame_of(thread: int) -> FrameType:
+    """Return what a thread does now.
+
+    No garbage is collected meanwhile: in CPython 3.11 that may give up the interpreter's lock within
+    the call, and all threads wait for ever (gh-106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()[thread]
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _package_of(file: str) -> str:

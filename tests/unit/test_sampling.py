@@ -1,6 +1,8 @@
 """The benchmarks' sampler: what worked is found, in proportion, and what slept is not."""
 
 import asyncio
+import gc
+import sys
 import time
 
 from tests.benchmarks.sampling import Sampler
@@ -38,3 +40,19 @@ def test_a_threads_time_is_shared_out_among_its_functions():
     assert 0.6 < found["spin"] / sampler.seconds < 0.9
     assert 0.1 < found["spin_less"] / sampler.seconds < 0.4
     assert sampler.own_seconds < sampler.seconds / 4
+
+
+def test_no_garbage_is_collected_while_frames_are_read(monkeypatch):
+    """In CPython 3.11 it may end in a deadlock of all threads, which no time limit ends."""
+    read, collects = sys._current_frames, []
+
+    def seen():
+        collects.append(gc.isenabled())
+        return read()
+
+    monkeypatch.setattr(sys, "_current_frames", seen)
+    with Sampler():
+        spin(0.1)
+    assert collects
+    assert not any(collects)
+    assert gc.isenabled()
