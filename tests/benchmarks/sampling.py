@@ -93,7 +93,7 @@ class Sampler:
 def _frame_of(thread: int) -> FrameType:
     """Return what a thread does now.
 
-    No garbage is collected meanwhile: in CPython 3.11 that may give up the interpreter's lock within
+    No garbage is collected meanwhile: in CPython 3.11 that may give the interpreter away within
     the call, and all threads wait for ever (gh-106883).
     """
     collects = gc.isenabled()

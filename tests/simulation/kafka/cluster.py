@@ -263,8 +263,8 @@ class Cluster:
     def fall_behind(self, index: int, node: int) -> None:
         """A follower stops to copy and leaves the set in sync."""
         led = self.led(index)
-        if node == led.leader:
-            return
+        if led.leader in (node, NOBODY):
+            return  # only a leader takes a follower out of the set
         self.laggards.add((index, node))
         if node in led.in_sync:
             rest = tuple(each for each in led.in_sync if each != node)
