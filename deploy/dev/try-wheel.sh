@@ -9,7 +9,7 @@ bare=$(mktemp -d)
 trap 'rm -rf "$bare"' EXIT
 cd "$bare"
 "$python" -m venv venv
-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r "$here/requirements.lock"
+"$(dirname "$python")/uv" pip install --quiet --python venv/bin/python --require-hashes -r "$here/requirements.lock"
 venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "$wheel"
 venv/bin/python -m pip check
 venv/bin/rlmm --version
