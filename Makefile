@@ -111,8 +111,8 @@ sim-cleaner: install ## The cleaner's simulation: make sim-cleaner SEEDS=10000
 sim-cleaner-mutants: install ## Planted bugs that the cleaner's simulation must find
 	$(BIN)/python -m tests.simulation.clean_run --mutants
 
-test-cleaner: install ## Topics that go while daemons, brokers and S3 die, on real ones
-	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/kafka/test_cleaner.py tests/kafka/test_observation.py
+test-cleaner: install kafka-archive ## Topics that go while daemons, brokers and S3 die, on real ones
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(TWO) $(PYTEST_ARGS) tests/kafka/test_cleaner.py tests/kafka/test_observation.py
 
 soak-cleaner: install ## The same for twenty faults
 	RLMM_TEST_KAFKA=1 RLMM_TEST_CLEANER_ROUNDS=20 $(BIN)/pytest -q -s $(PYTEST_ARGS) --timeout 3600 tests/kafka/test_cleaner.py
@@ -155,6 +155,11 @@ clean: ## Remove everything that was made
 	rm -rf .venv dist build var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# What makes the JVMs of tests start sooner, made once.
+.PHONY: kafka-archive
+kafka-archive: install
+	$(BIN)/python -m deploy.dev.kafka.archive
+
 # A real Kafka on loopback: needs a JDK (17 or later), openssl and, once, Maven.
 .PHONY: dev-up dev-down test-kafka demo-kafka bench-kafka soak-kafka
 NODES ?= 1
@@ -167,8 +172,11 @@ dev-up: install ## Start a real Kafka in var/kafka: make dev-up NODES=3
 dev-down: install ## Stop the Kafka of dev-up and remove its data
 	$(BIN)/python -m deploy.dev.kafka.cluster down
 
-test-kafka: install ## The tests that need a real Kafka, on one cluster of three nodes
-	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(PYTEST_ARGS) tests/kafka $(NOT_CLEANER)
+# Two clusters side by side: their tests mostly wait.
+TWO := -n 2 --dist loadfile
+
+test-kafka: install kafka-archive ## The tests that need a real Kafka, on clusters of three nodes
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(TWO) $(PYTEST_ARGS) tests/kafka $(NOT_CLEANER)
 
 soak-kafka: install ## The long ones too
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/kafka $(NOT_CLEANER)
@@ -183,15 +191,19 @@ bench-kafka: install ## Benchmarks against Kafka's own metadata manager on the s
 .PHONY: plugin test-plugin test-cluster soak-cluster test-oldest demo-cluster bench-cluster
 MVN := mvn -q -B -f deploy/kafka-plugin/pom.xml
 
-plugin: ## Build the plugin's jar
+PLUGIN_JAR := deploy/kafka-plugin/target/rlmm-kafka-plugin.jar
+plugin: $(PLUGIN_JAR) ## Build the plugin's jar
+
+$(PLUGIN_JAR): deploy/kafka-plugin/pom.xml $(shell find deploy/kafka-plugin/src/main)
 	$(MVN) -DskipTests package
+	@touch $@
 
 test-plugin: install ## The plugin's tests, against a real daemon
 	$(MVN) -Poldest compile
 	$(MVN) package -Drlmm.command=$(CURDIR)/$(BIN)/rlmm
 
-test-cluster: install plugin ## Real brokers with the plugin, a daemon beside each
-	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(PYTEST_ARGS) tests/plugin
+test-cluster: install plugin kafka-archive ## Real brokers with the plugin, a daemon beside each
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(TWO) $(PYTEST_ARGS) tests/plugin
 
 soak-cluster: install plugin ## The long ones too: many kills under load
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/plugin

@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(120))
             if not REQUESTED:
                 item.add_marker(pytest.mark.skip(reason="needs a broker: make test-kafka"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what was told in a process of xdist's to the one that shows it."""
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["told"] = told
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what another process was told."""
+    told.extend(getattr(node, "workeroutput", {}).get("told", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

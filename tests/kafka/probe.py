@@ -3,13 +3,15 @@
 import hashlib
 import json
 import select
+import shutil
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Final, Self
 
 from deploy.dev.kafka import libs
-from deploy.dev.kafka.cluster import QUICK, java
+from deploy.dev.kafka.cluster import java, quick
 from rlmm_daemon.domain.ids import TopicIdPartition, uuid_text
 
 _SOURCES: Final = Path(__file__).parent / "java"
@@ -26,17 +28,23 @@ def classes() -> Path:
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     target = libs.REPOSITORY / "var" / "kafka-probe" / digest
     if not (target / "Probe.class").exists():
-        target.mkdir(parents=True, exist_ok=True)
-        command = ["javac", "-nowarn", "-Xlint:none", "-d", str(target)]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Test processes side by side may all find nothing: what the first one made stays.
+        partly = Path(tempfile.mkdtemp(dir=target.parent))
+        command = ["javac", "-nowarn", "-Xlint:none", "-d", str(partly)]
         command += ["-cp", f"{libs.fetched()}/*", *map(str, sources)]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
+        try:
+            partly.rename(target)
+        except OSError:
+            shutil.rmtree(partly)
     return target
 
 
 def java_of_ours(*options: str) -> list[str]:
     """Return the beginning of a command line that runs one of our probes."""
     command = java(*options)
-    command[-1] = f"{classes()}:{command[-1]}"
+    command[-1] += f":{classes()}"  # behind the jars, as an archive of their classes wants it
     return command
 
 
@@ -52,7 +60,7 @@ class Probe:
         self.produced: set[bytes] = set()
         with output.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*java_of_ours("-Xmx256m", *QUICK), "Probe", bootstrap],
+                [*java_of_ours("-Xmx256m", *quick()), "Probe", bootstrap],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from deploy.dev.kafka.cluster import QUICK, Cluster, java
+from deploy.dev.kafka.cluster import Cluster, java, quick
 from tests.support.daemon_process import DaemonProcess
 
 _PREFIX: Final = "remote.log"
@@ -112,7 +112,7 @@ class BrokerRig:
     def _run(self, main: str, *arguments: str, typed: str = "") -> str:
         server = ("--bootstrap-server", self.cluster.bootstrap())
         done = subprocess.run(
-            [*java("-Xmx256m", *QUICK), main, *server, *arguments],
+            [*java("-Xmx256m", *quick()), main, *server, *arguments],
             input=typed,
             capture_output=True,
             text=True,

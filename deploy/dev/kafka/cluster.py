@@ -10,6 +10,7 @@ this one began. Tests use the class. Every wait has a bound.
 import argparse
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -36,6 +37,17 @@ _CLUSTER_ID: Final = "c2lkZWNhci1kZXYta2Fma2"
 #: A short-lived broker starts a third sooner without the optimising compiler.
 QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 FAST: Final = ("-XX:+UseG1GC",)
+#: Where ports are looked for, and how many go to one cluster.
+_BLOCKS: Final = (16384, 32768)
+_BLOCK: Final = 32
+#: The first port of each block that was given away, bound as long as this process lives.
+_guards: Final[list[socket.socket]] = []
+
+
+def quick() -> tuple[str, ...]:
+    """Return the options of a JVM that lives for seconds."""
+    archive = libs.archive()
+    return (*QUICK, f"-XX:SharedArchiveFile={archive}") if archive.exists() else QUICK
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +66,7 @@ class Cluster:
     directory: Path
     count: int = 1
     heap: str = "384m"
-    java_options: tuple[str, ...] = QUICK
+    java_options: tuple[str, ...] = field(default_factory=quick)
     #: More lines for every server.properties.
     properties: dict[str, str] = field(default_factory=dict)
     #: And for that of one node; a change is in force from its next start on.
@@ -139,14 +151,14 @@ class Cluster:
         """SIGCONT."""
         self._signal(node_id, signal.SIGCONT)
 
-    def stop(self, node_ids: Collection[int] | None = None) -> None:
-        """SIGTERM these nodes, or all; SIGKILL those that take too long."""
+    def stop(self, node_ids: Collection[int] | None = None, seconds: float = STOP_SECONDS) -> None:
+        """SIGTERM these nodes, or all; SIGKILL those that take longer."""
         chosen = [node for node in (node_ids or self.nodes) if self.alive(node)]
         for node_id in chosen:
             self.thaw(node_id)
             self._signal(node_id, signal.SIGTERM)
         try:
-            self._await_end(chosen)
+            self._await_end(chosen, seconds)
         except TimeoutError:
             for node_id in chosen:
                 self._signal(node_id, signal.SIGKILL)
@@ -174,7 +186,7 @@ class Cluster:
             RuntimeError: it failed; the text is all that it said.
         """
         done = subprocess.run(  # noqa: S603 - our own arguments
-            [*java("-Xmx256m", *QUICK), main, *arguments],
+            [*java("-Xmx256m", *quick()), main, *arguments],
             check=False,
             capture_output=True,
             text=True,
@@ -214,7 +226,7 @@ class Cluster:
             for user, password in PASSWORDS.items()
             for argument in ("--add-scram", f"{mechanism}=[name={user},password={password}]")
         ]
-        command = [*java("-Xmx128m", *QUICK), "kafka.tools.StorageTool", "format"]
+        command = [*java("-Xmx128m", *quick()), "kafka.tools.StorageTool", "format"]
         return [*command, "-t", _CLUSTER_ID, "-c", str(properties), *users]
 
     def _server_properties(self, node: Node) -> str:
@@ -287,9 +299,9 @@ class Cluster:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _await_end(self, node_ids: Collection[int]) -> None:
+    def _await_end(self, node_ids: Collection[int], seconds: float = STOP_SECONDS) -> None:
         for node_id in node_ids:
-            _until(lambda n=node_id: not self.alive(n), STOP_SECONDS, f"node {node_id} ends")  # type: ignore[misc]  # a default binds the loop's value
+            _until(lambda n=node_id: not self.alive(n), seconds, f"node {node_id} ends")  # type: ignore[misc]  # a default binds the loop's value
             self.nodes[node_id].pid = None
             self._children.pop(node_id, None)
         self._write()
@@ -306,15 +318,36 @@ def java(*options: str) -> list[str]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return free ports; all are held until all are found, so that none comes twice."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind((_HOST, 0))
-        return [each.getsockname()[1] for each in held]
-    finally:
+    """Return free ports of a block that is this process's until it ends.
+
+    Below those that the kernel gives to whoever connects: a node that is down finds its own free
+    when it returns, and so does a cluster that another process makes meanwhile.
+    """
+    blocks = list(range(*_BLOCKS, _BLOCK))
+    random.shuffle(blocks)
+    for block in blocks:
+        if (guard := _bound(block)) is None:
+            continue
+        held = [found for port in range(block + 1, block + _BLOCK) if (found := _bound(port))]
+        ports = [each.getsockname()[1] for each in held[:count]]
         for each in held:
             each.close()
+        if len(ports) == count:
+            _guards.append(guard)
+            return ports
+        guard.close()
+    raise RuntimeError(f"no {count} free ports side by side between {_BLOCKS[0]} and {_BLOCKS[1]}")
+
+
+def _bound(port: int) -> socket.socket | None:
+    """Return a socket that holds the port, if nobody else does."""
+    made = socket.socket()
+    try:
+        made.bind((_HOST, port))
+    except OSError:
+        made.close()
+        return None
+    return made
 
 
 def _is_ours(pid: int, properties: Path) -> bool:

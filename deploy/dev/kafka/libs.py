@@ -1,5 +1,6 @@
 """Where Kafka's jars are: fetched once from Maven Central, as `pom.xml` names them."""  # noqa: INP001 - scripts, no package
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -24,6 +25,16 @@ def present() -> bool:
     return any(directory().glob("kafka_2.13-*.jar"))
 
 
+def archive() -> Path:
+    """Return where the class-data archive for these jars and this JDK is, if one was made."""
+    java = Path(os.path.realpath(shutil.which("java") or "java"))
+    parts = [java.parent.parent / "lib" / "modules", *sorted(directory().glob("*.jar"))]
+    stats = [(part, part.stat()) for part in parts if part.exists()]
+    known = [f"{part} {stat.st_size} {stat.st_mtime_ns}" for part, stat in stats]
+    digest = hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
+    return REPOSITORY / "var" / "kafka-classes" / f"{digest}.jsa"
+
+
 def fetched() -> Path:
     """Return the directory of the jars, which are fetched (about 60 MB) if they are missing.
 
@@ -31,8 +42,20 @@ def fetched() -> Path:
         RuntimeError: they are missing and can't be fetched; the text says what to do.
     """
     target = directory()
-    if present():
-        return target
+    if not present():
+        _fetch(target)
+    return target
+
+
+def own_tests() -> Path:
+    """Return a directory of the same jars, of Kafka's own tests, and of what runs those."""
+    target = REPOSITORY / "var" / "kafka-own-tests"
+    if not target.exists():
+        _fetch(target, "-Pown-tests")
+    return target
+
+
+def _fetch(target: Path, *options: str) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise RuntimeError(
@@ -43,11 +66,10 @@ def fetched() -> Path:
     copy = f"-DoutputDirectory={partly}"
     command = [maven, "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
     subprocess.run(  # noqa: S603 - our own arguments
-        [*command, copy, "-DincludeScope=runtime"], check=True, timeout=_FETCH_SECONDS
+        [*command, *options, copy, "-DincludeScope=runtime"], check=True, timeout=_FETCH_SECONDS
     )
     shutil.rmtree(target, ignore_errors=True)
     partly.rename(target)
-    return target
 
 
 if __name__ == "__main__":
