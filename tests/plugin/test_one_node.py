@@ -1,5 +1,6 @@
-"""A cluster of one broker whose daemon keeps the metadata in that broker's own topic."""
+"""Clusters of one broker whose daemon keeps the metadata in that broker's own topic."""
 
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.plugin.conftest import PLUGIN
-from tests.plugin.fleet import Fleet, until
+from tests.plugin.fleet import METADATA_ONLY, Fleet, until
 
 COUNT = 3_000
 EACH = 250
+
+
+#: The broker says so when it lists what it deletes, and when it gives that up.
+DELETES = "Deleting the remote log segments task for partition"
+GIVES_UP = "Error while stopping the partition"
 
 
 @pytest.fixture
@@ -46,3 +52,47 @@ def test_one_broker_tiers_and_finds_everything_again_after_both_were_killed(one:
     assert one.read("alone").ranges == [[0, 2 * COUNT - 1]]
     one.delete("alone")
     until(lambda: not one.stored("alone"), "the storage is empty")
+
+
+@pytest.fixture
+def beside_kafkas_storage() -> Iterator[Fleet]:
+    """A broker with LocalTieredStorage: no cleaner ends what it leaves."""
+    with tempfile.TemporaryDirectory(prefix="rlmm-none-", ignore_cleanup_errors=True) as directory:
+        fleet = Fleet(Path(directory), PLUGIN, count=1)
+        fleet.compose(1, METADATA_ONLY)
+        try:
+            yield fleet.start()
+        finally:
+            fleet.end()
+
+
+def test_a_deletion_beside_another_storage_outlasts_a_restart_and_what_it_leaves_is_named(
+    beside_kafkas_storage: Fleet,
+) -> None:
+    """The broker lists once. Kafka's own DeleteTopicTest says the same under many kills."""
+    fleet = beside_kafkas_storage
+    daemon = fleet.daemons[1]
+    for topic in ("parting", "left"):
+        fleet.create(topic, [1])
+        fleet.until_tiered(topic, fleet.write(topic, 1500) + 1)
+    daemon.kill()
+    fleet.delete("parting")
+    until(lambda: DELETES in fleet.log(1), "the broker deletes it")
+    daemon.start()
+    until(lambda: not fleet.stored("parting"), "the storage is empty")
+    until(lambda: daemon.rlmm("cleanup").returncode == 0, "nothing is left")
+    assert GIVES_UP not in fleet.log(1)
+    daemon.kill()
+    fleet.delete("left")
+    until(lambda: GIVES_UP in fleet.log(1), "the broker has waited for long enough")
+    daemon.start()
+
+    def left() -> list[dict[str, object]]:
+        found: list[dict[str, object]] = json.loads(daemon.rlmm("cleanup", "--json").stdout)["left"]
+        return found
+
+    until(left, "what is left is named")
+    stored = len(fleet.stored("left", ".log"))
+    (row,) = left()
+    assert (row["topic"], row["gone"], row["segments"]) == ("left", True, stored)
+    assert daemon.rlmm("cleanup").returncode == 1
