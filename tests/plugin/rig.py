@@ -6,21 +6,47 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from deploy.dev.kafka.cluster import Cluster, java, quick
+from deploy.dev.kafka.cluster import PASSWORDS, Cluster, java, quick
 from tests.support.daemon_process import DaemonProcess
 
 _PREFIX: Final = "remote.log"
+#: What the plugin's settings for asking the cluster begin with.
+CLIENT: Final = "remote.log.metadata.common.client."
 _TOOL_SECONDS: Final = 60
 _TOOLS: Final = "org.apache.kafka.tools"
 
 
-def plugin_properties(jar: Path, socket: str) -> dict[str, str]:
-    """Return what server.properties needs, as the plugin's README has it, and quick cycles."""
+def client_settings(
+    keys: Path, protocol: str, mechanism: str = "", user: str = "rlmm"
+) -> dict[str, str]:
+    """Return what Kafka's clients need for a listener, but its address and its protocol."""
+    settings = {}
+    if protocol.endswith("SSL"):
+        settings = {"ssl.truststore.type": "PEM", "ssl.truststore.location": f"{keys}/ca.pem"}
+    if protocol.startswith("SASL"):
+        module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+        settings |= {
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": (
+                f"org.apache.kafka.common.security.{module}LoginModule required"
+                f' username="{user}" password="{PASSWORDS[user]}";'
+            ),
+        }
+    return settings
+
+
+def plugin_properties(jar: Path, socket: str, keys: Path) -> dict[str, str]:
+    """Return what server.properties needs, as the plugin's README has it, and quick cycles.
+
+    What asks how many brokers there are comes over TLS, as a user without any right.
+    """
+    asks = client_settings(keys, "SASL_SSL", "SCRAM-SHA-512")
     return {
         f"{_PREFIX}.storage.system.enable": "true",
         f"{_PREFIX}.metadata.manager.class.name": "rlmm.daemon.kafka.RlmmDaemonMetadataManager",
         f"{_PREFIX}.metadata.manager.class.path": str(jar),
-        f"{_PREFIX}.metadata.manager.listener.name": "PLAINTEXT",
+        f"{_PREFIX}.metadata.manager.listener.name": "SASLTLS",
+        **{f"rlmm.config.{CLIENT}{name}": value for name, value in asks.items()},
         f"{_PREFIX}.storage.manager.class.name": "rlmm.daemon.kafka.RlmmDaemonStorageManager",
         f"{_PREFIX}.storage.manager.class.path": str(jar),
         "rlmm.config.socket.path": socket,
@@ -50,7 +76,9 @@ class BrokerRig:
         home = directory / "daemon"
         home.mkdir()
         self.daemon = DaemonProcess(home, settings)
-        self.cluster.properties = plugin_properties(jar, self.daemon.socket_path)
+        self.cluster.properties = plugin_properties(
+            jar, self.daemon.socket_path, self.cluster.key_directory
+        )
 
     def start(self) -> None:
         """Start the broker, then the daemon: neither needs the other to begin."""

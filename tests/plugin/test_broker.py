@@ -1,8 +1,26 @@
 """A real broker tiers through the plugin: copies, reads from the tier, deletes, and outages."""
 
 import random
+import subprocess
+from pathlib import Path
 
-from tests.plugin.rig import BrokerRig, until
+from deploy.dev.kafka import libs
+from deploy.dev.kafka.cluster import java, quick
+from tests.plugin.conftest import PLUGIN
+from tests.plugin.rig import CLIENT, BrokerRig, client_settings, until
+
+#: Listener, its protocol, mechanism, and what the plugin learns there.
+ASKED = (
+    ("PLAINTEXT", "PLAINTEXT", "", "1"),
+    ("TLS", "SSL", "", "1"),
+    ("SASL", "SASL_PLAINTEXT", "PLAIN", "1"),
+    ("SASL", "SASL_PLAINTEXT", "SCRAM-SHA-256", "1"),
+    ("SASLTLS", "SASL_SSL", "PLAIN", "1"),
+    ("SASLTLS", "SASL_SSL", "SCRAM-SHA-512", "1"),
+    # Without a certificate of its own, and where SASL is wanted with none given.
+    ("MTLS", "SSL", "", "SslAuthenticationException"),
+    ("SASLTLS", "SSL", "", "TimeoutException"),
+)
 
 COUNT = 9_000
 
@@ -71,6 +89,41 @@ def test_without_a_daemon_the_broker_serves_what_is_local_and_tiers_it_later(
     assert rig.consume("outage", len(written) + len(more)) == written + more
     rig.configure("outage", retention_ms=1000)
     until(lambda: not rig.stored("outage"), "expiration runs as well")
+
+
+def test_the_cluster_is_asked_over_every_kind_of_listener(rig: BrokerRig, tmp_path: Path) -> None:
+    """This broker's own plugin asks over the last one, and is not used before it knows."""
+    keys = rig.cluster.key_directory
+    asked = []
+    for number, (listener, protocol, mechanism, _) in enumerate(ASKED):
+        settings = client_settings(keys, protocol, mechanism) | {
+            "bootstrap.servers": rig.cluster.bootstrap(listener),
+            "security.protocol": protocol,
+        }
+        lines = [
+            "broker.id=1",
+            "cluster.id=asked",
+            *(f"{CLIENT}{name}={value}" for name, value in settings.items()),
+        ]
+        file = tmp_path / f"{number}.properties"
+        file.write_text("\n".join(lines))
+        asked.append(str(file))
+    path = f"{libs.fetched()}/*:{PLUGIN}"
+    source = Path(__file__).parent / "java" / "AskCluster.java"
+    subprocess.run(
+        ["javac", "-d", str(tmp_path), "-cp", path, str(source)], check=True, timeout=120
+    )
+    command = java("-Xmx128m", *quick())
+    command[-1] = f"{path}:{tmp_path}"
+    done = subprocess.run(
+        [*command, "rlmm.daemon.kafka.AskCluster", *asked],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    learnt = done.stdout.split()
+    assert learnt == [expected for *_, expected in ASKED]
 
 
 def test_nothing_that_the_broker_met_was_an_unknown_error(rig: BrokerRig) -> None:
