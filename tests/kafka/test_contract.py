@@ -19,7 +19,7 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
 from rlmm_daemon.adapters.event_log.kafka.producer import Producer
 from rlmm_daemon.adapters.kafka_connection.security import load_security
-from rlmm_daemon.config import KafkaAdmin, KafkaClient, KafkaFetch, KafkaProducer, KafkaSecurity
+from rlmm_daemon.config import KafkaAdmin, KafkaClient, KafkaFetch, KafkaSecurity
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import EventLog
@@ -36,7 +36,6 @@ class KafkaHarness:
             bootstrap=tuple(broker.bootstrap().split(",")),
             topic=topic,
             admin=KafkaAdmin(partition_count=3, replication_factor=1),
-            producer=KafkaProducer(delivery_timeout_ms=500),
             fetch=KafkaFetch(max_wait_ms=50),
         )
         self.log: EventLog = self._make(self.config)
@@ -163,6 +162,9 @@ class KafkaHarness:
         assert isinstance(self.log, KafkaLog)
         assert partition == 0, "answers are lost whatever the partition"
         producer, ask = self.log.producer, self.log.producer._ask
+        # Of what is sent from now on: elsewhere a broker that was just started may take its time.
+        shorter = msgspec.structs.replace(self.config.producer, delivery_timeout_ms=500)
+        setattr(producer, "_config", shorter)  # noqa: B010 - its own business otherwise
 
         async def answers_lost(connection: Any, sent: Any) -> Any:
             await ask(connection, sent)
