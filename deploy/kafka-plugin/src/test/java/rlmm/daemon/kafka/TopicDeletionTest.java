@@ -280,18 +280,19 @@ final class TopicDeletionTest {
     }
 
     /**
-     * As of a partition of 20,000 segments, on a log that takes a moment for each: all are done, though the last ones
-     * stand in line for longer than their deadline.
+     * As of a partition of many segments, on a log that takes a moment for each: all are done, though the last ones
+     * stand in line for longer than their deadline. Few are in flight, so that none waits for long once it is sent.
      */
     @Test
     void allMarksOfALargePartitionAreAnsweredHoweverLongTheyStandInLine() throws Exception {
-        int count = 20_000;
+        int count = 12_000;
         long deadlineMs = 2_000;
         var said = new AtomicBoolean();
         try (RudeDaemon daemon = new RudeDaemon();
-             RlmmDaemonMetadataManager metadata = metadata(daemon, Map.of("metadata.timeout.ms", deadlineMs))) {
-            daemon.answer(UPDATE, id -> { // the longest of those in flight waits 0.4 s
-                LockSupport.parkNanos(said.get() ? 200_000 : 1_000_000);
+             RlmmDaemonMetadataManager metadata = metadata(daemon, Map.of(
+                 "metadata.timeout.ms", deadlineMs, "requests.in.flight.max", 16))) {
+            daemon.answer(UPDATE, id -> {
+                LockSupport.parkNanos(said.get() ? 250_000 : 1_000_000);
                 return RudeDaemon.answer(id, packer -> packer.packNil());
             });
             List<CompletableFuture<Void>> marks = new ArrayList<>();
