@@ -191,7 +191,9 @@ class Fleet:
         """Start whatever a test ended."""
         self.tier.heal()
         for broker_id, daemon in self.daemons.items():
-            if daemon.process is None and daemon.parts != KAFKAS:
+            if daemon.process is not None:
+                daemon.thaw()
+            elif daemon.parts != KAFKAS:
                 daemon.start()
             self.cluster.thaw(broker_id)
         self.cluster.start_nodes(self.cluster.nodes)

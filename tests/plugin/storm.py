@@ -46,11 +46,13 @@ def stem(name: str) -> str:
     return f"{directory}/{file.partition('.')[0]}"
 
 
-def listed(fleet: Fleet, topic: str, topic_id: str) -> dict[str, SegmentState]:
+def listed(
+    fleet: Fleet, topic: str, topic_id: str, partitions: int = PARTITIONS, by: int = 1
+) -> dict[str, SegmentState]:
     """Return what the log of the metadata knows, by what its objects' names begin with."""
     found = {}
-    with fleet.daemons[1].client() as client:
-        for number in range(PARTITIONS):
+    with fleet.daemons[by].client() as client:
+        for number in range(partitions):
             partition = TopicIdPartition(TopicId(uuid_bytes(topic_id)), topic, number)
             for each in client.list_remote_log_segments(partition):
                 name = f"{each.start_offset:020d}-{uuid_text(each.segment_id)}"
@@ -58,15 +60,26 @@ def listed(fleet: Fleet, topic: str, topic_id: str) -> dict[str, SegmentState]:
     return found
 
 
-def rolled_back(fleet: Fleet, topic: str, topic_id: str) -> bool:
+def rolled_back(fleet: Fleet, topic: str, known: dict[str, SegmentState]) -> bool:
     """Return whether no object is left of any copy that was given up."""
     given_up = {
-        name
-        for name, state in listed(fleet, topic, topic_id).items()
-        if state is SegmentState.DELETE_SEGMENT_STARTED
+        name for name, state in known.items() if state is SegmentState.DELETE_SEGMENT_STARTED
     }
     stored = {stem(f"{path.parent.name}/{path.name}") for path in fleet.stored(topic)}
     return given_up.isdisjoint(stored)
+
+
+def require_agreement(fleet: Fleet, topic: str, known: dict[str, SegmentState]) -> None:
+    """The storage holds what the log promises, and nothing that the log does not know."""
+    stored = {f"{path.parent.name}/{path.name}" for path in fleet.stored(topic)}
+    finished = {
+        name for name, state in known.items() if state is SegmentState.COPY_SEGMENT_FINISHED
+    }
+    promised = {f"{name}{kind}" for name in finished for kind in KINDS}
+    assert promised <= stored, f"missing, and promised by the log: {promised - stored}"
+    # A copy that died with its broker is left to retention, in Kafka too; but the log knows it.
+    strangers = {name for name in stored if stem(name) not in known}
+    assert not strangers, f"objects that no log knows: {strangers}"
 
 
 class Followers:
@@ -175,16 +188,10 @@ def storm(
         assert end_of(fleet, topic, each, "earliest") == 0
     # The broker repeats what is oldest only, behind it that is for the daemon's cleaner; whose
     # DELETE_SEGMENT_FINISHED waits until no copy of that segment can be alive any more.
-    until(lambda: rolled_back(fleet, topic, topic_id), "copies that were given up are gone")
-    known = listed(fleet, topic, topic_id)
-    stored = {f"{path.parent.name}/{path.name}" for path in fleet.stored(topic)}
-    finished = {
-        name for name, state in known.items() if state is SegmentState.COPY_SEGMENT_FINISHED
-    }
-    promised = {f"{name}{kind}" for name in finished for kind in KINDS}
-    assert promised <= stored, f"missing, and promised by the log: {promised - stored}"
-    # A copy that died with its broker is left to retention, in Kafka too; but the log knows it.
-    strangers = {name for name in stored if stem(name) not in known}
-    assert not strangers, f"objects that no log knows: {strangers}"
+    until(
+        lambda: rolled_back(fleet, topic, listed(fleet, topic, topic_id)),
+        "copies that were given up are gone",
+    )
+    require_agreement(fleet, topic, listed(fleet, topic, topic_id))
     fleet.delete(topic)
     until(lambda: not fleet.stored(topic), "the storage is empty")

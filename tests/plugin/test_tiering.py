@@ -4,12 +4,13 @@ Readers never reset (auto.offset.reset=none) and compare each byte of each recor
 """
 
 import time
+from typing import Any
 
 import pytest
 
 from rlmm_daemon.adapters.clock import SystemClock
 from tests.plugin.fleet import EmbeddedDaemon, Fleet, until
-from tests.plugin.storm import storm
+from tests.plugin.storm import listed, require_agreement, rolled_back, storm
 
 COUNT = 4_000
 EVERYTHING = [[0, COUNT - 1]]
@@ -146,6 +147,81 @@ def test_deleted_records_leave_the_storage(fleet: Fleet) -> None:
     )
     assert fleet.offset("trimmed", "earliest") == before
     assert fleet.read("trimmed", offset=before).ranges == [[before, end - 1]]
+
+
+class HeldCopy:
+    """A copy of broker 1 that stands still in its middle, its daemon frozen, until `fleet.heal`."""
+
+    LARGE = 24 * 1024 * 1024
+
+    def __init__(self, fleet: Fleet, topic: str) -> None:
+        self.fleet, self.topic = fleet, topic
+        self.end = 0
+        # Kept locally, so that what is read comes from there while the daemon is frozen.
+        self.topic_id = fleet.create(topic, [1], segment_bytes=self.LARGE, local_retention_ms=-2)
+        for _ in range(5):  # one that is done before it is seen is followed by another
+            self.end = fleet.write(topic, self.LARGE // 1000, first=self.end) + 1
+            if self._hold():
+                return
+        raise AssertionError("no copy was met in its middle")
+
+    def _hold(self) -> bool:
+        daemon, before = self.fleet.daemons[1], len(self.fleet.stored(self.topic, ".log"))
+        with daemon.client() as client:
+            until(lambda: self._copies(client.status()), "a copy is under way", every=0.002)
+        daemon.freeze()
+        if len(self.fleet.stored(self.topic, ".log")) == before:
+            return True
+        daemon.thaw()
+        return False
+
+    def _copies(self, status: dict[str, Any]) -> bool:
+        return any(f"{self.topic}-" in str(copy) for copy in status["copies"])
+
+    def until_all_agree(self, by: int) -> None:
+        """Storage and log say the same in the end, whatever became of the copy."""
+
+        def agree() -> bool:
+            try:
+                known = listed(self.fleet, self.topic, self.topic_id, partitions=1, by=by)
+                require_agreement(self.fleet, self.topic, known)
+            except AssertionError:
+                return False
+            return rolled_back(self.fleet, self.topic, known)
+
+        until(agree, f"{self.topic}: storage and log agree")
+
+
+def test_records_that_are_deleted_while_their_segment_is_copied_leave_the_storage(
+    fleet: Fleet,
+) -> None:
+    copy = HeldCopy(fleet, "deleted-meanwhile")
+    before = copy.end - 10
+    fleet.probe.ask("delete_records", topic=copy.topic, partition=0, before=before)
+    fleet.heal()
+    end = fleet.write(copy.topic, copy.LARGE // 1000, first=copy.end) + 1
+    fleet.configure(copy.topic, local_retention_ms=1000)
+    fleet.until_tiered(copy.topic, end)
+    until(
+        lambda: int(fleet.stored(copy.topic, ".log")[0].name[:20]) > 0,
+        "what lies below the log's start is gone",
+    )
+    copy.until_all_agree(by=1)
+    assert fleet.offset(copy.topic, "earliest") == before
+    assert fleet.read(copy.topic, offset=before).ranges == [[before, end - 1]]
+
+
+def test_a_partition_that_moves_away_while_it_is_copied_is_copied_by_its_new_leader(
+    fleet: Fleet,
+) -> None:
+    copy = HeldCopy(fleet, "moved-meanwhile")
+    fleet.place(copy.topic, [2])
+    fleet.heal()
+    fleet.configure(copy.topic, local_retention_ms=1000)
+    fleet.until_tiered(copy.topic, copy.end, brokers=[2])
+    copy.until_all_agree(by=2)
+    assert fleet.offset(copy.topic, "earliest") == 0
+    assert fleet.read(copy.topic).ranges == [[0, copy.end - 1]]
 
 
 def test_retention_by_size_and_by_time_removes_the_oldest(fleet: Fleet) -> None:
