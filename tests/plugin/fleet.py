@@ -253,9 +253,10 @@ class Fleet:
         assert answer["wrong"] == 0, f"{answer['wrong']} records are not as they were written"
         return Read(answer["first_offset"], answer["next_offset"], answer["ranges"])
 
-    def offset(self, topic: str, which: str) -> int:
+    def offset(self, topic: str, which: str, partition: int = 0) -> int:
         """Return one of earliest, earliest-local, latest-tiered, latest."""
-        return int(self.probe.ask("offset", topic=topic, partition=0, which=which)["offset"])
+        answer = self.probe.ask("offset", topic=topic, partition=partition, which=which)
+        return int(answer["offset"])
 
     def partitions(self, topic: str) -> list[dict[str, Any]]:
         """Describe a topic's partitions; a broker hears of a new one a moment after its maker."""

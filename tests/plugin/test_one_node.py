@@ -54,6 +54,26 @@ def test_one_broker_tiers_and_finds_everything_again_after_both_were_killed(one:
     until(lambda: not one.stored("alone"), "the storage is empty")
 
 
+def test_a_segment_that_cannot_be_deleted_stops_no_other_partitions_retention(one: Fleet) -> None:
+    """Kafka stops behind it in its own partition, and comes back with every turn."""
+    one.create("stuck", [1], [1])
+    for partition in (0, 1):
+        end = one.write("stuck", 2500, partition=partition) + 1
+        until(
+            lambda: one.offset("stuck", "latest-tiered", partition=partition) == end - 1,  # noqa: B023 - waited for here
+            "all is tiered",
+        )
+    first = Path(one.stored("stuck-0", ".log")[0])
+    aside = first.rename(one.directory / "aside")
+    first.mkdir()  # which nobody unlinks
+    one.configure("stuck", retention_ms=1000)
+    until(lambda: not one.stored("stuck-1"), "the other partition's are gone")
+    assert one.stored("stuck-0", ".log")
+    first.rmdir()
+    aside.rename(first)
+    until(lambda: not one.stored("stuck-0"), "and these once that is possible")
+
+
 @pytest.fixture
 def beside_kafkas_storage() -> Iterator[Fleet]:
     """A broker with LocalTieredStorage: no cleaner ends what it leaves."""
