@@ -8,6 +8,7 @@ settings.register_profile(
     "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("exhaustive", parent=settings.get_profile("ci"), derandomize=False)
+settings.register_profile("brief", parent=settings.get_profile("ci"), max_examples=25)
 settings.load_profile(os.environ.get("RLMM_HYPOTHESIS", "ci"))
 
 

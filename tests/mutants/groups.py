@@ -10,7 +10,7 @@ S3: Final = "rlmm_daemon/adapters/storage/s3"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Modules that are mutated, and what is run for each mutant."""
+    """Modules that are mutated, and the tests of which those run that reach a mutant."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -19,30 +19,95 @@ class Group:
 GROUPS: Final = {
     "disposal": Group(
         modules=("rlmm_daemon/core/disposal",),
-        tests=("tests/unit/core/disposal", "tests/unit/cleaner"),
+        tests=(
+            "tests/unit/core/disposal",
+            "tests/unit/cleaner",
+            "tests/unit/manager/test_given_up.py",
+            "tests/unit/core/test_marker_rebuilding.py",
+            "tests/unit/daemon/test_bucket.py",
+        ),
     ),
-    "fold": Group(modules=("rlmm_daemon/core/fold.py",), tests=("tests/unit/core",)),
+    "fold": Group(
+        modules=("rlmm_daemon/core/fold.py",),
+        tests=(
+            "tests/unit/core/test_fold.py",
+            "tests/unit/core/test_held.py",
+            "tests/unit/core/test_uncertain.py",
+            "tests/unit/core/test_copy_runs.py",
+            "tests/unit/core/test_histories.py",
+            "tests/unit/core/test_leavings.py",
+            "tests/unit/manager/test_manager.py",
+            "tests/unit/manager/test_held.py",
+            "tests/unit/manager/test_held_reads.py",
+            "tests/unit/manager/test_slices.py",
+        ),
+    ),
     "follower": Group(
         modules=("rlmm_daemon/core/following.py", "rlmm_daemon/daemon/follower.py"),
         tests=("tests/unit/core/test_following.py", "tests/unit/manager"),
     ),
     "mending": Group(
-        modules=("rlmm_daemon/daemon/mending.py", "rlmm_daemon/daemon/recovering.py"),
-        tests=("tests/unit/manager",),
+        modules=(
+            "rlmm_daemon/daemon/mending.py",
+            "rlmm_daemon/daemon/recovering.py",
+            "rlmm_daemon/daemon/history.py",
+        ),
+        tests=("tests/unit/manager"),
     ),
     "embedded": Group(
         modules=(f"{EMBEDDED}/recovery.py", f"{EMBEDDED}/repair.py"),
         tests=(
-            "tests/unit/event_log/test_embedded.py",
+            "tests/unit/event_log",
             "tests/contract/test_event_log_embedded.py",
         ),
     ),
     "quarantine": Group(
-        modules=("rlmm_daemon/reconcile/quarantine.py", "rlmm_daemon/reconcile/executing.py"),
+        modules=("rlmm_daemon/reconcile/quarantine.py",),
         tests=("tests/unit/reconcile/test_quarantine.py",),
+    ),
+    "executing": Group(
+        modules=("rlmm_daemon/reconcile/executing.py", "rlmm_daemon/reconcile/last_look.py"),
+        tests=("tests/unit/reconcile/test_quarantine.py", "tests/reconcile/test_executing.py"),
+    ),
+    "guards": Group(
+        modules=("rlmm_daemon/reconcile/guards.py",),
+        tests=("tests/unit/reconcile/test_guards.py",),
     ),
     "storage": Group(
         modules=(f"{LOCAL}/copying.py", f"{LOCAL}/tree.py", f"{S3}/upload.py", f"{S3}/deleting.py"),
-        tests=("tests/unit/storage", "tests/unit/daemon/test_copier.py"),
+        tests=(
+            "tests/unit/storage",
+            "tests/contract/test_storage_local.py",
+            "tests/unit/daemon/test_copier.py",
+        ),
+    ),
+    "copies": Group(
+        modules=(
+            "rlmm_daemon/daemon/copier.py",
+            "rlmm_daemon/daemon/copy_job.py",
+            "rlmm_daemon/daemon/late_objects.py",
+            "rlmm_daemon/daemon/removal.py",
+            "rlmm_daemon/daemon/sources.py",
+            "rlmm_daemon/daemon/upload.py",
+        ),
+        tests=(
+            "tests/unit/daemon/test_roll_back.py",
+            "tests/unit/daemon/test_sources.py",
+            "tests/unit/daemon/test_copier.py",
+            "tests/unit/daemon/test_copy_explained.py",
+        ),
+    ),
+    "marker": Group(
+        modules=(
+            "rlmm_daemon/daemon/bucket.py",
+            "rlmm_daemon/daemon/storage_past.py",
+            "rlmm_daemon/core/marker_rebuilding.py",
+            "rlmm_daemon/core/marker_verdict.py",
+        ),
+        tests=(
+            "tests/unit/daemon/test_bucket.py",
+            "tests/unit/core/test_marker_rebuilding.py",
+            "tests/unit/manager/test_recorded_log.py",
+        ),
     ),
 }

@@ -1,12 +1,15 @@
 """`make mutants`: planted changes, one by one, that some test has to notice.
 
 Each group has a session (`var/mutants/GROUP-DIGEST.sqlite`) that the next run goes on with; the
-digest is of its modules and tests. cosmic-ray changes a copy of the working tree, never the tree.
-Exit code 1: mutants survived.
+digest is of its modules. Once tests were changed, survivors are tried again; remove the session to
+try all anew. cosmic-ray changes a copy of the working tree, never the tree,
+and takes mutants in random order, so that a run that ends early has seen a sample of all.
+Survivors that argued.toml names are not told again. Exit code 1: others survived.
 """
 
 import argparse
 import ast
+import contextlib
 import hashlib
 import json
 import os
@@ -14,12 +17,15 @@ import re
 import shlex
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,15 +36,24 @@ from tests.mutants.groups import GROUPS, Group
 ROOT: Final = Path(__file__).resolve().parents[2]
 HOME: Final = ROOT / "var" / "mutants"
 CONSOLE: Final = Console(markup=False, highlight=False, soft_wrap=True)
-#: A mutant may take so many times as long as the tests without it, and so many seconds more.
-PATIENCE: Final = 4
-PATIENCE_SECONDS: Final = 20
-#: Mutations that say little here: of types (`A | None`), and one operator by nine others.
+ARGUED: Final = Path(__file__).with_name("argued.toml")
+#: A mutant's trial bounds itself; beyond this that has failed.
+TRIAL_SECONDS_MAX: Final = 1800
+#: To run all tests of a group once, noting what each reaches.
+LEARN_SECONDS_MAX: Final = 3600
+#: Mutations that say little here: of types (`A | None`), one operator by nine others, one
+#: comparison by those that no test can miss which notices the ones that are kept.
 EXCLUDED: Final = (
     "core/RemoveDecorator",
     "core/ReplaceBinaryOperator_(?!Add_Sub|Sub_Add|Mul_|FloorDiv_Mul).*",
     "core/ReplaceBinaryOperator_Mul_(?!Add).*",
+    (
+        "core/ReplaceComparisonOperator_(?!(Eq_(NotEq|LtE|GtE)|NotEq_(Eq|Lt|Gt)|Lt_(LtE|NotEq)"
+        "|Gt_(GtE|NotEq)|LtE_(Lt|Eq)|GtE_(Gt|Eq)|Is_IsNot|IsNot_Is)$).*"
+    ),
 )
+#: Whoever is called like this only tells.
+LOGGERS: Final = frozenset({"log", "_log", "logger"})
 
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -49,8 +64,14 @@ class Survivor:
     """A change that no test noticed."""
 
     name: str
-    operator: str
-    diff: str
+    line: int
+    removed: str
+    added: str
+
+    @property
+    def change(self) -> str:
+        """The change under its qualified name, as argued.toml names it."""
+        return f"{self.name}: {self.removed} => {self.added}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,25 +91,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, group: Group, until: float) -> int:
     """Go on with a group's session until then; return how many survived."""
-    session = HOME / f"{name}-{_digest(group)}.sqlite"
-    tree = HOME / "tree"
+    session = HOME / f"{name}-{_digest(*group.modules)}.sqlite"
+    learned = session.with_suffix(f".{_digest(*group.tests)}.json")
+    tree = HOME / f"tree-{name}"
     _copy(tree)
-    config = session.with_suffix(".toml")
     if time.monotonic() < until:
-        began = time.monotonic()
-        if _tests(group, tree, stdout=subprocess.DEVNULL).wait():
-            sys.exit(f"{name}: its tests fail without any mutant")
-        _configure(config, group, time.monotonic() - began)
+        config = session.with_suffix(".toml")
+        _configure(config, group)
         if not session.exists():
             _begin(session, config, tree)
-        _execute(session, config, tree, until)
+        if not learned.exists():
+            _try_survivors_again(session)
+        with _trials(name, group, session, learned, tree):
+            _execute(session, config, tree, until)
     return _report(name, session, tree) if session.exists() else 0
 
 
-def _digest(group: Group) -> str:
-    """Name the state of the modules and their tests."""
+def _digest(*below: str) -> str:
+    """Name the state of these files."""
     digest = hashlib.blake2b(digest_size=6)
-    for path in sorted(_files(*group.modules, *group.tests)):
+    for path in sorted(_files(*below)):
         digest.update(f"{path}\0".encode() + (ROOT / path).read_bytes())
     return digest.hexdigest()
 
@@ -109,13 +131,32 @@ def _copy(tree: Path) -> None:
         shutil.copy2(ROOT / path, target)
 
 
-def _command(group: Group) -> list[str]:
-    python = str(ROOT / ".venv" / "bin" / "python")  # begins with the copy in its path
-    return [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *group.tests]
+def _socket() -> Path:
+    return HOME / f"trials-{os.getpid()}.sock"  # its path has to be short
 
 
-def _tests(group: Group, tree: Path, **more: Any) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(_command(group), cwd=tree, env=_environment(), **more)
+@contextmanager
+def _trials(name: str, group: Group, session: Path, learned: Path, tree: Path) -> Iterator[None]:
+    """Have mutants tried meanwhile: `trials`, which begins with the copy in its path."""
+    modules = [f"--module={module}" for module in group.modules]
+    python = str(ROOT / ".venv" / "bin" / "python")
+    options = ["-m", "tests.mutants.trials", f"--socket={_socket()}", f"--learned={learned}"]
+    with session.with_suffix(".log").open("w") as told:
+        process = subprocess.Popen(
+            [python, *options, *modules, *group.tests],
+            cwd=tree, env=_environment(), stdout=told, stderr=told,
+        )  # fmt: skip
+        try:
+            until = time.monotonic() + LEARN_SECONDS_MAX
+            while not _socket().exists():
+                if process.poll() is not None or time.monotonic() > until:
+                    sys.exit(f"{name}: its tests fail without any mutant, see {told.name}")
+                time.sleep(0.1)
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+            _socket().unlink(missing_ok=True)
 
 
 def _environment() -> Mapping[str, str]:
@@ -124,18 +165,20 @@ def _environment() -> Mapping[str, str]:
     return {
         **os.environ,
         "PATH": f"{tools}:{os.environ['PATH']}",
+        "RLMM_HYPOTHESIS": "brief",
+        "PYTHONDONTWRITEBYTECODE": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(HOME / "examples"),
     }
 
 
-def _configure(config: Path, group: Group, seconds: float) -> None:
-    timeout = PATIENCE * seconds + PATIENCE_SECONDS
+def _configure(config: Path, group: Group) -> None:
+    command = ["python3", "-I", "-S", str(ROOT / "tests/mutants/ask.py"), str(_socket())]
     config.write_text(
         "[cosmic-ray]\n"
         f"module-path = {json.dumps(list(group.modules))}\n"
-        f"timeout = {timeout:.0f}\n"
+        f"timeout = {TRIAL_SECONDS_MAX}\n"
         "excluded-modules = []\n"
-        f"test-command = {json.dumps(shlex.join(_command(group)))}\n"
+        f"test-command = {json.dumps(shlex.join(command))}\n"
         "[cosmic-ray.distributor]\n"
         'name = "local"\n'
         "[cosmic-ray.filters.operators-filter]\n"
@@ -152,7 +195,41 @@ def _begin(session: Path, config: Path, tree: Path) -> None:
         ["cr-filter-operators", str(made), str(config)],
     ):
         subprocess.run(command, cwd=tree, env=_environment(), check=True)
+    _skip_telling(made, tree)
     made.rename(session)
+
+
+def _try_survivors_again(session: Path) -> None:
+    with contextlib.closing(sqlite3.connect(session)) as database, database:
+        database.execute("DELETE FROM work_results WHERE test_outcome = 'SURVIVED'")
+
+
+def _skip_telling(session: Path, tree: Path) -> None:
+    """Leave out what lies in a call of a logger, or in a decorator: options of its class."""
+    with contextlib.closing(sqlite3.connect(session)) as database, database:
+        items = "SELECT job_id, module_path, start_pos_row FROM mutation_specs"
+        telling: dict[str, set[int]] = {}
+        for job, path, row in database.execute(items).fetchall():
+            if path not in telling:
+                telling[path] = set(telling_lines((tree / path).read_text()))
+            if row in telling[path]:
+                database.execute(
+                    "INSERT OR IGNORE INTO work_results (worker_outcome, job_id) "
+                    "VALUES ('SKIPPED', ?)",
+                    (job,),
+                )
+
+
+def telling_lines(source: str) -> Iterator[int]:
+    """Yield the lines of statements that are calls of a logger, and of decorators of classes."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ClassDef(decorator_list=decorators):
+                for each in decorators:
+                    yield from range(each.lineno, (each.end_lineno or each.lineno) + 1)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
+                if name in LOGGERS:
+                    yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def _execute(session: Path, config: Path, tree: Path, until: float) -> None:
@@ -178,6 +255,7 @@ def _children(pid: int) -> list[int]:
 
 def _report(name: str, session: Path, tree: Path) -> int:
     _copy(tree)  # without the mutant that was being tried
+    argued = argument(ARGUED.read_text())
     ran, pending, survivors = 0, 0, list[Survivor]()
     for item, result in _rows(session, tree):
         if result is None:
@@ -186,15 +264,22 @@ def _report(name: str, session: Path, tree: Path) -> int:
             ran += 1
             if result["test_outcome"] == "survived":
                 survivors.append(_survivor(tree, item["mutations"][0], result["diff"]))
-    CONSOLE.print(f"{name}: {ran} mutants tried, {len(survivors)} survived, {pending} are left")
-    by_name = defaultdict(list)
-    for each in survivors:
-        by_name[each.name].append(each)
-    for qualified, found in sorted(by_name.items()):
-        CONSOLE.print(f"  {qualified}")
-        for each in found:
-            CONSOLE.print(f"    {each.operator}\n{each.diff}")
-    return len(survivors)
+    left = [each for each in survivors if not argued(each.change)]
+    CONSOLE.print(
+        f"{name}: {ran} mutants tried, {ran - len(survivors)} killed, "
+        f"{len(survivors) - len(left)} argued, {len(left)} survived, {pending} are left"
+    )
+    for each in sorted(left, key=lambda each: (each.name, each.line)):
+        CONSOLE.print(f"  {each.line:4d} {json.dumps(each.change, ensure_ascii=False)},")
+    return len(left)
+
+
+def argument(text: str) -> Callable[[str], bool]:
+    """Return what knows the changes that may survive: by name, or by what kind of change it is."""
+    reasons = tomllib.loads(text)["reason"]
+    changes = {change for reason in reasons for change in reason.get("changes", ())}
+    kinds = [re.compile(kind) for reason in reasons for kind in reason.get("kinds", ())]
+    return lambda change: change in changes or any(kind.search(change) for kind in kinds)
 
 
 def _rows(session: Path, tree: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
@@ -211,12 +296,20 @@ def _survivor(tree: Path, mutation: Mapping[str, Any], diff: str) -> Survivor:
     path = Path(mutation["module_path"])
     inside = qualified_name((tree / path).read_text(), mutation["start_pos"][0])
     module = ".".join(path.with_suffix("").parts)
-    changed = [line for line in diff.splitlines() if re.match(r"[-+](?![-+])", line)]
+    lines = diff.splitlines()
     return Survivor(
         name=f"{module}.{inside}" if inside else module,
-        operator=f"{mutation['operator_name'].split('/')[-1]} at line {mutation['start_pos'][0]}",
-        diff="\n".join(f"      {line}" for line in changed),
+        line=mutation["start_pos"][0],
+        removed=_joined(lines, "-"),
+        added=_joined(lines, "+"),
     )
+
+
+def _joined(diff: Sequence[str], sign: str) -> str:
+    """Return what a diff takes away or puts in, in one line: how it was laid out says nothing."""
+    changes = dropwhile(lambda line: not line.startswith("@@"), diff)
+    changed = (line[1:] for line in changes if line.startswith(sign))
+    return " ".join(" ".join(line.split()) for line in changed).strip()
 
 
 def qualified_name(source: str, line: int) -> str:

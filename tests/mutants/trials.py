@@ -1,0 +1,241 @@
+"""Trials of mutants, each in a fork of a process that has imported all that no mutant changes.
+
+Of a group's tests only those run that reach a changed line, first the file with most of them per
+second. Whoever connects to the socket has what is in the tree now tried, and gets a byte: 0 when
+no test noticed. Runs in the tree, which is a copy.
+"""
+
+import argparse
+import ast
+import contextlib
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.mutants.covering import Covering, Only
+
+#: A trial may take so many times as long as its tests did without a mutant, and seconds more.
+PATIENCE: Final = 8
+PATIENCE_SECONDS: Final = 30
+#: What a mutant that allocates without end may take.
+MEMORY_BYTES_MAX: Final = 8 << 30
+#: To begin pytest and collect a file.
+COLLECT_SECONDS: Final = 0.5
+#: Names of modules that a mutant may change, and of those that know one.
+OURS: Final = ("rlmm_daemon", "tests", "conftest", "__mp_main__", "__main__")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """What a run without any mutant showed."""
+
+    tests: Sequence[tuple[str, float]]
+    #: By file below the tree and line, positions in `tests`.
+    reached: Mapping[str, Mapping[int, Sequence[int]]]
+    #: What can be imported once for all trials.
+    imports: Sequence[str]
+
+
+def main() -> int:
+    """Learn what the tests reach, unless that is known, and try what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--learned", type=Path, required=True)
+    parser.add_argument("--module", action="append", default=[])
+    parser.add_argument("tests", nargs="+")
+    asked = parser.parse_args()
+    files = [path for module in asked.module for path in _python_files(Path(module))]
+    if not asked.learned.exists() and _forked(
+        lambda: _learn(files, asked.tests, asked.learned), seconds=3600
+    ):
+        return 1
+    learned = _read(asked.learned)
+    originals = {path: Path(path).read_text() for path in files}
+    for name in learned.imports:
+        with contextlib.suppress(ImportError):  # made by another module, under a name of its own
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    _serve(asked.socket, originals, learned)
+    return 0
+
+
+def _python_files(module: Path) -> list[str]:
+    return [str(module)] if module.suffix else sorted(str(path) for path in module.rglob("*.py"))
+
+
+def _learn(files: Sequence[str], tests: Sequence[str], target: Path) -> int:
+    covering = Covering([str(Path(path).resolve()) for path in files])
+    status = _pytest(tests, [covering])
+    if status:
+        return status
+    here = f"{Path.cwd()}/"
+    learned = {
+        "tests": covering.tests,
+        "reached": {path.removeprefix(here): lines for path, lines in covering.reached.items()},
+        # In their own order: an extension before its package can be another one.
+        "imports": [name for name in sys.modules if name.split(".")[0] not in OURS],
+    }
+    new = target.with_suffix(".new")
+    new.write_text(json.dumps(learned))
+    new.rename(target)
+    return 0
+
+
+def _read(path: Path) -> Learned:
+    found = json.loads(path.read_text())
+    reached = {
+        file: {int(line): tests for line, tests in lines.items()}
+        for file, lines in found["reached"].items()
+    }
+    return Learned(tests=found["tests"], reached=reached, imports=found["imports"])
+
+
+def _pytest(files: Sequence[str], plugins: Sequence[object], *more: str) -> int:
+    # Modules that the parent imported can't be rewritten any more, nor need they be.
+    quiet = ("-x", "-q", "--no-header", "--tb=line", "-Wignore::pytest.PytestAssertRewriteWarning")
+    options = ("-pno:cacheprovider", "-pno:xdist", *quiet, *more)
+    with tempfile.TemporaryDirectory(dir=_fast_directory(), ignore_cleanup_errors=True) as place:
+        return int(pytest.main([*options, f"--basetemp={place}/t", *files], list(plugins)))
+
+
+def _fast_directory() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _serve(path: Path, originals: Mapping[str, str], learned: Learned) -> None:
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        while True:
+            caller, _ = server.accept()
+            with caller:
+                stages = list(_stages(_chosen(originals, learned), learned))
+                status = any(_tried(stage, learned, caller) for stage in stages)
+                try:
+                    caller.sendall(bytes([status]))
+                except BrokenPipeError:  # whoever asked was ended
+                    continue
+
+
+def _chosen(originals: Mapping[str, str], learned: Learned) -> list[int]:
+    """Return the tests that reach what is changed in the tree now."""
+    found: set[int] = set()
+    for path, before in originals.items():
+        after = Path(path).read_text()
+        if after != before:
+            lines = learned.reached.get(path, {})
+            touched = set(_statement_lines(before, changed_lines(before, after)))
+            if any(line in lines for line in touched):
+                found.update(*(lines[line] for line in touched if line in lines))
+            elif _is_at_import(before, touched):
+                found.update(*lines.values())
+    return sorted(found)
+
+
+def changed_lines(before: str, after: str) -> range:
+    """Return the lines of `before`, from 1, from the first to the last that differ."""
+    old, new = before.split("\n"), after.split("\n")
+    first = 0
+    while first < min(len(old), len(new)) and old[first] == new[first]:
+        first += 1
+    last = 0
+    while last < min(len(old), len(new)) - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    return range(first + 1, max(len(old) - last, first + 1) + 1)
+
+
+def _statement_lines(source: str, changed: range) -> Iterator[int]:
+    """Yield the lines of the smallest statements, without what they enclose, of some lines."""
+    for statement in ast.walk(ast.parse(source)):
+        if isinstance(statement, ast.stmt | ast.ExceptHandler):
+            body = getattr(statement, "body", None)
+            end = body[0].lineno - 1 if body else statement.end_lineno or statement.lineno
+            head = range(statement.lineno, max(end, statement.lineno) + 1)
+            if head.start <= changed[-1] and changed[0] <= head[-1]:
+                yield from head
+
+
+def _is_at_import(source: str, touched: set[int]) -> bool:
+    """Whether the lines run when the module is imported: tests that reach any of it may notice."""
+    inside: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside.update(range(node.body[0].lineno, (node.end_lineno or 0) + 1))
+    return not touched <= inside
+
+
+def _stages(chosen: Sequence[int], learned: Learned) -> Iterator[list[int]]:
+    """Yield the best file's tests, then those of all others, quick ones first in each file."""
+    by_file: defaultdict[str, list[int]] = defaultdict(list)
+    for number in sorted(chosen, key=lambda each: learned.tests[each][1]):
+        by_file[learned.tests[number][0].split("::")[0]].append(number)
+
+    def worth(tests: list[int]) -> float:
+        return len(tests) / (COLLECT_SECONDS + sum(learned.tests[each][1] for each in tests))
+
+    first, *rest = sorted(by_file.values(), key=worth, reverse=True) or [[]]
+    if first:
+        yield first
+    if rest:
+        yield [number for tests in rest for number in tests]
+
+
+def _tried(stage: Sequence[int], learned: Learned, caller: socket.socket) -> int:
+    names = [learned.tests[number][0] for number in stage]
+    seconds = [learned.tests[number][1] for number in stage]
+    files = list(dict.fromkeys(name.split("::")[0] for name in names))
+    timeout = PATIENCE_SECONDS + PATIENCE * max(seconds)
+    return _forked(
+        lambda: _pytest(files, [Only(names)], f"--timeout={timeout:.0f}"),
+        seconds=PATIENCE_SECONDS + PATIENCE * sum(seconds),
+        caller=caller,
+    )
+
+
+def _forked(work: Callable[[], int], *, seconds: float, caller: socket.socket | None = None) -> int:
+    """Do the work in a process of its own, and end that and its own when time or asker are gone."""
+    child = os.fork()
+    if not child:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+        status = 1
+        try:
+            status = work()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    descriptor = os.pidfd_open(child)
+    try:
+        until = time.monotonic() + seconds
+        watched = [descriptor] if caller is None else [descriptor, caller]
+        select.select(watched, [], [], max(0.0, until - time.monotonic()))
+        ended, _, _ = select.select([descriptor], [], [], 0)
+    finally:
+        os.close(descriptor)
+        try:
+            os.killpg(child, signal.SIGKILL)
+        except ProcessLookupError:
+            ended = [descriptor]
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) if ended else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""`rlmm log repair` of files whose first or last batches are damaged, once and again."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.adapters.event_log.embedded.repair import repair
+from rlmm_daemon.codec import batches
+from tests.contract.event_log import P0, read, values
+from tests.unit.event_log.test_embedded import SMALL, Bench, batch_position, bench, fill, spoil
+
+__all__ = ["bench"]
+
+#: Kafka's record batch v2, without records.
+HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+def count(file: Path) -> int:
+    return len(list(batches.split(file.read_bytes())))
+
+
+def contents(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def header_at(file: Path, position: int) -> tuple[int, ...]:
+    return HEADER.unpack_from(file.read_bytes(), position)
+
+
+@pytest.mark.parametrize("where", ["first", "last"])
+async def test_a_damaged_batch_at_an_edge_of_a_sealed_file_keeps_every_other_offset(
+    bench: Bench, where: str
+) -> None:
+    log = await bench.open(SMALL)
+    filled = await fill(log, values(60))
+    await log.close()
+    file = bench.files()[1]
+    index = 0 if where == "first" else count(file) - 1
+    spoil(file, index)
+    lost = int(file.stem) + index
+    log = await bench.open(SMALL)
+    report = await repair(log, P0, [])
+    assert [(gap.start, gap.end) for gap in report.lost] == [(lost, lost + 1)]
+    assert await read(log, P0, 0, 60) == [record for record in filled if record[0] != lost]
+
+
+async def test_lost_offsets_are_covered_by_an_empty_batch_like_those_of_kafkas_log_cleaner(
+    bench: Bench,
+) -> None:
+    """Without producer, without times, of the epoch before: a Kafka tool passes over it."""
+    first = await bench.open(SMALL)
+    await fill(first, values(3))
+    await first.close()
+    log = await bench.open(SMALL)
+    await fill(log, values(57, 3))
+    await log.close()
+    file = bench.files()[0]
+    at = [batch_position(file, index) for index in range(5)]
+    epochs = [header_at(file, position)[2] for position in at]
+    assert epochs[2] < epochs[3] == epochs[4]
+    spoil(file, 3)
+    spoil(file, 4)
+    log = await bench.open(SMALL)
+    report = await repair(log, P0, [])
+    assert [(gap.start, gap.end) for gap in report.lost] == [(3, 5)]
+    offset, length, epoch, magic, _, *rest = header_at(file, at[3])
+    assert (offset, length, epoch, magic) == (3, HEADER.size - 12, epochs[2], 2)
+    attributes, delta, first_ms, last_ms, producer, producer_epoch, sequence, records = rest
+    assert (attributes, delta, records) == (0, 1, 0)
+    assert (first_ms, last_ms, producer, producer_epoch, sequence) == (-1,) * 5
+
+
+async def test_each_repair_keeps_a_copy_of_its_own_of_what_it_found(bench: Bench) -> None:
+    log = await bench.open(SMALL)
+    await fill(log, values(60))
+    await log.close()
+    found, copies = [], []
+    for index in (1, 2, 3, 4):
+        spoil(bench.files()[0], index)
+        found.append(bench.files()[0].read_bytes())
+        log = await bench.open(SMALL)
+        copies += (await repair(log, P0, [])).set_aside
+        await log.close()
+    file = bench.files()[0]
+    assert copies == [f"{file}.corrupt", *(f"{file}.corrupt.{n}" for n in (2, 3, 4))]
+    assert [contents(copy) for copy in copies] == found
