@@ -42,7 +42,7 @@ class Covering:
             return (yield)
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]  # typeshed lacks None here
+            threading.settrace(None)
             self.tests[-1] = (item.nodeid, time.process_time() - began)
 
     def _call(self, frame: FrameType, _event: str, _arg: Any) -> Any:

@@ -223,13 +223,17 @@ def _skip_telling(session: Path, tree: Path) -> None:
 def telling_lines(source: str) -> Iterator[int]:
     """Yield the lines of statements that are calls of a logger, and of decorators of classes."""
     for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.ClassDef(decorator_list=decorators):
-                for each in decorators:
-                    yield from range(each.lineno, (each.end_lineno or each.lineno) + 1)
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
-                if name in LOGGERS:
-                    yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        told: list[ast.expr] = []
+        if isinstance(node, ast.ClassDef):
+            told = node.decorator_list
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            match node.value.func:
+                case ast.Attribute(value=ast.Name(id=name)) if name in LOGGERS:
+                    told = [node.value]
+                case _:
+                    pass
+        for each in told:
+            yield from range(each.lineno, (each.end_lineno or each.lineno) + 1)
 
 
 def _execute(session: Path, config: Path, tree: Path, until: float) -> None:

@@ -224,7 +224,7 @@ def _forked(work: Callable[[], int], *, seconds: float, caller: socket.socket | 
     descriptor = os.pidfd_open(child)
     try:
         until = time.monotonic() + seconds
-        watched = [descriptor] if caller is None else [descriptor, caller]
+        watched = [descriptor] if caller is None else [descriptor, caller.fileno()]
         select.select(watched, [], [], max(0.0, until - time.monotonic()))
         ended, _, _ = select.select([descriptor], [], [], 0)
     finally:
