@@ -207,7 +207,7 @@ def plan(
 class _Budget:
     """What one run may touch: by number, by share of objects, by share of bytes."""
 
-    def __init__(self, totals: Totals, safety: Safety, *, taken: int = 0) -> None:
+    def __init__(self, totals: Totals, safety: Safety, *, taken: int) -> None:
         """`taken` objects are chosen already, and count by their number alone."""
         self._share_objects = int(totals.objects * safety.share_max)
         self._share_bytes = int(totals.bytes * safety.share_max)

@@ -63,7 +63,10 @@ GROUPS: Final = {
     ),
     "quarantine": Group(
         modules=("rlmm_daemon/reconcile/quarantine.py",),
-        tests=("tests/unit/reconcile/test_quarantine.py",),
+        tests=(
+            "tests/unit/reconcile/test_quarantine.py",
+            "tests/unit/reconcile/test_quarantine_edges.py",
+        ),
     ),
     "executing": Group(
         modules=("rlmm_daemon/reconcile/executing.py", "rlmm_daemon/reconcile/last_look.py"),

@@ -195,7 +195,7 @@ def _begin(session: Path, config: Path, tree: Path) -> None:
         ["cr-filter-operators", str(made), str(config)],
     ):
         subprocess.run(command, cwd=tree, env=_environment(), check=True)
-    _skip_telling(made, tree)
+    _skip_idle(made, tree)
     made.rename(session)
 
 
@@ -204,15 +204,15 @@ def _try_survivors_again(session: Path) -> None:
         database.execute("DELETE FROM work_results WHERE test_outcome = 'SURVIVED'")
 
 
-def _skip_telling(session: Path, tree: Path) -> None:
-    """Leave out what lies in a call of a logger, or in a decorator: options of its class."""
+def _skip_idle(session: Path, tree: Path) -> None:
+    """Leave out what decides nothing that a test should hold."""
     with contextlib.closing(sqlite3.connect(session)) as database, database:
         items = "SELECT job_id, module_path, start_pos_row FROM mutation_specs"
-        telling: dict[str, set[int]] = {}
+        idle: dict[str, set[int]] = {}
         for job, path, row in database.execute(items).fetchall():
-            if path not in telling:
-                telling[path] = set(telling_lines((tree / path).read_text()))
-            if row in telling[path]:
+            if path not in idle:
+                idle[path] = set(idle_lines((tree / path).read_text()))
+            if row in idle[path]:
                 database.execute(
                     "INSERT OR IGNORE INTO work_results (worker_outcome, job_id) "
                     "VALUES ('SKIPPED', ?)",
@@ -220,20 +220,33 @@ def _skip_telling(session: Path, tree: Path) -> None:
                 )
 
 
-def telling_lines(source: str) -> Iterator[int]:
-    """Yield the lines of statements that are calls of a logger, and of decorators of classes."""
-    for node in ast.walk(ast.parse(source)):
-        told: list[ast.expr] = []
+def idle_lines(source: str) -> Iterator[int]:
+    """Yield the lines of calls of a logger, of options of classes, and of limits, a choice each."""
+    module = ast.parse(source)
+    idle: list[ast.AST] = [node for node in module.body if _is_a_number(node)]
+    for node in ast.walk(module):
         if isinstance(node, ast.ClassDef):
-            told = node.decorator_list
+            idle += node.decorator_list
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             match node.value.func:
                 case ast.Attribute(value=ast.Name(id=name)) if name in LOGGERS:
-                    told = [node.value]
+                    idle.append(node)
                 case _:
                     pass
-        for each in told:
-            yield from range(each.lineno, (each.end_lineno or each.lineno) + 1)
+    for each in idle:
+        assert isinstance(each, ast.expr | ast.stmt)
+        yield from range(each.lineno, (each.end_lineno or each.lineno) + 1)
+
+
+def _is_a_number(node: ast.stmt) -> bool:
+    """Whether it gives a name to a number that is written out."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        return False
+    return all(
+        isinstance(each, ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop)
+        or (isinstance(each, ast.Constant) and isinstance(each.value, int | float))
+        for each in ast.walk(node.value)
+    )
 
 
 def _execute(session: Path, config: Path, tree: Path, until: float) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.groups import GROUPS
-from tests.mutants.run import ARGUED, _files, argument, qualified_name, telling_lines
+from tests.mutants.run import ARGUED, _files, argument, qualified_name, idle_lines
 from tests.mutants.trials import changed_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def test_a_survivor_is_called_by_what_it_is_in():
     assert names == ["", "Log", "Log", recover, inner, inner, recover, recover, "other"]
 
 
-def test_what_only_tells_is_not_changed():
+def test_what_only_tells_or_is_a_limit_is_not_changed():
     lines = (
         "@dataclass(slots=True)",
         "class Log:",
@@ -44,8 +44,10 @@ def test_what_only_tells_is_not_changed():
         "        logger.info(",
         "            1)",
         "        self.logger(2)",
+        "SECONDS: Final = 2 * 60.0",
+        "NAMES: Final = ('a', 2)",
     )
-    assert sorted(telling_lines("\n".join(lines))) == [1, 4, 5]
+    assert sorted(idle_lines("\n".join(lines))) == [1, 4, 5, 7]
 
 
 def test_the_lines_of_a_change_are_those_of_the_original():
