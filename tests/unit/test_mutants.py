@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.groups import GROUPS
-from tests.mutants.run import ARGUED, _files, argument, qualified_name, idle_lines
+from tests.mutants.run import ARGUED, _files, argument, idle_lines, qualified_name
 from tests.mutants.trials import changed_lines
 
 ROOT = Path(__file__).resolve().parents[2]

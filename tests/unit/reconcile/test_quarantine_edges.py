@@ -8,7 +8,7 @@ from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.domain.errors import Malformed, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict
 from rlmm_daemon.reconcile import control, quarantine
-from rlmm_daemon.reconcile.quarantine import Totals, plan
+from rlmm_daemon.reconcile.quarantine import Manifest, Totals, plan
 from tests.support.manifests import write_manifests
 from tests.unit.reconcile.test_quarantine import (
     HOUR,
@@ -16,7 +16,6 @@ from tests.unit.reconcile.test_quarantine import (
     NOW,
     SAFETY,
     WORD,
-    Manifest,
     entry,
     manifest,
 )
