@@ -3,7 +3,7 @@
 import asyncio
 import random
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from crc32c import crc32c
@@ -92,7 +92,7 @@ class World:
     def __init__(self) -> None:
         self.storage = MemoryStorage(clock=At())
         self.bucket = Bucket(self.storage, layout=Layout("now"), rng=random.Random(1))
-        self.follower: Any = Follower()
+        self.follower = cast("Any", Follower())
         self.running: set[SegmentId] = set()
         options = RecoveryOptions(broker_id=US, started_at_ms=START, patience_ms=PATIENCE)
         self.recovery = Recovery(

@@ -91,8 +91,9 @@ class StoringS3(ScriptedS3):
         self.objects.pop(Key, None)
         return ok()
 
-    def _list(self, *, Prefix: str, **_: Any) -> Any:
-        return ok(Contents=[{"Key": key} for key in self.objects if key.startswith(Prefix)])
+    def _list(self, *, Prefix: str, MaxKeys: int = 1000, **_: Any) -> Any:
+        found = [{"Key": key} for key in self.objects if key.startswith(Prefix)]
+        return ok(Contents=found[:MaxKeys])
 
     async def _upload_part(self, *, Key: str, PartNumber: int, Body: Any, **_: Any) -> Any:
         await self.on_part(Key, PartNumber)

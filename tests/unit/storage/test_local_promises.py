@@ -1,0 +1,145 @@
+"""The local storage where its disk or its caller fails between two steps."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.adapters.storage.local import LocalStorage
+from rlmm_daemon.adapters.storage.local.copying import Attempt
+from rlmm_daemon.adapters.storage.local.root import Root
+from rlmm_daemon.adapters.storage.local.tree import Tree
+from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
+from rlmm_daemon.ports.passes import Stopped
+from rlmm_daemon.ports.storage import ObjectKind, Progress
+from tests.contract.storage import keys, segment, uploads
+from tests.unit.storage.test_local import put, source, storage
+
+__all__ = ["storage"]
+
+
+def attempts(tmp_path: Path) -> list[str]:
+    return [path.name for path in (tmp_path / "remote/.rlmm/attempts/1").iterdir()]
+
+
+async def test_a_source_that_was_written_to_once_it_was_read_is_not_a_copy_of_it(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read and what was stored agree; what is there now is something else."""
+    copied = Attempt._copy
+
+    def then_written(self: Attempt, *given: Any) -> int:
+        crc = copied(self, *given)
+        with (tmp_path / "source").open("r+b") as file:
+            file.write(b"changed")
+        return crc
+
+    monkeypatch.setattr(Attempt, "_copy", then_written)
+    with pytest.raises(ChecksumMismatch, match="changed while it was copied"):
+        await put(storage, source(tmp_path, b"x" * 1000))
+    assert await keys(storage) == set()
+
+
+async def test_a_copy_that_is_stopped_once_all_is_stored_shows_nothing(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Attempt._store
+
+    def stopped(self: Attempt, number: int, kind: ObjectKind, *given: Any) -> Any:
+        stored = store(self, number, kind, *given)
+        if kind is ObjectKind.LOG:
+            self.stop.set()
+        return stored
+
+    monkeypatch.setattr(Attempt, "_store", stopped)
+    with pytest.raises(Stopped):
+        await storage.put_segment(segment(), progress=Progress())
+    assert await keys(storage) == set()
+    assert (await uploads(storage), attempts(tmp_path)) == ([], [])
+
+
+async def test_a_delete_whose_sync_fails_is_not_answered_as_done(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash the names may be there again."""
+    await storage.put_segment(segment(), progress=Progress())
+    names = [key for _, key, _ in segment()]
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fails)
+    outcome = dict(await storage.delete([*names, "elsewhere/never.log"]))
+    assert outcome.pop("elsewhere/never.log") is None
+    assert outcome.keys() == set(names)
+    assert all(isinstance(error, StorageUnavailable) for error in outcome.values())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_control_object_leaves_nothing_beside_it(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    if fails:
+
+        def refuse(*_: object) -> Path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(Path, "rename", refuse)
+    for write in (
+        storage.overwrite_control("_rlmm/a", b"1"),
+        storage.put_control("_rlmm/b", b"1", if_etag=None),
+    ):
+        if fails:
+            with pytest.raises(StorageUnavailable):
+                await write
+        else:
+            await write
+    assert attempts(tmp_path) == []
+
+
+async def test_a_control_object_is_durable_before_and_behind_its_name(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def noted(name: str, call: Any) -> Any:
+        def then(*given: Any) -> Any:
+            steps.append(name)
+            return call(*given)
+
+        return then
+
+    await storage.overwrite_control("_rlmm/a", b"1")
+    for home, name in ((os, "fdatasync"), (Path, "rename"), (os, "fsync")):
+        monkeypatch.setattr(home, name, noted(name, getattr(home, name)))
+    for write in (
+        storage.overwrite_control("_rlmm/a", b"2"),
+        storage.put_control("_rlmm/b", b"1", if_etag=None),
+    ):
+        steps.clear()
+        await write
+        assert steps == ["fdatasync", "rename", "fsync"]
+
+
+async def test_a_listing_tells_the_millisecond_of_the_file(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    """Ages of segments and of quarantines are told from it."""
+    await storage.put_segment(segment(), progress=Progress())
+    rows = [row async for page in storage.list("") for row in page]
+    assert rows
+    for row in rows:
+        status = (tmp_path / "remote" / row.key).stat()
+        assert (row.modified_ms, row.size) == (status.st_mtime_ns // 1_000_000, status.st_size)
+
+
+def test_what_of_a_directory_is_not_made_yet_is_told(tmp_path: Path) -> None:
+    tree = Tree(Root(str(tmp_path)), "1")
+    private = [".rlmm", ".rlmm/attempts", ".rlmm/attempts/1", ".rlmm/locks"]
+    assert tree.absent("a/b") == [f"{tmp_path}/{name}" for name in [*private, "a/b"]]
+    tree.open()
+    assert tree.absent("a/b") == [f"{tmp_path}/a/b"]
+    (tmp_path / "a/b").mkdir(parents=True)
+    assert tree.absent("a/b") == []
