@@ -206,7 +206,7 @@ def _events(found: Candidate) -> list[bytes]:
     segment = found.segment
     started = segment.with_update(_update(segment, SegmentState.COPY_SEGMENT_STARTED))
     finish = _update(segment, SegmentState.COPY_SEGMENT_FINISHED)
-    begin = [] if found.state else [records.encode(started)]
+    begin = [records.encode(started)] if found.state is None else []
     return [*begin, records.encode(finish)]
 
 

@@ -52,7 +52,11 @@ GROUPS: Final = {
             "rlmm_daemon/daemon/recovering.py",
             "rlmm_daemon/daemon/history.py",
         ),
-        tests=("tests/unit/daemon/test_putting_back.py", "tests/unit/manager"),
+        tests=(
+            "tests/unit/daemon/test_putting_back.py",
+            "tests/unit/daemon/test_mending.py",
+            "tests/unit/manager",
+        ),
     ),
     "embedded": Group(
         modules=(f"{EMBEDDED}/recovery.py", f"{EMBEDDED}/repair.py"),

@@ -16,6 +16,7 @@ from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.daemon import recovering
+from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.recovering import Candidate, Recovery, RecoveryOptions, applied, missing_of
 from rlmm_daemon.domain.errors import StorageUnavailable
@@ -55,7 +56,7 @@ class Follower:
     retired: bool = False
     retries: int = 0
     appended: list[bytes] = field(default_factory=list)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: Bell = field(default_factory=Bell)
 
     @property
     def history(self) -> "Follower":
@@ -83,7 +84,7 @@ class Follower:
         for record in several:
             self.fold.apply(self.fold.position, record)
 
-    def state(self, number: int) -> SegmentState | None:
+    def state_of(self, number: int) -> SegmentState | None:
         cache = self.fold.partitions.get(TP)
         return None if cache is None else cache.state(segment_id(number))
 
@@ -194,7 +195,7 @@ async def test_what_is_put_back_is_finished_again_with_what_is_stored(world):
     )
     assert (last.state, last.event_timestamp_ms) == (S.COPY_SEGMENT_FINISHED, NOW)
     assert last.custom_metadata == facts_of(lost)
-    assert world.follower.state(1) is S.COPY_SEGMENT_FINISHED
+    assert world.follower.state_of(1) is S.COPY_SEGMENT_FINISHED
     assert (world.follower.looked_for, world.follower.retries) == (True, 1)
     world.follower.appended.clear()
     assert (await world.recover(execute=True))["put_back"] == []
@@ -399,11 +400,10 @@ async def test_an_order_waits_until_its_own_events_were_applied(world, monkeypat
         await asyncio.sleep(0)
         assert not waiting.done()
         follower.apply(started(1, 0, 9))
-        follower.changed.set()
+        follower.changed.ring()
     follower.retired = True
     await applied(follower, 100)
     follower.retired = False
-    follower.changed.clear()
     monkeypatch.setattr(recovering, "APPLIED_SECONDS", 0.01)
     await applied(follower, 100)
 

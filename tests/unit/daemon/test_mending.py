@@ -1,0 +1,323 @@
+"""Orders on failed partitions: retry, repair, acceptance; what each appends and answers."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
+from rlmm_daemon.daemon import mending
+from rlmm_daemon.daemon.mending import Mending
+from rlmm_daemon.daemon.recovering import Look
+from rlmm_daemon.domain.errors import InvalidArgument, OutcomeUnknown, StorageUnavailable
+from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
+from tests.unit.daemon.test_putting_back import Follower, begun, facts_of, finished
+from tests.unit.manager.events import TP, of, updated
+
+S = SegmentState
+NUMBER = of(TP)
+
+
+def lost(reason: FailureReason = FailureReason.HISTORY_LOST) -> Failure:
+    return Failure(reason=reason, evidence="the evidence", at_ms=1)
+
+
+@dataclass
+class Failed(Follower):
+    """A follower that is judged again as soon as it is started over: `verdicts` says how."""
+
+    state: PartitionState = PartitionState.FAILED
+    restarting: bool = False
+    verdicts: list[Failure | None] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+
+    @property
+    def missing_count(self) -> int:
+        return len(self.missing)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def retry(self) -> None:
+        self.done.append("retry")
+        self.failure = self.verdicts.pop(0) if self.verdicts else None
+        self.state = PartitionState.FAILED if self.failure else PartitionState.READY
+
+    async def known_to_snapshot(self) -> list[bytes]:
+        self.done.append("written down")
+        return []
+
+    async def append(self, partition: int, record: bytes) -> int:
+        self.done.append("append")
+        return await super().append(partition, record)
+
+
+class Guard:
+    def __init__(self, done: list[str]) -> None:
+        self.done = done
+
+    def forgive(self, partition: int) -> None:
+        self.done.append(f"forgive {partition}")
+
+
+@dataclass
+class FakeRecovery:
+    """Finds what it is told."""
+
+    found: Look
+    fault: Exception | None = None
+    asked: list[int] = field(default_factory=list)
+
+    async def look(self, _: Follower, candidates: list[Any]) -> Look:
+        self.asked = [each.segment.start_offset // 10 for each in candidates]
+        if self.fault is not None:
+            raise self.fault
+        return self.found
+
+    async def put_back(self, _: Follower, whole: Any) -> int:
+        return 2 * len(whole)
+
+
+NOTHING = Look(whole=[], lacking=[], left=0)
+
+
+@dataclass
+class FakeFleet:
+    """Notes what is accepted; its only follower is the log too."""
+
+    only: Any
+    accepted: list[Any] = field(default_factory=list)
+
+    @property
+    def fleet(self) -> "FakeFleet":
+        return self
+
+    @property
+    def log(self) -> Any:
+        return self.only
+
+    def released(self, partition: int) -> None:
+        self.only.done.append(f"released {partition}")
+
+    def followed(self) -> list[Any]:
+        return [self.only]
+
+    async def accept(self, follower: Any) -> None:
+        self.accepted.append(follower.partition)
+        follower.retry()
+        follower.missing = []
+
+    async def accept_all(self) -> None:
+        self.accepted.append("all")
+        self.only.retry()
+        self.only.missing = []
+
+
+def ordered(
+    follower: Failed, *, recovery: FakeRecovery | None = None, repair: Any = None
+) -> tuple[Mending, FakeFleet]:
+    fleet = FakeFleet(follower)
+    guard = Guard(follower.done)
+    given = cast("Any", recovery)
+    return (
+        Mending(cast("Any", fleet), guard=cast("Any", guard), repair=repair, recovery=given),
+        fleet,
+    )
+
+
+async def test_a_retry_starts_those_over_that_failed_and_no_other():
+    failed, well = Failed(failure=lost()), Failed(state=PartitionState.READY)
+    mending_of, _ = ordered(failed)
+    answer = await mending_of.retry(cast("Any", [failed, well]))
+    assert answer == {"retried": [NUMBER], "failed": []}
+    assert failed.done == [f"released {NUMBER}", f"forgive {NUMBER}", "retry"]
+    assert well.done == []
+    again = Failed(failure=lost(), verdicts=[lost()])
+    assert (await ordered(again)[0].retry(cast("Any", [again])))["failed"] == [NUMBER]
+
+
+@pytest.mark.parametrize("everything", [False, True])
+async def test_nothing_is_accepted_before_somebody_looked_for_the_objects(everything):
+    follower = Failed(failure=lost(), missing=[records.encode(finished(1))])
+    mend, fleet = ordered(follower, recovery=FakeRecovery(NOTHING))
+
+    async def accept(*, without_looking: bool) -> dict[str, Any]:
+        if everything:
+            return await mend.accept_everything(without_looking=without_looking)
+        return await mend.accept(cast("Any", follower), without_looking=without_looking)
+
+    for uncertain, command in (
+        (False, f"rlmm log repair {NUMBER} "),
+        (True, f"rlmm log recover {NUMBER} --execute "),
+    ):
+        follower.uncertain = uncertain
+        with pytest.raises(InvalidArgument, match=rf"1 finished segment .* run: {command}"):
+            await accept(without_looking=False)
+        assert (fleet.accepted, follower.done) == ([], [])
+    answer = await accept(without_looking=True)
+    assert answer == {"accepted": "all" if everything else [NUMBER], "missing": 1}
+    assert fleet.accepted == ["all" if everything else NUMBER]
+
+
+@pytest.mark.parametrize("why", ["looked for", "nothing is missing", "no storage"])
+async def test_what_nobody_can_look_for_is_accepted_at_once(why):
+    follower = Failed(failure=lost(), missing=[records.encode(finished(1))])
+    follower.looked_for = why == "looked for"
+    if why == "nothing is missing":
+        follower.missing = []
+    recovery = None if why == "no storage" else FakeRecovery(NOTHING)
+    mend, fleet = ordered(follower, recovery=recovery)
+    missing = follower.missing_count
+    answer = await mend.accept(cast("Any", follower), without_looking=False)
+    assert answer == {"accepted": [NUMBER], "missing": missing}
+    assert fleet.accepted == [NUMBER]
+    follower.missing = []
+    assert (await mend.accept_everything(without_looking=False))["accepted"] == "all"
+
+
+async def test_a_damaged_log_is_mended_once_what_was_known_is_written_down():
+    follower = Failed(failure=lost(FailureReason.LOG_CORRUPT))
+
+    async def repair(partition: int, given: Any) -> dict[str, Any]:
+        follower.done.append(f"repair {partition}")
+        assert not given, "what the log still says has to be read first"
+        follower.missing = [records.encode(finished(1))]
+        return {"set_aside": ["a file"]}
+
+    mend, _ = ordered(follower, repair=repair)
+    (row,) = (await mend.repair(cast("Any", [follower])))["repaired"]
+    order = ["written down", f"repair {NUMBER}", "retry", "append", "append", "retry"]
+    assert follower.done == order
+    assert row == {
+        "metadata_partition": NUMBER, "reason": "log_corrupt", "set_aside": ["a file"],
+        "appended": 2, "state": "ready",
+    }  # fmt: skip
+    assert follower.state is PartitionState.READY
+
+
+async def test_a_log_that_is_the_brokers_is_only_read_again():
+    again = lost(FailureReason.LOG_CORRUPT)
+    follower = Failed(failure=again, verdicts=[again])
+    (row,) = (await ordered(follower)[0].repair(cast("Any", [follower])))["repaired"]
+    assert follower.done == ["retry"]
+    assert (row["error"], row["state"]) == ("this log is the brokers' to mend", "failed")
+    assert row["next"] == again.command(NUMBER)
+
+
+async def test_a_repair_says_what_it_failed_of_again_and_the_next_command():
+    follower = Failed(failure=lost(), verdicts=[lost()])
+    (row,) = (await ordered(follower)[0].repair(cast("Any", [follower])))["repaired"]
+    assert (row["state"], row["error"]) == ("failed", "the evidence")
+    assert row["next"] == lost().command(NUMBER)
+    assert row["appended"] == 0
+
+
+async def test_without_a_storage_what_is_missing_is_finished_again_from_what_was_known():
+    follower = Failed(failure=lost(), missing=[records.encode(finished(n)) for n in (1, 2)])
+    follower.apply(records.encode(begun(2)))
+    (row,) = (await ordered(follower)[0].repair(cast("Any", [follower])))["repaired"]
+    assert row["appended"] == 3, "the beginning of the second is in the log"
+    assert [follower.state_of(n) for n in (1, 2)] == [S.COPY_SEGMENT_FINISHED] * 2
+    first, second, third = map(records.decode, follower.appended)
+    assert cast("Any", first).state is S.COPY_SEGMENT_STARTED
+    for update, number in ((second, 1), (third, 2)):
+        assert isinstance(update, SegmentUpdate)
+        assert update.custom_metadata == facts_of(begun(number))
+
+
+@pytest.mark.parametrize("uncertain", [False, True])
+async def test_where_an_end_may_be_lost_too_nothing_is_put_back_by_a_repair(uncertain):
+    follower = Failed(failure=lost(), missing=[records.encode(finished(n)) for n in (1, 2, 3)])
+    follower.uncertain = uncertain
+    missing = [finished(n) for n in (1, 2, 3)]
+    look = Look(
+        whole=[cast("Any", (missing[0], b""))],
+        lacking=[cast("Any", (missing[1], "why"))],
+        left=0,
+    )
+    recovery = FakeRecovery(look)
+    (row,) = (await ordered(follower, recovery=recovery)[0].repair(cast("Any", [follower])))[
+        "repaired"
+    ]
+    if uncertain:
+        assert (row["may_have_ended"], row["appended"], recovery.asked) == (3, 0, [])
+        assert "not_whole" not in row
+        assert not follower.looked_for
+    else:
+        assert (row["appended"], row["not_whole"], recovery.asked) == (2, 1, [1, 2, 3])
+        assert not row.keys() & {"may_have_ended", "not_looked_at"}
+        assert follower.looked_for
+
+
+async def test_a_repair_that_could_not_look_at_all_says_how_many_are_left():
+    follower = Failed(failure=lost())
+    recovery = FakeRecovery(Look(whole=[], lacking=[], left=7))
+    (row,) = (await ordered(follower, recovery=recovery)[0].repair(cast("Any", [follower])))[
+        "repaired"
+    ]
+    assert (row["not_looked_at"], row["appended"]) == (7, 0)
+    assert "not_whole" not in row
+    assert not follower.looked_for
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (OutcomeUnknown("nobody knows"), "nobody knows"),
+        (StorageUnavailable("away"), "objects could not be looked for: away"),
+    ],
+)
+async def test_a_repair_that_fails_half_way_says_so_and_is_judged_anew(fault, told):
+    follower = Failed(failure=lost(), missing=[records.encode(finished(1))], verdicts=[lost()])
+    recovery = FakeRecovery(NOTHING, fault=fault)
+    (row,) = (await ordered(follower, recovery=recovery)[0].repair(cast("Any", [follower])))[
+        "repaired"
+    ]
+    assert (row["error"], row["appended"], follower.done) == (told, 0, ["retry"])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_held_segment_is_begun_and_finished_again_once_its_delete_is_over(whole):
+    follower = Failed(failure=lost())
+    custom = facts_of(begun(1))
+    follower.apply(
+        records.encode(begun(1)),
+        updated(1, custom=custom),
+        updated(1, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED),
+    )
+    if whole:
+        follower.apply(updated(1, S.DELETE_SEGMENT_FINISHED, custom=ONLY_IF_STARTED))
+    assert follower.fold.held_records()
+    (row,) = (await ordered(follower)[0].repair(cast("Any", [follower])))["repaired"]
+    assert row["appended"] == (2 if whole else 3)
+    assert follower.state_of(1) is S.COPY_SEGMENT_FINISHED
+    assert not follower.fold.held_records()
+    assert cast("Any", records.decode(follower.appended[-1])).custom_metadata == custom
+
+
+async def test_an_order_waits_until_its_partitions_are_judged_or_gone(monkeypatch):
+    follower = Failed(state=PartitionState.REPLAYING)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(mending._judged(cast("Any", [follower])))
+        for state, restarting in (
+            (PartitionState.STARTING, False),
+            (PartitionState.READY, True),
+        ):
+            follower.state, follower.restarting = state, restarting
+            follower.changed.ring()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        follower.restarting = False
+        follower.changed.ring()
+    for state in (PartitionState.STALE, PartitionState.FAILED):
+        follower.state = state
+        await mending._judged(cast("Any", [follower]))
+    follower.state, follower.retired = PartitionState.REPLAYING, True
+    await mending._judged(cast("Any", [follower]))
+    follower.retired = False
+    monkeypatch.setattr(mending, "JUDGED_SECONDS", 0.01)
+    await mending._judged(cast("Any", [follower]))
