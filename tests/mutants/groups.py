@@ -98,6 +98,7 @@ GROUPS: Final = {
             "rlmm_daemon/daemon/upload.py",
         ),
         tests=(
+            "tests/unit/daemon/test_copy_promises.py",
             "tests/unit/daemon/test_roll_back.py",
             "tests/unit/daemon/test_sources.py",
             "tests/unit/daemon/test_copier.py",

@@ -224,6 +224,9 @@ def idle_lines(source: str) -> Iterator[int]:
     """Yield the lines of calls of a logger, of options of classes, and of limits, a choice each."""
     module = ast.parse(source)
     idle: list[ast.AST] = [node for node in module.body if _is_a_number(node)]
+    for scope in module.body:
+        if isinstance(scope, ast.ClassDef) and scope.name.endswith("Options"):
+            idle += [node for node in scope.body if _is_a_number(node)]
     for node in ast.walk(module):
         if isinstance(node, ast.ClassDef):
             idle += node.decorator_list
@@ -239,11 +242,13 @@ def idle_lines(source: str) -> Iterator[int]:
 
 
 def _is_a_number(node: ast.stmt) -> bool:
-    """Whether it gives a name to a number that is written out."""
+    """Whether it gives a name to a number, or some, written out."""
     if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
         return False
     return all(
-        isinstance(each, ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop)
+        isinstance(
+            each, ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop | ast.Tuple | ast.Load
+        )
         or (isinstance(each, ast.Constant) and isinstance(each.value, int | float))
         for each in ast.walk(node.value)
     )

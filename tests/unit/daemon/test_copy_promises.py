@@ -1,0 +1,388 @@
+"""Copies and deletes at their turning points: what is waited for, ended, answered and forgotten."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.daemon import copier as copiers
+from rlmm_daemon.daemon import copy_job, late_objects
+from rlmm_daemon.daemon.copy_job import Kind
+from rlmm_daemon.domain.errors import (
+    Draining,
+    HistoryLost,
+    IllegalTransition,
+    InternalError,
+    InvalidArgument,
+    OutcomeUnknown,
+    Overloaded,
+    RlmmError,
+    StorageFull,
+    StorageUnavailable,
+    TimedOut,
+)
+from rlmm_daemon.domain.ids import SegmentId
+from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.ports.storage import UploadInfo
+from tests.unit.daemon.segments import PARTITION, metadata
+from tests.unit.daemon.test_copier import (
+    OPTIONS,
+    RECORD,
+    World,
+    _outcome,
+    failure,
+    in_flight,
+    until_phases,
+    world,
+)
+
+__all__ = ["world"]
+
+S = SegmentState
+ID = metadata().segment_id
+PATIENT = replace(OPTIONS, apply_wait_seconds=30.0)
+
+
+def noted(given: Any, name: str) -> list[Any]:
+    """Note the arguments of each call of an attribute, which goes on as before."""
+    calls: list[Any] = []
+    real = getattr(given, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls.append(arguments)
+        return real(*arguments, **named)
+
+    setattr(given, name, call)
+    return calls
+
+
+async def test_a_delete_that_waits_for_its_beginning_deletes_once_that_is_applied(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    task = world.group.create_task(world.new_copier(PATIENT).delete_log_segment_data(RECORD))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (task.done(), len(world.stored)) == (False, 6)
+    await world.log.put(replace(world.log.fold[ID], state=S.DELETE_SEGMENT_STARTED))
+    await task
+    assert world.stored == set()
+
+
+async def test_a_segment_that_goes_while_its_delete_waits_is_deleted_already(world):
+    await world.copier.copy_segment(RECORD, world.files)
+
+    async def gone(*_: Any) -> None:
+        return None
+
+    world.log.until_state = gone
+    await world.copier.delete_log_segment_data(RECORD)
+    assert len(world.stored) == 6, "whoever ended it deleted them, or holds them"
+
+
+async def test_a_repeat_of_a_finished_copy_hands_nothing_to_the_log(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    updates, adds = noted(world.log, "update"), noted(world.log, "add")
+    await world.copier.copy_segment(RECORD, world.files)
+    assert (updates, adds) == ([], [])
+
+
+async def test_a_repeat_of_a_begun_copy_begins_it_again_and_finishes_it(world):
+    await world.log.put(metadata())
+    await world.copier.copy_segment(RECORD, world.files)
+    assert world.state is S.COPY_SEGMENT_FINISHED
+
+
+@pytest.mark.parametrize("change", [{"start_offset": 12}, {"segment_size_bytes": 7}])
+async def test_another_segment_under_an_id_that_the_log_holds_is_refused(world, change):
+    for state in (S.COPY_SEGMENT_STARTED, S.COPY_SEGMENT_FINISHED):
+        world.log.fold.clear()
+        await world.log.put(metadata(state=state, **change))
+        with pytest.raises(InvalidArgument, match="another segment"):
+            await world.copier.copy_segment(RECORD, world.files)
+        assert world.log.fold[ID] == metadata(state=state, **change)
+        assert world.stored == set()
+
+
+async def test_draining_ends_a_brokers_copy_at_once_and_waits_for_a_whole_one(world):
+    data = await in_flight(world)
+    other = SegmentId(bytes(15) + b"\x08")
+    record = records.encode(metadata(segment_id=other))
+    whole = world.group.create_task(_outcome(world.copier.copy_segment(record, world.files)))
+    await until_phases(world.copier, ["upload", "upload"])
+    drain = world.group.create_task(world.copier.drain(30.0))
+    assert isinstance(await data, Draining)
+    assert not whole.done()
+    assert not drain.done()
+    world.storage.gate.set()
+    await drain
+    assert not isinstance(await whole, RlmmError)
+    assert world.log.fold[other].state is S.COPY_SEGMENT_FINISHED
+
+
+async def test_a_whole_copy_that_outlasts_the_patience_of_a_drain_is_rolled_back(world):
+    world.storage.gate.clear()
+    whole = world.group.create_task(_outcome(world.copier.copy_segment(RECORD, world.files)))
+    await until_phases(world.copier, ["upload"])
+    await world.copier.drain(0.5)
+    error = await whole
+    assert isinstance(error, Draining)
+    assert error.fields["rolled_back"] is True
+    assert (world.state, world.stored) == (None, set())
+
+
+async def test_a_bug_says_whether_anything_was_written(world):
+    class Bug(Exception):
+        pass
+
+    def fails(_: Any) -> Any:
+        raise Bug
+
+    world.log.keep_followed = fails
+    with pytest.raises(InternalError) as bug:
+        await world.copier.copy_segment(RECORD, world.files)
+    assert bug.value.fields["write_begun"] is False
+
+
+async def test_a_caller_that_leaves_last_ends_the_copy_and_one_before_does_not(world):
+    world.storage.gate.clear()
+    tasks = [
+        world.group.create_task(_outcome(world.copier.copy_segment(RECORD, world.files)))
+        for _ in range(2)
+    ]
+    await until_phases(world.copier, ["upload"])
+    tasks[0].cancel()
+    await asyncio.wait([tasks[0]])
+    (job,) = world.copier._jobs.values()
+    assert job.waiters == 1
+    assert not job.outcome.done()
+    assert world.state is S.COPY_SEGMENT_STARTED
+    tasks[1].cancel()
+    await asyncio.wait([tasks[1], job.outcome])
+    assert isinstance(job.outcome.exception(), TimedOut)
+    assert ID not in world.log.fold
+    assert not world.stored
+
+
+@pytest.mark.parametrize("refusals", [1, 3])
+async def test_a_finish_that_the_log_cannot_take_yet_is_asked_again_until_the_deadline(
+    world, monkeypatch, refusals
+):
+    monkeypatch.setattr(copy_job, "FINISH_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(copy_job, "FINISH_RETRY_SECONDS_MAX", 0.003)
+    left, real, pauses = refusals, world.log.update, list[float]()
+    sleep = asyncio.sleep
+
+    async def update(record: bytes, caller: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise StorageFull
+        await real(record, caller)
+
+    async def slept(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    world.log.update = update
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    await world.copier.copy_segment(RECORD, world.files)
+    assert [pause for pause in pauses if pause] == [0.001, 0.002, 0.003][:refusals]
+    assert world.state is S.COPY_SEGMENT_FINISHED
+
+
+async def test_a_finish_that_the_log_takes_in_no_time_fails_and_its_objects_stay(world):
+    world.log.faults = {"COPY_SEGMENT_FINISHED": StorageFull()}
+    copier = world.new_copier(replace(OPTIONS, deadline_seconds=0.3))
+    error = await failure(copier.copy_segment(RECORD, world.files))
+    assert isinstance(error, StorageFull)
+    assert world.state is S.COPY_SEGMENT_STARTED
+    assert len(world.stored) == 6
+
+
+async def test_a_brokers_copy_and_a_whole_one_of_one_segment_do_not_join(world):
+    task = await in_flight(world)
+    with pytest.raises(Overloaded, match=Kind.DATA.value):
+        await world.copier.copy_segment(RECORD, world.files)
+    world.storage.gate.set()
+    await task
+
+
+async def test_no_copy_begins_while_what_a_failed_one_left_is_being_removed(world):
+    world.copier.late._busy = ID
+    with pytest.raises(Overloaded) as refused:
+        await world.copier.copy_segment(RECORD, world.files)
+    assert refused.value.fields["write_begun"] is False
+    world.copier.late._busy = None
+    await world.copier.copy_segment(RECORD, world.files)
+
+
+async def test_failures_and_outcomes_are_told_until_a_copy_succeeds(world, monkeypatch):
+    monkeypatch.setattr(copiers, "FAILURES_MAX", 1)
+    world.storage.put_fault = StorageUnavailable("away")
+    assert isinstance(await failure(world.copier.copy_segment(RECORD, world.files)), RlmmError)
+    (told,) = world.copier.failures().values()
+    assert (told.message, told.at_ms) == ("away", 7)
+    assert world.copier.outcomes() == {"storage_unavailable": 1}
+    assert world.copier.outcomes_of_roll_backs() == {"ok": 1}
+    world.copier._failures = {"older": told, **world.copier._failures}
+    assert isinstance(await failure(world.copier.copy_segment(RECORD, world.files)), RlmmError)
+    assert [*world.copier.failures()] == [str(PARTITION)], "the oldest is forgotten"
+    world.storage.put_fault = None
+    await world.copier.copy_segment(RECORD, world.files)
+    assert world.copier.failures() == {}
+    assert world.copier.outcomes() == {"storage_unavailable": 2, "ok": 1}
+    assert world.copier.bytes_copied > 0
+
+
+async def test_the_log_goes_before_what_belongs_to_it(world):
+    """What is half deleted must not look whole."""
+    await world.copier.copy_segment(RECORD, world.files)
+    asked = noted(world.storage, "delete")
+    await world.copier.delete_segment(PARTITION, ID)
+    ((keys,),) = asked
+    assert [key.endswith(".log") for key in keys] == [True] + [False] * 5
+
+
+async def test_a_delete_that_fails_for_some_objects_says_how_many(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    real = world.storage.delete
+
+    async def some(keys):
+        done = dict(await real(keys))
+        return {**done, **dict.fromkeys(keys[2:4], StorageUnavailable("no", reason="denied"))}
+
+    world.storage.delete = some
+    with pytest.raises(StorageUnavailable, match=r"^2 of 6 objects were not deleted") as error:
+        await world.copier.delete_segment(PARTITION, ID)
+    assert (error.value.fields["failed"], error.value.fields["reason"]) == (2, "denied")
+    assert world.state is S.DELETE_SEGMENT_STARTED
+
+
+async def test_a_delete_that_was_begun_and_is_left_is_not_told_as_timed_out(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    at_storage = asyncio.Event()
+
+    async def never(_: Any) -> Any:
+        at_storage.set()
+        await asyncio.Event().wait()
+
+    world.storage.delete = never
+    task = world.group.create_task(failure(world.copier.delete_segment(PARTITION, ID)))
+    await at_storage.wait()
+    task.cancel()
+    assert isinstance(await task, OutcomeUnknown)
+
+
+async def test_a_copier_that_was_killed_in_the_middle_leaves_no_upload_behind_a_delete(world):
+    """Of this very key alone; and of a segment that was finished none is looked for."""
+    await world.log.put(metadata(state=S.DELETE_SEGMENT_STARTED))
+    (place,) = await world.bucket.places(metadata())
+    log = next(key for key in place.keys.values() if key.endswith(".log"))
+    aborted: list[str] = []
+
+    async def uploads(prefix: str):
+        assert prefix == log
+        yield [
+            UploadInfo(key=key, upload_id=key, initiated_ms=1) for key in (log, f"{log}.another")
+        ]
+
+    async def abort(upload: UploadInfo) -> None:
+        aborted.append(upload.key)
+
+    world.storage.list_uploads, world.storage.abort_upload = uploads, abort
+    await world.copier.delete_log_segment_data(RECORD)
+    assert aborted == [log]
+    world.log.fold.clear()
+    aborted.clear()
+    await world.copier.copy_segment(RECORD, world.files)
+    await world.copier.delete_segment(PARTITION, ID)
+    assert aborted == []
+
+
+async def test_an_upload_that_cannot_be_aborted_does_not_fail_the_delete(world):
+    await world.log.put(metadata(state=S.DELETE_SEGMENT_STARTED))
+
+    def away(_: str) -> Any:
+        raise StorageUnavailable("away")
+
+    world.storage.list_uploads = away
+    await world.copier.delete_log_segment_data(RECORD)
+
+
+async def test_a_delete_of_a_held_segment_says_what_ends_the_hold(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    world.log.held.add(ID)
+    with pytest.raises(HistoryLost, match="rlmm log repair"):
+        await world.copier.delete_segment(PARTITION, ID)
+
+
+# ---- objects that come late ---------------------------------------------------------------------
+
+
+async def a_failed_copy(world: World) -> Any:
+    world.storage.put_fault = StorageUnavailable("away")
+    await failure(world.copier.copy_segment(RECORD, world.files))
+    world.storage.put_fault = None
+    late = world.copier.late
+    assert late is not None
+    assert len(late) == 1
+    return late
+
+
+async def test_keys_of_a_failed_copy_are_looked_at_so_often_and_not_before_they_are_due(world):
+    late = await a_failed_copy(world)
+    deletes = noted(world.bucket, "delete")
+    (ended,) = (each.ended_at for each in late._failed.values())
+    for number, after in enumerate(late_objects.LOOKS_SECONDS, start=1):
+        await late.look(ended + after - 0.5)
+        assert len(deletes) == number - 1
+        await late.look(ended + after)
+        assert len(deletes) == number
+    assert len(late) == 0
+
+
+async def test_keys_are_left_alone_while_the_segment_is_there_or_is_copied_again(world):
+    late = await a_failed_copy(world)
+    deletes = noted(world.bucket, "delete")
+    (each,) = late._failed.values()
+    await world.log.put(metadata())
+    await late.look(each.due)
+    world.log.fold.clear()
+    late._is_running = {ID}.__contains__
+    await late.look(each.due)
+    late._is_running = set[SegmentId]().__contains__
+    each.deleting = False
+    await late.look(each.due)
+    assert deletes == []
+
+
+async def test_a_look_that_fails_is_made_again_and_holds_up_no_other_copy(world):
+    late = await a_failed_copy(world)
+    (each,) = late._failed.values()
+    world.storage.delete_fault = StorageUnavailable("away")
+    await late.look(each.due)
+    assert (each.looks, len(late)) == (1, 1)
+    assert not late.is_busy(ID)
+
+
+async def test_so_many_failed_copies_are_remembered(world, monkeypatch):
+    monkeypatch.setattr(late_objects, "LATE_MAX", 2)
+    late = await a_failed_copy(world)
+    others = [metadata(segment_id=SegmentId(bytes(15) + bytes([n]))) for n in (1, 2)]
+    for each in others:
+        late.ended(each, failed=True)
+    assert list(late._failed) == [each.segment_id for each in others]
+    late.ended(others[0], failed=False)
+    assert len(late) == 2
+    late.begun(others[0].segment_id)
+    assert list(late._failed) == [others[1].segment_id]
+
+
+async def test_a_copy_that_is_deleted_while_it_runs_is_looked_at_once_it_failed(world):
+    task = await in_flight(world)
+    await world.log.put(metadata(state=S.DELETE_SEGMENT_STARTED))
+    assert isinstance(await task, IllegalTransition)
+    late = world.copier.late
+    (each,) = late._failed.values()
+    assert each.deleting
