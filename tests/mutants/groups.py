@@ -78,7 +78,10 @@ GROUPS: Final = {
     ),
     "guards": Group(
         modules=("rlmm_daemon/reconcile/guards.py",),
-        tests=("tests/unit/reconcile/test_guards.py",),
+        tests=(
+            "tests/unit/reconcile/test_guards.py",
+            "tests/unit/reconcile/test_guards_edges.py",
+        ),
     ),
     "storage": Group(
         modules=(f"{LOCAL}/copying.py", f"{LOCAL}/tree.py", f"{S3}/upload.py", f"{S3}/deleting.py"),

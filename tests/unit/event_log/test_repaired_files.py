@@ -16,7 +16,7 @@ __all__ = ["bench"]
 HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
-def count(file: Path) -> int:
+def batches_in(file: Path) -> int:
     return len(list(batches.split(file.read_bytes())))
 
 
@@ -36,29 +36,30 @@ async def test_a_damaged_batch_at_an_edge_of_a_sealed_file_keeps_every_other_off
     filled = await fill(log, values(60))
     await log.close()
     file = bench.files()[1]
-    index = 0 if where == "first" else count(file) - 1
+    index = 0 if where == "first" else batches_in(file) - 1
     spoil(file, index)
     lost = int(file.stem) + index
     log = await bench.open(SMALL)
     report = await repair(log, P0, [])
     assert [(gap.start, gap.end) for gap in report.lost] == [(lost, lost + 1)]
     assert await read(log, P0, 0, 60) == [record for record in filled if record[0] != lost]
+    epochs = [header_at(file, batch_position(file, at))[2] for at in range(batches_in(file))]
+    assert epochs == sorted(epochs)
+    assert epochs[0] >= 0, "no batch of Kafka's has none"
 
 
 async def test_lost_offsets_are_covered_by_an_empty_batch_like_those_of_kafkas_log_cleaner(
     bench: Bench,
 ) -> None:
     """Without producer, without times, of the epoch before: a Kafka tool passes over it."""
-    first = await bench.open(SMALL)
-    await fill(first, values(3))
-    await first.close()
-    log = await bench.open(SMALL)
-    await fill(log, values(57, 3))
-    await log.close()
+    for begin, count in ((0, 1), (1, 2), (3, 57)):
+        log = await bench.open(SMALL)
+        await fill(log, values(count, begin))
+        await log.close()
     file = bench.files()[0]
     at = [batch_position(file, index) for index in range(5)]
     epochs = [header_at(file, position)[2] for position in at]
-    assert epochs[2] < epochs[3] == epochs[4]
+    assert 0 <= epochs[0] < epochs[2] < epochs[3] == epochs[4]
     spoil(file, 3)
     spoil(file, 4)
     log = await bench.open(SMALL)
