@@ -90,10 +90,19 @@ def test_a_position_in_no_epoch_is_where_the_log_begins() -> None:
         seen = presence(seen={"leader_epoch": -1, "next_offset": next_offset})
         return reasons(evidence(log=trimmed, presences={"_rlmm/daemons/1.json": seen}))
 
-    assert told(4) == []
+    assert told(3) == told(4) == []
     assert any("in no epoch" in reason for reason in told(5))
 
 
 def test_pieces_that_were_read_count_in_whatever_order_and_not_behind_a_hole() -> None:
     assert reasons(evidence(read={0: [(4, 10), (0, 5)], 1: []})) == []
+    assert reasons(evidence(read={0: [(0, 12)], 1: []})) == [], "it has grown since it was asked"
     assert "was read to 2, it ends at 10" in against(read={0: [(0, 2), (3, 4), (2, 2), (4, 10)]})
+
+
+@pytest.mark.parametrize("seen", [{"live_segments": 132}, {"live_at": 9}])
+def test_a_count_without_its_offset_or_the_other_way_round_says_nothing(
+    seen: dict[str, int],
+) -> None:
+    counted = {"_rlmm/daemons/1.json": presence(seen=seen)}
+    assert reasons(evidence(presences=counted, live={(0, 9): 2, (0, None): 2})) == []
