@@ -106,3 +106,8 @@ def test_a_count_without_its_offset_or_the_other_way_round_says_nothing(
 ) -> None:
     counted = {"_rlmm/daemons/1.json": presence(seen=seen)}
     assert reasons(evidence(presences=counted, live={(0, 9): 2, (0, None): 2})) == []
+
+
+def test_events_of_a_layout_that_the_marker_does_not_have() -> None:
+    told = against(layouts_unknown=[7])
+    assert "layout 7, which the marker does not have" in told
