@@ -117,6 +117,7 @@ GROUPS: Final = {
         ),
         tests=(
             "tests/unit/daemon/test_bucket.py",
+            "tests/unit/daemon/test_marker_promises.py",
             "tests/unit/daemon/test_storage_past.py",
             "tests/unit/core/test_marker_rebuilding.py",
             "tests/unit/manager/test_recorded_log.py",

@@ -1,0 +1,286 @@
+"""The bucket marker: what is never written blindly, what others ended, what is told and when."""
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
+from rlmm_daemon.codec import marker
+from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, AcceptedLoss, BucketMarker
+from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.marker_rebuilding import Evidence, rebuilt
+from rlmm_daemon.daemon import bucket as bucket_module
+from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.ids import TopicIdPartition
+from rlmm_daemon.ports.storage import Conflict
+from tests.unit.daemon.segments import IDENTITY, PARTITION, metadata
+from tests.unit.daemon.test_bucket import Past, bucket, recorded, shared
+from tests.unit.manager.events import until
+
+__all__ = ["shared"]
+
+OURS = IDENTITY.cluster_id
+
+
+def loss(number: int | None = 2, at_ms: int = 1_000) -> AcceptedLoss:
+    return AcceptedLoss(
+        broker_id=1,
+        metadata_partition=number,
+        topic_id=IDENTITY.metadata_topic_id,
+        accepted_at_ms=at_ms,
+    )
+
+
+def written(shared: MemoryBucket) -> BucketMarker:
+    return marker.decode_marker(shared.objects[MARKER_KEY].body)
+
+
+@pytest.mark.parametrize("order", ["accept a loss", "end holds", "name a log"])
+async def test_nothing_is_accepted_into_a_marker_that_is_gone(shared, order):
+    """The one that would be made again has lost every row."""
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    del shared.objects[MARKER_KEY]
+    orders: dict[str, Any] = {
+        "accept a loss": lambda: one.accept_loss(loss(), cluster_id=OURS),
+        "end holds": lambda: one.end_holds(None, cluster_id=OURS),
+        "name a log": lambda: one.name_log("another", cluster_id=OURS),
+    }
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match="it is gone"):
+            await orders[order]()
+    assert one.trouble is not None
+    assert one.trouble.fields["reason"] == "no_marker"
+    assert MARKER_KEY not in shared.objects
+
+
+async def test_a_hold_that_another_daemon_ended_binds_nobody_any_more(shared):
+    one, other = bucket(shared), bucket(shared)
+    for each in (one, other):
+        await each.open(IDENTITY)
+    await one.accept_loss(loss(), cluster_id=OURS)
+    await other.confirm()
+    assert len(await other.holds()) == 1
+    await one.end_holds(2, cluster_id=OURS)
+    assert await other.holds() == ()
+
+
+async def test_a_hold_stands_while_the_storage_does_not_answer(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    await one.accept_loss(loss(), cluster_id=OURS)
+    shared.available = False
+    assert len(await one.holds()) == 1
+
+
+async def test_only_the_hold_of_the_partition_that_is_named_ends(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    for number in (1, 2, None):
+        await one.accept_loss(loss(number), cluster_id=OURS)
+    await one.end_holds(2, cluster_id=OURS)
+    assert [hold.metadata_partition for hold in await one.holds()] == [1, None]
+    await one.end_holds(None, cluster_id=OURS)
+    assert await one.holds() == ()
+
+
+async def test_gaps_that_touch_are_kept_as_one_and_those_of_another_log_apart(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+
+    def gap(start: int, end: int, topic_id: str = "t", number: int = 2) -> AcceptedGap:
+        return AcceptedGap(topic_id=topic_id, metadata_partition=number, start=start, end=end)
+
+    await one.accept_loss(loss(), [gap(5, 9), gap(0, 2)], cluster_id=OURS)
+    await one.accept_loss(
+        loss(), [gap(2, 5), gap(9, 10, "u"), gap(9, 10, number=1)], cluster_id=OURS
+    )
+    kept = {
+        (each.topic_id, each.metadata_partition, each.start, each.end)
+        for each in written(shared).gaps
+    }
+    assert kept == {("t", 2, 0, 9), ("u", 2, 9, 10), ("t", 1, 9, 10)}
+    assert written(shared).accepted_losses == (loss(),), "once, however often it is done"
+
+
+@pytest.mark.parametrize("marked", [False, True])
+async def test_nothing_is_said_of_layouts_before_the_bucket_was_judged(shared, marked):
+    if marked:
+        await bucket(shared).open(IDENTITY)
+    one = bucket(shared)
+    for asked in (one.layouts, one.holds, lambda: one.places(metadata())):
+        with pytest.raises(StorageUnavailable, match="not read yet"):
+            await asked()
+    with pytest.raises(StorageUnavailable, match="not read yet"):
+        one.place_for_new(metadata())
+
+
+async def test_every_layout_that_any_daemon_added_is_listed(shared):
+    one = bucket(shared, "old")
+    await one.open(IDENTITY)
+    await bucket(shared, "new").open(IDENTITY)
+    assert [each.prefix for each in await one.layouts()] == ["old", "new"]
+
+
+async def test_a_topic_whose_name_kafka_forbids_has_no_place(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    forbidden = TopicIdPartition(PARTITION.topic_id, "a/b", 0)
+    assert await one.places(metadata(partition=forbidden)) == []
+
+
+async def test_each_reason_why_a_marker_is_refused_rings_once(shared):
+    one = bucket(shared, "mine")
+    await one.open(IDENTITY)
+    storage = MemoryStorage(shared, clock=SystemClock())
+    whole = shared.objects[MARKER_KEY].body
+    rung, ring = list[str](), one.refused.ring
+
+    def noted() -> None:
+        rung.append("rung")
+        ring()
+
+    one.refused.ring = noted  # type: ignore[method-assign]  # a bell that counts
+    spoilt = (b"", whole.replace(b'"c1"', b'"c2"'), b"", whole.replace(b'"mine"', b'"other"'))
+    for number, body in enumerate(spoilt, start=1):
+        await storage.overwrite_control(MARKER_KEY, body)
+        for _ in range(2):
+            with pytest.raises(StorageUnavailable):
+                await one.confirm()
+        assert len(rung) == number
+
+
+async def test_a_storage_that_is_away_is_told_apart_from_a_marker_that_is_refused(
+    shared, monkeypatch
+):
+    monkeypatch.setattr(bucket_module, "BACK_OFF_SECONDS", 0.001)
+    past = Past()
+    await bucket(shared, "old").open(IDENTITY, past)
+    kept = shared.objects.pop(MARKER_KEY)
+    await bucket(shared, "new").open(IDENTITY)  # one that knows nothing
+    one = bucket(shared, "old")
+    looks, settle = 0, one._settle
+
+    async def counted(identity: BucketIdentity) -> BucketMarker:
+        nonlocal looks
+        looks += 1
+        return await settle(identity)
+
+    one._settle = counted  # type: ignore[method-assign]  # each attempt is counted
+    async with asyncio.TaskGroup() as tasks:
+        opening = tasks.create_task(one.open(IDENTITY, past))
+        await until(lambda: looks > 3)  # it is found again and again
+        told = one.trouble, one.away
+        shared.available = False
+        await until(lambda: one.away is not None)
+        shared.objects[MARKER_KEY] = kept
+        shared.available = True
+        await opening
+    assert told[0] is not None
+    assert told[1] is None
+    assert [one.trouble, one.away] == [None, None]
+
+
+class Contested(MemoryStorage):
+    """A storage in which somebody else writes the marker first, so many times."""
+
+    others = 0
+
+    async def put_control(self, key: str, data: bytes, *, if_etag: str | None) -> str:
+        if self.others:
+            self.others -= 1
+            raise Conflict(key)
+        return await super().put_control(key, data, if_etag=if_etag)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+async def test_a_marker_is_written_though_others_write_it_too(shared, monkeypatch, fresh):
+    monkeypatch.setattr(bucket_module, "RACES_MAX", 4)
+    if not fresh:
+        await bucket(shared).open(IDENTITY)
+    storage = Contested(shared, clock=SystemClock())
+    one = Bucket(storage, layout=Layout("mine"), rng=random.Random(1))
+    storage.others = 3
+    await one.open(IDENTITY)
+    storage.others = 3
+    await one.name_log("another", cluster_id=OURS)
+    assert written(shared).metadata_topic_id == "another"
+    storage.others = 4
+    with pytest.raises(StorageUnavailable, match="written by others 4 times"):
+        await one.name_log("yet another", cluster_id=OURS)
+    assert written(shared).metadata_topic_id == "another"
+
+
+async def test_a_delete_without_the_marker_touches_nothing(shared):
+    """In another bucket every object is absent, which would read as success."""
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    one._looked_at = None
+    whole = shared.objects.pop(MARKER_KEY)
+    shared.objects["d/a.log"] = whole
+    outcome = await one.delete(["d/a.log"])
+    assert isinstance(outcome["d/a.log"], StorageUnavailable)
+    assert "d/a.log" in shared.objects
+    shared.objects[MARKER_KEY] = whole
+    again = (await one.delete(["d/a.log"]))["d/a.log"]
+    assert isinstance(again, StorageUnavailable), "by a look of a moment ago"
+    await one.confirm()
+    assert await one.delete(["d/a.log"]) == {"d/a.log": None}
+
+
+async def test_an_acceptance_before_there_is_a_marker_is_returned_to_be_kept(shared):
+    one = bucket(shared)
+    change = await one.accept_loss(loss(), cluster_id=OURS)
+    assert change is not None
+    assert MARKER_KEY not in shared.objects
+    fresh = BucketMarker(cluster_id="c1", partition_count=5, metadata_topic_id="t")
+    assert change(fresh).held == change(change(fresh)).held != ()
+    opened = await one.open(IDENTITY)
+    assert opened.accepted_losses == (loss(),)
+    assert await one.accept_loss(loss(), cluster_id=OURS) is None
+
+
+async def test_the_marker_of_another_cluster_is_left_alone_by_every_acceptance(shared):
+    await bucket(shared).open(IDENTITY)
+    raw = shared.objects[MARKER_KEY]
+    one = bucket(shared)
+    assert await one.accept_loss(loss(), cluster_id="c2") is None
+    await one.end_holds(None, cluster_id="c2")
+    assert shared.objects[MARKER_KEY] is raw
+    await one.accept_loss(loss(), cluster_id=None)
+    assert written(shared).accepted_losses == (loss(),)
+
+
+async def test_a_peek_makes_nothing_and_judges_what_is_there(shared):
+    one = bucket(shared)
+    assert await one.peek() is None
+    assert not shared.objects
+    await one.open(IDENTITY)
+    other = bucket(shared, "other")
+    await other.open(IDENTITY)
+    seen = await one.peek()
+    assert seen == one.marker == written(shared)
+    foreign = msgspec.structs.replace(written(shared), cluster_id="c2")
+    await one.storage.overwrite_control(MARKER_KEY, marker.encode(foreign))
+    assert await one.peek() == foreign
+    assert one.marker == seen
+    assert one.trouble is not None
+
+
+async def test_a_layout_beyond_the_table_is_refused_with_the_way_out(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    assert (await one.places(metadata(custom_metadata=recorded(1))))[0].layout_number == 1
+    with pytest.raises(StorageUnavailable, match=r"lacks layout 2.*rebuild-marker") as refused:
+        await one.places(metadata(custom_metadata=recorded(2)))
+    assert refused.value.fields["retry"] is False
+    assert one.trouble is None, "the marker itself is in order"
+
+
+def test_a_marker_of_which_nobody_knows_a_row_has_none():
+    assert rebuilt(Evidence()) == []
