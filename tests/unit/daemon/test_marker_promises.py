@@ -10,7 +10,7 @@ import pytest
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, AcceptedLoss, BucketMarker
+from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, AcceptedLoss, BucketMarker, LayoutRow
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.marker_rebuilding import Evidence, rebuilt
 from rlmm_daemon.daemon import bucket as bucket_module
@@ -280,6 +280,57 @@ async def test_a_layout_beyond_the_table_is_refused_with_the_way_out(shared):
         await one.places(metadata(custom_metadata=recorded(2)))
     assert refused.value.fields["retry"] is False
     assert one.trouble is None, "the marker itself is in order"
+
+
+async def test_a_recorded_segment_has_one_place_though_more_layouts_follow(shared):
+    for prefix in ("a", "b"):
+        await bucket(shared, prefix).open(IDENTITY)
+    one = bucket(shared, "c")
+    await one.open(IDENTITY)
+    for number in (1, 2, 3):
+        places = await one.places(metadata(custom_metadata=recorded(number)))
+        assert [place.layout_number for place in places] == [number]
+
+
+@pytest.mark.parametrize("other", ["a", "z"])
+async def test_a_copy_of_another_clusters_marker_gives_a_fresh_one_no_rows(shared, other):
+    past = Past()
+    past.copy = BucketMarker(
+        cluster_id=other,
+        partition_count=5,
+        metadata_topic_id="t",
+        layouts=(LayoutRow(number=1, kind="kafka", prefix="theirs"),),
+    )
+    made = await bucket(shared, "ours").open(IDENTITY, past)
+    assert [row.prefix for row in made.layouts] == ["ours"]
+    assert made.cluster_id == OURS
+
+
+async def test_whoever_waited_for_a_look_that_failed_looks_for_himself(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    get_control, asked = one.storage.get_control, 0
+
+    async def once_away(key: str) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            del shared.objects[MARKER_KEY]
+            await asyncio.sleep(0)
+            raise StorageUnavailable("away")
+        return await get_control(key)
+
+    one.storage.get_control = once_away  # type: ignore[method-assign]  # fails once
+
+    async def refusal() -> str:
+        with pytest.raises(StorageUnavailable) as refused:
+            await one.confirm()
+        return refused.value.message
+
+    async with asyncio.TaskGroup() as tasks:
+        told = [tasks.create_task(refusal()) for _ in range(2)]
+    assert told[0].result() == "away"
+    assert "it is gone" in told[1].result()
 
 
 def test_a_marker_of_which_nobody_knows_a_row_has_none():

@@ -14,7 +14,7 @@ from rlmm_daemon.adapters.storage.local.tree import Tree
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.ports.passes import Stopped
 from rlmm_daemon.ports.storage import ObjectKind, Progress
-from tests.contract.storage import keys, segment, uploads
+from tests.contract.storage import Buffer, keys, segment, uploads
 from tests.unit.storage.test_local import put, source, storage
 
 __all__ = ["storage"]
@@ -121,6 +121,57 @@ async def test_a_control_object_is_durable_before_and_behind_its_name(
         steps.clear()
         await write
         assert steps == ["fdatasync", "rename", "fsync"]
+
+
+async def test_a_source_that_grew_since_it_was_opened_is_not_copied(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    opened = source(tmp_path, b"x" * 1000)
+    with (tmp_path / "source").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(ChecksumMismatch):
+        await put(storage, opened)
+    assert await keys(storage) == set()
+
+
+async def test_a_listing_shows_nothing_of_the_private_area(storage: LocalStorage) -> None:
+    await storage.put_control("_rlmm/a", b"1", if_etag=None)  # leaves a lock file
+    for prefix in ("", ".", ".rlmm"):
+        assert await keys(storage, prefix) <= {"_rlmm/a"}
+
+
+async def test_a_directory_that_goes_while_it_is_listed_hides_no_other_one(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {f"{name}/a.log" for name in "abcd"}
+    for name in sorted(names):
+        await put_at(storage, name)
+    scan = os.scandir
+
+    def gone(path: str) -> Any:
+        if str(path).endswith(("/b", "/c")):
+            raise FileNotFoundError(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", gone)
+    assert await keys(storage) == {"a/a.log", "d/a.log"}
+
+
+async def put_at(storage: LocalStorage, key: str) -> None:
+    await storage.put_segment([(ObjectKind.LOG, key, Buffer(b"x"))], progress=Progress())
+
+
+async def test_an_attempt_tells_the_millisecond_in_which_it_began(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    """Whoever sweeps goes by it."""
+    attempt = tmp_path / "remote/.rlmm/attempts/2/dead"
+    attempt.mkdir(parents=True)
+    note = attempt / "0.key"
+    note.write_text("d/a.log")
+    (row,) = await uploads(storage)
+    assert (row.key, row.upload_id) == ("d/a.log", "2/dead")
+    assert row.initiated_ms == note.stat().st_mtime_ns // 1_000_000
 
 
 async def test_a_listing_tells_the_millisecond_of_the_file(

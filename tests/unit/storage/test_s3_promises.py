@@ -116,13 +116,22 @@ async def test_a_key_that_no_answer_names_is_gone_only_if_a_look_says_so(refused
     await storage.close()
 
 
-async def test_a_repeat_that_fails_keeps_the_log_of_the_copy_before_it():
+@pytest.mark.parametrize("lost", ["", "a.index"])
+async def test_a_repeat_that_fails_keeps_the_log_of_the_copy_before_it(lost):
     """A finished segment may name it."""
     s3 = StoringS3()
     storage = storage_on(s3)
     rows = [(ObjectKind.OFFSET, "a.index", Buffer(b"i")), (ObjectKind.LOG, "a.log", Buffer(LOWER))]
     await storage.put_segment(rows, progress=Progress())
-    s3.answers |= dict.fromkeys(("head_object", "get_object"), refuses(403, "AccessDenied"))
+    s3.objects.pop(lost, None)
+    head = s3.answers["head_object"]
+
+    def denied_log(*, Key: str, **given: Any) -> Any:
+        if Key == "a.log":
+            raise refusal(403, "AccessDenied")
+        return head(Key=Key, **given)
+
+    s3.answers |= {"head_object": denied_log, "get_object": refuses(403, "AccessDenied")}
     with pytest.raises(StorageUnavailable):
         await storage.put_segment(rows, progress=Progress())
     assert "a.log" in s3.objects
