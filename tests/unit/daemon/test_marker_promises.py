@@ -186,6 +186,28 @@ async def test_a_storage_that_is_away_is_told_apart_from_a_marker_that_is_refuse
     assert [one.trouble, one.away] == [None, None]
 
 
+async def test_a_storage_that_stays_away_is_asked_less_and_less_often(shared, monkeypatch):
+    monkeypatch.setattr(bucket_module, "BACK_OFF_SECONDS_MAX", 1.0)
+    pauses, sleep = list[float](), asyncio.sleep
+
+    async def slept(seconds: float) -> None:
+        if seconds:
+            pauses.append(seconds)
+        shared.available = len(pauses) > 4
+        await sleep(0)
+
+    class Longest(random.Random):
+        def uniform(self, a: float, b: float) -> float:
+            assert (a, b) == (0.5, 1.0)
+            return b
+
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    shared.available = False
+    storage = MemoryStorage(shared, clock=SystemClock())
+    await Bucket(storage, layout=Layout(), rng=Longest()).open(IDENTITY)
+    assert pauses == [0.2, 0.4, 0.8, 1.0, 1.0]
+
+
 class Contested(MemoryStorage):
     """A storage in which somebody else writes the marker first, so many times."""
 

@@ -1,5 +1,6 @@
 """The local storage where its disk or its caller fails between two steps."""
 
+import concurrent.futures
 import errno
 import os
 from pathlib import Path
@@ -15,7 +16,7 @@ from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.ports.passes import Stopped
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.contract.storage import Buffer, keys, segment, uploads
-from tests.unit.storage.test_local import put, source, storage
+from tests.unit.storage.test_local import ReadMeanwhile, put, source, storage
 
 __all__ = ["storage"]
 
@@ -58,6 +59,13 @@ async def test_a_copy_that_is_stopped_once_all_is_stored_shows_nothing(
         await storage.put_segment(segment(), progress=Progress())
     assert await keys(storage) == set()
     assert (await uploads(storage), attempts(tmp_path)) == ([], [])
+
+
+async def test_a_copy_whose_reader_was_stopped_is_stopped_itself(storage: LocalStorage) -> None:
+    stopped = ReadMeanwhile(b"x" * 1000, concurrent.futures.CancelledError())
+    with pytest.raises(Stopped):
+        await storage.put_segment([(ObjectKind.LOG, "d/a.log", stopped)], progress=Progress())
+    assert await keys(storage) == set()
 
 
 async def test_a_delete_whose_sync_fails_is_not_answered_as_done(
@@ -107,6 +115,8 @@ async def test_a_control_object_is_durable_before_and_behind_its_name(
     def noted(name: str, call: Any) -> Any:
         def then(*given: Any) -> Any:
             steps.append(name)
+            if name == "fdatasync":
+                assert os.fstat(given[0]).st_size == 1, "all of it, not what is still in a buffer"
             return call(*given)
 
         return then

@@ -104,6 +104,17 @@ async def test_a_delete_of_one_key_is_believed_only_by_the_answer_to_a_delete(st
 @pytest.mark.parametrize(
     ("refused", "gone"), [((404, "NoSuchKey"), True), ((403, "AccessDenied"), False)]
 )
+async def test_a_delete_of_one_key_that_is_absent_is_done(refused, *, gone):
+    s3 = ScriptedS3(delete_objects=refuses(501, "NotImplemented"), delete_object=refuses(*refused))
+    storage = storage_on(s3, attempts_max=1)
+    outcome = await storage.delete(["a.index"])
+    assert outcome["a.index"] is None if gone else isinstance(outcome["a.index"], RlmmError)
+    await storage.close()
+
+
+@pytest.mark.parametrize(
+    ("refused", "gone"), [((404, "NoSuchKey"), True), ((403, "AccessDenied"), False)]
+)
 async def test_a_key_that_no_answer_names_is_gone_only_if_a_look_says_so(refused, *, gone):
     s3 = ScriptedS3(
         delete_objects=lambda **_: ok(),
@@ -211,9 +222,12 @@ async def test_a_part_that_is_refused_ends_its_upload_which_nobody_else_touches_
         raise refusal(403, "AccessDenied")
 
     s3.answers["upload_part"] = refused
-    rows = [(ObjectKind.LOG, "a.log", Buffer(b"M" * (2 * MIB)))]
+    index, log = Buffer(b"i"), Buffer(b"M" * (2 * MIB))
+    rows = [(ObjectKind.OFFSET, "a.index", index), (ObjectKind.LOG, "a.log", log)]
+    progress = Progress()
     with pytest.raises(StorageUnavailable):
-        await storage.put_segment(rows, progress=Progress())
+        await storage.put_segment(rows, progress=progress)
+    assert progress.bytes_total == index.size + log.size
     assert s3.calls.count("abort_multipart_upload") == 1
     assert all(keys == {"a.log"} for keys in busy)
     await storage.close()
