@@ -20,10 +20,11 @@ from rlmm_daemon.codec.marker import (
     LayoutRow,
     NewerMarker,
 )
-from rlmm_daemon.core.disposal.holds import with_hold
+from rlmm_daemon.core.disposal.holds import held_whole, joined, with_hold
 from rlmm_daemon.core.layout import Layout, may_have_objects, object_key
 from rlmm_daemon.core.marker_verdict import REBUILD, MarkerReason, Rows, why_not_made, why_remade
 from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.earlier_objects import why_held
 from rlmm_daemon.daemon.storage_past import NoPast, StoragePast
 from rlmm_daemon.domain.errors import (
     ConfigError,
@@ -66,6 +67,9 @@ class BucketIdentity:
     partition_count: int
     #: Kafka's uuid text of the metadata topic.
     metadata_topic_id: str
+    #: Of the daemon that would make it, and when by its clock: for a hold on what is there already.
+    broker_id: int = -1
+    now_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,8 @@ class Bucket:
         self._number: int | None = None
         self._identity: BucketIdentity | None = None
         self._past: StoragePast = NoPast()
+        #: The opener says that a storage without a marker was never used.
+        self._vouched = True
         self._trouble: StorageUnavailable | None = None
         self._away: UnavailableError | None = None
         self._judged = asyncio.Event()
@@ -138,7 +144,7 @@ class Bucket:
             ConfigError: the bucket belongs to another cluster; copies and reads stay refused.
             Malformed: the marker is damaged or newer than this program; likewise.
         """
-        self._identity, self._past = identity, past or NoPast()
+        self._identity, self._past, self._vouched = identity, past or NoPast(), past is None
         pause = BACK_OFF_SECONDS
         while True:
             try:
@@ -294,11 +300,20 @@ class Bucket:
         if not await self._rewrite(accepted, cluster_id):
             self._unwritten.append(accepted)
             return accepted
-        # A machine that comes back with its clock behind would hold nothing of what is there.
+        await self._hold_longer(hold, cluster_id)
+        return None
+
+    async def _hold_longer(self, hold: Hold, cluster_id: str | None) -> None:
+        """Let a hold that was just written keep all that is there by the storage's own time.
+
+        A machine that comes back with its clock behind would hold nothing of it.
+        """
         before_ms = max(hold.before_ms, await self._written_ms())
         longer = msgspec.structs.replace(hold, before_ms=before_ms)
-        await self._rewrite(_accepting(loss, gaps, longer), cluster_id)
-        return None
+        await self._rewrite(
+            lambda present: msgspec.structs.replace(present, holds=with_hold(present.held, longer)),
+            cluster_id,
+        )
 
     async def _written_ms(self) -> int:
         """Return when the marker was written by the storage's own time; 0 where it lists nothing.
@@ -471,6 +486,9 @@ class Bucket:
             wanted, number = _with_layout(present, self._layout)
             for change in self._unwritten:
                 wanted = change(wanted)
+            owed = await self._past.owed()
+            if owed is not None and owed.cluster_id == identity.cluster_id:
+                wanted = joined(wanted, owed)
             try:
                 if control is None or wanted is not present:
                     await self.storage.put_control(
@@ -483,7 +501,13 @@ class Bucket:
             self._unwritten.clear()
             self._number, self._looked_at = number, began
             await self._take(wanted)
-            return wanted
+            if owed is not None:
+                await self._past.paid()
+            before = () if control is None else present.held
+            for hold in wanted.held:
+                if hold not in before:
+                    await self._hold_longer(hold, identity.cluster_id)
+            return self._require()
         raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
 
     async def _made(self, identity: BucketIdentity) -> BucketMarker:
@@ -500,11 +524,26 @@ class Bucket:
             partition_count=identity.partition_count,
             metadata_topic_id=identity.metadata_topic_id,
         )
-        return msgspec.structs.replace(
+        made = msgspec.structs.replace(
             kept or fresh,
             partition_count=identity.partition_count,
             metadata_topic_id=identity.metadata_topic_id,
         )
+        return made if self._vouched else await self._held_if_used(made, identity)
+
+    async def _held_if_used(self, made: BucketMarker, identity: BucketIdentity) -> BucketMarker:
+        """Return a marker that is made now, with a hold if segments may lie there already."""
+        layouts = [*(Layout(row.prefix, row.kind) for row in made.layouts), self._layout]
+        why = await why_held(self.storage, layouts)
+        if why is None:
+            return made
+        log.warning(
+            "bucket marker made with a hold: the event log names none of the segments that may lie "
+            "there; once they are known to be nobody's: rlmm partition end-hold --all --execute",
+            bucket=self.name,
+            why=why,
+        )
+        return held_whole(made, identity.now_ms, identity.broker_id)
 
     async def _kept(self, identity: BucketIdentity) -> BucketMarker | None:
         kept = await self._past.kept()

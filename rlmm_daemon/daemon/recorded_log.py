@@ -112,16 +112,21 @@ class RecordedLog:
         Raises:
             OSError: it was not written.
         """
-        kept = BucketMarker(
+        fresh = BucketMarker(
             cluster_id=cluster_id,
             partition_count=identity.partition_count,
             metadata_topic_id=uuid_text(identity.topic_id),
         )
-        data = await self._state.marker()
-        with suppress(Malformed):
-            before = kept if data is None else marker.decode_marker(data)
-            kept = before if before.cluster_id == cluster_id else kept
-        await self._state.write_marker(marker.encode(change(kept)))
+        # In the copy for whoever rebuilds the marker, apart for one that others make meanwhile.
+        for data, write in (
+            (await self._state.owed_marker(), self._state.write_owed_marker),
+            (await self._state.marker(), self._state.write_marker),
+        ):
+            kept = fresh
+            with suppress(Malformed):
+                before = fresh if data is None else marker.decode_marker(data)
+                kept = before if before.cluster_id == cluster_id else fresh
+            await write(marker.encode(change(kept)))
 
 
 def _range(gap: AcceptedGap) -> LogRange:

@@ -6,6 +6,7 @@
     positions.json            how far each metadata partition was read
     accepted.json             gaps in the log whose loss was accepted
     marker.json               the bucket's marker as last seen in order
+    owed-marker.json          what was accepted while the bucket had no marker, until one has it
     observed.json             topic ids that the cluster was heard to know (cleaner.observe)
     snapshots/N-G.snapshot    a fold of metadata partition N, generation G
     N.lost                    segments that a dropped fold knew and the log may have lost
@@ -45,6 +46,7 @@ POSITIONS: Final = "positions.json"
 ACCEPTED: Final = "accepted.json"
 OBSERVED: Final = "observed.json"
 MARKER: Final = "marker.json"
+OWED_MARKER: Final = "owed-marker.json"
 SNAPSHOTS: Final = "snapshots"
 LOST_SUFFIX: Final = ".lost"
 
@@ -142,6 +144,18 @@ class StateDirectory:
         """Replace it."""
         await self.disk.write_atomically(f"{self.path}/{MARKER}", data)
 
+    async def owed_marker(self) -> bytes | None:
+        """Return a marker with what was accepted while the bucket had none; None if nothing was."""
+        return await self._read(OWED_MARKER)
+
+    async def write_owed_marker(self, data: bytes) -> None:
+        """Replace it."""
+        await self.disk.write_atomically(f"{self.path}/{OWED_MARKER}", data)
+
+    async def remove_owed_marker(self) -> None:
+        """Forget it, durably; absent is fine."""
+        await self._remove(OWED_MARKER)
+
     def _lost(self, partition: MetadataPartition) -> str:
         return f"{partition}{LOST_SUFFIX}"
 
@@ -170,8 +184,11 @@ class StateDirectory:
 
     async def remove_lost(self, partition: MetadataPartition) -> None:
         """Forget the list, durably; absent is fine."""
+        await self._remove(self._lost(partition))
+
+    async def _remove(self, name: str) -> None:
         try:
-            await self.disk.remove(f"{self.path}/{self._lost(partition)}")
+            await self.disk.remove(f"{self.path}/{name}")
         except FileNotFoundError:
             return
         await self.disk.fsync_directory(self.path)

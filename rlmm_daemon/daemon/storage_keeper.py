@@ -91,6 +91,8 @@ class StorageKeeper:
                 cluster_id=cluster_id,
                 partition_count=identity.partition_count,
                 metadata_topic_id=uuid_text(identity.topic_id),
+                broker_id=self._broker_id,
+                now_ms=manager.clock.now_ms(),
             )
         )
         counts = LiveCounts(manager)

@@ -1,5 +1,6 @@
 """The past of a storage, the marker apart: the state directory's copy of it, and the event log."""
 
+from collections.abc import Awaitable
 from contextlib import aclosing
 from typing import Final, Protocol
 
@@ -32,6 +33,14 @@ class StoragePast(Protocol):
         """Keep a marker that was found in order; what can't be written is told, never raised."""
         ...
 
+    async def owed(self) -> BucketMarker | None:
+        """Return a marker with what was accepted while there was none, until `paid`."""
+        ...
+
+    async def paid(self) -> None:
+        """Forget what was owed: it stands in the storage's marker."""
+        ...
+
     async def history(self) -> LogHistory:
         """Return what the event log says of stored segments.
 
@@ -51,6 +60,13 @@ class NoPast:
     async def keep(self, present: BucketMarker) -> None:
         """Keep nothing."""
 
+    async def owed(self) -> BucketMarker | None:
+        """Return None: nothing is owed."""
+        return None
+
+    async def paid(self) -> None:
+        """Forget nothing."""
+
     async def history(self) -> LogHistory:
         """Return an empty history."""
         return LogHistory()
@@ -65,12 +81,7 @@ class RecordedPast:
 
     async def kept(self) -> BucketMarker | None:
         """Return the state directory's copy of the marker; a damaged one is worth nothing."""
-        try:
-            data = await self._state.marker()
-            return None if data is None else marker.decode_marker(data)
-        except (Malformed, OSError) as error:
-            log.warning("the kept copy of the bucket marker is not read", error=str(error))
-            return None
+        return await self._decoded(self._state.marker(), "the kept copy of the bucket marker")
 
     async def keep(self, present: BucketMarker) -> None:
         """Write the state directory's copy."""
@@ -78,6 +89,25 @@ class RecordedPast:
             await self._state.write_marker(marker.encode(present))
         except OSError as error:
             log.warning("the bucket marker's copy is not written", error=str(error))
+
+    async def owed(self) -> BucketMarker | None:
+        """Return what an acceptance left that met no marker, in this life or an earlier one."""
+        return await self._decoded(self._state.owed_marker(), "what the bucket marker is owed")
+
+    async def paid(self) -> None:
+        """Remove the file; one that stays costs a hold that comes back once."""
+        try:
+            await self._state.remove_owed_marker()
+        except OSError as error:
+            log.warning("what the bucket marker was owed is not removed", error=str(error))
+
+    async def _decoded(self, reading: Awaitable[bytes | None], what: str) -> BucketMarker | None:
+        try:
+            data = await reading
+            return None if data is None else marker.decode_marker(data)
+        except (Malformed, OSError) as error:
+            log.warning("file of the state directory is not read", what=what, error=str(error))
+            return None
 
     async def history(self) -> LogHistory:
         """Read the log until it names a layout; what was found once stays found.

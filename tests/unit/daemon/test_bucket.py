@@ -8,13 +8,13 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, marker
 from rlmm_daemon.codec.custom_metadata import StoredFacts
-from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.layout import Layout, object_key
 from rlmm_daemon.core.marker_verdict import LogHistory
 from rlmm_daemon.daemon import bucket as bucket_module
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
-from rlmm_daemon.ports.storage import ObjectKind
+from rlmm_daemon.ports.storage import ObjectInfo, ObjectKind
 from tests.unit.daemon.segments import IDENTITY, metadata
 
 
@@ -174,6 +174,12 @@ class Past:
     async def keep(self, present):
         self.copy = present
 
+    async def owed(self):
+        return None
+
+    async def paid(self):
+        raise AssertionError("nothing is owed")
+
     async def history(self):
         return self.said
 
@@ -215,7 +221,7 @@ async def test_a_marker_that_is_made_anew_keeps_the_numbers_that_were_known(shar
 @pytest.mark.parametrize("meanwhile", [False, True])
 async def test_a_loss_that_was_accepted_without_a_marker_is_held_by_the_next_one(shared, meanwhile):
     """Log and marker both gone: objects of acknowledged segments may lie there all the same."""
-    one = bucket(shared)
+    one, began_ms = bucket(shared), SystemClock().now_ms()
     loss = marker.AcceptedLoss(
         broker_id=1,
         metadata_partition=None,
@@ -228,7 +234,8 @@ async def test_a_loss_that_was_accepted_without_a_marker_is_held_by_the_next_one
     await one.open(IDENTITY)
     written = marker.decode_marker(shared.objects[marker.MARKER_KEY].body)
     assert (written.accepted_losses, written.held) == ((loss,), await one.holds())
-    assert [(hold.metadata_partition, hold.before_ms) for hold in written.held] == [(None, 1_000)]
+    assert [hold.metadata_partition for hold in written.held] == [None]
+    assert written.held[0].before_ms >= began_ms, "by the storage's time, not our clock alone"
     await one.end_holds(None, cluster_id=IDENTITY.cluster_id)
     assert await bucket(shared).open(IDENTITY) == await one.open(IDENTITY)
     assert not await one.holds(), "it is written once"
@@ -283,6 +290,90 @@ async def test_a_loss_that_is_accepted_later_never_shortens_a_hold(shared):
         )
         await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
     assert [hold.before_ms for hold in await one.holds()] == [far_ms]
+
+
+# ---- a first marker over what is there already ---------------------------------------------------
+
+
+def key_of_a_segment(prefix: str = "", suffix: str = ".log") -> str:
+    one = metadata()
+    return object_key(Layout(prefix), one.partition, one.start_offset, one.segment_id, suffix)
+
+
+@pytest.mark.parametrize("prefix", ["", "a/b", "{hash:8}/b"])
+@pytest.mark.parametrize("suffix", [".log", ".index"])
+async def test_a_first_marker_over_objects_of_segments_holds_all_that_is_there(
+    shared, prefix, suffix
+):
+    """The log that named them may be the one that was lost, and this one a fresh one."""
+    one, began_ms = bucket(shared, prefix), SystemClock().now_ms()
+    await one.storage.overwrite_control(key_of_a_segment(prefix, suffix), b"x")
+    made = await one.open(IDENTITY, Past())
+    assert [(hold.metadata_partition, hold.broker_id) for hold in made.held] == [(None, -1)]
+    assert made.held[0].before_ms >= began_ms, "by the storage's time, not by our clock alone"
+    assert marker.decode_marker(shared.objects[marker.MARKER_KEY].body) == made
+    await one.end_holds(None, cluster_id=IDENTITY.cluster_id)
+    assert not (await bucket(shared, prefix).open(IDENTITY, Past())).held, "it is made once"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "key"),
+    [
+        ("", "somebody/else.log"),
+        ("", "_rlmm/daemons/3.json"),
+        ("mine", key_of_a_segment()),
+        ("mine", key_of_a_segment("minestrone")),
+        ("", key_of_a_segment("theirs")),
+    ],
+)
+async def test_a_first_marker_holds_nothing_for_what_is_not_below_its_prefix(shared, prefix, key):
+    one = bucket(shared, prefix)
+    await one.storage.overwrite_control(key, b"x")
+    assert not (await one.open(IDENTITY, Past())).held
+
+
+async def test_a_first_marker_in_a_bucket_too_large_to_be_looked_through_holds_all(
+    shared, monkeypatch
+):
+    one, pages = bucket(shared), 0
+
+    async def long(prefix):
+        nonlocal pages
+        for page in range(0 if prefix else 1_000):
+            pages += 1
+            yield (ObjectInfo(key=f"others/{page}", size=1, modified_ms=1),)
+
+    monkeypatch.setattr(one.storage, "list", long)
+    assert (await one.open(IDENTITY, Past())).held
+    assert pages < 100, "the look is bounded"
+
+
+async def test_a_first_marker_where_nothing_may_be_listed_holds_all(shared, monkeypatch):
+    one = bucket(shared)
+
+    async def denied(_prefix):
+        yield ()
+        raise StorageUnavailable("the keys may not list", retry=False)
+
+    monkeypatch.setattr(one.storage, "list", denied)
+    assert (await one.open(IDENTITY, Past())).held
+
+
+async def test_a_first_marker_waits_for_a_listing_that_fails_for_the_moment(shared, monkeypatch):
+    monkeypatch.setattr(bucket_module, "BACK_OFF_SECONDS", 0.001)
+    one, whole = bucket(shared), MemoryStorage(shared, clock=SystemClock())
+    failed = list[str]()
+
+    async def shaky(prefix):
+        if len(failed) < 3:
+            failed.append(prefix)
+            raise StorageUnavailable("slow down")
+        async for page in whole.list(prefix):
+            yield page
+
+    monkeypatch.setattr(one.storage, "list", shaky)
+    assert not (await one.open(IDENTITY, Past())).held
+    assert len(failed) == 3
 
 
 async def test_a_marker_with_other_numbers_than_the_copy_is_refused_and_left_alone(shared):

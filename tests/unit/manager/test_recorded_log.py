@@ -127,9 +127,10 @@ async def test_an_accepted_loss_is_kept_and_names_the_log_from_then_on(storage, 
     assert bucket.marker.format == MARKER_FORMAT_HOLDS
 
 
+@pytest.mark.parametrize("others", [False, True], ids=["its own marker", "made by another"])
 @pytest.mark.parametrize("knew", [False, True])
 async def test_a_loss_that_was_accepted_without_a_marker_is_held_though_the_daemon_dies_then(
-    storage, bucket, tmp_path, knew
+    storage, bucket, tmp_path, knew, others
 ):
     """Log and marker are both gone: the next start finds a new log that names nothing."""
     disk = LocalDisk()
@@ -141,11 +142,16 @@ async def test_a_loss_that_was_accepted_without_a_marker_is_held_though_the_daem
             storage.bucket.objects.pop(MARKER_KEY)
         lost = Bucket(storage, layout=Layout(), rng=random.Random(1))
         await recorded(storage, lost, state=state).accept_loss(None, named(OTHER), {})
+        if others:
+            await Bucket(storage, layout=Layout(), rng=random.Random(3)).open(identity())
         again = Bucket(storage, layout=Layout(), rng=random.Random(2))
         made = await again.open(identity(), Past(state))
         assert [hold.metadata_partition for hold in made.held] == [None]
         assert [loss.topic_id for loss in made.accepted_losses] == [uuid_text(OTHER)]
         assert [row.number for row in made.layouts] == [1]
+        await again.end_holds(None, cluster_id="c1")
+        later = Bucket(storage, layout=Layout(), rng=random.Random(4))
+        assert not (await later.open(identity(), Past(state))).held, "it is put in once"
     finally:
         await state.close()
         disk.close()
