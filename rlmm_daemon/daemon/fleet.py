@@ -172,7 +172,9 @@ class Fleet:
         self._turning = asyncio.Lock()
         #: How many partitions the open log has by now, where that is not what it opened with.
         self._recounted: int | None = None
-        #: Rung when the identity became known, or a follower came or went.
+        #: Set once the bucket's word was taken up, so that the presence file may be rewritten.
+        self.marker_checked = False
+        #: Rung when the identity became known, the marker was checked, a follower came or went.
         self.changed = Bell()
         self.target_wanted = Bell()
 
@@ -236,6 +238,11 @@ class Fleet:
 
     async def check_marker(self) -> None:
         """Hold the open log against the marker, as soon as that can be read."""
+        await self._check_marker()
+        self.marker_checked = True
+        self.changed.ring()
+
+    async def _check_marker(self) -> None:
         assert self.identity is not None, "the log is open"
         marker = await self._read_marker()
         if marker is None or not _same_cluster(marker, self.identity) or self._accept_missing:

@@ -88,6 +88,7 @@ from rlmm_daemon.ports.event_log import (
     LogMoved,
     LogRange,
     LogTrimmed,
+    OwnEpochs,
     TopicIdChanged,
     ranges_joined,
     ranges_less,
@@ -568,8 +569,13 @@ class Follower:
             # Right behind what is gone nobody knows the epoch, and nothing else was read.
             passed = {gap.end for gap in self._accepted_gaps()}
             return position.next_offset <= self.accepted_start or position.next_offset in passed
-        found = await self._context.log.epoch_end(self.partition, position.leader_epoch)
-        return found.epoch == position.leader_epoch and found.end_offset >= position.next_offset
+        log, epoch = self._context.log, position.leader_epoch
+        found = await log.epoch_end(self.partition, epoch)
+        confirmed = found.epoch == epoch and found.end_offset >= position.next_offset
+        if not confirmed and isinstance(log, OwnEpochs):
+            # Before anything is appended, which would stand where the lost events stood.
+            await log.begin_beyond(epoch)
+        return confirmed
 
     async def _apply(self, batch: LogBatch) -> None:
         fold, clock = self.fold, self._context.clock

@@ -95,6 +95,8 @@ class StorageKeeper:
                 now_ms=manager.clock.now_ms(),
             )
         )
+        while not manager.fleet.marker_checked:
+            await manager.fleet.changed.wait()  # how far an earlier life had read, it alone may say
         counts = LiveCounts(manager)
         presence = self._presence = PresenceFile(
             self._backend,

@@ -6,7 +6,7 @@ One contract test class holds every promise below against every adapter.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from rlmm_daemon.domain.errors import LogCorrupt, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
@@ -214,6 +214,22 @@ class EventLog(Protocol):
 
     async def close(self) -> None:
         """Finish appends that were taken and give everything back; idempotent."""
+        ...
+
+
+@runtime_checkable
+class OwnEpochs(Protocol):
+    """An `EventLog` that numbers its epochs itself, and can be put back as an older copy of itself.
+
+    Such a copy counts on from an older number: what it wrote then would look like what it lost.
+    """
+
+    async def begin_beyond(self, epoch: int) -> None:
+        """Let all that is written from now on carry an epoch beyond this one.
+
+        Raises:
+            OSError: it was not written down; nothing is promised.
+        """
         ...
 
 

@@ -160,6 +160,11 @@ class EmbeddedLog:
         """Yield durable records from `from_offset` on; nothing synced is ever cut while open."""
         return self._partition(partition).follow(from_offset, epoch)
 
+    async def begin_beyond(self, epoch: int) -> None:
+        """Begin a generation beyond this epoch, unless the present one is."""
+        if self._generations.current <= epoch:
+            await self._generations.advance(beyond=epoch)
+
     async def seal(self, partition: MetadataPartition) -> None:
         """Begin a new file, so that Kafka's tools can read all that the partition holds."""
         await self._partition(partition).seal()

@@ -205,6 +205,7 @@ class Writer:
         values = self._take()
         try:
             await self._cut_if_needed()
+            self._generation = max(self._generation, self._generations.current)
             batch = self._encode(values)
             file = await self._make_room(len(batch))
         except OSError as error:

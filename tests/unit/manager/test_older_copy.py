@@ -1,0 +1,198 @@
+"""An older copy of an embedded log in its place: what is appended then never passes for the rest.
+
+The copy counts its generations on from an older number, and so in the lost tail's own.
+"""
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
+from rlmm_daemon.codec import marker
+from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.daemon import bucket as daemon_bucket
+from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.storage_keeper import StorageKeeper
+from tests.contract.event_log import spawning
+from tests.unit.manager.events import TP, of, started, until, updated
+
+NUMBER = of(TP)
+
+
+class Bucket:
+    """A bucket whose presence file says how far this daemon had read; it may answer late."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        self.known: BucketLog | None = None
+
+    async def log(self) -> BucketLog | None:
+        await self.answers.wait()
+        return self.known
+
+    async def accept_loss(self, *_: object) -> None:
+        raise AssertionError("nothing is accepted here")
+
+
+class Host:
+    """One directory with a log and a state directory, and the daemons that live in it."""
+
+    def __init__(self, root: Path, disk: LocalDisk, tasks: asyncio.TaskGroup) -> None:
+        self.root, self.disk, self.tasks = root, disk, tasks
+        self.bucket: Bucket | None = None
+
+    @asynccontextmanager
+    async def daemon(self) -> AsyncIterator[tuple[Manager, Follower]]:
+        clock = SystemClock()
+        log = EmbeddedLog(
+            disk=self.disk,
+            clock=clock,
+            spawn=lambda work, name: self.tasks.create_task(work, name=name),
+            luck=random.Random(1),
+            directory=str(self.root / "log"),
+            partition_count=3,
+            cluster_id="here",
+        )
+        manager = Manager(
+            log=log,
+            disk=self.disk,
+            clock=clock,
+            rng=random.Random(1),
+            bucket=self.bucket,
+            options=ManagerOptions(state_dir=str(self.root / "state")),
+        )
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(manager.run())
+            try:
+                await until(lambda: manager.fleet.follow_set is not None)
+                assert manager.fleet.follow_set is not None
+                manager.fleet.follow_set.demand([NUMBER])
+                await until(lambda: NUMBER in manager.fleet.followers)
+                yield manager, manager.fleet.followers[NUMBER]
+                await manager.fleet.write_positions()
+            finally:
+                running.cancel()
+                await asyncio.wait({running})
+                await log.close()
+
+    async def lose_a_tail(self) -> Position:
+        """Write in two lives, and put back the copy of the log that stood between them."""
+        async with self.daemon() as (manager, follower):
+            await until(lambda: follower.state is PartitionState.READY)
+            await append(manager, started(1, 0, 9), updated(1))
+        shutil.copytree(self.root / "log", self.root / "copy")
+        async with self.daemon() as (manager, follower):
+            await until(lambda: follower.state is PartitionState.READY)
+            await append(manager, started(2, 10, 19), updated(2))
+            await until(lambda: follower.fold.position == 4)
+            at = follower.settled
+        shutil.rmtree(self.root / "log")
+        shutil.rmtree(self.root / "state" / "snapshots")
+        (self.root / "copy").rename(self.root / "log")
+        assert at is not None
+        return at
+
+
+async def append(manager: Manager, *events: bytes) -> None:
+    for event in events:
+        await manager.log.append(NUMBER, event)
+
+
+class Runtime:
+    """Runs what a keeper spawns, for ever; nothing drains."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self.group, self.tasks = group, list[asyncio.Task[Any]]()
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        self.tasks.append(self.group.create_task(work, name=name))
+
+    def on_drain(self, name: str, _: object) -> None:
+        pass
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    disk = LocalDisk()
+    async with spawning() as tasks:
+        yield Host(tmp_path, disk, tasks)
+    disk.close()
+
+
+async def test_what_is_put_back_into_an_older_copy_does_not_confirm_the_lost_tail(host: Host):
+    await host.lose_a_tail()
+    async with host.daemon() as (manager, follower):
+        await until(lambda: follower.state is PartitionState.FAILED)
+        await append(manager, started(3, 0, 9), updated(3), started(4, 10, 19), updated(4))
+        follower.retry()
+        await until(lambda: not follower.restarting)
+        await until(lambda: follower.fold.position == 6)
+        assert follower.state is PartitionState.FAILED
+        assert follower.uncertain
+    async with host.daemon() as (_, follower):
+        await until(lambda: follower.fold.position == 6)
+        assert follower.state is PartitionState.FAILED, "nor in a later life"
+
+
+async def test_a_position_that_the_bucket_alone_knows_is_not_confirmed_by_what_comes_after(
+    host: Host,
+):
+    """The state directory, with the log in it, was put back from an image of the machine."""
+    at = await host.lose_a_tail()
+    (host.root / "state" / "positions.json").unlink()
+    host.bucket = Bucket()
+    async with host.daemon() as (manager, follower):
+        await until(lambda: follower.state is PartitionState.READY)
+        identity = manager.fleet.identity
+        assert identity is not None
+        host.bucket.known = BucketLog(
+            topic_id=identity.topic_id, partition_count=3, positions={NUMBER: at}
+        )
+        host.bucket.answers.set()
+        await until(lambda: follower.state is PartitionState.FAILED)
+        await append(manager, started(3, 0, 9), updated(3), started(4, 10, 19), updated(4))
+        follower.retry()
+        await until(lambda: follower.fold.position == 6 and not follower.restarting)
+        assert follower.state is PartitionState.FAILED
+
+
+async def test_the_presence_file_is_not_rewritten_before_what_it_says_was_taken_up(host: Host):
+    storage = MemoryStorage(MemoryBucket(), clock=SystemClock())
+    key = marker.presence_key(1)
+    async with host.daemon():
+        pass  # a state directory that knows its log waits for no bucket
+    host.bucket = Bucket()
+    async with host.daemon() as (manager, _), asyncio.TaskGroup() as group:
+        runtime: Any = Runtime(group)
+        keeper = StorageKeeper(
+            storage,
+            daemon_bucket.Bucket(storage, layout=Layout(), rng=random.Random(1)),
+            manager,
+            runtime,
+            broker_id=1,
+            cluster_id="here",
+            copy_deadline_seconds=1.0,
+            trouble_by_cluster=lambda: None,
+        )
+        runtime.spawn("keeper", keeper.run())
+        await until(lambda: marker.MARKER_KEY in storage.bucket.objects)
+        for _turn in range(100):
+            await asyncio.sleep(0)
+        assert key not in storage.bucket.objects
+        host.bucket.answers.set()
+        await until(lambda: key in storage.bucket.objects)
+        for task in runtime.tasks:
+            task.cancel()
