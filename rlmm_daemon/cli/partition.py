@@ -74,7 +74,10 @@ def accept_loss(
     log recover first. Refused where nothing is missing, and where a storage is configured in which
     nobody has looked for what is missing since the daemon started, unless --without-looking.
 
-    --json: {accepted: [N] or "all", missing: segments}.
+    Of a log that lost its head while a list of lost segments is there, the head alone is given up
+    at first: what the rest of the log lacks of the list is named next.
+
+    --json: {accepted: [N] or "all", missing: segments, next: commands for what still fails}.
     """
     if everything == (number is not None):
         raise click.UsageError("either N or --all is wanted")
@@ -91,6 +94,8 @@ def accept_loss(
     else:
         missing = phrases.number(answer["missing"], "segment")
         click.echo(f"{which} goes on without {missing} that had been known")
+        for each in answer["next"]:
+            click.echo(f"what is still missing: {each}")
 
 
 @command.command("end-hold")

@@ -268,7 +268,7 @@ class Compared:
 
     missing: int
     why: str
-    #: The log lacks offsets that nobody accepted.
+    #: The log lacks offsets that nobody accepted, or a head that may have held their end.
     gaps: bool
     means: Means
 

@@ -162,6 +162,8 @@ class Fleet:
         self._recorded: dict[int, Position] = {}
         #: The same as the presence file of an earlier life has it, until confirmed or accepted.
         self._present: dict[int, Position] = {}
+        #: Whose loss was accepted in this life: what the presence file said before is void.
+        self._given_up: set[int] = set()
         #: Where each log started whose missing head was accepted.
         self._accepted_starts: dict[int, int] = {}
         #: By metadata partition, gaps of the present log whose loss was accepted here or elsewhere.
@@ -249,7 +251,8 @@ class Fleet:
             return
         await self._compare(self.identity, None, marker)
         if marker.topic_id == self.identity.topic_id:
-            self._present = dict(marker.positions)
+            said = marker.positions.items()
+            self._present = {number: at for number, at in said if number not in self._given_up}
         await self._take_up_gaps(marker)
         for follower in list(self.followers.values()):
             position = self._present.get(follower.partition)
@@ -452,7 +455,7 @@ class Fleet:
             assert self.follow_set is not None, "opened before"
             self.follow_set.recount(self.identity.partition_count)
 
-    async def accept_all(self) -> None:
+    async def accept_all(self, *, without_looking: bool = False) -> None:
         """Go on with the log as it is, or with a new one: an operator accepted the loss.
 
         Raises:
@@ -478,7 +481,7 @@ class Fleet:
             await self._state.remove_all_lost()
             lacking = list(self.followers.values())
         for follower in lacking:  # of a whole log the snapshots of others may be all that is left
-            await self._accept_in(follower)
+            await self._accept_in(follower, without_looking=without_looking or bool(doubted))
         self.changed.ring()
 
     def _require_known_loss(self) -> None:
@@ -496,7 +499,7 @@ class Fleet:
                 state="starting",
             )
 
-    async def accept(self, follower: Follower) -> None:
+    async def accept(self, follower: Follower, *, without_looking: bool = False) -> None:
         """Go on without what one metadata partition is missing: an operator accepted it.
 
         Raises:
@@ -508,16 +511,19 @@ class Fleet:
                 "the whole log is another one than was known; run: rlmm partition accept-loss --all"
             )
         if not follower.lacking:
+            held = follower.failure if follower.alarmed else None
             raise InvalidArgument(
                 f"nothing is missing from metadata partition {follower.partition}, "
                 "so nothing was accepted"
+                + (f"; {held.evidence}; run: {held.command(follower.partition)}" if held else "")
             )
         await self._accepted(follower.partition, {follower.partition: follower.open_gaps})
+        self._given_up.add(follower.partition)
         self._forget_position(follower.partition)
-        await self._accept_in(follower)
+        await self._accept_in(follower, without_looking=without_looking)
 
-    async def _accept_in(self, follower: Follower) -> None:
-        await follower.accept_loss()
+    async def _accept_in(self, follower: Follower, *, without_looking: bool) -> None:
+        await follower.accept_loss(without_looking=without_looking)
         if follower.accepted_start:
             self._accepted_starts[follower.partition] = follower.accepted_start
         if self.identity is not None:

@@ -276,15 +276,30 @@ class Follower:
     @property
     def uncertain(self) -> bool:
         """Whether the log lost what nobody here knows: it may have held the end of a segment."""
-        return bool(self.open_gaps or self._following.unread)
+        return bool(self.open_gaps or self._following.unread or self._head_unknown)
+
+    @property
+    def _head_unknown(self) -> bool:
+        """Whether what is known to be missing may have been ended in a head that was accepted."""
+        return self.history.comparing and self.accepted_start > 0
+
+    @property
+    def head_alone(self) -> bool:
+        """Whether what can be accepted now is the lost head of the log, and nothing else yet.
+
+        There is a list of segments that were known, and the rest of the log may hold them.
+        """
+        return self._following.trimmed_to is not None and self.history.comparing
 
     @property
     def lacking(self) -> bool:
-        """Whether something is missing, or may be, whose loss can be accepted."""
+        """Whether something is missing, or may be, whose loss can be accepted.
+
+        Segments that are held are not: nothing of them is lost, and repair ends it.
+        """
+        failed = self.failure is not None and self.failure.reason is FailureReason.HISTORY_LOST
         return bool(
-            self.open_gaps
-            or self.history.comparing
-            or (self.failure is not None and self.failure.reason is FailureReason.HISTORY_LOST)
+            self.open_gaps or self.history.comparing or (failed and not self._following.alarmed)
         )
 
     def target_known(self, end: int, asked: Asked) -> None:
@@ -306,12 +321,19 @@ class Follower:
         doubted = self._foreign_evidence() is not None
         self._take(Recheck(recorded=tuple(recorded), settled=self.settled, doubted=doubted))
 
-    async def accept_loss(self) -> None:
+    async def accept_loss(self, *, without_looking: bool = False) -> None:
         """Go on without what is missing: an operator said so.
+
+        Of a lost head and a list of what was known the head alone is given up, unless
+        `without_looking`: what the rest of the log lacks of the list can be looked for then.
 
         Raises:
             OSError: the state directory did not take it; nothing was accepted.
         """
+        if self.head_alone and not without_looking:
+            self._gaps = ()
+            self._take(Accepted())
+            return
         # The snapshot that the fold goes on from is all that knows what stood in a lost head.
         goes_on = self._following.trimmed_to is not None and not self.history.comparing
         await self.history.forget()
@@ -632,7 +654,7 @@ class Follower:
                 Compared(
                     missing=self.history.missing_count,
                     why=self.history.reasons[-1],
-                    gaps=bool(self.open_gaps),
+                    gaps=bool(self.open_gaps) or self._head_unknown,
                     means=self._means,
                 )
             )

@@ -70,11 +70,12 @@ class Mending:
         followers = list(self._manager.followed())
         if not without_looking:
             self._require_looked_for(followers)
-        missing = sum(f.history.missing_count for f in followers)
-        await self._manager.fleet.accept_all()
+        missing = sum(_given_up(each, without_looking=without_looking) for each in followers)
+        await self._manager.fleet.accept_all(without_looking=without_looking)
         logger.warning("loss accepted", missing=missing, without_looking=without_looking)
-        await _judged(self._manager.followed())
-        return {"accepted": "all", "missing": missing}
+        followers = list(self._manager.followed())
+        await _judged(followers)
+        return {"accepted": "all", "missing": missing, "next": _next(followers)}
 
     async def accept(self, follower: Follower, *, without_looking: bool) -> dict[str, Any]:
         """Go on without what is missing of one metadata partition.
@@ -84,8 +85,8 @@ class Mending:
         """
         if not without_looking:
             self._require_looked_for([follower])
-        missing = follower.history.missing_count
-        await self._manager.fleet.accept(follower)
+        missing = _given_up(follower, without_looking=without_looking)
+        await self._manager.fleet.accept(follower, without_looking=without_looking)
         logger.warning(
             "loss accepted",
             metadata_partition=follower.partition,
@@ -93,7 +94,11 @@ class Mending:
             without_looking=without_looking,
         )
         await _judged([follower])
-        return {"accepted": [follower.partition], "missing": missing}
+        return {
+            "accepted": [follower.partition],
+            "missing": missing,
+            "next": _next([follower]),
+        }
 
     def _require_looked_for(self, followers: Iterable[Follower]) -> None:
         """Raise where what an acceptance gives up for good may be put back yet.
@@ -103,6 +108,8 @@ class Mending:
         for follower in followers:
             if self._recovery is None or not follower.history.missing_count or follower.looked_for:
                 continue
+            if follower.head_alone:
+                continue  # the list stays, and is held against the rest of the log
             recover = f"rlmm log recover {follower.partition} --execute"
             command = recover if follower.uncertain else f"rlmm log repair {follower.partition}"
             raise InvalidArgument(
@@ -180,6 +187,18 @@ class Mending:
             row["not_whole"] = len(look.lacking)
         if look.left:
             row["not_looked_at"] = look.left
+
+
+def _given_up(follower: Follower, *, without_looking: bool) -> int:
+    """Return how many segments that are known to be missing an acceptance gives up."""
+    stays = follower.head_alone and not without_looking
+    return 0 if stays else follower.history.missing_count
+
+
+def _next(followers: Iterable[Follower]) -> list[str]:
+    """Return the commands for what still fails."""
+    failed = _failed(list(followers)).items()
+    return [failure.command(follower.partition) for follower, failure in failed]
 
 
 def _failed(followers: Sequence[Follower]) -> dict[Follower, Failure]:

@@ -139,6 +139,14 @@ def log_that_lost_its_head(it: Stocked) -> None:
     it.start()
 
 
+def log_that_lost_its_head_and_was_cut_before(it: Stocked) -> None:
+    """A list of lost segments is there, of which the rest of the log shows some."""
+    list_of_lost_segments(it)
+    assert it.rlmm("log", "seal", str(it.log_dir)).exit_code == 0
+    it.log_files(0)[0].unlink()
+    it.start()
+
+
 def log_replaced_by_an_older_copy(it: Stocked) -> None:
     assert it.daemon.stop() == 0
     older = it.daemon.directory / "older"
@@ -446,6 +454,12 @@ FAILURES: Sequence[Failure] = (
         make=damage_of_a_finish_and_an_object_gone,
     ),
     Failure(name="a log that lost its head", cause="history_lost", make=log_that_lost_its_head),
+    Failure(
+        name="a log that lost its head, and a list of lost segments",
+        cause="history_lost",
+        says="the log starts at",
+        make=log_that_lost_its_head_and_was_cut_before,
+    ),
     Failure(
         name="an older copy of the log, and a snapshot that knows more",
         cause="history_lost",

@@ -7,10 +7,12 @@ from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.readiness import FailureReason
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.mending import _put_back
-from rlmm_daemon.domain.errors import HistoryLost
+from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.domain.errors import HistoryLost, InvalidArgument
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
 from tests.unit.manager.events import TP, of, segment_id, started, until, updated
+from tests.unit.manager.test_identity import FakeBucket
 
 BROKER = Caller.BROKER
 
@@ -47,3 +49,24 @@ async def test_a_held_segment_fails_its_partition_until_it_was_put_back(rig):
         await until(lambda: manager.is_ready(TP))
         assert manager.remote_log_segment_metadata(TP, 0, 5, BROKER) is not None
         assert not manager.is_held(TP, segment_id(1))
+
+
+async def test_to_accept_a_loss_where_segments_are_merely_held_is_refused_and_leaves_no_hold(rig):
+    bucket = FakeBucket()
+    async with rig.manager(bucket=bucket) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await manager.add(started(1, 0, 9), BROKER)
+        await manager.update(updated(1), BROKER)
+        await manager.log.append(of(TP), stuck_delete(1))
+        follower = manager.fleet.followers[of(TP)]
+        await until(lambda: follower.alarmed)
+        for everything in (False, True):
+            with pytest.raises(InvalidArgument, match="nothing is missing"):
+                await Operator(manager).partition_accept_loss(
+                    None if everything else of(TP), everything=everything
+                )
+        with pytest.raises(InvalidArgument, match=f"rlmm log repair {of(TP)}"):
+            await Operator(manager).partition_accept_loss(of(TP), everything=False)
+        assert bucket.accepted == []
+        assert follower.alarmed, "the alarm stands"

@@ -1,5 +1,6 @@
 """Which log this is: what was known of it, by state directory and bucket, against what opens."""
 
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,32 @@ async def test_a_position_that_the_presence_file_had_and_the_log_lacks_is_histor
         assert manager.fleet.furthest()[of(TP)] == Position(7, 0)
         await manager.fleet.accept(follower)
         await until(lambda: manager.is_ready(TP))
+
+
+async def test_a_loss_that_was_accepted_is_not_raised_again_by_a_bucket_that_answers_later(rig):
+    await one_segment(rig)
+    known = BucketLog(
+        topic_id=rig.store.identity.topic_id, partition_count=3, positions={of(TP): Position(7, 0)}
+    )
+    answers = asyncio.Event()
+
+    class Late(FakeBucket):
+        async def log(self):
+            await answers.wait()
+            return known
+
+    bucket = Late()
+    rig.store.truncate(of(TP), 0)
+    async with rig.manager(bucket=bucket) as manager:
+        follower = await follower_of(manager)
+        await until(lambda: follower.failure is not None)
+        await manager.fleet.accept(follower)
+        await until(lambda: manager.is_ready(TP))
+        answers.set()
+        await until(lambda: manager.fleet.marker_checked)
+        assert follower.failure is None
+        assert not follower.restarting
+        assert manager.is_ready(TP)
 
 
 @pytest.mark.parametrize(
