@@ -115,8 +115,11 @@ class Operator:
         Raises:
             InvalidArgument: no form of a selector, or a name that two topic ids bear.
             SegmentNotFound: nothing of that name is known.
-            NotReady: the log is not open yet.
+            NotReady, PartitionFailed and kin: the log is not open, or of a topic's partitions some
+                may stand in a metadata partition that is not ready.
         """
+        if selectors.means_a_topic(selector):
+            await self._whole()
         found = await self._find(selector)
         if not found:
             for follower in self._manager.followed():
@@ -334,14 +337,14 @@ class Operator:
             NotReady, PartitionFailed and kin: a part of it could not be told whole.
         """
         if selector is not None:
+            if selectors.exact(selector) is None:
+                await self._whole()  # the same name may be another topic's, too
             async with aclosing(self.segments(selector, None)) as found:
                 async for record in found:
                     yield record
             return
-        followers = await self._chosen(None)
-        for follower in followers:
-            _require_ready(follower)
-        for follower in followers:
+        for follower in await self._whole():
+            _require_ready(follower)  # it may have begun to start over meanwhile
             for partition in sorted(follower.fold.partitions):
                 async for record in self._listed(partition, None):
                     yield record
@@ -487,6 +490,21 @@ class Operator:
                 raise fleet.whole_failure.error(MetadataPartition(0))
             raise NotReady(f"the event log is not open: {fleet.trouble}", state="starting")
         return fleet.follow_set
+
+    async def _whole(self) -> list[Follower]:
+        """Return the followers of every metadata partition, all of them ready.
+
+        Raises:
+            NotReady, PartitionFailed and kin: not one is missing from an answer that is whole.
+        """
+        followers, count = await self._chosen(None), self._follow_set().partition_count
+        for follower in followers:
+            _require_ready(follower)
+        if len(followers) < count:
+            raise NotReady(
+                f"{count - len(followers)} of {count} metadata partitions are not followed yet"
+            )
+        return followers
 
     async def _chosen(
         self, metadata_partition: int | None, *, all_of_them: bool = True

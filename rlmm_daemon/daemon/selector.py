@@ -34,6 +34,11 @@ def exact(selector: str) -> TopicIdPartition | None:
     )
 
 
+def means_a_topic(selector: str) -> bool:
+    """Whether a selector means every partition of a topic: whoever knows some does not know all."""
+    return _ID_ALONE.fullmatch(selector) is not None
+
+
 def matching(selector: str, known: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
     """Return the known partitions that a selector means, ascending; of a topic id alone, all.
 

@@ -1,11 +1,13 @@
 """Bugs that a second pair of eyes found, each as the scenario that showed it."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
+from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.readiness import TroubleKind
 from rlmm_daemon.daemon.caller import Caller
@@ -20,6 +22,8 @@ from rlmm_daemon.domain.errors import (
     NotReady,
     StorageUnavailable,
 )
+from rlmm_daemon.domain.ids import TopicIdPartition, uuid_text
+from rlmm_daemon.domain.segment import SegmentMetadata
 from tests.unit.manager.events import TP, of, segment_id, started, until, updated
 from tests.unit.manager.test_identity import OTHER, FakeBucket
 
@@ -488,3 +492,60 @@ async def test_a_topic_that_is_deleted_under_us_is_not_ready_and_does_not_spin(r
         for _ in range(50):  # each drop does as much disk work as one of these
             await rig.disk.write_atomically(f"{rig.directory}/beat", b"x")
         assert len(drops) <= seen + 3, "the pauses grow, so few drops fit in"
+
+
+async def of_several_metadata_partitions(rig) -> list[TopicIdPartition]:
+    """Write a segment for partitions of one topic that lie in all three metadata partitions."""
+    several = [TopicIdPartition(TP.topic_id, TP.topic, number) for number in range(8)]
+    assert {of(tp) for tp in several} == {0, 1, 2}
+    async with rig.manager("writer") as manager:
+        manager.replace_assignment(several, [])
+        for number, tp in enumerate(several):
+            await until(partial(manager.is_ready, tp))
+            await manager.add(started(number + 1, 0, 9, tp), BROKER)
+            await manager.update(updated(number + 1, tp=tp), BROKER)
+    return several
+
+
+async def test_what_is_asked_of_a_whole_topic_covers_partitions_that_nobody_follows_yet(rig):
+    several = await of_several_metadata_partitions(rig)
+    topic = uuid_text(TP.topic_id)
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        operator = Operator(manager)
+        for asked in (operator.export(topic), operator.segments(topic, None)):
+            found = [records.decode(record) async for record in asked]
+            told = {each.partition for each in found if isinstance(each, SegmentMetadata)}
+            assert told == set(several)
+
+
+async def test_what_is_asked_of_a_whole_topic_is_refused_while_a_part_may_be_missing(
+    rig, monkeypatch
+):
+    several = await of_several_metadata_partitions(rig)
+    monkeypatch.setattr("rlmm_daemon.daemon.operator.ON_DEMAND_SECONDS", 0.3)
+    other = next(of(tp) for tp in several if of(tp) != of(TP))
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        rig.store.lose(other, 0, 1)
+        operator = Operator(manager)
+        topic = uuid_text(TP.topic_id)
+        for asked in (operator.export(topic), operator.segments(topic, None)):
+            with pytest.raises(HistoryLost):
+                [record async for record in asked]
+
+
+async def test_an_export_is_refused_while_a_metadata_partition_is_not_even_followed(
+    rig, monkeypatch
+):
+    monkeypatch.setattr("rlmm_daemon.daemon.operator.ON_DEMAND_SECONDS", 0.05)
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        monkeypatch.setattr(manager.fleet.follow_set, "wanted", lambda: {of(TP)})
+        operator = Operator(manager)
+        with pytest.raises(NotReady, match="2 of 3 metadata partitions"):
+            [record async for record in operator.export(None)]
+        assert [record async for record in operator.export(str(TP))] == []
