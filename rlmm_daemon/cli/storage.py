@@ -133,9 +133,10 @@ def rebuild_marker(
 
     A dry run unless --execute. From the copy in the state directory, the whole event log (whose
     segments name numbers) and a listing of the whole storage (which shows their prefixes). What
-    they say differently, or do not say, is yours to say by --layout. A marker that is in order is
-    left alone, and a damaged one is put beside the new one. Daemons that run go on by themselves.
-    Where no copy says which losses were accepted, a hold keeps everything that may have been held.
+    they say differently, or do not say, is yours to say by --layout, unless all that is there lies
+    elsewhere. A marker that is in order is left alone, and a damaged one is put beside the new one.
+    Daemons that run go on by themselves. Where no copy says which losses were accepted, a hold
+    keeps everything that may have been held.
 
     --json: {present, layouts: [{number, prefix, named, found, sources}], unplaced: {prefix:
     segments}, trimmed, copy_differs, holds_all, needed, written, former}. Exit code 0 either way.

@@ -84,12 +84,21 @@ def rebuilt(evidence: Evidence) -> list[Rebuilt]:
     """Return the rows 1, 2, 3, ... of the marker.
 
     Raises:
-        InvalidArgument: two sources differ, or a number that live segments name has no prefix.
+        InvalidArgument: two sources differ, also what an operator says and what was listed; or a
+            number that live segments name has no prefix.
     """
     last = max((*evidence.named, *evidence.told, len(evidence.kept)), default=0)
     if last > LAYOUTS_MAX:
         raise InvalidArgument(f"layout {last} is beyond {LAYOUTS_MAX}, the most there can be")
-    return [_row(evidence, number) for number in range(1, last + 1)]
+    rows = [_row(evidence, number) for number in range(1, last + 1)]
+    numbers = dict[str, int]()
+    for row in rows:
+        if (other := numbers.setdefault(row.prefix, row.number)) != row.number:
+            raise InvalidArgument(
+                f"layouts {other} and {row.number} would both be {row.prefix!r}, and a prefix has "
+                f"one number alone; say another: --layout {row.number}=PREFIX"
+            )
+    return rows
 
 
 def _row(evidence: Evidence, number: int) -> Rebuilt:
@@ -98,7 +107,7 @@ def _row(evidence: Evidence, number: int) -> Rebuilt:
     kept = evidence.kept[number - 1] if number <= len(evidence.kept) else None
     listed = places.agreed()
     if told is not None:
-        prefix = told
+        prefix = _require_some_found(number, told, places)
     elif kept is not None:
         prefix = _require_found(number, kept, places)
     elif len(listed) == 1:
@@ -122,6 +131,16 @@ def _require_found(number: int, kept: str, places: Places) -> str:
     raise InvalidArgument(
         f"layout {number}: the copy says {kept!r}, and its segments lie under {_seen(places)}; "
         f"say which: --layout {number}=PREFIX"
+    )
+
+
+def _require_some_found(number: int, told: str, places: Places) -> str:
+    """Return the prefix that an operator says, unless every segment of it lies elsewhere."""
+    if not places.segments or places.explained[told]:
+        return told
+    raise InvalidArgument(
+        f"layout {number}: --layout says {told!r}, and all {places.segments} segments of it that "
+        f"are there lie under {_seen(places)}; with it none of them could be read"
     )
 
 

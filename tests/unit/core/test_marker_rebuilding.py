@@ -59,6 +59,19 @@ def test_a_copy_that_the_listing_contradicts_is_for_an_operator_to_judge():
     assert prefixes(of((1, "new"), (1, "new"), kept=("old",), _1="new")) == ["new"]
 
 
+def test_an_operator_whom_the_listing_contradicts_is_refused():
+    for kept in ((), ("old",)):
+        with pytest.raises(InvalidArgument, match=r"'nwe', and all 2 segments .* under 'new'"):
+            rebuilt(of((1, "new"), (1, "new"), kept=kept, _1="nwe"))
+    assert prefixes(of((1, "a"), (1, "b"), _1="b")) == ["b"], "one of two is the operator's choice"
+    assert prefixes(of(_2="gone")) == ["unused-layout-1", "gone"], "nothing of it is there"
+
+
+def test_a_prefix_has_one_number_alone():
+    with pytest.raises(InvalidArgument, match="layouts 1 and 2 would both be 'a'"):
+        rebuilt(of((1, "a"), (1, "a"), _2="a"))
+
+
 def test_a_number_that_live_segments_name_is_never_guessed():
     evidence = of((2, "b"), (2, "b"))
     assert prefixes(evidence) == ["unused-layout-1", "b"]
