@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from rlmm_daemon import __version__
+from rlmm_daemon.cli.audit import client_name
 from rlmm_daemon.cli.options import Target
 from rlmm_daemon.client import Client, ClientOptions
 from rlmm_daemon.domain.errors import InvalidArgument, NotReady, PartitionFailed, SegmentNotFound
@@ -27,7 +27,7 @@ SELECTOR_HELP = (
 @contextmanager
 def asking(target: Target) -> Iterator[Client]:
     """Hold a connection to the daemon; Ctrl-C ends it without a traceback."""
-    options = ClientOptions(client=f"rlmm {__version__}", timeout_seconds=target.timeout_seconds)
+    options = ClientOptions(client=client_name(), timeout_seconds=target.timeout_seconds)
     try:
         with Client(target.socket, options) as client:
             yield client

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from rlmm_daemon.cli.asking import asking_log
+from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.log_copy import copy
 from rlmm_daemon.cli.log_restore import restore
@@ -80,7 +81,8 @@ def seal(directory: str, *, as_json: bool) -> None:
     # Imported late: it brings the rooms of the daemon along.
     from rlmm_daemon.cli import offline
 
-    sealed = offline.seal_log(directory)
+    with order(directory=directory):
+        sealed = offline.seal_log(directory)
     if as_json:
         show_json({"sealed": sealed})
     else:

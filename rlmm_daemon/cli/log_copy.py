@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import click
 
+from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.options import json_option
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.config import load
@@ -36,7 +37,8 @@ def copy(file: str, source: str, target: str, *, accept_loss: bool, as_json: boo
 
     if source == target or KAFKA not in (source, target):
         raise click.UsageError("one of --from and --to is kafka, the other a directory")
-    rows = run(config, source, target, accept_loss=accept_loss)
+    with order(source=source, to=target, accept_loss=accept_loss):
+        rows = run(config, source, target, accept_loss=accept_loss)
     if as_json:
         show_json([asdict(row) for row in rows])
         return

@@ -1,9 +1,11 @@
 """`rlmm log restore`: finished segments that snapshots know and the log lost, appended again."""
 
+from contextlib import nullcontext
 from dataclasses import asdict
 
 import click
 
+from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.options import json_option
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.config import load
@@ -54,7 +56,8 @@ def restore(
     known = known_to(directories, accept_damaged=accept_damaged)
     for damaged in known.damaged:
         click.echo(f"taking an older snapshot for {damaged}, which can't be read", err=True)
-    rows = run(config, known, target, execute=execute)
+    with order(from_snapshots=directories, to=target) if execute else nullcontext():
+        rows = run(config, known, target, execute=execute)
     if as_json:
         show_json([asdict(row) for row in rows])
         return

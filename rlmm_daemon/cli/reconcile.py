@@ -18,9 +18,10 @@ import click
 import msgspec
 
 from rlmm_daemon.cli import reconcile_lease, reconcile_manifests
+from rlmm_daemon.cli.audit import whoever
 from rlmm_daemon.cli.output import show_error, show_facts, show_json, show_table
 from rlmm_daemon.cli.reconcile_findings import findings
-from rlmm_daemon.cli.reconcile_options import config_options, whoever
+from rlmm_daemon.cli.reconcile_options import config_options
 from rlmm_daemon.config import load
 from rlmm_daemon.config.loading import load_reconcile
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, StorageNotConfigured

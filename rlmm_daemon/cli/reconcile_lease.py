@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rlmm_daemon.cli.audit import whoever
 from rlmm_daemon.cli.output import show_facts, show_json
-from rlmm_daemon.cli.reconcile_options import config_options, execute_option, whoever
+from rlmm_daemon.cli.reconcile_options import config_options, execute_option
 from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.loading import load_reconcile
 

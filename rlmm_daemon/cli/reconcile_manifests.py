@@ -9,12 +9,12 @@ import click
 import msgspec
 from msgspec import UNSET
 
+from rlmm_daemon.cli.audit import whoever
 from rlmm_daemon.cli.output import show_json, show_table
 from rlmm_daemon.cli.reconcile_options import (
     config_options,
     execute_option,
     reason_option,
-    whoever,
 )
 from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.loading import load_reconcile

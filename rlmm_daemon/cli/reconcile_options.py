@@ -1,8 +1,5 @@
-"""Options that every command of `rlmm reconcile` takes, and who gives it."""
+"""Options that every command of `rlmm reconcile` takes."""
 
-import getpass
-import os
-import platform
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -30,14 +27,3 @@ execute_option = click.option(
     "--execute", is_flag=True, help="Do it; without this it is only said what would be done."
 )
 reason_option = click.option("--reason", default="", help="Why; kept beside who asked.")
-
-
-def whoever() -> str:
-    """Return who runs this command, as user@host."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name
-        user = f"uid {os.getuid()}"
-    behind = os.environ.get("SUDO_USER", "")
-    sudo = f" (sudo of {behind})" if behind and behind != user else ""
-    return f"{user}@{platform.node()}{sudo}"

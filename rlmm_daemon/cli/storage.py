@@ -4,11 +4,13 @@ import asyncio
 import json
 import random
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import json_option
 from rlmm_daemon.cli.output import show_json, show_table
@@ -146,7 +148,8 @@ def rebuild_marker(
     # Imported late: it brings the rooms of the daemon along.
     from rlmm_daemon.cli import marker_rebuilding
 
-    outcome = marker_rebuilding.run(config, told, execute=execute)
+    with order(layouts=told) if execute else nullcontext():
+        outcome = marker_rebuilding.run(config, told, execute=execute)
     if as_json:
         fields = asdict(outcome)
         show_json({"present": fields.pop("present"), "layouts": fields.pop("rows")} | fields)

@@ -36,6 +36,9 @@ class Introduction:
     cluster_id: str | None
     broker_id: int | None
     incarnation_ms: int | None
+    #: By the kernel's word, as of its connect().
+    uid: int = -1
+    pid: int = 0
 
 
 @dataclass(slots=True)

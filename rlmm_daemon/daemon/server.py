@@ -4,6 +4,7 @@ import asyncio
 import functools
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -301,7 +302,7 @@ class Server:
         if not rights:
             self._stats.requests_unauthorized += 1
             raise Unauthorized(f"uid {peer.uid} has no right on this socket", uid=peer.uid)
-        introduction = introduce(params)
+        introduction = replace(introduce(params), uid=peer.uid, pid=peer.pid)
         self._check(introduction)
         _log.info(
             "server.hello", client=introduction.client, role=introduction.role.value,

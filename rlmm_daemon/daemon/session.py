@@ -22,6 +22,7 @@ from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon import handlers, quick_lookups
 from rlmm_daemon.daemon.admission import PARAMS, UNDECODABLE, Shared, decode_params
+from rlmm_daemon.daemon.audit import audited, is_order
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blamed
 from rlmm_daemon.daemon.greeting import Introduction, Role
@@ -542,8 +543,10 @@ class Session(asyncio.Protocol):
         if method not in handlers.ABOUT_THE_DAEMON:
             with suppress(NotReady) if method in handlers.WITHOUT_A_LOG else nullcontext():
                 await self._shared.services.opened()
-        result = await handlers.REQUESTS[method](self._shared.services, params, self._caller)
-        return _result_frame(request_id, result)
+        work = handlers.REQUESTS[method](self._shared.services, params, self._caller)
+        if is_order(method, self.introduction.role):
+            work = audited(self.introduction, method, params, work)
+        return _result_frame(request_id, await work)
 
     async def _send_pages(self, request_id: int, stream: handlers.Stream, params: Any) -> bytes:
         await self._shared.services.opened()
