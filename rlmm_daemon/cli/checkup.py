@@ -73,6 +73,12 @@ _SHORT: Final = (
 )
 
 
+_FOREIGN: Final = (
+    "leave it as it is; put this cluster's own log back in its place, or mend event_log.directory "
+    "or daemon.cluster_id, whichever is wrong"
+)
+
+
 async def _embedded(config: Config) -> list[Finding]:
     disk, directory = LocalDisk(), config.event_log_directory
     state = StateDirectory(disk, config.daemon.state_dir)
@@ -91,9 +97,25 @@ async def _embedded(config: Config) -> list[Finding]:
         return [Finding(check="event log", verdict="failed", found=f"{directory}: {error}")]
     finally:
         disk.close()
-    corrupt = _corrupt(reports)
+    corrupt = _foreign(config, present, known) or _corrupt(reports)
     absent = _absent(reports, present, known, positions, _gone(config))
     return [corrupt or absent or _whole(reports)]
+
+
+def _foreign(config: Config, present: LogIdentity, known: Identity | None) -> Finding | None:
+    """Tell whether the log is another cluster's than configuration and state directory say."""
+    ours = {
+        "daemon.cluster_id": config.daemon.cluster_id,
+        "the state directory's cluster": known and known.cluster_id,
+    }
+    for who, cluster_id in ours.items():
+        if None not in (cluster_id, present.cluster_id) and cluster_id != present.cluster_id:
+            found = (
+                f"{config.event_log_directory} holds the log of cluster {present.cluster_id}, and "
+                f"{who} is {cluster_id}"
+            )
+            return Finding(check="event log", verdict="failed", found=found, advice=_FOREIGN)
+    return None
 
 
 def _corrupt(reports: list[PartitionReport]) -> Finding | None:
@@ -216,6 +238,15 @@ async def _state(config: Config, identity: LogIdentity) -> Finding:
         disk.close()
     if known is None:
         return Finding(check=check, verdict="ok", found="not bound to a log yet")
+    if None not in (known.cluster_id, identity.cluster_id) and (
+        known.cluster_id != identity.cluster_id
+    ):
+        found = f"bound to cluster {known.cluster_id}, and the brokers say {identity.cluster_id}"
+        advice = (
+            "bootstrap leads to another cluster; or this is another cluster's state directory: "
+            "then let daemon.state_dir name one of this daemon's own"
+        )
+        return Finding(check=check, verdict="failed", found=found, advice=advice)
     if known.topic_id != uuid_text(identity.topic_id):
         found = f"bound to topic id {known.topic_id}: the topic was deleted and created again"
         advice = "rlmm log restore brings back what is known; rlmm partition accept-loss gives up"

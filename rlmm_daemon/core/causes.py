@@ -174,6 +174,12 @@ _DAEMON: Final = (
         "these are. "
         "They are not damaged themselves: keep the directory, and put that file back from a copy.",
     ),
+    _failed(
+        R.LOG_FOREIGN,
+        "The event log that the configuration names is another cluster's. It was left as it is, "
+        "and so was all that this daemon knows: name this cluster's own log in the configuration, "
+        "or put its directory back in its place.",
+    ),
     Cause(
         name="marker_unread",
         verdict=Verdict.WAITING,

@@ -49,6 +49,8 @@ class FailureReason(enum.Enum):
     NEWER_SNAPSHOT = "newer_snapshot"
     #: Which log this is can't be read, while its segment files are whole.
     LOG_UNNAMED = "log_unnamed"
+    #: The log is another cluster's; nothing of it or of ours is damaged.
+    LOG_FOREIGN = "log_foreign"
 
 
 class TroubleKind(enum.Enum):
@@ -140,6 +142,13 @@ FAILURES: Final[Mapping[FailureReason, Remedy]] = MappingProxyType(
             "rlmm doctor",
             "the event log's segment files are not damaged, but the file that names it is damaged "
             "or gone; put that file back from a copy",
+        ),
+        R.LOG_FOREIGN: Remedy(
+            PartitionFailed,
+            "rlmm doctor",
+            "the event log is another cluster's, and was left as it is; let the configuration name "
+            "this cluster's own log (event_log, daemon.cluster_id) and state directory, and start "
+            "the daemon again",
         ),
     }
 )

@@ -48,6 +48,7 @@ from rlmm_daemon.observability.metrics import LogMetrics
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import (
     EventLog,
+    LogForeign,
     LogIdentity,
     LogMissing,
     LogRange,
@@ -195,7 +196,9 @@ class Fleet:
         if known is None and positions is not None:
             # The file that names it was lost or moved aside: what was read of it names it, too.
             expected.add(TopicId(uuid_bytes(positions.topic_id)))
-        self.identity = await self._open_log(named=bool(expected))
+        self.identity = await self._open_log(
+            named=bool(expected), cluster_id=known.cluster_id if known else None
+        )
         self.trouble = None
         self.whole_failure = None  # the log is there, readable, and has an id
         if marker is not None and not _same_cluster(marker, self.identity):
@@ -215,12 +218,15 @@ class Fleet:
         )
         self.changed.ring()
 
-    async def _open_log(self, *, named: bool) -> LogIdentity:
-        """Open the log, however long that takes; each failure is told and may pass."""
+    async def _open_log(self, *, named: bool, cluster_id: str | None) -> LogIdentity:
+        """Open the log, however long that takes; each failure is told and may pass.
+
+        `cluster_id` is the one that the state directory belongs to, None if it does not say.
+        """
         wait = _RETRY_SECONDS_MIN
         while True:
             try:
-                return await self._log.open(create=not named or self._accept_missing)
+                return await self._opened(cluster_id, create=not named or self._accept_missing)
             except LogMissing as missing:
                 evidence = str(missing) or "the log is not there"
                 self._whole_failed(FailureReason.LOG_MISSING, evidence)
@@ -230,6 +236,8 @@ class Fleet:
                 self._whole_failed(FailureReason.NEWER_LOG, newer.message)
             except LogUnnamed as damaged:
                 self._whole_failed(FailureReason.LOG_UNNAMED, damaged.message)
+            except LogForeign as foreign:
+                self._whole_failed(FailureReason.LOG_FOREIGN, foreign.message)
             except CorruptError as error:
                 self._whole_failed(FailureReason.LOG_CORRUPT, error.message)
             except (UnavailableError, OSError) as error:
@@ -237,6 +245,16 @@ class Fleet:
                 logger.warning("event log not open yet", error=str(error))
             await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
             wait = min(wait * 2, _RETRY_SECONDS_MAX)
+
+    async def _opened(self, cluster_id: str | None, *, create: bool) -> LogIdentity:
+        opened = await self._log.open(create=create)
+        if None not in (cluster_id, opened.cluster_id) and cluster_id != opened.cluster_id:
+            raise LogForeign(
+                f"the log is of cluster {opened.cluster_id}, and the state directory, which holds "
+                f"what is known, of {cluster_id}",
+                cluster_id=opened.cluster_id,
+            )
+        return opened
 
     async def check_marker(self) -> None:
         """Hold the open log against the marker, as soon as that can be read."""

@@ -141,6 +141,7 @@ class EventLog(Protocol):
             LogMissing: there is no log, and it may not be created.
             NoTopicId: the log has no id, so a recreated one could not be told from it.
             LogUnnamed: its events may be whole, but what names the log is damaged.
+            LogForeign: it is another cluster's than this daemon's.
             UnsupportedProtocol: a newer version wrote it; it is left untouched.
             LogCorrupt: the log as a whole is unusable; a single corrupt partition opens, and
                 raises from `append` and `follow`.
@@ -262,6 +263,10 @@ class NoTopicId(Exception):
 
 class LogUnnamed(LogCorrupt):
     """Which log this is can't be read any more; the events are not damaged."""
+
+
+class LogForeign(LogCorrupt):
+    """The log is another cluster's; nothing of it is damaged, and nothing was touched."""
 
 
 class LogMoved(Exception):

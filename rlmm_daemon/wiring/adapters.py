@@ -61,6 +61,7 @@ def event_log_of(
             luck=rng,
             spawn=spawn,
             load_security=lambda: load_security(security),
+            cluster_id=config.daemon.cluster_id,
         )
     return EmbeddedLog(
         disk=disk,

@@ -227,6 +227,32 @@ def log_without_a_name(it: Stocked) -> Hands:
     }
 
 
+def log_of_another_cluster(it: Stocked) -> Hands:
+    """Two brokers' directories were mixed up: theirs is whole, and so is ours, elsewhere."""
+    assert it.daemon.stop() == 0
+    ours = it.daemon.directory / "ours"
+    shutil.copytree(it.log_dir, ours)
+    for name in ("identity.json", "state.json"):
+        path = it.log_dir / name
+        path.write_text(path.read_text().replace("rlmm-demo-cluster", "another-cluster"))
+    theirs = {path: path.read_bytes() for path in it.log_dir.rglob("*") if path.is_file()}
+    it.start()
+
+    def put_ours_back() -> None:
+        assert theirs == {path: path.read_bytes() for path in theirs}, "theirs was left as it is"
+        assert it.rlmm("partition", "accept-loss", "--all", "--yes").exit_code == 1
+        doctored = it.daemon.rlmm("doctor", "--config", str(it.daemon.directory / CONFIGURATION))
+        assert doctored.returncode == 1
+        assert "another-cluster" in doctored.stdout
+        assert not [each for each in ("accept-loss", "repair") if each in doctored.stdout]
+        it.daemon.kill()
+        shutil.rmtree(it.log_dir)
+        ours.rename(it.log_dir)
+        it.start()
+
+    return {"put its directory back in its place": put_ours_back}
+
+
 def log_without_a_state(it: Stocked) -> None:
     assert it.daemon.stop() == 0
     (it.log_dir / "state.json").unlink()
@@ -494,6 +520,9 @@ FAILURES: Sequence[Failure] = (
         cannot=["rlmm log restore"],
     ),
     Failure(name="a log that lost its name", cause="log_unnamed", make=log_without_a_name),
+    Failure(
+        name="another cluster's log in its place", cause="log_foreign", make=log_of_another_cluster
+    ),
     Failure(name="a log that lost its state", cause=None, make=log_without_a_state),
     Failure(
         name="another number of partitions",

@@ -353,7 +353,9 @@ async def opened(broker: FakeBroker, **changed: Any) -> AsyncIterator[KafkaLog]:
 
 
 @asynccontextmanager
-async def connected(broker: FakeBroker, **changed: Any) -> AsyncIterator[KafkaLog]:
+async def connected(
+    broker: FakeBroker, cluster_id: str | None = None, **changed: Any
+) -> AsyncIterator[KafkaLog]:
     """Give a log that is not open yet."""
     async with asyncio.TaskGroup() as tasks:
         log = KafkaLog(
@@ -363,6 +365,7 @@ async def connected(broker: FakeBroker, **changed: Any) -> AsyncIterator[KafkaLo
             spawn=lambda work, name: tasks.create_task(work, name=name),
             load_security=lambda: load_security(KafkaSecurity()),
             dial=broker.dial,
+            cluster_id=cluster_id,
         )
         try:
             yield log

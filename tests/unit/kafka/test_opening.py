@@ -29,7 +29,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability.metrics import Metrics
-from rlmm_daemon.ports.event_log import NO_EPOCH, LogMissing, NoTopicId
+from rlmm_daemon.ports.event_log import NO_EPOCH, LogForeign, LogMissing, NoTopicId
 from tests.unit.kafka.broker import FakeBroker, connected, opened
 
 P0, P1 = MetadataPartition(0), MetadataPartition(1)
@@ -76,6 +76,19 @@ async def test_an_existing_topics_count_wins():
     async with opened(FakeBroker(count=7)) as log:
         assert log.identity is not None
         assert log.identity.partition_count == 7
+
+
+async def test_the_topic_of_another_cluster_is_not_taken_for_ours():
+    broker = FakeBroker()
+    async with opened(broker) as log:
+        assert log.identity is not None
+        theirs = log.identity.cluster_id
+    async with connected(broker, cluster_id="ours") as log:
+        with pytest.raises(LogForeign, match=f"{theirs}.*ours"):
+            await log.open(create=True)
+        assert log.identity is None
+    async with connected(broker, cluster_id=theirs) as log:
+        await log.open(create=False)
 
 
 async def test_a_topic_without_an_id_is_refused_and_the_failure_names_a_command():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
+from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.readiness import FailureReason, TroubleKind
@@ -28,7 +28,7 @@ from rlmm_daemon.domain.errors import (
     UnsupportedProtocol,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
-from rlmm_daemon.ports.event_log import LogUnnamed
+from rlmm_daemon.ports.event_log import LogForeign, LogUnnamed
 from tests.unit.manager.events import TP, of, started, until, updated
 
 BROKER = Caller.BROKER
@@ -304,6 +304,30 @@ async def test_a_position_that_the_presence_file_had_and_the_log_lacks_is_histor
         await until(lambda: manager.is_ready(TP))
 
 
+async def test_a_log_of_another_cluster_than_the_state_directory_is_left_alone(rig):
+    """Brokers of another cluster answer, or two daemons' state directories were mixed up."""
+    rig.store = MemoryLogStore(topic_id=OTHER, partition_count=3, cluster_id="theirs")
+    await one_segment(rig)
+    theirs = rig.store
+    rig.store = MemoryLogStore(
+        topic_id=TopicId(bytes(range(16))), partition_count=3, cluster_id="ours"
+    )
+    async with rig.manager("b") as manager:
+        await ready(manager)
+    rig.store = theirs
+    async with rig.manager("b") as manager:
+        await until(lambda: manager.fleet.whole_failure is not None)
+        assert manager.fleet.whole_failure.reason.value == "log_foreign"
+        manager.replace_assignment([TP], [])
+        with pytest.raises(PartitionFailed, match="another cluster's"):
+            ask(manager)
+        with pytest.raises(InvalidArgument, match="does not end that"):
+            await Operator(manager).partition_accept_loss(None, everything=True)
+    async with rig.manager() as manager:
+        await ready(manager)
+        assert ask(manager) is not None, "theirs is whole for them"
+
+
 async def test_a_loss_that_was_accepted_is_not_raised_again_by_a_bucket_that_answers_later(rig):
     await one_segment(rig)
     known = BucketLog(
@@ -335,6 +359,7 @@ async def test_a_loss_that_was_accepted_is_not_raised_again_by_a_bucket_that_ans
     [
         (UnsupportedProtocol("state.json is of format 2"), "newer_log", "rlmm --version"),
         (LogUnnamed("identity.json is damaged"), "log_unnamed", "rlmm doctor"),
+        (LogForeign("it is of cluster c2"), "log_foreign", "rlmm doctor"),
     ],
 )
 async def test_a_whole_log_that_cannot_be_taken_for_ours_is_not_called_damaged(

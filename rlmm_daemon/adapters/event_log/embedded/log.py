@@ -26,6 +26,7 @@ from rlmm_daemon.ports.disk import Disk, DiskLock
 from rlmm_daemon.ports.event_log import (
     EpochEnd,
     LogBatch,
+    LogForeign,
     LogIdentity,
     LogMissing,
     LogRange,
@@ -87,7 +88,7 @@ class EmbeddedLog:
             LogUnnamed: the identity is damaged, or missing beside partitions, and the state does
                 not hold it either.
             UnsupportedProtocol: identity or state are of a newer format; nothing was touched.
-            LogCorrupt: the log is another cluster's.
+            LogForeign: the log is another cluster's.
             StorageUnavailable: another process has the log, or the disk fails.
         """
         if self._identity is not None:
@@ -258,7 +259,11 @@ class EmbeddedLog:
             None not in (self._cluster_id, found.cluster_id)
             and self._cluster_id != found.cluster_id
         ):
-            raise LogCorrupt("the event log is another cluster's", cluster_id=found.cluster_id)
+            raise LogForeign(
+                f"{self.directory} holds the log of cluster {found.cluster_id}, and this daemon's "
+                f"is {self._cluster_id}",
+                cluster_id=found.cluster_id,
+            )
 
     async def _close_partitions(self) -> None:
         clean: dict[MetadataPartition, CleanEnd] = {}

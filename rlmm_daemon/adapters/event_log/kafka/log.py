@@ -33,6 +33,7 @@ from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import (
     EpochEnd,
     LogBatch,
+    LogForeign,
     LogIdentity,
     LogMissing,
     LogRange,
@@ -63,7 +64,10 @@ class KafkaLog:
         spawn: Spawn,
         load_security: Callable[[], Security],
         dial: Dial = create_conn,
+        cluster_id: str | None = None,
     ) -> None:
+        """`cluster_id` is the cluster that the brokers must be of; None: whichever they are of."""
+        self._cluster_id = cluster_id
         self.client = KafkaClient(config, load_security=load_security, luck=luck, dial=dial)
         self._config = config
         self.directory = Directory(self.client, config.topic)
@@ -96,6 +100,7 @@ class KafkaLog:
         Raises:
             LogMissing: there is no topic, and it may not be created.
             NoTopicId: the cluster gives the topic no id; it must be upgraded.
+            LogForeign: the brokers are another cluster's.
             UnavailableError: no broker answered, or the topic's settings are refused.
         """
         self.client.reopen()
@@ -105,6 +110,12 @@ class KafkaLog:
                 raise LogMissing(f"topic {self._config.topic} does not exist")
             await create_topic(self.client, self._config.topic)
             view = await self._created()
+        if self._cluster_id is not None and self._cluster_id != view.cluster_id:
+            raise LogForeign(
+                f"the brokers are of cluster {view.cluster_id}, and this daemon's is "
+                f"{self._cluster_id}",
+                cluster_id=view.cluster_id,
+            )
         if view.topic_id == NO_ID:
             raise NoTopicId(self._config.topic)
         await self._look_at_settings()
