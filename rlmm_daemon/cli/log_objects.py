@@ -11,7 +11,9 @@ from rlmm_daemon.codec.marker import BucketMarker
 from rlmm_daemon.config import Config
 from rlmm_daemon.core.layout import Layout, object_key
 from rlmm_daemon.domain.errors import InvalidArgument
+from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.ports.event_log import LogRange
 from rlmm_daemon.ports.storage import ObjectKind, RemoteStorage
 from rlmm_daemon.wiring import adapters
 
@@ -32,11 +34,18 @@ class Objects(Protocol):
         """Return the segments of which every recorded object is there."""
         ...
 
+    def accepted_gaps(self, topic_id: TopicId, number: int) -> Sequence[LogRange]:
+        """Return offsets of one metadata partition of a log whose loss was accepted."""
+        ...
+
 
 class _Unseen:
     """No storage of ours: whoever stored the objects has to be believed."""
 
     cluster_id: str | None = None
+
+    def accepted_gaps(self, topic_id: TopicId, number: int) -> Sequence[LogRange]:  # noqa: ARG002
+        return ()
 
     async def whole(self, segments: Sequence[SegmentMetadata]) -> list[SegmentMetadata]:
         return list(segments)
@@ -46,6 +55,14 @@ class _Seen:
     def __init__(self, storage: RemoteStorage, marker: BucketMarker) -> None:
         self._storage, self._marker = storage, marker
         self.cluster_id: str | None = marker.cluster_id
+
+    def accepted_gaps(self, topic_id: TopicId, number: int) -> Sequence[LogRange]:
+        """Return those that the marker keeps."""
+        return [
+            LogRange(start=gap.start, end=gap.end)
+            for gap in self._marker.gaps
+            if (gap.topic_id, gap.metadata_partition) == (uuid_text(topic_id), number)
+        ]
 
     async def whole(self, segments: Sequence[SegmentMetadata]) -> list[SegmentMetadata]:
         """Return the whole ones.

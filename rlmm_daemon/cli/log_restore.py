@@ -24,6 +24,9 @@ from rlmm_daemon.core import phrases
 )
 @click.option("--to", "target", default="kafka", show_default=True, metavar="kafka|DIR")
 @click.option("--accept-damaged", is_flag=True, help="Take older snapshots for unreadable ones.")
+@click.option(
+    "--accept-loss", is_flag=True, help="Restore a log that lost what no snapshot had read."
+)
 @click.option("--execute", is_flag=True, help="Append; without it nothing is written.")
 @json_option
 def restore(
@@ -32,6 +35,7 @@ def restore(
     target: str,
     *,
     accept_damaged: bool,
+    accept_loss: bool,
     execute: bool,
     as_json: bool,
 ) -> None:
@@ -40,7 +44,8 @@ def restore(
     A dry run unless --execute. Of each such segment COPY_SEGMENT_STARTED and COPY_SEGMENT_FINISHED
     are appended, as they were; one whose COPY_SEGMENT_FINISHED is in the log is left alone, even
     if it was deleted since, and so is one of which the log holds a delete. For each metadata
-    partition the snapshot that read on furthest counts; one that can't be read has to be accepted.
+    partition the snapshot that read on furthest counts; one that can't be read has to be accepted,
+    and so has a loss of events that none had read: they may have deleted what would come back.
     Where storage is configured a segment comes back only if all its objects are there; without, a
     snapshot may be older than a deletion that the log lost too. A log that is gone is made anew,
     and if it is what [event_log] names, the state directory of a stopped daemon and the bucket's
@@ -57,7 +62,7 @@ def restore(
     for damaged in known.damaged:
         click.echo(f"taking an older snapshot for {damaged}, which can't be read", err=True)
     with order(from_snapshots=directories, to=target) if execute else nullcontext():
-        rows = run(config, known, target, execute=execute)
+        rows = run(config, known, target, execute=execute, accept_loss=accept_loss)
     if as_json:
         show_json([asdict(row) for row in rows])
         return

@@ -3,7 +3,7 @@
 import asyncio
 import fcntl
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,13 @@ from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import EventLog, LogMissing, LogMoved
+from rlmm_daemon.ports.event_log import (
+    EventLog,
+    LogMissing,
+    LogMoved,
+    LogRange,
+    ranges_less,
+)
 
 #: Segments that are appended before the log is read again: somebody else may restore it, too.
 CHUNK: Final = 64
@@ -53,6 +59,8 @@ class Known:
     cluster_id: str | None = None
     #: Newest snapshots that can't be read, in whose place older ones were taken.
     damaged: tuple[str, ...] = ()
+    #: The offset up to which the snapshot of each metadata partition and log has read.
+    read_to: Mapping[Log, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +118,8 @@ def known_to(directories: Iterable[str], *, accept_damaged: bool = False) -> Kno
         raise InvalidArgument(f"the snapshots are of logs with {sorted(counts)} partitions")
     known = {key: each for _, fold in newest.folds.values() for key, each in _finished(fold)}
     cluster_id = next((h.cluster_id for h in headers if h.cluster_id is not None), None)
-    return Known(known, counts.pop(), cluster_id, tuple(newest.damaged))
+    read_to = {log: header.next_offset for log, (header, _) in newest.folds.items()}
+    return Known(known, counts.pop(), cluster_id, tuple(newest.damaged), read_to)
 
 
 def _read_directory(directory: Path, newest: _Newest) -> bool:
@@ -144,8 +153,13 @@ def _finished(fold: Fold) -> Iterator[tuple[Key, SegmentMetadata]]:
         yield (partition, segment_id), segment
 
 
-def run(config: Config, known: Known, target: str, *, execute: bool) -> list[Restored]:
+def run(
+    config: Config, known: Known, target: str, *, execute: bool, accept_loss: bool = False
+) -> list[Restored]:
     """Return what is missing, and was appended, partition by partition.
+
+    Without `accept_loss` a log that lost events which no snapshot had read is refused: what they
+    deleted would come back.
 
     Raises:
         RlmmError: refused, or cut short; asking again goes on.
@@ -154,7 +168,8 @@ def run(config: Config, known: Known, target: str, *, execute: bool) -> list[Res
         require_there("--to", target)
     try:
         with _alone(config, execute=execute):
-            return asyncio.run(_run(config, known, target, execute=execute))
+            work = _run(config, known, target, execute=execute, accept_loss=accept_loss)
+            return asyncio.run(work)
     except* (LogMissing, LogMoved) as errors:
         raise InvalidArgument(str(errors.exceptions[0])) from errors
     except* RlmmError as errors:
@@ -180,7 +195,9 @@ def _alone(config: Config, *, execute: bool) -> Iterator[None]:
         yield
 
 
-async def _run(config: Config, known: Known, target: str, *, execute: bool) -> list[Restored]:
+async def _run(
+    config: Config, known: Known, target: str, *, execute: bool, accept_loss: bool = False
+) -> list[Restored]:
     named = {"the snapshots": known.cluster_id, "the configuration": config.daemon.cluster_id}
     require_one_cluster(named)
     # A log that is gone is made anew, but not by a dry run.
@@ -192,15 +209,39 @@ async def _run(config: Config, known: Known, target: str, *, execute: bool) -> l
         require_one_cluster(
             {**named, "the log": log.identity.cluster_id, "the storage": objects.cluster_id}
         )
-        rows = []
-        for number in map(MetadataPartition, range(count_of(log))):
-            mine = _of(known, number, count_of(log))
-            if mine:
-                rows.append(await _restored(log, number, mine, objects, execute=execute))
+        numbers = map(MetadataPartition, range(count_of(log)))
+        wanted = {n: mine for n in numbers if (mine := _of(known, n, count_of(log)))}
+        reads = {number: await contents(log, number) for number in wanted}
+        if not accept_loss:  # before anything is appended
+            _require_read(log.identity.topic_id, known, reads, objects)
+        rows = [
+            await _restored(log, number, mine, reads[number], objects, execute=execute)
+            for number, mine in wanted.items()
+        ]
         if execute:
             with suppress(ConfigError):  # a daemon that runs is told by accept-loss
                 await adopt(config, target, log.identity)
         return rows
+
+
+def _require_read(
+    topic_id: TopicId, known: Known, reads: Mapping[MetadataPartition, Contents], objects: Objects
+) -> None:
+    """Make sure that a snapshot had read whatever the log lost, or that its loss was accepted.
+
+    Raises:
+        InvalidArgument: a deletion of what would come back may have stood in what was lost.
+    """
+    for number, there in reads.items():
+        read = LogRange(start=0, end=known.read_to.get((number, topic_id), 0))
+        accepted = objects.accepted_gaps(topic_id, number)
+        if unread := ranges_less(there.lost(), [read, *accepted]):
+            raise InvalidArgument(
+                f"metadata partition {number} lacks offsets {unread[0].start} to "
+                f"{unread[0].end - 1}, which no snapshot here had read: a deletion of what would "
+                "come back may have stood there. Next: name other brokers' snapshots; or the same "
+                "with --accept-loss"
+            )
 
 
 def _of(known: Known, number: int, count: int) -> dict[Key, SegmentMetadata]:
@@ -215,11 +256,11 @@ async def _restored(
     log: EventLog,
     number: MetadataPartition,
     mine: dict[Key, SegmentMetadata],
+    there: Contents,
     objects: Objects,
     *,
     execute: bool,
 ) -> Restored:
-    there = await contents(log, number)
     lacking = {key: each for key, each in mine.items() if key not in there.finished}
     live = [each for key, each in lacking.items() if not there.was_deleted(*key)]
     missing = await objects.whole(live)

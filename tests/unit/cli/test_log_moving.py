@@ -169,6 +169,38 @@ def test_what_was_deleted_stays_so_though_the_log_lost_its_begin(
     assert log.partition(N).end == 2 + len(gone)
 
 
+@pytest.mark.parametrize("execute", [False, True])
+@pytest.mark.parametrize("damage", ["head", "middle"])
+def test_what_may_have_been_deleted_in_lost_offsets_comes_back_only_where_that_is_accepted(
+    tmp_path, config, monkeypatch, damage, execute
+):
+    """The snapshot was made before the delete that the log lost."""
+    snapshot(tmp_path / "a", life(1))
+    log = store([*life(1), *end(1), *life(2)])
+    if damage == "head":
+        log.trim(N, 4)
+    else:
+        log.lose(N, 0, 4)
+    use(monkeypatch, {"kafka": log})
+    known, before = known_to([str(tmp_path / "a")]), log.partition(N).end
+    with pytest.raises(InvalidArgument, match="lacks offsets 2 to 3, which no snapshot") as refused:
+        log_restoring.run(config, known, "kafka", execute=execute)
+    assert "--accept-loss" in str(refused.value)
+    assert log.partition(N).end == before
+    done = log_restoring.run(config, known, "kafka", execute=execute, accept_loss=True)
+    assert done == [row(missing=1, appended=int(execute))]
+
+
+def test_a_snapshot_that_had_read_what_the_log_lost_is_proof_enough(tmp_path, config, monkeypatch):
+    snapshot(tmp_path / "a", [*life(1), *life(2)])
+    log = store([*life(1), *life(2)])
+    log.lose(N, 0, 2)
+    use(monkeypatch, {"kafka": log})
+    known = known_to([str(tmp_path / "a")])
+    done = log_restoring.run(config, known, "kafka", execute=False)
+    assert done == [row(known=2, missing=1)]
+
+
 def test_a_partition_that_came_back_to_life_is_restored(tmp_path, config, monkeypatch):
     marks = [marked(state) for state in P]
     snapshot(tmp_path / "a", life(2))
