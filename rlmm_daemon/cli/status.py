@@ -19,12 +19,13 @@ _BUG_ALARMS_SECONDS: Final = 3600.0
 def command(*, target: Target) -> None:
     """Show the daemon: its log, what the broker announced, segments, copies and tasks.
 
-    Exit code 1 if a metadata partition failed, the log or the storage has trouble, a request met a
-    bug within the last hour, or a copy failed of a segment that somebody else finished.
+    Exit code 1 if a metadata partition failed, the log takes no writes (its disk is full), the log
+    or the storage has trouble, a request met a bug within the last hour, or a copy failed of a
+    segment that somebody else finished.
 
     \b
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
-    partition_count, trouble, failure}, broker{announced, leads, follows},
+    partition_count, trouble, unwritable, failure}, broker{announced, leads, follows},
     metadata_partitions{state: count}, user_partitions, segments{state: count}, segment_bytes,
     memory{private_bytes, mapped_bytes, copying_process_private_bytes, snapshot_bytes,
     segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,
@@ -46,7 +47,8 @@ def command(*, target: Target) -> None:
 def _trouble(status: dict[str, Any]) -> bool:
     log = status["log"]
     failed = status["metadata_partitions"].get("failed", 0)
-    troubles = (failed, log["failure"], log["trouble"], status["storage"]["error"])
+    unwritable = log.get("unwritable")  # a daemon from before says nothing of it
+    troubles = (failed, log["failure"], log["trouble"], unwritable, status["storage"]["error"])
     unsettled = status.get("unsettled_copies")  # a daemon from before says nothing of them
     return any((*troubles, unsettled)) or _met_bug_lately(status)
 
@@ -131,7 +133,8 @@ def _log(log: dict[str, Any]) -> str:
         return f"failed, {log['failure']['reason']}: {log['failure']['evidence']}"
     if not log["open"]:
         return f"not open: {log['trouble']}"
-    return f"{log['topic_id']}, {phrases.number(log['partition_count'], 'partition')}"
+    written = f"; takes no writes: {log['unwritable']}" if log.get("unwritable") else ""
+    return f"{log['topic_id']}, {phrases.number(log['partition_count'], 'partition')}{written}"
 
 
 def _copy(job: dict[str, Any]) -> tuple[object, ...]:

@@ -596,7 +596,7 @@ class Follower:
         confirmed = found.epoch == epoch and found.end_offset >= position.next_offset
         if not confirmed and isinstance(log, OwnEpochs):
             # Before anything is appended, which would stand where the lost events stood.
-            await log.begin_beyond(epoch)
+            log.begin_beyond(epoch)
         return confirmed
 
     async def _apply(self, batch: LogBatch) -> None:

@@ -168,6 +168,7 @@ class Operator:
                 "topic_id": identity and uuid_text(identity.topic_id),
                 "partition_count": identity and identity.partition_count,
                 "trouble": fleet.trouble and fleet.trouble.message,
+                "unwritable": log_facts.get("unwritable") or None,
                 "warnings": log_facts.get("warnings", []),
                 "connections": log_facts.get("connections"),
                 "failure": _failure(fleet.whole_failure, None),

@@ -225,12 +225,8 @@ class OwnEpochs(Protocol):
     Such a copy counts on from an older number: what it wrote then would look like what it lost.
     """
 
-    async def begin_beyond(self, epoch: int) -> None:
-        """Let all that is written from now on carry an epoch beyond this one.
-
-        Raises:
-            OSError: it was not written down; nothing is promised.
-        """
+    def begin_beyond(self, epoch: int) -> None:
+        """Let all that is written from now on, while the log is open, bear an epoch beyond it."""
         ...
 
 

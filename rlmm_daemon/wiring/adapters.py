@@ -86,9 +86,9 @@ def kafka_log_of(config: Config, log: EventLog) -> "KafkaLog | None":
     return log
 
 
-def is_writable(log: EventLog) -> bool:
-    """Return whether the log's files take more, as far as is known; brokers are asked instead."""
-    return not isinstance(log, EmbeddedLog) or log.writable
+def refusal_of(log: EventLog) -> str:
+    """Return why the log's files take no more, empty if they do; brokers are asked instead."""
+    return log.refusal if isinstance(log, EmbeddedLog) else ""
 
 
 def repair_of(log: EventLog) -> LogRepair | None:

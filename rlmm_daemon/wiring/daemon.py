@@ -209,7 +209,7 @@ class Daemon:
         log_facts = kafka.facts if kafka else None
         operator = Operator(
             manager,
-            log_facts=log_facts or dict,
+            log_facts=log_facts or (lambda: {"unwritable": adapters.refusal_of(manager.log)}),
             copier=copier,
             config=config,
             runtime=runtime,
@@ -249,7 +249,7 @@ class Daemon:
             log_facts=log_facts,
             traffic=s3.traffic if s3 else None,
             cleaner=cleaner,
-            writable=lambda: adapters.is_writable(manager.log),
+            writable=lambda: not adapters.refusal_of(manager.log),
             buffered=server.buffered_bytes,
         )
         await _name_known_cluster(server, manager)

@@ -3,8 +3,9 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
+from tests.support import full_disk
 from tests.support.daemon_process import CONFIG
-from tests.support.fork_server import ForkServer
+from tests.support.fork_server import Forked, ForkServer, Launch
 from tests.support.stocked_daemon import Stocked, eventually, flip, make
 
 DELETING = SegmentState.DELETE_SEGMENT_STARTED
@@ -259,7 +261,7 @@ def test_a_log_that_was_only_not_mounted_or_lost_its_names_is_taken_up_whole(it,
     it.start()
     if len(lost) > 1:
         answer = eventually(lambda: it.explain(0), lambda found: found["cause"] == "log_unnamed")
-        assert "put that file back from a copy" in answer["sentence"]
+        assert answer["next_command"] == "rlmm log name"
         (it.log_dir / "identity.json").write_bytes(kept["identity.json"])
         eventually(lambda: it.json("status"), lambda answer: answer["log"]["open"])
         it.announce()
@@ -371,12 +373,7 @@ def test_a_full_disk_refuses_writes_only_and_ends_without_a_restart(tmp_path, fo
     with it.daemon:
         it.stock()
         filler = small_disk / "filler"
-        with filler.open("wb", buffering=0) as file:
-            while True:
-                try:
-                    file.write(bytes(4096))
-                except OSError:
-                    break
+        fill(filler)
         # What was preallocated is used up first.
         with pytest.raises(StorageFull), it.daemon.client() as client:
             fill_the_log(client, it)
@@ -387,6 +384,79 @@ def test_a_full_disk_refuses_writes_only_and_ends_without_a_restart(tmp_path, fo
         it.daemon.kill()
         it.start()
         it.serves(0)
+        assert it.daemon.stop() == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The room in the state directory's file system, which can be taken and given back."""
+
+    it: Stocked
+    take: Callable[[], None]
+    give: Callable[[], None]
+
+
+def fill(filler: Path) -> None:
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.fixture
+def mounted_room(tmp_path: Path, forks: ForkServer, small_disk: Path) -> Room:
+    filler = small_disk / "filler"
+    return Room(make(tmp_path, forks), lambda: fill(filler), filler.unlink)
+
+
+@pytest.fixture
+def ordered_room(tmp_path: Path, forks: ForkServer) -> Room:
+    flag = tmp_path / "full"
+
+    def spawn(launch: Launch) -> Forked:
+        full = {full_disk.VARIABLE: f"{tmp_path}/var/state={flag}"}
+        return forks(replace(launch, environment={**launch.environment, **full}))
+
+    return Room(make(tmp_path, spawn), flag.touch, flag.unlink)
+
+
+def becomes_ready(it: Stocked, partition: int) -> None:
+    eventually(lambda: it.row(partition)["state"], lambda state: state == "ready")
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("room", ["mounted_room", "ordered_room"])
+def test_a_start_on_a_full_disk_answers_reads_and_takes_writes_once_there_is_room(
+    room, killed, request
+):
+    """No file system of our own is needed by the second: it always runs."""
+    here: Room = request.getfixturevalue(room)
+    it = here.it
+    with it.daemon:
+        it.stock()
+        if killed:
+            it.daemon.kill()
+        else:
+            assert it.daemon.stop() == 0
+        here.take()
+        it.start()
+        for partition in (0, 1):
+            becomes_ready(it, partition)
+            it.serves(partition)
+        here.take()  # what had been preallocated when it was killed is free now
+        with pytest.raises(StorageFull):
+            it.copy_new(0)
+        it.serves(0)
+        told = it.rlmm("status")
+        assert told.exit_code == 1
+        assert "takes no writes: No space left on device" in told.stdout
+        here.give()
+        fresh = eventually(lambda: it.copy_new(0, 255))
+        assert fresh in it.listed(0)
+        it.daemon.kill()
+        it.start()
+        assert fresh in it.listed(0)
+        it.serves(0)
+        assert it.rlmm("status").exit_code == 0
         assert it.daemon.stop() == 0
 
 

@@ -6,12 +6,13 @@ client or a follower while the process lives: what comes after the crash reached
 
 import asyncio
 import contextlib
+import errno
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, UnavailableError
+from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, StorageFull, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog
 from tests.simulation.oracle import LogOracle
@@ -28,6 +29,8 @@ At = tuple[int, int]
 ANSWER_SECONDS_MAX: Final = 600.0
 CALM_SECONDS_MAX: Final = 30.0
 OPENS_MAX: Final = 4
+#: How often a life begins on a full disk, which does not keep it from being read.
+STARTS_FULL: Final = 0.15
 VALUE_BYTES: Final = (10, 30, 30, 90, 300, 700)
 
 
@@ -74,6 +77,9 @@ class EventLogScenario:
             pass
 
     async def _open(self, life: Life, log: EventLog) -> None:
+        luck = life.rng("full")
+        if self.oracle.exists and not life.last and luck.random() < STARTS_FULL:
+            life.disk.fill(luck.expovariate(1 / life.swarm.disk.full_seconds))
         for _ in range(OPENS_MAX):
             try:
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
@@ -82,6 +88,8 @@ class EventLogScenario:
                 life.loop.note(f"open failed: {error!r}")
                 if life.last or isinstance(error, TimeoutError):
                     raise Violation(f"a healthy disk, yet no open: {error!r}") from error
+                if self.oracle.exists and _says_full(error):
+                    raise Violation(f"a full disk, yet not to be read: {error!r}") from error
                 continue
             return
         raise _Stopping  # a process that can't open its log ends, and is started again
@@ -161,6 +169,8 @@ class EventLogScenario:
                 at = await self._read(life, log, partition, at, rng.randint(1, 8))
             except (OSError, UnavailableError) as error:
                 life.loop.note(f"follower-{number} told: {error!r}")
+                if isinstance(error, StorageFull):
+                    raise Violation(f"a full disk, yet not to be read: {error!r}") from error
                 await asyncio.sleep(0.05)
             await asyncio.sleep(rng.expovariate(0.1 / life.swarm.disk.latency_seconds))
 
@@ -227,3 +237,9 @@ class EventLogScenario:
                 if position >= batch.range.end:
                     break
         return position
+
+
+def _says_full(error: BaseException | None) -> bool:
+    return (isinstance(error, OSError) and error.errno == errno.ENOSPC) or (
+        error is not None and error.__cause__ is not None and _says_full(error.__cause__)
+    )

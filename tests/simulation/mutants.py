@@ -136,9 +136,37 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="generation_used_again",
         module=f"{_LOG}.identity",
-        old="            generation = max(self._current, beyond) + 1",
-        new="            generation = max(self._current, beyond, 0)",
+        old="        generation = max(self._current, beyond, self.floor) + 1",
+        new="        generation = max(self._current, beyond, 0)",
         seeds=10,
+    ),
+    Mutant(
+        name="generation_begun_at_the_open",
+        module=f"{_LOG}.log",
+        old="        await disk.fsync_directory(self.directory)\n        return clean\n",
+        new="        await self._generations.begin()\n        return clean\n",
+        seeds=10,
+    ),
+    Mutant(
+        name="first_write_begins_no_generation",
+        module=f"{_LOG}.writer",
+        old="self._generation = await self._generations.begin(beyond=self._journal.epochs.latest)",
+        new="self._generation = self._generations.current",
+        seeds=10,
+    ),
+    Mutant(
+        name="first_file_made_at_the_open",
+        module=f"{_LOG}.recovery",
+        old="        return Recovered(bases=[], position=0, next_offset=0,",
+        new=(
+            "        await disk.make_directory(directory)\n"
+            "        path = files.segment_path(directory, 0)\n"
+            "        file = await disk.open(path, write=True, create=True)\n"
+            "        await files.cut(file, 0)\n"
+            "        await disk.fsync_directory(directory)\n"
+            "        return Recovered(bases=[0], position=0, next_offset=0,"
+        ),
+        seeds=100,
     ),
     Mutant(
         name="reader_goes_past_the_synced_end",

@@ -102,6 +102,7 @@ def serve() -> None:
 def _become(launch: Launch) -> None:
     """Be the daemon from here on; never returns."""
     from rlmm_daemon.cli import main  # noqa: PLC0415 - the server's side only
+    from tests.support import full_disk  # noqa: PLC0415 - the server's side only
 
     code = 1
     try:
@@ -112,6 +113,8 @@ def _become(launch: Launch) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in ((0, nothing), (1, output), (2, output)):
             os.dup2(source, target)
+        if full := launch.environment.get(full_disk.VARIABLE):
+            full_disk.install(*full.split("="))
         main(list(launch.arguments))
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1

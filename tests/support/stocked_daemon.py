@@ -22,7 +22,7 @@ from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from tests.support import kafka_segments
 from tests.support.daemon_process import CONFIG, DaemonProcess
-from tests.support.fork_server import ForkServer, Launch
+from tests.support.fork_server import Forked, Launch
 from tests.support.kafka_segments import KafkaSegment
 
 COUNT: Final = 3
@@ -207,7 +207,7 @@ class _OwnConfig(DaemonProcess):
 
 def make(
     directory: Path,
-    forks: ForkServer | None = None,
+    forks: Callable[[Launch], Forked] | None = None,
     settings: Mapping[str, object] | None = None,
     config: Path = CONFIG,
 ) -> Stocked:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rlmm_daemon.adapters.clock import SystemClock
@@ -25,7 +26,7 @@ from rlmm_daemon.domain.errors import (
     UnsupportedProtocol,
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
-from rlmm_daemon.ports.event_log import LogUnnamed
+from rlmm_daemon.ports.event_log import EpochEnd, LogRange, LogUnnamed
 from tests.contract.event_log import P0, P1, read, spawning, values
 from tests.unit.event_log.faulty_disk import FaultyDisk
 
@@ -274,14 +275,14 @@ async def test_a_full_disk_is_met_before_anything_is_written(bench: Bench) -> No
     bench.disk.fail_next("pwrite", errno.ENOSPC)
     with pytest.raises(StorageFull):
         await log.append(P0, b"refused")
-    seen = [log.writable]
+    assert "ordered failure" in log.refusal
     bench.disk.calls.clear()
     with pytest.raises(StorageFull):
         await log.append(P0, b"refused untried")
     assert not bench.disk.calls
     bench.clock.seconds += 61
     assert await log.append(P0, b"taken") == 0
-    assert [*seen, log.writable] == [False, True]
+    assert not log.refusal
     assert await read(log, P0, 0, 1) == [(0, b"taken")]
 
 
@@ -488,6 +489,100 @@ async def test_a_state_that_went_back_never_reuses_a_generation(bench: Bench) ->
     log = await bench.open()
     await log.append(P0, b"new")
     assert (await log.epoch_end(P0, 1_000_000)).epoch > latest
+
+
+def fill_the_disk(bench: Bench, *kinds: str) -> None:
+    """Refuse every call that needs room, until healed."""
+    for kind in kinds or ("write_atomically", "pwrite", "truncate"):
+        bench.disk.fail_next(kind, *[errno.ENOSPC] * 1_000)
+
+
+async def state_of(bench: Bench) -> dict[str, Any]:
+    content = await bench.disk.read(str(bench.directory / "state.json"))
+    return msgspec.json.decode(content, type=dict[str, Any])
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_full_disk_is_opened_and_read_and_takes_writes_once_there_is_room(
+    bench: Bench, *, killed: bool
+) -> None:
+    log = await bench.open()
+    filled = await fill(log, values(5))
+    epoch = (await log.epoch_end(P0, 1_000_000)).epoch
+    await (bench.kill(log) if killed else log.close())
+    # What a kill left is written anew, in the place that it has.
+    fill_the_disk(bench, *(["write_atomically"] if killed else []))
+    log = await bench.open()
+    assert await read(log, P0, 0, 5) == filled
+    assert await log.epoch_end(P0, epoch) == EpochEnd(epoch=epoch, end_offset=5)
+    assert await log.end_offsets([P0, P1]) == {
+        P0: LogRange(start=0, end=5), P1: LogRange(start=0, end=0)
+    }  # fmt: skip
+    assert not log.refusal
+    for partition in (P0, P1):
+        with pytest.raises(StorageFull, match="cannot be written"):
+            await log.append(partition, b"new")
+    assert "ordered failure" in log.refusal
+    assert await read(log, P0, 0, 5) == filled
+    bench.disk.heal()
+    bench.clock.seconds += SMALL.probe_seconds
+    assert await log.append(P0, b"new") == 5
+    assert await log.append(P1, b"first") == 0
+    assert not log.refusal
+    assert await log.epoch_end(P0, epoch) == EpochEnd(epoch=epoch, end_offset=5)
+    assert (await log.epoch_end(P0, 1_000_000)).epoch > epoch
+
+
+async def test_an_open_without_writes_changes_nothing_and_the_first_write_ends_what_a_stop_knew(
+    bench: Bench,
+) -> None:
+    log = await bench.open()
+    await fill(log, values(5))
+    await log.close()
+    left = await state_of(bench)
+    assert left["clean"]["0"]["next_offset"] == 5
+    for _ in range(2):
+        log = await bench.open()
+        await read(log, P0, 0, 5)
+        assert await state_of(bench) == left
+        await bench.kill(log)
+    log = await bench.open()
+    bench.disk.calls.clear()
+    await log.append(P0, b"new")
+    calls = bench.disk.calls
+    assert calls.index("write_atomically") < calls.index("pwrite")
+    state = await state_of(bench)
+    assert (state["clean"], state["generation"]) == ({}, left["generation"] + 1)
+
+
+async def test_what_is_written_after_an_epoch_was_passed_over_bears_a_later_one(
+    bench: Bench,
+) -> None:
+    log = await bench.open()
+    log.begin_beyond(100)
+    for offset, beyond in enumerate((100, 200, 0)):
+        log.begin_beyond(beyond)
+        assert await log.append(P0, b"x") == offset
+    latest = (await log.epoch_end(P0, 1_000)).epoch
+    assert latest == 201, "as late as has to be, and not later with each write"
+    assert (await state_of(bench))["generation"] == latest
+
+
+async def test_a_repair_ends_what_a_clean_stop_knew_before_it_changes_a_file(bench: Bench) -> None:
+    log = await bench.open()
+    await fill(log, values(5))
+    await log.close()
+    file = bench.files()[0]
+    damaged = bytearray(file.read_bytes())
+    damaged[70] ^= 1
+    file.write_bytes(damaged)
+    log = await bench.open()
+    bench.disk.fail_next("write_atomically", errno.ENOSPC)
+    with pytest.raises(OSError, match="ordered"):
+        await repair(log, P0, [])
+    assert file.read_bytes() == damaged
+    assert (await repair(log, P0, [])).lost == [LogRange(start=0, end=1)]
+    assert (await state_of(bench))["clean"] == {}
 
 
 async def test_the_newest_generation_is_found_in_the_newest_file(bench: Bench) -> None:

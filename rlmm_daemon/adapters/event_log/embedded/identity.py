@@ -1,8 +1,9 @@
 """Who this log is, and which generation writes now: two small files beside the partitions.
 
 The identity is written once, after the state, so that a log with an identity has a state. The
-state is replaced at every open and every cut; only a clean stop leaves `clean` ends in it, and
-the next open replaces them before anything is written, so they can never be out of date.
+state is replaced before the first write of every open, and at every cut; only a clean stop leaves
+`clean` ends in it, and they are replaced before anything is written, so they can never be out of
+date. An open that writes nothing needs no room: a full disk does not keep a log from being read.
 
 Either can be made again when it is damaged: the state holds the identity too, and what else is in
 it can be told from the segment files. One of a newer format is left untouched.
@@ -20,7 +21,7 @@ from rlmm_daemon.adapters.event_log.embedded.files import (
 from rlmm_daemon.domain.errors import InvalidArgument, LogCorrupt, UnsupportedProtocol
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.ports.disk import Disk
-from rlmm_daemon.ports.event_log import LogIdentity, LogUnnamed
+from rlmm_daemon.ports.event_log import NO_EPOCH, LogIdentity, LogUnnamed
 
 FORMAT = 1
 
@@ -121,7 +122,11 @@ def _identity_of(found: _IdentityFile) -> LogIdentity:
 
 
 class Generations:
-    """The generation that writes now: each one is durable before a batch may carry it."""
+    """The generation that writes now: each one is durable before a batch may carry it.
+
+    The first one of an open begins with the first write, and is larger than those of all opens
+    before that wrote anything.
+    """
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -129,6 +134,10 @@ class Generations:
         #: Written with each state, once it is known.
         self.identity: LogIdentity | None = None
         self._current = -1
+        #: Not to be written any more, nor anything below.
+        self.floor = NO_EPOCH
+        #: Whether `current` was begun since the log was opened: before, no batch may carry it.
+        self._begun = False
         self._writing = asyncio.Lock()
 
     @property
@@ -155,11 +164,27 @@ class Generations:
         return clean
 
     async def advance(self, *, beyond: int = -1) -> int:
-        """Begin and return a new generation, larger than `beyond` too."""
+        """Begin and return a new generation, larger than `beyond` too.
+
+        A state that came back after a restore names one that was used already: hence `beyond`.
+        """
         async with self._writing:  # several partitions may be cut at once
-            generation = max(self._current, beyond) + 1
-            await self._write(generation, {})
-            self._current = generation
+            return await self._advance(beyond)
+
+    async def begin(self, *, beyond: int = -1) -> int:
+        """Return the generation of this open, begun at its first call; larger than `beyond`.
+
+        To be called before anything of the log is changed: it makes the clean ends go.
+        """
+        async with self._writing:
+            if self._begun and self._current > max(beyond, self.floor):
+                return self._current
+            return await self._advance(beyond)
+
+    async def _advance(self, beyond: int) -> int:
+        generation = max(self._current, beyond, self.floor) + 1
+        await self._write(generation, {})
+        self._current, self._begun = generation, True
         return generation
 
     async def finish(self, clean: dict[MetadataPartition, CleanEnd]) -> None:

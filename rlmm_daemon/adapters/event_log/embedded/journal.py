@@ -29,6 +29,7 @@ class Journal:
     partition: MetadataPartition
     directory: str
     #: First offsets of the files, ascending; the last is the newest, which alone is written.
+    #: None before the first write.
     bases: list[int]
     #: Durable bytes of the newest file.
     position: int
@@ -43,7 +44,7 @@ class Journal:
     @property
     def range(self) -> LogRange:
         """The offsets that are there."""
-        return LogRange(start=self.bases[0], end=self.next_offset)
+        return LogRange(start=self.bases[0] if self.bases else 0, end=self.next_offset)
 
     @property
     def newest(self) -> int:

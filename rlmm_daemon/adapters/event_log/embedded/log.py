@@ -78,10 +78,11 @@ class EmbeddedLog:
         self._partitions: dict[MetadataPartition, Partition] = {}
 
     async def open(self, *, create: bool) -> LogIdentity:
-        """Lock the directory, find or make the identity, begin a generation.
+        """Lock the directory, find or make the identity.
 
-        Partitions are opened at first use. `partition_count` and `cluster_id` only count for a
-        log that is made here.
+        Partitions are opened at first use. A log that is there and whole is opened and read
+        without a byte of room; a generation begins with the first write. `partition_count` and
+        `cluster_id` only count for a log that is made here.
 
         Raises:
             LogMissing: there is no log, and it may not be created.
@@ -118,9 +119,9 @@ class EmbeddedLog:
         return self._identity
 
     @property
-    def writable(self) -> bool:
-        """False from a write that the disk refused until one that it took, in any partition."""
-        return all(partition.writable for partition in self._partitions.values())
+    def refusal(self) -> str:
+        """Why the disk refused the last write of some partition; empty once it takes them."""
+        return next(filter(None, (each.refusal for each in self._partitions.values())), "")
 
     def begin_append(self, partition: MetadataPartition, value: bytes, told: Told) -> None:
         """Take a record; `told` hears its offset once fdatasync has covered it.
@@ -161,14 +162,21 @@ class EmbeddedLog:
         """Yield durable records from `from_offset` on; nothing synced is ever cut while open."""
         return self._partition(partition).follow(from_offset, epoch)
 
-    async def begin_beyond(self, epoch: int) -> None:
-        """Begin a generation beyond this epoch, unless the present one is."""
-        if self._generations.current <= epoch:
-            await self._generations.advance(beyond=epoch)
+    def begin_beyond(self, epoch: int) -> None:
+        """Let the next write begin a generation beyond this epoch, unless its own is."""
+        self._generations.floor = max(self._generations.floor, epoch)
 
     async def seal(self, partition: MetadataPartition) -> None:
         """Begin a new file, so that Kafka's tools can read all that the partition holds."""
         await self._partition(partition).seal()
+
+    async def begin_changing(self) -> None:
+        """Let no end count any more that a clean stop left: files are about to be changed.
+
+        Raises:
+            OSError: not now; nothing may be changed.
+        """
+        await self._generations.begin()
 
     def forget(self, partition: MetadataPartition) -> None:
         """Let the partition be recovered anew at its next use: its files were repaired."""
@@ -249,9 +257,8 @@ class EmbeddedLog:
             # Some may have been used and cut off since: positions in them must stay unconfirmed.
             await self._generations.advance(beyond=newest + GENERATIONS_SKIPPED)
             return {}
-        # Before anything is written: from here on the ends are out of date. The directory's
-        # sync makes durable, too, an identity whose maker failed before its own.
-        await self._generations.advance()
+        # The identity's maker may have failed before its own sync.
+        await disk.fsync_directory(self.directory)
         return clean
 
     def _check(self, found: LogIdentity) -> None:

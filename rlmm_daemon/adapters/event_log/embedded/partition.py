@@ -71,9 +71,9 @@ class Partition:
         return self._directory
 
     @property
-    def writable(self) -> bool:
-        """False while the disk refused the last write."""
-        return self._writer is None or self._writer.writable
+    def refusal(self) -> str:
+        """Why the disk refused the last write; empty if it took it."""
+        return "" if self._writer is None else self._writer.refusal
 
     def begin_append(self, value: bytes, told: Told) -> None:
         """Take a record, now or once the partition is open; see `Writer.begin_append`."""
@@ -243,8 +243,6 @@ class Partition:
     async def _recover(self) -> None:
         context = self._context
         found = await recover(context, self._directory, self._partition, self._clean)
-        if found.epochs.latest >= self._generations.current:
-            await self._generations.advance(beyond=found.epochs.latest)  # an old state came back
         self._journal = Journal(
             partition=self._partition,
             directory=self._directory,

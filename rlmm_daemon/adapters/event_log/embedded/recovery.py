@@ -24,6 +24,7 @@ _log = structlog.get_logger(__name__)
 class Recovered:
     """What a partition holds, all of it durable."""
 
+    #: First offsets of the files, ascending; none if nothing was ever written.
     bases: list[int]
     position: int
     next_offset: int
@@ -42,7 +43,7 @@ async def recover(
     disk = context.disk
     bases = await files.segments(disk, directory)
     if not bases:
-        return await _create(disk, directory)
+        return Recovered(bases=[], position=0, next_offset=0, epochs=EpochHistory())
     if clean is not None and clean.base_offset == bases[-1]:
         path = files.segment_path(directory, bases[-1])
         if await _size(disk, path) == clean.size:
@@ -51,17 +52,6 @@ async def recover(
                 bases=bases, position=clean.size, next_offset=clean.next_offset, epochs=history
             )
     return await _scan_newest(context, directory, partition, bases)
-
-
-async def _create(disk: Disk, directory: str) -> Recovered:
-    await disk.make_directory(directory)
-    file = await disk.open(files.segment_path(directory, 0), write=True, create=True)
-    try:
-        await files.cut(file, 0)
-    finally:
-        await file.close()
-    await disk.fsync_directory(directory)
-    return Recovered(bases=[0], position=0, next_offset=0, epochs=EpochHistory())
 
 
 async def _scan_newest(

@@ -70,6 +70,7 @@ async def repair(
         mended, gaps = _mend(found, base, after)
         if not gaps and (after is None or mended == found):
             continue
+        await log.begin_changing()
         set_aside.append(await _set_aside(disk, path, found))
         await disk.write_atomically(path, mended)
         lost += gaps

@@ -26,7 +26,7 @@ from rlmm_daemon.domain.errors import (
     StorageFull,
 )
 from rlmm_daemon.ports.disk import DiskFile
-from rlmm_daemon.ports.event_log import Told
+from rlmm_daemon.ports.event_log import NO_EPOCH, Told
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +46,8 @@ class Writer:
         self._context = context
         self._generations = generations
         self._journal = journal
-        self._generation = generations.current
+        #: Begun with the first write.
+        self._generation = NO_EPOCH
         self._file: DiskFile | None = None
         #: Bytes of the newest file that are written, with zeros after the durable position.
         self._allocated = journal.position
@@ -64,9 +65,9 @@ class Writer:
         self._ended = False
 
     @property
-    def writable(self) -> bool:
-        """False from a write that the disk refused until one that it took."""
-        return self._refused_until is None
+    def refusal(self) -> str:
+        """Why the disk refused the last write; empty if it took it."""
+        return "" if self._refused_until is None else self._refusal
 
     def begin_append(self, value: bytes, told: Told) -> None:
         """Take a record; `told` hears its offset once a sync has covered it.
@@ -98,6 +99,7 @@ class Writer:
         self._idle.clear()
         try:
             await self._cut_if_needed()
+            await self._begin()
             await self._roll()
         except OSError as error:
             self._unwritable(error)
@@ -121,7 +123,7 @@ class Writer:
         return self._clean_end()
 
     def _clean_end(self) -> CleanEnd | None:
-        if self._must_roll:
+        if self._must_roll or not self._journal.bases:
             return None
         newest = self._journal.newest
         return CleanEnd(
@@ -205,7 +207,7 @@ class Writer:
         values = self._take()
         try:
             await self._cut_if_needed()
-            self._generation = max(self._generation, self._generations.current)
+            await self._begin()
             batch = self._encode(values)
             file = await self._make_room(len(batch))
         except OSError as error:
@@ -234,6 +236,16 @@ class Writer:
             self._waiting_bytes -= len(waiting.value)
             self._handed.append(waiting)
         return [waiting.value for waiting in self._handed]
+
+    async def _begin(self) -> None:
+        """Take up the generation that writes here, larger than any that did; make the first file.
+
+        Both need room: what is only read leaves everything as it is.
+        """
+        if self._generation <= self._generations.floor:
+            self._generation = await self._generations.begin(beyond=self._journal.epochs.latest)
+        if not self._journal.bases:
+            await begin_segment(self._context, self._journal)
 
     def _encode(self, values: list[bytes]) -> bytes:
         return batches.build(
@@ -284,7 +296,7 @@ class Writer:
         file = await self._open_newest()
         await files.cut(file, self._journal.position)
         self._allocated = self._journal.position
-        self._generation = await self._generations.advance()
+        self._generation = await self._generations.advance(beyond=self._journal.epochs.latest)
         self._must_cut = False
         partition = self._journal.partition
         _log.warning("log_cut", partition=partition, end=self._journal.next_offset)
@@ -379,17 +391,20 @@ class Writer:
 
 
 async def begin_segment(context: Context, journal: Journal) -> None:
-    """Begin the file after the newest one, which must be trimmed and synced.
+    """Begin the file after the newest one, which must be trimmed and synced, or the first one.
 
     The checkpoint comes first, so that a file that is no longer the newest is always covered by
     it; the file's name is durable before the first batch is written to it.
     """
     directory, base = journal.directory, journal.next_offset
-    if journal.newest == base:
+    if not journal.bases:
+        await context.disk.make_directory(directory)
+    elif journal.newest == base:
         raise OSError(errno.EEXIST, "the newest file is empty, so it cannot be rolled")
-    await context.disk.write_atomically(
-        f"{directory}/{files.EPOCHS_NAME}", epochs.encode(journal.epochs.entries)
-    )
+    else:
+        await context.disk.write_atomically(
+            f"{directory}/{files.EPOCHS_NAME}", epochs.encode(journal.epochs.entries)
+        )
     file = await context.disk.open(files.segment_path(directory, base), write=True, create=True)
     try:
         await files.cut(file, 0)
