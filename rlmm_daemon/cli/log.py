@@ -9,6 +9,7 @@ from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.log_copy import copy
+from rlmm_daemon.cli.log_name import name
 from rlmm_daemon.cli.log_restore import restore
 from rlmm_daemon.cli.options import Target, daemon_options, json_option
 from rlmm_daemon.cli.output import show_empty, show_json, show_table
@@ -17,10 +18,11 @@ from rlmm_daemon.core import phrases
 
 @click.group("log")
 def command() -> None:
-    """Check, seal, copy, restore and repair the event log."""
+    """Check, seal, copy, name, restore and repair the event log."""
 
 
 command.add_command(copy)
+command.add_command(name)
 command.add_command(restore)
 
 

@@ -171,8 +171,9 @@ _DAEMON: Final = (
     _failed(
         R.LOG_UNNAMED,
         "The file that names the event log is damaged or gone, so nobody can tell whose events "
-        "these are. "
-        "They are not damaged themselves: keep the directory, and put that file back from a copy.",
+        "these are. They are not damaged themselves: keep the directory. The next command says "
+        "whether the state directory remembers the name, and with --execute writes it; else a copy "
+        "of that file has to be put back.",
     ),
     _failed(
         R.LOG_FOREIGN,

@@ -139,9 +139,9 @@ FAILURES: Final[Mapping[FailureReason, Remedy]] = MappingProxyType(
         ),
         R.LOG_UNNAMED: Remedy(
             PartitionFailed,
-            "rlmm doctor",
+            "rlmm log name",
             "the event log's segment files are not damaged, but the file that names it is damaged "
-            "or gone; put that file back from a copy",
+            "or gone; the state directory may remember the name, else a copy of that file does",
         ),
         R.LOG_FOREIGN: Remedy(
             PartitionFailed,

@@ -216,8 +216,17 @@ def log_gone_without_snapshots(it: Stocked) -> None:
     it.start()
 
 
-def log_without_a_name(it: Stocked) -> Hands:
+def log_without_a_name(it: Stocked) -> None:
     assert it.daemon.stop() == 0
+    (it.log_dir / "identity.json").write_bytes(b"{")
+    (it.log_dir / "state.json").unlink()
+    it.start()
+
+
+def log_that_nobody_can_name(it: Stocked) -> Hands:
+    """The disk of the state directory was replaced, and the log's own is damaged."""
+    assert it.daemon.stop() == 0
+    (it.state_dir / "identity.json").unlink()
     whole = (it.log_dir / "identity.json").read_bytes()
     (it.log_dir / "identity.json").write_bytes(b"{")
     (it.log_dir / "state.json").unlink()
@@ -520,6 +529,7 @@ FAILURES: Sequence[Failure] = (
         cannot=["rlmm log restore"],
     ),
     Failure(name="a log that lost its name", cause="log_unnamed", make=log_without_a_name),
+    Failure(name="a log that nobody can name", cause="log_unnamed", make=log_that_nobody_can_name),
     Failure(
         name="another cluster's log in its place", cause="log_foreign", make=log_of_another_cluster
     ),

@@ -98,12 +98,13 @@ class Walk:
             code, printed = self._type(command)
             self.lines.append(f"{now.cause}: {self._plain(command)} -> {code}")
             self._holds()
-            if not command.startswith(_LOOKS):
+            text = flat(printed)
+            by_hand = any(words in text for words in self.hands)
+            if not command.startswith(_LOOKS) and not by_hand:
                 assert code in (0, 1), f"{command}: {printed}"
                 return self._changed(now)
-            text = flat(printed)
             following = [each for each in named(text) if self._can(each, command)]
-            if not any(words in text for words in self.hands):
+            if not by_hand:
                 assert following, f"{command} names nothing that can be done: {printed}"
                 command = following[0]
 

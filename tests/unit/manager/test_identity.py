@@ -100,7 +100,7 @@ async def test_an_absent_log_that_was_known_is_not_made_anew(rig):
 @pytest.mark.parametrize(
     ("trouble", "refusal", "says"),
     [
-        (LogUnnamed("identity.json is damaged"), InvalidArgument, "run: rlmm doctor"),
+        (LogUnnamed("identity.json is damaged"), InvalidArgument, "run: rlmm log name"),
         (UnsupportedProtocol("format 9"), InvalidArgument, "run: rlmm --version"),
         (StorageUnavailable("no broker answers"), NotReady, "no broker answers"),
     ],
@@ -358,7 +358,7 @@ async def test_a_loss_that_was_accepted_is_not_raised_again_by_a_bucket_that_ans
     ("error", "reason", "command"),
     [
         (UnsupportedProtocol("state.json is of format 2"), "newer_log", "rlmm --version"),
-        (LogUnnamed("identity.json is damaged"), "log_unnamed", "rlmm doctor"),
+        (LogUnnamed("identity.json is damaged"), "log_unnamed", "rlmm log name"),
         (LogForeign("it is of cluster c2"), "log_foreign", "rlmm doctor"),
     ],
 )
