@@ -18,9 +18,15 @@ class Confirmation:
     A user partition is confirmed once the position reaches an end offset that was asked for after
     its insertion. Targets never decrease within one lineage. Each insertion and each lineage draws
     a ticket, so that an answer still on its way from before either is dropped.
+
+    A log may lose what stood between the position and the target, which no reading notices. So it
+    is asked again where a reader at its end has not reached the target. A later answer never comes
+    of an older leader: one below the target then says that the log was cut, and a lineage ended.
     """
 
     target: int | None = None
+    #: A reader was at the log's end, before the target.
+    short: bool = False
     lineage: int = 0
     #: Inserted, and no end offset was asked for since: the ticket of that insertion.
     asking: dict[TopicIdPartition, int] = field(default_factory=dict)
@@ -69,11 +75,20 @@ class Confirmation:
         """An end offset is known; `asked` was drawn before it was asked for."""
         if asked.lineage != self.lineage:
             return
+        if self.short and self.target is not None and end < self.target:
+            self.restart()
+            return
+        self.short = False
         self.target = end if self.target is None else max(self.target, end)
         for partition, ticket in asked.tickets.items():
             if self.asking.get(partition) == ticket:
                 del self.asking[partition]
                 self.waiting[partition] = self.target
+
+    def read_to(self, position: int, end: int) -> bool:
+        """Note that a reader at `position` sees the log end at `end`; True: ask where it does."""
+        self.short = self.target is not None and end <= position < self.target
+        return self.short
 
     def reached(self, position: int) -> None:
         """Confirm what waited for a target at or before `position`."""
@@ -87,6 +102,7 @@ class Confirmation:
         """The lineage ended: every target is asked for anew."""
         inserted = [*self.asking, *self.waiting, *sorted(self.confirmed)]
         self.asking, self.waiting, self.confirmed, self.target = {}, {}, set(), None
+        self.short = False
         self.lineage += 1
         for partition in inserted:
             self._insert(partition)

@@ -244,7 +244,8 @@ class Follower:
     @property
     def wants_target(self) -> bool:
         """Whether an end offset should be asked for."""
-        unknown = self.confirmation.target is None or bool(self.confirmation.asking)
+        asked = self.confirmation
+        unknown = asked.target is None or bool(asked.asking) or asked.short
         return self._following.started and unknown
 
     @property
@@ -495,6 +496,8 @@ class Follower:
                 self.range = batch.range
                 async with self.steady:
                     await self._apply(batch)
+                if self.confirmation.read_to(self.fold.position, batch.range.end):
+                    self._context.target_wanted.ring()
                 await self._judge()
         finally:
             await batches.aclose()

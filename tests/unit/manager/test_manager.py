@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.memory import AppendFault
+from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryEventLog
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import FleetOptions
@@ -24,6 +24,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
+from rlmm_daemon.ports.event_log import LogRange
 from tests.unit.manager.events import (
     NEIGHBOUR,
     TP,
@@ -277,6 +278,31 @@ async def test_a_truncated_tail_is_history_lost_until_it_is_accepted(rig):
         await manager.fleet.followers[of(TP)].accept_loss()
         await ready(manager)
         assert (found(manager, 5), found(manager, 15)) == (segment_id(1), None)
+
+
+@pytest.mark.parametrize("was_ready", [False, True])
+async def test_a_log_cut_between_the_position_and_the_target_is_asked_anew(
+    rig, monkeypatch, was_ready
+):
+    """It lost what had not been read here, and nobody writes: the old end never comes."""
+    ends, answered = MemoryEventLog.end_offsets, set()
+
+    async def before_the_cut(log, partitions):
+        ranges = await ends(log, partitions)
+        answered.update(ranges)
+        return {n: LogRange(start=0, end=each.end + 2) for n, each in ranges.items()}
+
+    async with rig.manager() as manager:
+        if was_ready:
+            manager.replace_assignment([TP], [])
+            await ready(manager)
+            await copied(manager, 1, 0, 9)
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryEventLog, "end_offsets", before_the_cut)
+            manager.replace_assignment([TP, NEIGHBOUR], [])
+            await until(lambda: of(TP) in answered)
+        await until(lambda: manager.is_ready(NEIGHBOUR) and manager.is_ready(TP))
+        await copied(manager, 2, 10, 19)
 
 
 async def test_a_truncated_tail_that_comes_back_ends_the_failure(rig):
