@@ -25,6 +25,7 @@ from rlmm_daemon.cli.finding import Finding
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Identity, Positions
 from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.config.exposure import exposures
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.daemon.state_directory import StateDirectory
@@ -43,6 +44,19 @@ _SAMPLES: Final = 4
 def examine(config: Config, *, seconds: float) -> list[Finding]:
     """Return every check's finding, in the order in which they depend on each other."""
     return asyncio.run(_all(config, seconds))
+
+
+def access(config: Config, file: str) -> list[Finding]:
+    """Return a warning for each thing that others may read, change or reach, or that there is none.
+
+    `file` is the configuration's own path.
+    """
+    warnings = [
+        Finding(check=each.check, verdict="warning", found=each.found, advice=each.advice)
+        for each in exposures(config, file)
+    ]
+    mine = "secrets, configuration, socket, directories and admin port are the daemon's own"
+    return warnings or [Finding(check="access", verdict="ok", found=mine)]
 
 
 async def _all(config: Config, seconds: float) -> list[Finding]:

@@ -32,7 +32,8 @@ def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: b
     """Check event log, broker and storage as configured; beside a daemon or without one.
 
     The event log has all that the daemon read of it, the log directories are this broker's, the
-    storage has its marker. Nothing is written or created. With Kafka: connection, identity, rights,
+    storage has its marker, and nobody else may read or change what is the daemon's. Nothing is
+    written or created. With Kafka: connection, identity, rights,
     the topic's settings, on how many disks an event is, every leader, reading, clocks, and, where
     they are asked for, discovery and observation.
 
@@ -44,7 +45,7 @@ def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: b
     # Imported late: it brings the rooms of the daemon along.
     from rlmm_daemon.cli import checkup
 
-    findings = checkup.examine(config, seconds=timeout)
+    findings = checkup.examine(config, seconds=timeout) + checkup.access(config, file)
     if as_json:
         show_json(findings)
     else:

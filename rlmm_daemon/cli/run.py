@@ -6,7 +6,11 @@ import sys
 import click
 
 from rlmm_daemon.config import Config, load
+from rlmm_daemon.config.exposure import exposures
 from rlmm_daemon.observability import logging
+from rlmm_daemon.observability.without_rich import structlog
+
+_log = structlog.get_logger(__name__)
 
 
 @click.command("run")
@@ -28,6 +32,8 @@ def command(file: str, overrides: tuple[str, ...]) -> None:
 
     config = read()
     logging.configure(level=config.log.level, style=config.log.format)
+    for each in exposures(config, file):
+        _log.warning("exposed", check=each.check, found=each.found, advice=each.advice)
     # What is loaded stays: the collector need not walk it, now or while look-ups wait.
     gc.disable()
     # Imported late: a wrong configuration is told before everything is loaded.

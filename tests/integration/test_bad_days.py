@@ -691,3 +691,18 @@ def test_what_a_repair_finds_no_objects_of_ends_by_the_command_that_is_named(it)
     assert kept in it.listed(0)
     assert gone not in it.listed(0)
     it.serves(0)
+
+
+# Who else is on this machine.
+
+
+def test_a_state_directory_that_others_may_write_in_is_named_at_the_start_and_by_doctor(it):
+    assert it.daemon.stop() == 0
+    assert it.lines("exposed") == []
+    it.state_dir.chmod(0o777)
+    it.start()
+    (line,) = it.lines("exposed")
+    assert (line["level"], line["check"]) == ("warning", "own directories")
+    assert f"{it.state_dir.relative_to(it.daemon.directory)} (daemon.state_dir)" in line["found"]
+    assert line["advice"].startswith("chmod 0750")
+    it.serves(0)

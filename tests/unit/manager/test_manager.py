@@ -285,7 +285,8 @@ async def test_a_log_cut_between_the_position_and_the_target_is_asked_anew(
     rig, monkeypatch, was_ready
 ):
     """It lost what had not been read here, and nobody writes: the old end never comes."""
-    ends, answered = MemoryEventLog.end_offsets, set()
+    ends = MemoryEventLog.end_offsets
+    answered: set[int] = set()
 
     async def before_the_cut(log, partitions):
         ranges = await ends(log, partitions)

@@ -1,0 +1,167 @@
+"""Files, sockets and ports of a daemon that others may read, change or reach: one row each.
+
+Nothing is refused over them: on a machine of one's own they do no harm. Who owns a file is not
+judged, and neither are access control lists.
+"""
+
+import ipaddress
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rlmm_daemon.config.model import Config, EmbeddedLog, KafkaLog, LocalStorage, S3Storage
+
+_OTHERS_WRITE: Final = 0o002
+_OTHERS_READ_OR_WRITE: Final = 0o006
+_CHANGED_BY_OTHERS: Final = 0o022
+#: A group may read a secret: root's file, and the daemon's group.
+_SECRET: Final = 0o026
+
+
+class Place(NamedTuple):
+    """A file or directory, and the key that names it."""
+
+    key: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """What others can do here that only the daemon's own user should."""
+
+    check: str
+    found: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Check:
+    """Places whose mode must not have these bits."""
+
+    name: str
+    places: Callable[[Config, str], Iterable[Place]]
+    forbidden: int
+    advice: str
+
+
+def _secrets(config: Config, _: str) -> Iterator[Place]:
+    named: list[tuple[str, str | None]] = []
+    if isinstance(config.event_log, KafkaLog):
+        security, of = config.event_log.kafka.security, "event_log.kafka.security"
+        named += [
+            (f"{of}.key_file", security.key_file),
+            (f"{of}.key_password_file", security.key_password_file),
+            (f"{of}.password_file", security.password_file),
+        ]
+    if isinstance(config.storage, S3Storage):
+        named += [
+            ("storage.access_key_id_file", config.storage.access_key_id_file),
+            ("storage.secret_access_key_file", config.storage.secret_access_key_file),
+            ("storage.session_token_file", config.storage.session_token_file),
+        ]
+    return (Place(key, path) for key, path in named if path)
+
+
+def _own_directories(config: Config, _: str) -> Iterator[Place]:
+    yield Place("daemon.state_dir", config.daemon.state_dir)
+    yield Place("snapshots", config.snapshot_directory)
+    yield Place("read.cache_directory", config.cache_directory)
+    if isinstance(config.event_log, EmbeddedLog):
+        yield Place("event_log.directory", config.event_log_directory)
+
+
+def _directories_of_files(config: Config, file: str) -> Iterator[Place]:
+    """Whoever may write there can put another file in the place of one that is not his."""
+    if isinstance(config.storage, LocalStorage):
+        yield Place("storage.directory", config.storage.directory)
+    named = [Place("the configuration", file), Place("socket.path", config.socket.path)]
+    for key, path in [*named, *_secrets(config, file)]:
+        yield Place(f"the directory of {key}", str(Path(path).absolute().parent))
+
+
+_CHECKS: Final = (
+    _Check(
+        name="secret files",
+        places=_secrets,
+        forbidden=_SECRET,
+        advice="chmod 0600, or 0640 with the daemon's group; then change the secret",
+    ),
+    _Check(
+        name="configuration",
+        places=lambda _, file: [Place("the configuration", file)],
+        forbidden=_CHANGED_BY_OTHERS,
+        advice="chmod 0644: it says which files the daemon reads and who may do what",
+    ),
+    _Check(
+        name="own directories",
+        places=_own_directories,
+        forbidden=_CHANGED_BY_OTHERS,
+        advice="chmod 0750: what is changed there is believed at the next start",
+    ),
+    _Check(
+        name="shared directories",
+        places=_directories_of_files,
+        forbidden=_OTHERS_WRITE,
+        advice="chmod o-w: others could put a file of theirs in its place",
+    ),
+)
+
+
+def exposures(config: Config, file: str) -> list[Exposure]:
+    """Return what others may read, change or reach; `file` is the configuration's own path.
+
+    What is not there yet, or may not be looked at, is passed over.
+    """
+    found = [each for check in _CHECKS for each in _judged(check, config, file)]
+    return [*found, *_socket(config.socket.mode), *_port(config.admin.listen)]
+
+
+def _judged(check: _Check, config: Config, file: str) -> Iterator[Exposure]:
+    for place in dict.fromkeys(check.places(config, file)):
+        try:
+            mode = Path(place.path).stat().st_mode
+        except OSError:
+            continue
+        replaced = stat.S_ISDIR(mode) and mode & stat.S_ISVTX  # only by who owns the file
+        if mode & check.forbidden and not replaced:
+            yield _exposed(check, place, stat.S_IMODE(mode))
+
+
+def _exposed(check: _Check, place: Place, mode: int) -> Exposure:
+    who = "others" if mode & check.forbidden & 0o007 else "its group"
+    bits = mode & check.forbidden
+    does = " and ".join(word for word, mask in (("read", 0o044), ("write", 0o022)) if bits & mask)
+    found = f"{place.path} ({place.key}) has mode {mode:04o}: {who} may {does}"
+    return Exposure(check=check.name, found=found, advice=check.advice)
+
+
+def _socket(mode: str) -> list[Exposure]:
+    if not int(mode, 8) & _OTHERS_READ_OR_WRITE:
+        return []
+    return [
+        Exposure(
+            check="socket",
+            found=f"socket.mode = {mode}: every user of this machine may connect",
+            advice="socket.mode = \"0660\", and put the broker's user into the socket's group",
+        )
+    ]
+
+
+def _port(listen: str) -> list[Exposure]:
+    host = listen.rpartition(":")[0].strip("[]")
+    if not host or host == "localhost":
+        return []
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return []
+    except ValueError:
+        pass  # a name: nobody knows what it will mean
+    return [
+        Exposure(
+            check="admin port",
+            found=f"admin.listen = {listen} is beyond loopback: it asks nobody who he is",
+            advice='admin.listen = "127.0.0.1:9405", with a proxy that knows its callers before it',
+        )
+    ]
