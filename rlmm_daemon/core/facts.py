@@ -216,6 +216,10 @@ class Facts:
     draining: bool = False
     log_open: bool = True
     log_trouble: str | None = None
+    #: What of the log's own settings may lose events, each in words.
+    log_warnings: tuple[str, ...] = ()
+    #: Why the log takes no writes; empty while it does.
+    log_refusal: str = ""
     marker_trouble: str | None = None
     whole_failure: Failure | None = None
     #: If the selector names nothing that is known: what may yet name it.

@@ -144,6 +144,23 @@ NOTICES: Final = (
     ),
     *REMOVAL_NOTICES,
     NoticeRow(
+        name="log_may_lose_events",
+        applies=lambda f: bool(f.log_warnings),
+        sentence=lambda f: (
+            f"The metadata topic is not set to keep every event: {'; '.join(f.log_warnings)}."
+        ),
+        command=lambda _: "rlmm doctor",
+    ),
+    NoticeRow(
+        name="log_takes_no_writes",
+        applies=lambda f: bool(f.log_refusal),
+        sentence=lambda f: (
+            f"The event log takes no writes: {f.log_refusal}. Reads are answered; copies and "
+            "deletes hear storage_full until its disk takes a write, which needs no restart."
+        ),
+        command=lambda _: "rlmm status",
+    ),
+    NoticeRow(
         name="storage_trouble",
         applies=lambda f: f.storage_error is not None,
         sentence=lambda f: (

@@ -310,7 +310,13 @@ class Operator:
             copies=self._copies,
             removal=(lambda _: RemovalFacts()) if cleaner is None else cleaner.told,
         )
-        known = self._log_facts().get("partitions", {}).get(facts.metadata_partition)
+        log_facts = self._log_facts()
+        facts = replace(
+            facts,
+            log_warnings=tuple(log_facts.get("warnings", ())),
+            log_refusal=log_facts.get("unwritable") or "",
+        )
+        known = log_facts.get("partitions", {}).get(facts.metadata_partition)
         if known is not None:
             facts = replace(facts, connection=phrases.connection(known))
         return {

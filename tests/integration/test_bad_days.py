@@ -449,6 +449,8 @@ def test_a_start_on_a_full_disk_answers_reads_and_takes_writes_once_there_is_roo
         told = it.rlmm("status")
         assert told.exit_code == 1
         assert "takes no writes: No space left on device" in told.stdout
+        notices = {notice["cause"]: notice["sentence"] for notice in it.explain(0)["also"]}
+        assert "No space left on device" in notices["log_takes_no_writes"]
         here.give()
         fresh = eventually(lambda: it.copy_new(0, 255))
         assert fresh in it.listed(0)

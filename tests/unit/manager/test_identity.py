@@ -487,3 +487,40 @@ async def test_a_log_that_only_the_positions_name_is_not_made_anew(rig):
         await until(lambda: manager.fleet.whole_failure is not None)
         assert manager.fleet.whole_failure.reason is FailureReason.LOG_MISSING
         assert not rig.store.exists
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause", "words", "command"),
+    [
+        (
+            {
+                "warnings": [
+                    "cleanup.policy is compact: compaction deletes events; set it to delete"
+                ]
+            },
+            "log_may_lose_events",
+            "cleanup.policy is compact",
+            "rlmm doctor",
+        ),
+        (
+            {"unwritable": "No space left on device"},
+            "log_takes_no_writes",
+            "No space left on device",
+            "rlmm status",
+        ),
+    ],
+)
+async def test_explain_says_what_is_wrong_with_the_log_beside_the_answer(
+    rig, facts, cause, words, command
+):
+    async with rig.manager() as manager:
+        await ready(manager)
+        told: dict[str, object] = {}
+        operator = Operator(manager, log_facts=lambda: told)
+        before = await operator.explain(str(TP), None, None)
+        assert cause not in [notice["cause"] for notice in before["also"]]
+        told |= facts
+        answer = await operator.explain(str(TP), None, None)
+        (notice,) = [each for each in answer["also"] if each["cause"] == cause]
+        assert words in notice["sentence"]
+        assert (notice["next_command"], notice["trouble"]) == (command, True)
