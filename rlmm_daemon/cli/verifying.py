@@ -328,7 +328,12 @@ class _Files:
                 if piece.found:
                     _take(history, buffer[piece.position : piece.end])
                 elif base != bases[-1] or piece.end < len(buffer):
-                    raise LogCorrupt(f"{path} at byte {piece.position}: {piece.reason}")
+                    number = history.fold.partition
+                    raise LogCorrupt(
+                        f"{path} at byte {piece.position}: {piece.reason}; a daemon that stands on "
+                        f"a snapshot may not have read it yet, then run: rlmm partition rebuild "
+                        f"{number} (it says what mends the log); else: rlmm log repair {number}"
+                    )
         return bases[0] if bases else 0
 
 

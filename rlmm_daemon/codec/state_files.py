@@ -11,7 +11,13 @@ from typing import Final, TypeVar
 import msgspec
 from crc32c import crc32c
 
-from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, UnsupportedProtocol
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    InvalidArgument,
+    Malformed,
+    UnsupportedProtocol,
+)
+from rlmm_daemon.domain.ids import uuid_bytes
 
 FORMAT: Final = 1
 #: Of a `.lost` file, encoded in one go.
@@ -125,9 +131,28 @@ def from_json(data: bytes, kind: type[JsonFile], name: str) -> JsonFile:
     try:
         if msgspec.json.decode(data, type=_Format).format > FORMAT:
             raise UnsupportedProtocol(f"{name} was written by a newer daemon; it is left untouched")
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        content = msgspec.json.decode(data, type=kind)
+        _check_names(content)
+    except (msgspec.DecodeError, ValueError, RecursionError, InvalidArgument) as error:
         raise Malformed(f"{name} is damaged: {error}") from error
+    return content
+
+
+def _check_names(content: object) -> None:
+    """Raise for a log or a metadata partition that is named by no name: the JSON holds all the same.
+
+    Raises:
+        InvalidArgument, ValueError: one is.
+    """
+    if isinstance(content, Identity | Positions | Accepted):
+        uuid_bytes(content.topic_id)
+    if isinstance(content, Positions):
+        numbers = [*content.partitions, *content.accepted_starts]
+    else:
+        numbers = [*content.gaps] if isinstance(content, Accepted) else []
+    for number in numbers:
+        if not number.isascii() or not number.isdecimal():
+            raise ValueError(f"{number!r} is no metadata partition")
 
 
 def lost_pieces(lost: Lost, records: Iterable[bytes], count: int) -> Iterator[bytes]:

@@ -1,14 +1,17 @@
 import pytest
 
+from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
-from rlmm_daemon.cli.verifying import _Topic, list_uploads, roots
-from rlmm_daemon.codec import records
+from rlmm_daemon.cli.verifying import _Files, _Topic, list_uploads, roots
+from rlmm_daemon.codec import batches, records
 from rlmm_daemon.core.disposal.inventory import History, Inventory, SegmentName
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.ports.event_log import LogIdentity
 from tests.unit.daemon.segments import PARTITION, metadata
 from tests.unit.storage.scripted_s3 import ScriptedS3, refuses, storage_on
 
@@ -55,3 +58,18 @@ async def test_a_storage_that_lists_no_uploads_is_compared_without_them(refused)
     assert told is not None
     assert told.endswith(f"({refused[0]} {refused[1]})")
     await storage.close()
+
+
+async def test_a_damaged_batch_is_told_with_what_makes_the_daemon_see_it(tmp_path):
+    home = tmp_path / "3"
+    home.mkdir()
+    first, second = (
+        batches.build([b"event"], base_offset=at, leader_epoch=1, timestamp_ms=1) for at in (0, 1)
+    )
+    (home / f"{0:020}.log").write_bytes(first[:-1] + b"x" + second)
+    disk = LocalDisk()
+    identity = LogIdentity(cluster_id="c", topic_id=TopicId(b"a" * 16), partition_count=COUNT)
+    files = _Files(disk, str(tmp_path), identity)
+    with pytest.raises(LogCorrupt, match="run: rlmm partition rebuild 3"):
+        await files.read_on(History(Fold(MetadataPartition(3), COUNT)))
+    disk.close()
