@@ -16,6 +16,8 @@ from rlmm_daemon.codec.batches import CRC_FROM, HEADER_BYTES, LENGTH_END, MAGIC
 #: Kafka's record batch v2: base offset, length, leader epoch, magic, CRC, attributes, last delta.
 _HEADER: Final = struct.Struct(">qiibIhi")
 _MAGIC_AT: Final = 16
+#: What one empty batch can cover, whose last delta has 32 bits: far more than a file holds.
+_GAP_MAX: Final = 2**31 - 1
 _SEARCH_STEP: Final = bytes([MAGIC])
 
 
@@ -82,10 +84,13 @@ def skip_to(buffer: bytes, next_offset: int, wanted: int, *, begin: int) -> tupl
 
 
 def valid_behind(buffer: bytes, position: int, next_offset: int) -> Found | None:
-    """Return a valid batch of a later offset anywhere behind `position`: proof of no torn tail."""
+    """Return a valid batch of a later offset anywhere behind `position`: proof of no torn tail.
+
+    A base offset lies outside the CRC: one too far off to be filled up to is damage as well.
+    """
     for candidate in _candidates(buffer, position + 1):
         batch = _batch_at(buffer, candidate)
-        if isinstance(batch, Found) and batch.base_offset > next_offset:
+        if isinstance(batch, Found) and 0 < batch.base_offset - next_offset <= _GAP_MAX:
             return batch
     return None
 
