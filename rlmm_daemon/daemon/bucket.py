@@ -28,6 +28,7 @@ from rlmm_daemon.daemon.earlier_objects import why_held
 from rlmm_daemon.daemon.storage_past import NoPast, StoragePast
 from rlmm_daemon.domain.errors import (
     ConfigError,
+    InvalidArgument,
     Malformed,
     RlmmError,
     StorageUnavailable,
@@ -249,7 +250,9 @@ class Bucket:
     def _decoded(self, control: ControlObject) -> BucketMarker:
         """Return the marker; what is wrong with it is told with its place and a way out."""
         try:
-            return marker.decode_marker(control.data)
+            present = marker.decode_marker(control.data)
+            _require_layouts(present)
+            return present
         except Malformed as error:
             kind, reason = type(error), _reason_of(error)
             raise kind(
@@ -566,6 +569,15 @@ class Bucket:
 
 def _marker_of(name: str) -> str:
     return f"bucket marker {MARKER_KEY}" + (f" in {name}" if name else "")
+
+
+def _require_layouts(present: BucketMarker) -> None:
+    """Raise Malformed for a row that no version wrote: a newer one's kinds bear a newer format."""
+    try:
+        for row in present.layouts:
+            Layout(row.prefix, row.kind)
+    except InvalidArgument as error:
+        raise Malformed(f"bucket marker: {error.message}") from error
 
 
 def _reason_of(error: Malformed) -> MarkerReason:

@@ -65,6 +65,16 @@ async def test_a_log_that_took_anothers_place_is_named_by_the_marker_once(shared
     assert shared.objects[marker.MARKER_KEY] is raw
 
 
+async def test_a_marker_with_a_layout_that_no_version_wrote_is_damaged_and_stays(shared):
+    await bucket(shared).open(IDENTITY)
+    stored = shared.objects[marker.MARKER_KEY]
+    flipped = stored.body.replace(b"local-tiered", b"locaL-tiered")
+    raw = shared.objects[marker.MARKER_KEY] = type(stored)(flipped, stored.modified_ms)
+    with pytest.raises(Malformed, match="locaL-tiered.*rebuild-marker"):
+        await bucket(shared).open(IDENTITY)
+    assert shared.objects[marker.MARKER_KEY] is raw
+
+
 async def test_another_clusters_bucket_is_refused_and_stays_untouched(shared):
     await bucket(shared).open(IDENTITY)
     raw = shared.objects[marker.MARKER_KEY]
