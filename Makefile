@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.installed
-# It installs in seconds where pip takes a minute; a mirror is UV_DEFAULT_INDEX to it.
+# It installs in seconds where pip takes a minute.
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
 SEEDS ?= 200
 ROUNDS ?= 20
