@@ -81,6 +81,7 @@ public class RlmmDaemonMetadataManager implements RemoteLogMetadataManager, Moni
     private Running start(PluginConfig config, SingleBrokerCheck.BrokerCount count, long repeatMs) {
         PluginMetrics metrics = new PluginMetrics(Greeting.METADATA, config.brokerId());
         WarmUp.begin(config, metrics);
+        WholeJar.begin("rlmm-daemon-classes-" + config.brokerId());
         Connection connection = new Connection(config, Greeting.METADATA, new Owner(), metrics);
         Caller caller = new Caller(connection, metrics, config.integer(PluginConfig.HOLD_MS));
         String cannotAsk = config.bootstrap() != null ? null

@@ -66,6 +66,7 @@ public final class RlmmDaemonStorageManager implements RemoteStorageManager, Mon
             config.integer(PluginConfig.FETCH_TIMEOUT_MS), config.integer(PluginConfig.INDEX_TIMEOUT_MS));
         connection.start();
         metrics.publish();
+        WholeJar.begin("rlmm-daemon-classes-" + config.brokerId()); // of its own: the broker loads each manager apart
     }
 
     private final class Owner implements Connection.Owner {
