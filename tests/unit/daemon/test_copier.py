@@ -201,6 +201,24 @@ async def test_no_copy_begins_and_no_object_goes_in_a_bucket_without_its_marker(
     assert another.segment_id not in world.log.fold
 
 
+async def test_no_object_is_written_where_the_marker_is_gone_when_a_copy_begins(world, monkeypatch):
+    monkeypatch.setattr("rlmm_daemon.daemon.copy_job.MARKER_SECONDS", 0)
+    del world.storage.bucket.objects[marker.MARKER_KEY]
+    puts = []
+    put_segment = world.storage.put_segment
+
+    async def noted(objects, *, progress):
+        puts.append(objects)
+        return await put_segment(objects, progress=progress)
+
+    monkeypatch.setattr(world.storage, "put_segment", noted)
+    with pytest.raises(StorageUnavailable) as refused:
+        await world.copier.copy_segment(RECORD, world.files)
+    assert refused.value.fields["reason"] == "no_marker"
+    assert puts == []
+    assert world.state is not S.COPY_SEGMENT_FINISHED
+
+
 # ---- writes that come after their copy was given up ---------------------------------------------
 
 
