@@ -45,6 +45,9 @@ def _judged(config: Config, present: BucketMarker | None, kept: BucketMarker | N
     if kept is not None and (why := why_remade(rows_of(kept), rows_of(present))) is not None:
         return _failed(f"another one than the daemon knew: {why}")
     found = phrases.number(len(present.layouts), "layout")
+    if present.held:
+        holds = phrases.number(len(present.held), "hold")
+        found += f", {holds} on what was stored (rlmm partition end-hold --all shows them)"
     return Finding(check=_CHECK, verdict="ok", found=found)
 
 

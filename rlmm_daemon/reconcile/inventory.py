@@ -15,6 +15,11 @@ from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.listing import CONTROL
 from rlmm_daemon.reconcile.schema import literal
 
+#: Why nothing is condemned by a report where the storage is no bucket.
+REFUSED: Final = (
+    "the listing is an S3 Inventory report and the storage is a directory: whose objects it lists"
+    " nobody can tell"
+)
 #: What a report must have been configured with.
 NEEDED: Final = ("key", "size", "last_modified_date", "e_tag")
 #: The CSV form's names for the columns of the other two.

@@ -270,6 +270,9 @@ class Run:
     def _guards(self, ours: Ours, view: LogView) -> list[str]:
         if self._exported():
             return [exports.REFUSED]
+        reported = isinstance(self._config.listing, InventoryListing)
+        if reported and not isinstance(self._daemon.storage, S3Storage):
+            return [inventory.REFUSED]  # it is not known to be of this storage
         return guards.reasons(
             evidence.gathered(
                 self._spark,

@@ -128,7 +128,9 @@ def test_a_lost_marker_is_not_made_anew_with_other_numbers_and_is_rebuilt_by_the
     assert not [key for key in objects(it) if victim.segment_id.hex() in key]
     it.serves(1)
     assert tool(it, "storage", "verify").returncode == 0
-    assert tool(it, "doctor").returncode == 0
+    doctored = tool(it, "doctor")
+    assert doctored.returncode == 0
+    assert "1 hold" in doctored.stdout
     again = tool(it, "storage", "rebuild-marker", "--execute")
     assert "Nothing to do." in again.stdout
 

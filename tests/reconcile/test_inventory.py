@@ -133,5 +133,6 @@ def test_a_night_over_a_report_finds_what_a_listing_would(spark, tmp_path: Path)
         progress=lambda _stage: None,
     )  # fmt: skip
     night = run.whole()
-    assert night.refused == []
+    assert night.refused == [inventory.REFUSED], "whose report it is nobody can tell here"
+    assert night.condemned == 0
     assert found_by(run).keys() == world.expected.keys()
