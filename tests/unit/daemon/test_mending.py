@@ -31,6 +31,7 @@ class Failed(Follower):
 
     state: PartitionState = PartitionState.FAILED
     restarting: bool = False
+    head_alone: bool = False
     verdicts: list[Failure | None] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
 
@@ -90,6 +91,8 @@ class FakeFleet:
 
     only: Any
     accepted: list[Any] = field(default_factory=list)
+    #: Whether the last acceptance was one without a look.
+    given_up: bool | None = None
 
     @property
     def fleet(self) -> "FakeFleet":
@@ -105,13 +108,15 @@ class FakeFleet:
     def followed(self) -> list[Any]:
         return [self.only]
 
-    async def accept(self, follower: Any) -> None:
+    async def accept(self, follower: Any, *, without_looking: bool) -> None:
         self.accepted.append(follower.partition)
+        self.given_up = without_looking
         follower.retry()
         follower.missing = []
 
-    async def accept_all(self) -> None:
+    async def accept_all(self, *, without_looking: bool) -> None:
         self.accepted.append("all")
+        self.given_up = without_looking
         self.only.retry()
         self.only.missing = []
 
@@ -158,7 +163,8 @@ async def test_nothing_is_accepted_before_somebody_looked_for_the_objects(everyt
             await accept(without_looking=False)
         assert (fleet.accepted, follower.done) == ([], [])
     answer = await accept(without_looking=True)
-    assert answer == {"accepted": "all" if everything else [NUMBER], "missing": 1}
+    assert answer == {"accepted": "all" if everything else [NUMBER], "missing": 1, "next": []}
+    assert fleet.given_up is True
     assert fleet.accepted == ["all" if everything else NUMBER]
 
 
@@ -172,7 +178,8 @@ async def test_what_nobody_can_look_for_is_accepted_at_once(why):
     mend, fleet = ordered(follower, recovery=recovery)
     missing = follower.missing_count
     answer = await mend.accept(cast("Any", follower), without_looking=False)
-    assert answer == {"accepted": [NUMBER], "missing": missing}
+    assert answer == {"accepted": [NUMBER], "missing": missing, "next": []}
+    assert fleet.given_up is False
     assert fleet.accepted == [NUMBER]
     follower.missing = []
     assert (await mend.accept_everything(without_looking=False))["accepted"] == "all"
@@ -321,3 +328,23 @@ async def test_an_order_waits_until_its_partitions_are_judged_or_gone(monkeypatc
     follower.retired = False
     monkeypatch.setattr(mending, "JUDGED_SECONDS", 0.01)
     await mending._judged(cast("Any", [follower]))
+
+
+@pytest.mark.parametrize("everything", [False, True])
+async def test_of_a_lost_head_and_a_list_the_head_goes_alone_and_what_still_fails_is_named(
+    everything,
+):
+    follower = Failed(
+        failure=lost(),
+        verdicts=[lost()],
+        head_alone=True,
+        missing=[records.encode(finished(1))],
+    )
+    mend, fleet = ordered(follower, recovery=FakeRecovery(NOTHING))
+    if everything:
+        answer = await mend.accept_everything(without_looking=False)
+    else:
+        answer = await mend.accept(cast("Any", follower), without_looking=False)
+    assert answer["missing"] == 0, "the list stays"
+    assert answer["next"] == [f"rlmm log repair {NUMBER}"]
+    assert fleet.given_up is False
