@@ -479,8 +479,10 @@ class Operator:
 
         Raises:
             StorageNotConfigured: metadata only, so nothing is held.
+            NotReady, PartitionFailed: the log is not open, and why.
         """
         cleaner = self._require_cleaner()
+        self._follow_set()  # the marker that has the holds is read after the log
         held = await cleaner.held(metadata_partition)
         # One of every metadata partition is not ended for one of them.
         ends = any(metadata_partition in (None, hold["metadata_partition"]) for hold in held)

@@ -5,8 +5,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from rlmm_daemon.cli import main
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import uuid_text
 from tests.support.daemon_process import CONFIG
@@ -59,7 +61,36 @@ def words_of(it: Stocked, directory: Path) -> list[tuple[str, ...]]:
         ("copy", topic_id, "orders-0", *files, *offsets, "--epochs", f"0:{start}"),
         ("fetch", "orders-0", segment_id, "--output", str(directory / "fetched")),
         ("delete", "orders-0", segment_id),
+        ("partition", "accept-loss", "0", "--yes"),
+        ("partition", "end-hold", "0"),
+        ("explain", "orders-0"),
+        ("status",),
     ]
+
+
+#: It ends the daemon, with a log or without.
+NEEDS_NO_LOG = {"drain"}
+
+
+def asking_commands(command: click.Command, *path: str) -> Iterator[str]:
+    """Yield every command that asks a daemon."""
+    if isinstance(command, click.Group):
+        for name, each in command.commands.items():
+            yield from asking_commands(each, *path, name)
+    elif any("--socket" in option.opts for option in command.params):
+        yield " ".join(path)
+
+
+def test_every_command_that_asks_a_daemon_is_tried(tmp_path, forks):
+    it = make(tmp_path, forks)
+    tried = [" ".join(words) for words in words_of(it, tmp_path)]
+    untried = [
+        name
+        for name in asking_commands(main)
+        if name not in NEEDS_NO_LOG
+        and not any(f"{words} ".startswith(f"{name} ") for words in tried)
+    ]
+    assert untried == []
 
 
 def wrong_answers(it: Stocked, directory: Path, *causes: str) -> list[object]:
