@@ -1,6 +1,7 @@
 import asyncio
 import errno
 import socket
+from contextlib import suppress
 
 import aiohttp
 import pytest
@@ -109,6 +110,20 @@ async def test_half_a_request_is_held_briefly_and_keeps_nobody_out():
             writer.close()
         assert (await get(server, "/healthz"))[2] == "ok\n"
         assert not server._http.open
+
+
+async def test_of_four_hundred_half_requests_a_few_are_held_and_all_end():
+    async with AdminServer("127.0.0.1:0", Metrics(), lambda: Ready(ready=True)) as server:
+        server._http.head_seconds = 0.3
+        await server.serve()
+        half = [await connect(server, b"GET /metrics HTTP/1.1\r\nX: ") for _ in range(400)]
+        assert len(server._http.open) <= server._http.connections_max < 400
+        for reader, writer in half:
+            with suppress(ConnectionError):  # its half was not read
+                assert not (await reader.read()).startswith(b"HTTP/1.1 200")
+            writer.close()
+        assert not server._http.open
+        assert (await get(server, "/healthz"))[2] == "ok\n"
 
 
 async def test_an_answer_that_nobody_reads_is_given_up():
