@@ -151,7 +151,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         name="first_write_begins_no_generation",
         module=f"{_LOG}.writer",
         old="self._generation = await self._generations.begin(beyond=self._journal.epochs.latest)",
-        new="self._generation = self._generations.current",
+        new="self._generation = self._generations._current",
         seeds=10,
     ),
     Mutant(

@@ -133,17 +133,13 @@ class Generations:
         self.path = f"{directory}/{STATE_NAME}"
         #: Written with each state, once it is known.
         self.identity: LogIdentity | None = None
+        #: The newest durable one.
         self._current = -1
+        #: Whether it was begun since the log was opened: before, no batch may carry it.
+        self._begun = False
         #: Not to be written any more, nor anything below.
         self.floor = NO_EPOCH
-        #: Whether `current` was begun since the log was opened: before, no batch may carry it.
-        self._begun = False
         self._writing = asyncio.Lock()
-
-    @property
-    def current(self) -> int:
-        """The newest durable generation."""
-        return self._current
 
     async def load(self) -> dict[MetadataPartition, CleanEnd]:
         """Read the last generation and the ends that a clean stop left.
