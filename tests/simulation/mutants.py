@@ -82,7 +82,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
             f"            try:\n    {_SYNC}"
             "            except OSError:\n                await file.fdatasync()\n" + _THEN
         ),
-        seeds=30,
+        seeds=45,
     ),
     Mutant(
         name="short_write_ignored",
@@ -110,14 +110,14 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.files",
         old="    await file.truncate(size)\n    await file.fdatasync()",
         new="    await file.truncate(size)",
-        seeds=800,
+        seeds=1200,
     ),
     Mutant(
         name="followers_see_unsynced_records",
         module=f"{_LOG}.writer",
         old=_SYNC + _THEN + _COUNT + _ANSWER,
         new=_WRITE_ONLY + "    " + _ANSWER + "            await file.fdatasync()\n" + _THEN,
-        seeds=10,
+        seeds=25,
     ),
     Mutant(
         name="wrong_offset_for_the_second_of_a_batch",
@@ -166,7 +166,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
             "        await disk.fsync_directory(directory)\n"
             "        return Recovered(bases=[0], position=0, next_offset=0,"
         ),
-        seeds=100,
+        seeds=10,
     ),
     Mutant(
         name="reader_goes_past_the_synced_end",
@@ -245,7 +245,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module="rlmm_daemon.codec.snapshot",
         old="    if crc != entry.crc:\n",
         new="    if False:\n",
-        seeds=20,
+        seeds=45,
         scenario="manager",
     ),
     Mutant(
