@@ -11,7 +11,7 @@ STAGES ?= test
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-stages bench-s3 lint format types imports sim sim-mutants sim-kafka sim-kafka-mutants bench bench-scale bench-latency dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner mutants
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-stages bench-s3 lint format types imports sim sim-mutants sim-kafka sim-kafka-mutants sim-operators sim-operators-mutants bench bench-scale bench-latency dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner mutants
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -104,6 +104,12 @@ sim-kafka: install ## The simulation over Kafka's log, brokers losing records: m
 
 sim-kafka-mutants: install ## Planted bugs that the simulation over Kafka must find
 	$(BIN)/python -m tests.simulation.run --scenario kafka --mutants
+
+sim-operators: install ## Operators, decay and nights in the simulation: make sim-operators SEEDS=1000
+	$(BIN)/python -m tests.simulation.run --scenario operators --seeds $(SEEDS)
+
+sim-operators-mutants: install ## Planted bugs that the operators' simulation must find
+	$(BIN)/python -m tests.simulation.run --scenario operators --mutants
 
 sim-cleaner: install ## The cleaner's simulation: make sim-cleaner SEEDS=10000
 	$(BIN)/python -m tests.simulation.clean_run --seeds $(SEEDS)

@@ -148,6 +148,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.tail: deque[tuple[int, float, str]] = deque(maxlen=TAIL_STEPS_MAX)
         self.after_step: Callable[[], None] | None = None
         self.faults: list[dict[str, Any]] = []
+        #: Whether work for threads is done, each in one piece; without it that fails loudly.
+        self.threads = False
         #: What connections are made of; without it they fail loudly.
         self.network: Network | None = None
         self.abandoned = False
@@ -191,8 +193,24 @@ class SimLoop(asyncio.BaseEventLoop):
             raise RuntimeError("this scenario has no network")
         return await self.network.connect(factory, host, port)
 
-    def run_in_executor(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]  # forbidden
-        raise RuntimeError("threads are not simulated: go through a port")
+    def run_in_executor(  # type: ignore[override]  # any executor, as none is used
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        del executor
+        if not self.threads:
+            raise RuntimeError("threads are not simulated: go through a port")
+        future: asyncio.Future[T] = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as error:  # noqa: BLE001  # whoever waits for the thread is told
+                future.set_exception(error)
+
+        self.call_soon(work)
+        return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if not self.abandoned:

@@ -197,6 +197,22 @@ class Platter:
         self.unsynced.append(step)
         step.apply(self.names)
 
+    def place(self, path: str, content: bytes) -> None:
+        """Have a file there, durable, as if it had always been: for whoever is no process."""
+        self.names[path] = self.durable[path] = Inode(
+            data=bytearray(content), base=bytearray(content), allocated=len(content)
+        )
+
+    def lose(self, path: str) -> None:
+        """Have a file not be there any more, durably."""
+        self.names.pop(path, None)
+        self.durable.pop(path, None)
+        self.unsynced = [
+            step
+            for step in self.unsynced
+            if path != step.removed and (step.added is None or step.added[0] != path)
+        ]
+
     def sync_directory(self, directory: str, upto: int) -> None:
         """Make the name changes of one directory durable, up to sequence number `upto`."""
         rest = []

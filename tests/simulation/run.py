@@ -22,17 +22,20 @@ from typing import Any, Final
 
 from tests.simulation import mutants
 from tests.simulation.kafka.mutants import MUTANTS as KAFKA_MUTANTS
+from tests.simulation.operators.mutants import MUTANTS as OPERATORS_MUTANTS
 
 #: Scenario name -> the module that has it; imported late, so that a mutant can be planted first.
 SCENARIOS: Final = {
     "event_log": "tests.simulation.embedded_log",
     "manager": "tests.simulation.manager",
     "kafka": "tests.simulation.kafka.scenario",
+    "operators": "tests.simulation.operators.scenario",
 }
 #: What `--scenario all` means: the one over Kafka has a run of its own.
 EMBEDDED: Final = ("event_log", "manager")
-BY_NAME: Final = mutants.BY_NAME | {mutant.name: mutant for mutant in KAFKA_MUTANTS}
-assert len(BY_NAME) == len(mutants.MUTANTS) + len(KAFKA_MUTANTS), "two mutants share a name"
+_ELSEWHERE: Final = (*KAFKA_MUTANTS, *OPERATORS_MUTANTS)
+BY_NAME: Final = mutants.BY_NAME | {mutant.name: mutant for mutant in _ELSEWHERE}
+assert len(BY_NAME) == len(mutants.MUTANTS) + len(_ELSEWHERE), "two mutants share a name"
 CHUNK_SEEDS: Final = 25
 FAILURES_SHOWN_MAX: Final = 3
 

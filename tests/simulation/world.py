@@ -128,7 +128,8 @@ class World:
             ended = "crashed"
         finally:
             life.disk.dead = True
-            life.loop.abandon()
+            with _log_lines_to(life.loop):  # whoever is torn apart may have something to say
+                life.loop.abandon()
             self._account(life)
             self._tails.append(f"life {number}, {ended} at step {life.loop.steps}\n" + _tail(life))
         if life.disk.misuse:

@@ -2,7 +2,14 @@
 
 import pytest
 
-from rlmm_daemon.codec.state_files import Accepted, Identity, Position, Positions, from_json, to_json
+from rlmm_daemon.codec.state_files import (
+    Accepted,
+    Identity,
+    Position,
+    Positions,
+    from_json,
+    to_json,
+)
 from rlmm_daemon.domain.errors import Malformed
 from rlmm_daemon.domain.ids import uuid_text
 

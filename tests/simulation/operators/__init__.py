@@ -1,0 +1,9 @@
+"""Operators beside a daemon whose files decay: every order, at any moment, judged by the objects.
+
+truth     what was acknowledged, which losses were accepted, and what may therefore go
+bucket    the storage of all lives; each removal is judged when it takes effect
+rot       damage to log, state directory and marker between two lives
+daemon    one life of the daemon, wired as the product wires it, without a socket
+people    operators: who follow what is named next, and who type whatever comes to mind
+scenario  lives, clients and oracles
+"""

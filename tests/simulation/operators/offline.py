@@ -1,0 +1,94 @@
+"""Commands that work on files, run over the simulated disk and bucket, beside a daemon or without.
+
+Their own code runs: only the disk, the clock and the storage that they open are the simulation's.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
+
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.cli import log_adoption, log_contents, marker_rebuilding, verifying
+from rlmm_daemon.config import Config, loading
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.wiring import adapters
+from tests.simulation.disk import SimDisk
+from tests.simulation.operators.bucket import JudgedStorage, World
+from tests.simulation.operators.daemon import (
+    BROKER_DIRECTORY,
+    CLUSTER,
+    LOG_DIRECTORY,
+    STATE_DIRECTORY,
+)
+from tests.simulation.operators.truth import BROKER, LAYOUT
+from tests.simulation.world import Life
+
+if TYPE_CHECKING:
+    from tests.simulation.operators.daemon import Daemon
+
+CONFIG: Final = f"""
+[daemon]
+broker_id = {BROKER}
+cluster_id = "{CLUSTER}"
+state_dir = "{STATE_DIRECTORY}"
+log_dirs = ["{BROKER_DIRECTORY}"]
+[event_log]
+kind = "embedded"
+single_broker = true
+directory = "{LOG_DIRECTORY}"
+[storage]
+kind = "local"
+directory = "/bucket"
+"""
+
+
+def config() -> Config:
+    """Return what every command is given."""
+    return loading.parse(CONFIG)
+
+
+class _Disk(SimDisk):
+    """A disk of a process that is not the daemon's, but dies with the machine."""
+
+    def close(self) -> None:
+        """Do nothing: there are no threads."""
+
+
+@contextlib.contextmanager
+def simulated(life: Life, world: World) -> Iterator[None]:
+    """Give whatever opens a disk, a clock, a storage or a log those of the simulation."""
+
+    def disk() -> SimDisk:
+        calm = life.disk.faults.calm()
+        return _Disk(life.disk.platter, life.loop, life.rng("offline disk"), calm)
+
+    def storage_of(*_: Any, **__: Any) -> adapters.Storage:
+        backend = JudgedStorage(world, life, faults=False, name="offline storage")
+        return adapters.Storage(backend, Bucket(backend, layout=LAYOUT, rng=life.rng("offline")))
+
+    def log_of(_config: Any, disk: Any, clock: Any, luck: Any, spawn: Any, **_: Any) -> EmbeddedLog:
+        return EmbeddedLog(
+            disk=disk,
+            clock=clock,
+            spawn=spawn,
+            luck=luck,
+            directory=_config.event_log.directory,
+            partition_count=_config.event_log.partition_count,
+            cluster_id=CLUSTER,
+        )
+
+    with contextlib.ExitStack() as stack:
+        for module in (log_adoption, log_contents, verifying):
+            stack.enter_context(mock.patch.object(module, "LocalDisk", disk))
+        for module in (log_contents, marker_rebuilding):
+            stack.enter_context(mock.patch.object(module, "SystemClock", return_value=life.clock))
+        stack.enter_context(mock.patch.object(adapters, "storage_of", storage_of))
+        stack.enter_context(mock.patch.object(adapters, "event_log_of", log_of))
+        yield
+
+
+async def rebuild_marker(daemon: "Daemon", *, execute: bool) -> Any:
+    """`rlmm storage rebuild-marker`, beside the daemon."""
+    del daemon
+    return await marker_rebuilding._run(config(), {}, execute=execute)

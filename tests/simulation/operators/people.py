@@ -1,0 +1,394 @@
+"""Operators: those who type what the failure names, and those who type whatever comes to mind.
+
+Each order is a command line as a person types it; `ORDERS` says what of the daemon it calls. What
+an order gives up or lets go is told to the truth before it is sent, since a death may hide whether
+it took effect.
+"""
+
+import asyncio
+import random
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.codec.marker import MARKER_KEY
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.domain.errors import InvalidArgument, RefusedError, RlmmError
+from rlmm_daemon.domain.ids import TopicId, uuid_bytes, uuid_text
+from rlmm_daemon.domain.segment import SegmentMetadata
+from tests.simulation.operators import offline
+from tests.simulation.operators.daemon import Daemon
+from tests.simulation.operators.night import job
+from tests.simulation.operators.rot import Rot
+from tests.simulation.operators.truth import Books, Segment
+
+#: Virtual seconds between two commands of one person.
+TYPING_SECONDS: Final = 1.0
+#: How often somebody with nothing else to do ends a hold.
+TIDY_SHARE: Final = 0.15
+#: Commands that a person who follows the advice types before one gives up, on a calm machine.
+PATIENCE: Final = 40
+#: A command in the words of an error.
+_NAMED: Final = re.compile(r"run: (rlmm [a-zA-Z0-9 -]+)")
+
+Words = list[str]
+Order = Callable[["Person", Words], Awaitable[Any]]
+
+
+class Person:
+    """Whoever sits before one life of the daemon."""
+
+    def __init__(self, daemon: Daemon, rot: Rot, *, name: str, hasty: bool = False) -> None:
+        """`hasty`: accepts whatever loss there is before anybody looked for objects."""
+        self.daemon, self.rot, self.hasty = daemon, rot, hasty
+        self.rng = daemon.life.rng(name)
+        self.typed = 0
+        #: Command -> how often it was typed, and how often it was answered without an error.
+        self.counts: dict[str, int] = {}
+
+    @property
+    def books(self) -> Books:
+        return self.daemon.world.books
+
+    async def type(self, text: str) -> Any:
+        """Type one command; return its answer, or the error that it was answered with."""
+        words = text.split()[1:]
+        name = next(each for each in ORDERS if words[: len(each.split())] == each.split())
+        self.daemon.life.loop.note(f"typed: {text}")
+        self.typed += 1
+        self.counts[f"typed {name}"] = self.counts.get(f"typed {name}", 0) + 1
+        try:
+            async with asyncio.timeout(60.0):
+                answer = await ORDERS[name](self, words[len(name.split()) :])
+        except (RlmmError, TimeoutError) as error:
+            answer = error
+        if self.daemon.life.alive:
+            self.daemon.life.loop.note(f"answered: {answer!r}"[:400])
+            done = not isinstance(answer, Exception)
+            self.counts[f"done {name}"] = self.counts.get(f"done {name}", 0) + done
+        return answer
+
+    # Following the advice.
+
+    async def heal(self) -> None:
+        """Type what is named next until nothing is wrong; what is named last is believed first."""
+        for _ in range(PATIENCE):
+            named = await self.named()
+            if not named:
+                return
+            await self._obey(named[0])
+            await asyncio.sleep(TYPING_SECONDS)
+
+    async def step(self) -> None:
+        """Type one command that is named, if any is."""
+        named = await self.named()
+        if named:
+            await self._obey(self.rng.choice(named))
+        elif self.rng.random() < TIDY_SHARE:
+            hold = self.rng.choice(self._holdable())
+            await self.type(f"rlmm partition end-hold {hold} --execute")
+
+    def _holdable(self) -> list[str]:
+        return ["--all", *map(str, range(self.books.partition_count))]
+
+    async def named(self) -> list[str]:
+        """Return the commands that the daemon's own answers name."""
+        operator = self.daemon.operator
+        status = await operator.status()
+        found = list[str]()
+        if (failure := status["log"]["failure"]) is not None:
+            found.append(failure["command"])
+        failures = [row["failure"] for row in await operator.partitions()]
+        found += [failure["command"] for failure in failures if failure is not None]
+        if self.daemon.bucket.trouble is not None:
+            found.append("rlmm storage rebuild-marker --execute")
+        return list(dict.fromkeys(found))
+
+    async def _obey(self, command: str) -> None:
+        if command == "rlmm doctor":
+            self._put_back()
+            await asyncio.sleep(8.0)  # it is looked for every few seconds
+            if self.daemon.manager.fleet.whole_failure is not None and not self.rot.kept:
+                await self.type("rlmm partition accept-loss --all")
+            return
+        looks = command.startswith(("rlmm log recover", "rlmm log repair"))
+        if self.hasty and looks:
+            number = command.rpartition(" ")[2]
+            blind = f"rlmm partition accept-loss {number} --without-looking"
+            if not isinstance(await self.type(blind), RlmmError):
+                return
+        answer = await self.type(command)
+        rebuilds = command.startswith("rlmm storage rebuild-marker")
+        if rebuilds and isinstance(answer, InvalidArgument):
+            await self._restore_marker()  # "restore it, or": it looks like another cluster's
+        if isinstance(answer, Mapping) and answer.get("can_be_put_back"):
+            await self.type(f"{command} --execute")
+        elif isinstance(answer, RlmmError):
+            inner = _named_in(answer.message)
+            if inner not in ("", command):
+                await self.type(inner)
+
+    async def _restore_marker(self) -> None:
+        if self.rot.marker is not None:
+            await self.daemon.storage.overwrite_control(MARKER_KEY, self.rot.marker)
+            self.daemon.life.loop.note("put back: the marker")
+
+    def _put_back(self) -> None:
+        for path in self.rot.mend(self.daemon.life):
+            self.daemon.life.loop.note(f"put back: {path}")
+
+    # Whatever comes to mind.
+
+    async def anything(self) -> None:
+        """Type some command."""
+        await self.type(self.thought())
+
+    def thought(self) -> str:
+        """Return some command, with some arguments."""
+        rng, books = self.rng, self.books
+        manifest = rng.choice([*self._manifests(), "none"])
+        number = rng.randrange(books.partition_count)
+        topic = rng.choice(books.partitions)
+        execute = rng.choice(["", " --execute", " --execute"])
+        return rng.choice(
+            [
+                f"rlmm partition retry {number}",
+                f"rlmm partition rebuild {number}",
+                f"rlmm partition accept-loss {number}",
+                f"rlmm partition accept-loss {number} --without-looking",
+                "rlmm partition accept-loss --all",
+                "rlmm partition accept-loss --all --without-looking",
+                f"rlmm partition end-hold {number}{execute}",
+                f"rlmm partition end-hold --all{execute}",
+                f"rlmm log repair {number}",
+                "rlmm log repair",
+                f"rlmm log recover {number}{execute}",
+                f"rlmm log recover {number}{execute}",
+                "rlmm snapshot now",
+                f"rlmm purge {uuid_text(topic.topic_id)}{execute}",
+                f"rlmm storage rebuild-marker{execute}",
+                "rlmm drain" if rng.random() < 0.1 else "rlmm snapshot now",
+                f"rlmm reconcile restore {manifest}",
+                f"rlmm reconcile hold {manifest}",
+                f"rlmm reconcile release {manifest}",
+                f"rlmm reconcile approve {manifest}",
+                "rlmm reconcile break-lease" if rng.random() < 0.3 else "rlmm log repair",
+                f"rlmm delete {rng.randrange(len(books.segments) + 1)}",
+                f"rlmm copy {rng.randrange(len(books.segments) + 1)}",
+            ]
+        )
+
+    def _manifests(self) -> list[str]:
+        """Return the manifests of the nightly job that lie in the bucket."""
+        home = job.quarantine.MANIFESTS
+        keys = self.daemon.world.bucket.objects
+        return [key.removeprefix(home) for key in keys if key.startswith(home)]
+
+
+def _named_in(words: str) -> str:
+    """Return the command that an error's words name, as somebody types it who means it."""
+    found = _NAMED.search(words)
+    if found is None:
+        return ""
+    command = found[1].replace("--config FILE", "").strip()
+    return f"{command} --execute" if command == "rlmm storage rebuild-marker" else command
+
+
+def _number(words: Words) -> int | None:
+    digits = [word for word in words if word.isdigit()]
+    return int(digits[0]) if digits else None
+
+
+async def _retry(person: Person, words: Words) -> Any:
+    return await person.daemon.operator.partition_retry(_number(words))
+
+
+async def _rebuild(person: Person, words: Words) -> Any:
+    return await person.daemon.operator.partition_rebuild(_number(words))
+
+
+async def _accept_loss(person: Person, words: Words) -> Any:
+    number, blind = _number(words), "--without-looking" in words
+    doubted, missing = person.books.accepting(number), _missing(person, number)
+    try:
+        answer = await person.daemon.operator.partition_accept_loss(
+            number, everything="--all" in words, without_looking=blind
+        )
+    except RefusedError:
+        person.books.refused(doubted)
+        raise
+    for segment in missing if not blind else ():
+        if segment.promised and person.books.is_whole(segment):
+            person.books.fail(f"{segment.name} is whole and was known, and its loss is accepted")
+    return answer
+
+
+def _missing(person: Person, number: int | None) -> list[Segment]:
+    """Return what the daemon knows to be missing from its log."""
+    found = []
+    for each, follower in person.daemon.manager.fleet.followers.items():
+        if number in (None, each):
+            events = map(records.decode, follower.history.missing)
+            found += [e.segment_id for e in events if isinstance(e, SegmentMetadata)]
+    return [person.books.by_id[segment_id] for segment_id in found]
+
+
+async def _end_hold(person: Person, words: Words) -> Any:
+    number, execute = _number(words), "--execute" in words
+    if execute:
+        person.books.ending_hold(number)
+    return await person.daemon.operator.partition_end_hold(number, execute=execute)
+
+
+async def _repair(person: Person, words: Words) -> Any:
+    return await person.daemon.operator.log_repair(_number(words))
+
+
+async def _recover(person: Person, words: Words) -> Any:
+    number = _number(words)
+    assert number is not None, "it has no default"
+    return await person.daemon.operator.log_recover(number, execute="--execute" in words)
+
+
+async def _snapshot(person: Person, words: Words) -> Any:
+    return await person.daemon.operator.snapshot_now(_number(words))
+
+
+async def _purge(person: Person, words: Words) -> Any:
+    topic_id = TopicId(uuid_bytes(words[0]))
+    existing = "--existing" in words
+    if existing and "--execute" in words:
+        for segment in person.books.segments:
+            segment.unwanted = segment.unwanted or segment.first.partition.topic_id == topic_id
+    return await person.daemon.operator.purge(
+        topic_id, execute="--execute" in words, existing=existing
+    )
+
+
+async def _drain(person: Person, _: Words) -> Any:
+    return await person.daemon.operator.drain()
+
+
+async def _rebuild_marker(person: Person, words: Words) -> Any:
+    return await offline.rebuild_marker(person.daemon, execute="--execute" in words)
+
+
+async def _delete(person: Person, words: Words) -> Any:
+    number = int(words[0])
+    if number >= len(person.books.segments):
+        return None
+    segment = person.books.segments[number]
+    segment.unwanted = True
+    first = segment.first
+    return await person.daemon.copier.delete_segment(first.partition, first.segment_id)
+
+
+async def _copy(person: Person, words: Words) -> Any:
+    """Repeat a copy by its segment's id, as `--segment-id` does."""
+    number = int(words[0])
+    if number >= len(person.books.segments):
+        return None
+    segment = person.books.segments[number]
+    record = records.encode(segment.first)
+    return await person.daemon.copier.copy_segment(record, segment.files, Caller.OPERATOR)
+
+
+async def _kept(person: Person, words: Words, **changed: Any) -> Any:
+    """Do what `reconcile restore` and `hold` do; from their answer on nothing of it goes."""
+    del person
+    async with job.control.opened(offline.config()) as storage:
+        manifest = await job.quarantine.change(
+            storage, words[0], lambda known: msgspec.structs.replace(known, **changed)
+        )
+        clock = await job.storage_time.read(storage)
+        await job.lease.wait_out(storage, clock.now_ms)
+        return manifest
+
+
+def _spared(person: Person, manifest: Any) -> None:
+    """What is there as it was when an order to spare it is answered stays for good."""
+    objects = person.daemon.world.bucket.objects
+    for entry in manifest.entries:
+        stored = objects.get(entry.key)
+        if stored is not None and stored.etag == entry.etag:
+            person.books.spared.add(entry.key)
+
+
+async def _restore(person: Person, words: Words) -> Any:
+    manifest = await _kept(person, words, restored=True)
+    _spared(person, manifest)
+    return len(manifest.entries)
+
+
+async def _hold(person: Person, words: Words) -> Any:
+    word = job.quarantine.Word(by="somebody", at_ms=0)
+    manifest = await _kept(person, words, held=word)
+    return len(manifest.entries)
+
+
+async def _release(person: Person, words: Words) -> Any:
+    del person
+    return await _changed(words[0], held=msgspec.UNSET)
+
+
+async def _approve(person: Person, words: Words) -> Any:
+    del person
+    return await _changed(words[0], approved=job.quarantine.Word(by="somebody", at_ms=0))
+
+
+async def _changed(name: str, **changed: Any) -> Any:
+    async with job.control.opened(offline.config()) as storage:
+        await job.quarantine.change(
+            storage, name, lambda known: msgspec.structs.replace(known, **changed)
+        )
+
+
+async def _break_lease(person: Person, _: Words) -> Any:
+    async with job.control.opened(offline.config()) as storage:
+        found = await job.lease.look(storage)
+        clock = await job.storage_time.read(storage)
+        if found is None or (found.lease is not None and found.ends_ms <= clock.now_ms()):
+            return None
+        fence = (found.lease.fence if found.lease else 0) + 1
+        await job.lease.take_away(storage, found, by="somebody", fence=fence, now_ms=clock.now_ms)
+        return person.daemon.life.number
+
+
+#: Commands that change something and that nobody types here, and why.
+NOT_TYPED: Final[Mapping[str, str]] = {
+    "log copy": "of a stopped daemon, into a log of its own",
+    "log restore": "of a stopped daemon; its walks are in tests/integration",
+    "log seal": "of a stopped daemon; changes no record",
+    "reconcile accept-record": "no record here is no event",
+    "reconcile run": "a timer runs it: `night`",
+    "run": "each life is one",
+    "config from-properties": "writes a configuration",
+}
+#: Command -> what it calls.
+ORDERS: Final[Mapping[str, Order]] = {
+    "partition retry": _retry,
+    "partition rebuild": _rebuild,
+    "partition accept-loss": _accept_loss,
+    "partition end-hold": _end_hold,
+    "log repair": _repair,
+    "log recover": _recover,
+    "snapshot now": _snapshot,
+    "purge": _purge,
+    "drain": _drain,
+    "storage rebuild-marker": _rebuild_marker,
+    "reconcile restore": _restore,
+    "reconcile hold": _hold,
+    "reconcile release": _release,
+    "reconcile approve": _approve,
+    "reconcile break-lease": _break_lease,
+    "delete": _delete,
+    "copy": _copy,
+}
+
+
+def random_of(life_rng: random.Random) -> float:
+    """Return how long somebody thinks before the next command, in virtual seconds."""
+    return TYPING_SECONDS + life_rng.expovariate(0.5)

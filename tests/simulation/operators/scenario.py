@@ -1,0 +1,393 @@
+"""Lives of one daemon among clients, decay and operators; what holds at each step and at the end.
+
+* No object of an acknowledged COPY_SEGMENT_FINISHED goes, unless a caller deleted the segment, its
+  topic is gone, or an operator accepted that very loss and ended the hold.
+* A look-up of such a segment is never empty, unless that loss was accepted; a deleted one does not
+  come back.
+* On a calm machine the commands that are named next end every failure.
+"""
+
+import asyncio
+import contextlib
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+from rlmm_daemon.codec import records
+from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.segment_log import update_record
+from rlmm_daemon.domain.errors import (
+    ConfigError,
+    CorruptError,
+    IllegalTransition,
+    RefusedError,
+    RlmmError,
+    SegmentNotFound,
+    UnavailableError,
+)
+from rlmm_daemon.domain.ids import LeaderEpoch
+from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
+from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
+from tests.simulation.operators import night, offline
+from tests.simulation.operators.bucket import World
+from tests.simulation.operators.daemon import STATE_DIRECTORY, Daemon, install_broker, small
+from tests.simulation.operators.people import Person, random_of
+from tests.simulation.operators.rot import Rot
+from tests.simulation.operators.truth import BROKER, Books, Segment
+from tests.simulation.swarm import Swarm
+from tests.simulation.world import Life, Violation
+
+#: Virtual seconds that a life lasts unless it dies or is told to stop.
+LIFE_SECONDS: Final = (4.0, 25.0)
+CALM_SECONDS_MAX: Final = 900.0
+#: After everything was mended: for cleaner and night to do what they should not.
+AFTERMATH_SECONDS: Final = 25.0
+#: Shares of new segments, and of the way a copy goes.
+NEW_SHARE: Final = 0.6
+WHOLE_SHARE: Final = 0.6
+REFUSED: Final = (IllegalTransition, SegmentNotFound)
+
+S = SegmentState
+
+
+class _Stopping(Exception):  # an order, not an error
+    """The life is over as planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """What the operators of one seed are like."""
+
+    #: Type what is named next.
+    sane: bool
+    #: Type whatever comes to mind, acceptances too.
+    reckless: bool
+    #: Who follows the advice accepts a loss before anybody looked for objects.
+    hasty: bool
+    #: Whether topics are deleted.
+    topics_go: bool
+    #: Whether the nightly job runs.
+    nights: bool
+
+    @classmethod
+    def draw(cls, seed: int) -> "Manners":
+        rng = random.Random(f"{seed}/manners")
+        return cls(
+            sane=rng.random() < 0.7,
+            reckless=rng.random() < 0.5,
+            topics_go=rng.random() < 0.3,
+            nights=rng.random() < 0.6,
+            hasty=rng.random() < 0.4,
+        )
+
+
+@dataclass(slots=True)
+class OperatorsScenario:
+    """What outlives the daemon's lives."""
+
+    seed: int
+    swarm: Swarm
+    manners: Manners
+    world: World
+    rot: Rot = field(default_factory=Rot)
+    counts: dict[str, int] = field(default_factory=dict)
+    crash_stretch: int = 12
+    #: The clients of this life were told to end.
+    _over: bool = False
+    _daemon: Daemon | None = None
+    _verified: dict[int, tuple[object, ...]] = field(default_factory=dict)
+
+    @property
+    def books(self) -> Books:
+        return self.world.books
+
+    def summary(self) -> dict[str, int]:
+        return {
+            "finished": sum(each.finished for each in self.books.segments),
+            "deleted": sum(each.deleted for each in self.books.segments),
+            "given_up": sum(e.lost and e.finished and not e.unwanted for e in self.books.segments),
+            "risen": len(self.books.risen_segments),
+            "judged": self.books.judged,
+            **self.counts,
+            **self.rot.counts,
+        }
+
+    # After each step.
+
+    def verify(self) -> None:
+        if self.books.violation is not None:
+            raise Violation(self.books.violation)
+        if self._daemon is None:
+            return
+        manager = self._daemon.manager
+        for number, follower in manager.fleet.followers.items():
+            fold = follower.fold
+            facts = (
+                id(fold), fold.position, follower.state, len(follower.confirmation.confirmed),
+                manager.fleet.whole_failure,
+            )  # fmt: skip
+            if self._verified.get(number) == facts:
+                continue
+            self._verified[number] = facts
+            if follower.state is PartitionState.READY:
+                self._judge(self._daemon, number)
+        if self.books.violation is not None:
+            raise Violation(self.books.violation)
+
+    def _judge(self, daemon: Daemon, number: int) -> None:
+        """Ask for every segment of a metadata partition whose follower is ready."""
+        for segment in self.books.segments:
+            if segment.metadata_partition != number:
+                continue
+            if segment.first.partition.topic_id in self.books.gone:
+                continue
+            try:
+                found = daemon.manager.remote_log_segment_metadata(
+                    segment.first.partition,
+                    LeaderEpoch(0),
+                    segment.first.end_offset,
+                    Caller.BROKER,
+                )
+            except RlmmError:
+                continue
+            self.books.wounded.discard(number)
+            if segment.deleted and found is not None:
+                self.books.risen(segment)
+            elif segment.promised or segment.lost or segment.doubted:
+                self.books.seen(segment, there=found is not None)
+
+    # One life.
+
+    async def live(self, life: Life) -> None:
+        self._verified.clear()
+        self._over = False
+        for segment in self.books.segments:
+            segment.busy = False
+        if life.number:
+            self.rot.strike(life, self.world)
+        install_broker(life, self.world)
+        self.world.stray(life.rng("stray"), life)
+        self.world.land(life.rng("landing"), life.loop)
+        try:
+            with (
+                small(self.world, life),
+                offline.simulated(life, self.world),
+                night.simulated(life, self.world),
+            ):
+                while not await self._live(life) and life.last:
+                    self._move_aside(life)
+        finally:
+            self._daemon = None
+
+    def _move_aside(self, life: Life) -> None:
+        """Do what a start that was refused says, since nobody would start it again otherwise."""
+        path = f"{STATE_DIRECTORY}/identity.json"
+        if path not in life.disk.platter.names:
+            raise Violation("a start is refused, and what its words name is not there")
+        life.disk.platter.lose(path)
+
+    async def _live(self, life: Life) -> bool:
+        """Return whether the daemon ran; False: its start was refused for what a person mends."""
+        ran = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                daemon = self._daemon = Daemon(life, self.world, group)
+                daemon.start()
+                await self._work(life, daemon)
+                with contextlib.suppress(OSError):
+                    await daemon.drain()
+                raise _Stopping
+        except* _Stopping:
+            pass
+        except* ConfigError as errors:
+            life.loop.note(f"refused to start: {errors.exceptions}")
+            ran = False
+        except* OSError as errors:
+            if life.last:
+                raise Violation(f"calm, yet it ended: {errors.exceptions}") from errors
+        return ran
+
+    async def _work(self, life: Life, daemon: Daemon) -> None:
+        rng = life.rng("broker")
+        await asyncio.sleep(rng.expovariate(2.0))
+        daemon.announce()
+        if life.last:
+            await self._settle(life, daemon)
+            return
+        tasks = [self._client(life, daemon, number) for number in range(min(3, self.swarm.clients))]
+        if self.manners.topics_go and life.number == 1:
+            tasks.append(self._delete_topic(life, daemon))
+        if self.manners.nights:
+            tasks.append(self._nights(daemon))
+        if self.manners.sane:
+            tasks.append(self._operator(daemon, "sane"))
+        if self.manners.reckless:
+            tasks.append(self._operator(daemon, "reckless"))
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(each, name=f"world.{n}") for n, each in enumerate(tasks)]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rng.uniform(*LIFE_SECONDS)):
+                    await daemon.runtime.stopped.wait()
+            self._over = True
+            for task in running:
+                task.cancel()
+
+    async def _operator(self, daemon: Daemon, name: str) -> None:
+        person = Person(daemon, self.rot, name=name, hasty=self.manners.hasty)
+        try:
+            while True:
+                await asyncio.sleep(random_of(person.rng))
+                if name == "sane":
+                    await person.step()
+                else:
+                    await person.anything()
+        finally:
+            self._count(person)
+
+    async def _nights(self, daemon: Daemon) -> None:
+        made = night.Night(daemon)
+        try:
+            await made.run()
+        finally:
+            self._count(made)
+
+    def _count(self, whose: Person | night.Night) -> None:
+        for name, count in whose.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+
+    # Clients.
+
+    async def _client(self, life: Life, daemon: Daemon, number: int) -> None:
+        rng = life.rng(f"client-{number}")
+        while not self._over:  # a copy answers a cancel with "unknown", as whoever left deserves
+            await asyncio.sleep(rng.expovariate(2.0))
+            segment = self._take_up(life, rng)
+            if segment is None:
+                continue
+            segment.busy = True
+            try:
+                async with asyncio.timeout(rng.choice([0.3, 5.0, 5.0])):
+                    if segment.finished:
+                        await self._delete(daemon, segment, rng)
+                    else:
+                        await self._copy(life, daemon, segment, rng)
+            except (UnavailableError, CorruptError, TimeoutError) as error:
+                life.loop.note(f"{segment.name}: {error!r}")
+            except RefusedError as error:
+                life.loop.note(f"{segment.name}: {error!r}")
+                segment.given_up = segment.given_up or isinstance(error, REFUSED)
+            finally:
+                segment.busy = False
+
+    def _take_up(self, life: Life, rng: random.Random) -> Segment | None:
+        """Return a new segment, one whose copy goes on, or one whose time is over."""
+        free = [
+            each
+            for each in self.books.segments
+            if not (each.busy or each.given_up or each.deleted or each.lost)
+            and each.first.partition in self.books.living
+        ]
+        begun = [each for each in free if not each.finished]
+        over = [each for each in free if each.finished]
+        drawn = rng.random()
+        if begun and drawn < 0.3:
+            return rng.choice(begun)
+        if over and drawn > NEW_SHARE:
+            return rng.choice(over[: len(over) // 3 + 1])
+        if not self.books.living:
+            return None
+        return self.books.begin(rng.choice(self.books.living), life.clock.now_ms())
+
+    async def _copy(self, life: Life, daemon: Daemon, segment: Segment, rng: random.Random) -> None:
+        record = records.encode(segment.first)
+        if rng.random() < WHOLE_SHARE:
+            await daemon.copier.copy_segment(record, segment.files, Caller.BROKER)
+        else:
+            await daemon.manager.add(record, Caller.BROKER, 5.0)
+            custom = await daemon.copier.copy_log_segment_data(record, segment.files)
+            update = update_record(
+                segment.first,
+                S.COPY_SEGMENT_FINISHED,
+                None if custom is None else CustomMetadata(custom),
+                broker_id=BROKER,
+                now_ms=life.clock.now_ms(),
+            )
+            await daemon.manager.update(update, Caller.BROKER, 5.0)
+        if life.alive:
+            life.loop.note(f"acknowledged {segment.name}")
+            segment.finished = True
+            self._require_objects(segment)
+
+    async def _delete(self, daemon: Daemon, segment: Segment, rng: random.Random) -> None:
+        del rng
+        segment.unwanted = True
+        first = segment.first
+        await daemon.copier.delete_segment(first.partition, first.segment_id)
+        if daemon.life.alive:
+            daemon.life.loop.note(f"deleted {segment.name}")
+            segment.deleted = True
+
+    async def _delete_topic(self, life: Life, daemon: Daemon) -> None:
+        """Delete a topic: the broker's directories go, it announces the rest, and it is marked."""
+        rng = life.rng("topics")
+        await asyncio.sleep(rng.expovariate(0.3))
+        gone = self.books.partitions[0].topic_id
+        self.books.gone.add(gone)
+        install_broker(life, self.world)
+        daemon.announce()
+        for partition in [each for each in self.books.partitions if each.topic_id == gone]:
+            mark = PartitionDelete(
+                partition=partition,
+                broker_id=BROKER,
+                event_timestamp_ms=life.clock.now_ms(),
+                state=PartitionDeleteState.DELETE_PARTITION_MARKED,
+            )
+            with contextlib.suppress(RlmmError):
+                await daemon.manager.put_partition_delete(
+                    records.encode(mark), Caller.OPERATOR, 5.0
+                )
+
+    def _require_objects(self, segment: Segment) -> None:
+        if not self.world.is_whole(segment):
+            raise Violation(f"{segment.name} was acknowledged, and its objects are not whole")
+
+    # The calm last life.
+
+    async def _settle(self, life: Life, daemon: Daemon) -> None:
+        person = Person(daemon, self.rot, name="settle", hasty=self.manners.hasty)
+        if self.manners.nights:
+            daemon.runtime.spawn("world.nights", self._nights(daemon))
+        try:
+            async with asyncio.timeout(CALM_SECONDS_MAX):
+                await person.heal()
+                await asyncio.sleep(AFTERMATH_SECONDS)
+                await person.heal()
+        except TimeoutError:
+            raise Violation(f"calm, yet not healed:\n{life.loop.waiting()}") from None
+        finally:
+            self._count(person)
+        self._require_calm(daemon, await person.named(), person.typed)
+
+    def _require_calm(self, daemon: Daemon, named: list[str], typed: int) -> None:
+        """Nothing is wrong any more, and everything that was promised is there."""
+        if named:
+            raise Violation(f"{typed} commands, and these are named yet: {named}")
+        for number in range(self.books.partition_count):
+            follower = daemon.manager.fleet.followers.get(number)  # type: ignore[call-overload]
+            if follower is not None and follower.state is not PartitionState.READY:
+                raise Violation(f"calm, yet {number} is {follower.state.value}")
+        for segment in self.books.segments:
+            if segment.promised and segment.first.partition.topic_id not in self.books.gone:
+                self._require_objects(segment)
+                found = daemon.manager.remote_log_segment_metadata(
+                    segment.first.partition, LeaderEpoch(0), segment.first.end_offset, Caller.BROKER
+                )
+                if found is None and not segment.lost:
+                    raise Violation(f"calm, yet {segment.name} is not found")
+
+
+def scenario(seed: int, swarm: Swarm) -> OperatorsScenario:
+    """Return the scenario of one seed."""
+    books = Books(partition_count=swarm.partitions)
+    return OperatorsScenario(seed, swarm, Manners.draw(seed), World(books))
