@@ -46,13 +46,17 @@ class EventLogScenario:
     swarm: Swarm
     build: Build
     oracle: LogOracle
+    #: Whether it promises to be read while the disk is full.
+    reads_full: bool
     serial: int = 0
     crash_stretch: int = 1
 
     @classmethod
-    def of(cls, build: Build) -> Callable[[int, Swarm], "EventLogScenario"]:
+    def of(
+        cls, build: Build, *, reads_full: bool = True
+    ) -> Callable[[int, Swarm], "EventLogScenario"]:
         """Return the scenario for one kind of log."""
-        return lambda seed, swarm: cls(seed, swarm, build, LogOracle(swarm.partitions))
+        return lambda seed, swarm: cls(seed, swarm, build, LogOracle(swarm.partitions), reads_full)
 
     def verify(self) -> None:
         """Nothing to do after each step: the oracle judges every answer as it comes."""
@@ -76,9 +80,14 @@ class EventLogScenario:
         except* _Stopping:
             pass
 
+    @property
+    def _is_readable(self) -> bool:
+        """Whether a full disk does not keep it from being read."""
+        return self.reads_full and self.oracle.exists
+
     async def _open(self, life: Life, log: EventLog) -> None:
         luck = life.rng("full")
-        if self.oracle.exists and not life.last and luck.random() < STARTS_FULL:
+        if self._is_readable and not life.last and luck.random() < STARTS_FULL:
             life.disk.fill(luck.expovariate(1 / life.swarm.disk.full_seconds))
         for _ in range(OPENS_MAX):
             try:
@@ -88,7 +97,7 @@ class EventLogScenario:
                 life.loop.note(f"open failed: {error!r}")
                 if life.last or isinstance(error, TimeoutError):
                     raise Violation(f"a healthy disk, yet no open: {error!r}") from error
-                if self.oracle.exists and _says_full(error):
+                if self._is_readable and _says_full(error):
                     raise Violation(f"a full disk, yet not to be read: {error!r}") from error
                 continue
             return
@@ -169,7 +178,7 @@ class EventLogScenario:
                 at = await self._read(life, log, partition, at, rng.randint(1, 8))
             except (OSError, UnavailableError) as error:
                 life.loop.note(f"follower-{number} told: {error!r}")
-                if isinstance(error, StorageFull):
+                if self.reads_full and isinstance(error, StorageFull):
                     raise Violation(f"a full disk, yet not to be read: {error!r}") from error
                 await asyncio.sleep(0.05)
             await asyncio.sleep(rng.expovariate(0.1 / life.swarm.disk.latency_seconds))

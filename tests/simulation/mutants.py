@@ -253,7 +253,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_DAEMON}.snapshots",
         old="                    judge_table(entry, await _checksum(file, entry))\n",
         new="",
-        seeds=20,
+        seeds=40,
         scenario="manager",
     ),
     Mutant(

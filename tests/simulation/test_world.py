@@ -25,7 +25,9 @@ SOURCE = Path(toy_log.__file__).read_text(encoding="utf-8")
 
 
 def scenario_of(toy: Any) -> Callable[[int, Swarm], EventLogScenario]:
-    return EventLogScenario.of(lambda life, _: toy.ToyLog(life.disk, life.swarm.partitions))
+    return EventLogScenario.of(
+        lambda life, _: toy.ToyLog(life.disk, life.swarm.partitions), reads_full=False
+    )
 
 
 def first_failure(toy: Any, seeds: int) -> Outcome | None:
