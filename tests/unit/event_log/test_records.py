@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rlmm_daemon.adapters.event_log.embedded import records, scan
 from rlmm_daemon.codec import batches
 from rlmm_daemon.domain.errors import LogCorrupt
+from tests.unit.kafka.broker import with_value_of_length
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "not loaded yet"])
@@ -64,6 +65,11 @@ def test_what_is_wrong_inside_a_batch_is_told_as_the_codec_tells_it(data):
         at = data.draw(st.integers(batches.HEADER_BYTES, len(batch) - 1))
         batch[at] = data.draw(st.integers(0, 255))
     both_ways(resealed(bytes(batch)))
+
+
+def test_a_value_longer_than_any_memory_is_told_as_the_codec_tells_it():
+    message, _ = both_ways(with_value_of_length(2**63 - 1))
+    assert message
 
 
 @pytest.mark.parametrize("attributes", [0x20, 0x01, 0x04])

@@ -68,6 +68,21 @@ def with_records(packed: bytes, codec: int, count: int = 1) -> bytes:
     return bytes(batch)
 
 
+def _varint(value: int) -> bytes:
+    """Return a signed number as a record has it: zigzag, seven bits a byte."""
+    rest, out = (value << 1) ^ (value >> 63), bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*out, rest])
+
+
+def with_value_of_length(length: int) -> bytes:
+    """Return a batch whose one record claims a value of that length."""
+    body = b"\0\0\0" + _varint(-1) + _varint(length) + b"value" + _varint(0)
+    return with_records(_varint(len(body)) + body, codec=0)
+
+
 @dataclass
 class FakePartition:
     leader: int = 1

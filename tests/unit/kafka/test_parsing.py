@@ -16,7 +16,13 @@ from rlmm_daemon.adapters.event_log.kafka.parsing import (
     Packed,
     Slice,
 )
-from tests.unit.kafka.broker import compressed, encoded, placed, with_records
+from tests.unit.kafka.broker import (
+    compressed,
+    encoded,
+    placed,
+    with_records,
+    with_value_of_length,
+)
 
 CONTROL = 0x20
 
@@ -157,6 +163,13 @@ def test_an_impossible_length_is_an_invalid_batch(length: int):
     broken[8:12] = length.to_bytes(4, "big", signed=True)
     with pytest.raises(InvalidBatch):
         list(slices(bytes(broken), 0))
+
+
+@pytest.mark.parametrize("size", [1, 512])
+@pytest.mark.parametrize("length", [2**30, 2**44, 2**63 - 1])
+def test_a_value_longer_than_any_memory_is_an_invalid_batch(length: int, size: int):
+    with pytest.raises(InvalidBatch, match="can't be read"):
+        list(slices(with_value_of_length(length), 0, size))
 
 
 def test_an_answer_that_would_not_move_the_position_is_invalid():

@@ -66,7 +66,7 @@ def _rows(batch: Any, found: Found) -> list[Pair] | None:
 
     try:
         rows = [(each.offset, each.value) for each in batch]
-    except (KafkaError, ValueError):
+    except (KafkaError, ValueError, OverflowError, MemoryError):  # a length that none can hold
         return None
     # One behind the other, as many as the header says: nothing can be missing or out of order.
     whole = len(rows) == found.next_offset - found.base_offset and all(

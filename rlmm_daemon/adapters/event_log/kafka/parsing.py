@@ -31,6 +31,8 @@ assert _HEAD.size == _HEADER_BYTES, "the count ends the header"
 _UNCOUNTED_BYTES: Final = 12
 _CONTROL: Final = 0x20
 _MAGIC: Final = 2
+#: Of aiokafka's parser; the last two of a length that no memory holds, which it believes.
+_UNREADABLE: Final = (KafkaError, ValueError, OverflowError, MemoryError)
 SLICE_RECORDS: Final = 512
 #: A batch's records may take so much room without compression, where nobody says otherwise.
 UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -239,7 +241,7 @@ def _all(batch: DefaultRecordBatch, position: int) -> list[Pair]:
     """Return the records of the usual batch: small, and wanted as a whole."""
     try:
         return [(each.offset, each.value) for each in batch]
-    except (KafkaError, ValueError) as error:
+    except _UNREADABLE as error:
         raise InvalidBatch(position, f"can't be read: {error}") from error
 
 
@@ -270,7 +272,7 @@ def _read_from(batch: DefaultRecordBatch, position: int) -> Iterator[Pair]:
     records = _from(batch, position)
     try:
         first = next(records, None)
-    except (KafkaError, ValueError) as error:
+    except _UNREADABLE as error:
         raise InvalidBatch(position, f"can't be read: {error}") from error
     return iter(()) if first is None else chain((first,), records)
 
@@ -279,5 +281,5 @@ def _chunked(records: Iterator[Pair], position: int, count: int) -> Iterator[lis
     try:
         while chunk := list(islice(records, count)):
             yield chunk
-    except (KafkaError, ValueError) as error:
+    except _UNREADABLE as error:
         raise InvalidBatch(position, f"can't be read: {error}") from error
