@@ -1,7 +1,7 @@
 """Who gave an order, for the daemon's log, and for the system's where no daemon carries it out.
 
-`rlmm log copy`, `restore`, `seal` and `rlmm storage rebuild-marker` write by themselves. Then the
-system's log gets the two lines that the daemon's gets of an order over the socket.
+`rlmm log copy`, `restore`, `seal`, `name` and `rlmm storage rebuild-marker` write by themselves.
+Then the system's log gets the two lines that the daemon's gets of an order over the socket.
 """
 
 import getpass

@@ -1,9 +1,11 @@
 """`rlmm log name`: the damaged or lost name of an embedded log, made again."""
 
+from contextlib import nullcontext
 from dataclasses import asdict
 
 import click
 
+from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.options import json_option
 from rlmm_daemon.cli.output import show_facts, show_json
 from rlmm_daemon.config import load
@@ -37,7 +39,8 @@ def name(file: str, *, execute: bool, as_json: bool) -> None:
     # Imported late: it brings the rooms of the daemon along.
     from rlmm_daemon.cli.log_naming import name_log
 
-    naming = name_log(config, execute=execute)
+    with order() if execute else nullcontext():
+        naming = name_log(config, execute=execute)
     identity = naming.identity
     names = {
         "topic_id": uuid_text(identity.topic_id),

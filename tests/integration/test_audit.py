@@ -1,10 +1,12 @@
 """Who ordered what: two lines in the log for each order that changes something."""
 
+import inspect
 import os
 import syslog
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import click
 import pytest
 import structlog
 from click.testing import CliRunner
@@ -104,3 +106,28 @@ def test_what_a_command_does_without_a_daemon_is_told_to_the_systems_log(
     assert "(sudo of anna)" in begun
     assert f"directory='{directory}'" in begun
     assert ended.startswith("audit.order_ended outcome=" + ("ok " if there else ""))
+
+
+def offline_orders(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the commands that write without a daemon, but those of `reconcile`: it has a log."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        options = {option.name for option in command.params} if command is not None else set()
+        if isinstance(command, click.Group):
+            yield from offline_orders(command, (*words, name))
+        elif "execute" in options and "socket" not in options and "reconcile" not in words:
+            yield (*words, name)
+
+
+def test_every_command_that_writes_without_the_daemon_tells_the_systems_log():
+    found = {*offline_orders(main)} | {("log", "copy"), ("log", "seal")}
+    assert {("storage", "rebuild-marker"), ("log", "restore"), ("log", "name")} <= found
+    for words in found:
+        command: click.Command | None = main
+        for word in words:
+            assert isinstance(command, click.Group)
+            command = command.get_command(click.Context(command), word)
+        assert command is not None
+        assert command.callback is not None
+        assert "with order(" in inspect.getsource(inspect.unwrap(command.callback)), words
