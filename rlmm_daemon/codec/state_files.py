@@ -139,7 +139,7 @@ def from_json(data: bytes, kind: type[JsonFile], name: str) -> JsonFile:
 
 
 def _check_names(content: object) -> None:
-    """Raise for a log or a metadata partition that is named by no name: the JSON holds all the same.
+    """Raise for a log or a metadata partition that has no name that can be one: the JSON holds.
 
     Raises:
         InvalidArgument, ValueError: one is.

@@ -250,9 +250,7 @@ class Bucket:
     def _decoded(self, control: ControlObject) -> BucketMarker:
         """Return the marker; what is wrong with it is told with its place and a way out."""
         try:
-            present = marker.decode_marker(control.data)
-            _require_layouts(present)
-            return present
+            return _with_known_layouts(marker.decode_marker(control.data))
         except Malformed as error:
             kind, reason = type(error), _reason_of(error)
             raise kind(
@@ -571,13 +569,18 @@ def _marker_of(name: str) -> str:
     return f"bucket marker {MARKER_KEY}" + (f" in {name}" if name else "")
 
 
-def _require_layouts(present: BucketMarker) -> None:
-    """Raise Malformed for a row that no version wrote: a newer one's kinds bear a newer format."""
+def _with_known_layouts(present: BucketMarker) -> BucketMarker:
+    """Return it unless a row is one that no version wrote: a newer one's bear a newer format.
+
+    Raises:
+        Malformed: it is.
+    """
     try:
         for row in present.layouts:
             Layout(row.prefix, row.kind)
     except InvalidArgument as error:
         raise Malformed(f"bucket marker: {error.message}") from error
+    return present
 
 
 def _reason_of(error: Malformed) -> MarkerReason:

@@ -1,4 +1,4 @@
-"""The small JSON files of the state directory: what is damaged is said to be, whatever JSON takes."""
+"""The small JSON files of the state directory: damage is called damage, whatever JSON takes."""
 
 import pytest
 

@@ -476,6 +476,7 @@ def obeyed(one: Following) -> Following:
             f"rlmm partition retry{here}",
             f"rlmm log recover{here}",
             "rlmm doctor",
+            "rlmm log name",
             "rlmm --version",
         )
         told = [Retry()]

@@ -70,7 +70,7 @@ async def test_a_marker_with_a_layout_that_no_version_wrote_is_damaged_and_stays
     stored = shared.objects[marker.MARKER_KEY]
     flipped = stored.body.replace(b"local-tiered", b"locaL-tiered")
     raw = shared.objects[marker.MARKER_KEY] = type(stored)(flipped, stored.modified_ms)
-    with pytest.raises(Malformed, match="locaL-tiered.*rebuild-marker"):
+    with pytest.raises(Malformed, match=r"locaL-tiered.*rebuild-marker"):
         await bucket(shared).open(IDENTITY)
     assert shared.objects[marker.MARKER_KEY] is raw
 
