@@ -19,7 +19,7 @@ DELETES = "Deleting the remote log segments task for partition"
 GIVES_UP = "Error while stopping the partition"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one() -> Iterator[Fleet]:
     with tempfile.TemporaryDirectory(prefix="rlmm-one-", ignore_cleanup_errors=True) as directory:
         fleet = Fleet(Path(directory), PLUGIN, count=1)
