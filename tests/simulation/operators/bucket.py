@@ -34,6 +34,8 @@ class World:
     #: By number, in the order of sending.
     flying: dict[int, Callable[[], None]] = field(default_factory=dict)
     sent: int = 0
+    #: When the broker was started last.
+    incarnation_ms: int = 0
 
     def __post_init__(self) -> None:
         self.books.is_whole = self.is_whole

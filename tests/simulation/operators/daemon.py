@@ -45,6 +45,8 @@ CLUSTER: Final = "simulated"
 STATE_DIRECTORY: Final = "/var/lib/rlmm/state"
 LOG_DIRECTORY: Final = embedded_log.DIRECTORY
 BROKER_DIRECTORY: Final = "/var/lib/kafka"
+#: How often the broker was started anew, too, when its daemon was.
+REBORN_SHARE: Final = 0.7
 CLEANER: Final = CleanerOptions(
     interval_seconds=2.0,
     round_seconds=15.0,
@@ -213,8 +215,11 @@ class Daemon:
             self.runtime.spawn(name, each)
 
     def announce(self) -> None:
-        """Let the broker say what it has, as it does when it starts."""
-        self.manager.hello_from_broker(self.life.number + 1)
+        """Let the broker say what it has, as it does when it starts, or finds a daemon again."""
+        world, reborn = self.world, self.life.rng("incarnation").random() < REBORN_SHARE
+        if reborn or not world.incarnation_ms:
+            world.incarnation_ms = self.life.clock.now_ms()
+        self.manager.hello_from_broker(world.incarnation_ms)
         self.manager.replace_assignment(sorted(self.world.books.living), [])
 
     async def drain(self) -> None:

@@ -56,7 +56,7 @@ class Person:
     async def type(self, text: str) -> Any:
         """Type one command; return its answer, or the error that it was answered with."""
         words = text.split()[1:]
-        name = next(each for each in ORDERS if words[: len(each.split())] == each.split())
+        name = _named_order(words)
         self.daemon.life.loop.note(f"typed: {text}")
         self.typed += 1
         self.counts[f"typed {name}"] = self.counts.get(f"typed {name}", 0) + 1
@@ -108,7 +108,7 @@ class Person:
         return list(dict.fromkeys(found))
 
     async def _obey(self, command: str) -> None:
-        if command == "rlmm doctor":
+        if command in ("rlmm doctor", "rlmm log name"):
             self._put_back()
             await asyncio.sleep(8.0)  # it is looked for every few seconds
             if self.daemon.manager.fleet.whole_failure is not None and not self.rot.kept:
@@ -117,9 +117,10 @@ class Person:
         looks = command.startswith(("rlmm log recover", "rlmm log repair"))
         if self.hasty and looks:
             number = command.rpartition(" ")[2]
-            blind = f"rlmm partition accept-loss {number} --without-looking"
-            if not isinstance(await self.type(blind), RlmmError):
-                return
+            accept = f"rlmm partition accept-loss {number}"
+            for words in (accept, f"{accept} --without-looking"):
+                if not isinstance(await self.type(words), RlmmError):
+                    return
         answer = await self.type(command)
         rebuilds = command.startswith("rlmm storage rebuild-marker")
         if rebuilds and isinstance(answer, InvalidArgument):
@@ -195,6 +196,13 @@ def _named_in(words: str) -> str:
         return ""
     command = found[1].replace("--config FILE", "").strip()
     return f"{command} --execute" if command == "rlmm storage rebuild-marker" else command
+
+
+def _named_order(words: Words) -> str:
+    for name in ORDERS:
+        if words[: len(name.split())] == name.split():
+            return name
+    raise AssertionError(f"{words} is named, and nobody types it")
 
 
 def _number(words: Words) -> int | None:
@@ -287,9 +295,9 @@ async def _delete(person: Person, words: Words) -> Any:
 
 
 async def _copy(person: Person, words: Words) -> Any:
-    """Repeat a copy by its segment's id, as `--segment-id` does."""
+    """Repeat a copy by its segment's id, as `--segment-id` does: of none that was deleted."""
     number = int(words[0])
-    if number >= len(person.books.segments):
+    if number >= len(person.books.segments) or person.books.segments[number].unwanted:
         return None
     segment = person.books.segments[number]
     record = records.encode(segment.first)
@@ -361,6 +369,7 @@ async def _break_lease(person: Person, _: Words) -> Any:
 NOT_TYPED: Final[Mapping[str, str]] = {
     "log copy": "of a stopped daemon, into a log of its own",
     "log restore": "of a stopped daemon; its walks are in tests/integration",
+    "log name": "a backup's copy is put back instead",
     "log seal": "of a stopped daemon; changes no record",
     "reconcile accept-record": "no record here is no event",
     "reconcile run": "a timer runs it: `night`",
