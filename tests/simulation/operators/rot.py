@@ -167,6 +167,9 @@ class Rot:
         if not there:
             return ""
         path = rng.choice(there)
+        if path.endswith("/marker.json"):  # one that is damaged and valid is believed for ever
+            platter.lose(path)
+            return f"guard {path} lost"
         return f"guard {path} {_spoil(rng, platter, path)}"
 
     def _damage_marker(self, rng: random.Random, world: World) -> str:
