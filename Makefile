@@ -11,7 +11,7 @@ STAGES ?= test
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-stages bench-s3 lint format types imports sim sim-mutants sim-kafka sim-kafka-mutants sim-operators sim-operators-mutants bench bench-scale bench-latency dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner mutants
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-stages bench-s3 lint format types imports sim sim-mutants sim-kafka sim-kafka-mutants sim-operators sim-operators-mutants bench bench-scale bench-latency bench-growth bench-growth-quick dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner mutants
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -146,6 +146,12 @@ bench-latency: install ## Look-ups at a fixed rate while the daemon works
 
 bench-scale: install ## Restart, snapshot, memory and replay as segments grow
 	$(BIN)/python -m tests.benchmarks.scale $(BENCH_ARGS)
+
+bench-growth: install ## Cost against size, over three decades, of everything there can be many of
+	$(BIN)/python -m tests.benchmarks.growth $(BENCH_ARGS)
+
+bench-growth-quick: install ## The same over two decades, for CI: fails if a cost outgrows its work
+	$(BIN)/python -m tests.benchmarks.growth --quick $(BENCH_ARGS)
 
 dist: install ## Wheel and sdist in dist/, the wheel tried in a bare venv
 	rm -rf dist
