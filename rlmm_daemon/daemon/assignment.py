@@ -71,7 +71,8 @@ class Assignment:
     ) -> None:
         """Announce these besides what is announced; a repeat may change the role."""
         roles = _roles(leaders, followers)
-        added = roles.keys() - self._leads.keys()
+        # Not a difference of key views: that walks all that is announced.
+        added = [partition for partition in roles if partition not in self._leads]
         self._leads.update(roles)
         self._changed(added)
 
