@@ -365,8 +365,8 @@ class PartitionCache:
     ) -> bool:
         moved = False
         for epoch, start, end in parts:
-            top = self.epochs.highest(epoch)
-            if self.epochs[epoch].finish((start, end, segment_id), top, own, self.facts):
+            top, part_of = self.epochs.highest(epoch), partial(self._part, epoch)
+            if self.epochs[epoch].finish((start, end, segment_id), top, own, part_of, self.facts):
                 moved = True
             if top is None or end > top:
                 self.epochs.set_highest(epoch, end)

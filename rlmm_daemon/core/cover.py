@@ -83,7 +83,8 @@ class Cover:
                 gaps.append((self.starts[at], self.ends[at]))
             else:
                 kept.append((self.starts[at], self.ends[at], self.ids[at]))
-        self._splice(low, high, sorted(kept + _fill(gaps, beneath)), facts)
+        if gaps:
+            self._splice(low, high, sorted(kept + _fill(gaps, beneath)), facts)
 
     def insert(self, pieces: list[Piece], facts: Facts) -> None:
         """Add pieces where there are none, ascending; they are not joined."""

@@ -8,13 +8,15 @@ Source: RemoteLogLeaderEpochState, RemoteLogMetadataCache.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rlmm_daemon.core.cover import Facts, Piece
 from rlmm_daemon.core.layered_cover import LayeredCover
 from rlmm_daemon.core.leavings import leave
 from rlmm_daemon.core.referenced import Referenced
+from rlmm_daemon.core.shadowed import Shadowed
 from rlmm_daemon.domain.ids import SegmentId
 
 if TYPE_CHECKING:
@@ -27,7 +29,15 @@ PartOf = Callable[[SegmentId], Piece | None]
 class EpochIndex:
     """What one epoch holds while it holds anything, over what a sealed table says of it."""
 
-    __slots__ = ("_ranks", "_sealed", "_third", "_unreferenced", "cover", "referenced")
+    __slots__ = (
+        "_ranks",
+        "_sealed",
+        "_shadowed",
+        "_third",
+        "_unreferenced",
+        "cover",
+        "referenced",
+    )
 
     def __init__(self, sealed: "SealedEpoch | None" = None) -> None:
         self._sealed = sealed
@@ -41,6 +51,9 @@ class EpochIndex:
         self._unreferenced: dict[SegmentId, None] | None = None
         self._third: dict[SegmentId, None] | None = None
         self._ranks: dict[SegmentId, int] | None = None
+        #: The finished ones of the two sets before, where the cover alone does not do; None: not
+        #: looked for yet.
+        self._shadowed: Shadowed | None = None
 
     def __del__(self) -> None:
         leave(self._unreferenced)
@@ -132,7 +145,12 @@ class EpochIndex:
         return [ref for _, ref in self.referenced.refs()]
 
     def finish(
-        self, piece: Piece, highest: int | None, own: tuple[int, bool], facts: Facts
+        self,
+        piece: Piece,
+        highest: int | None,
+        own: tuple[int, bool],
+        part_of: PartOf,
+        facts: Facts,
     ) -> bool:
         """Apply COPY_SEGMENT_FINISHED; False if everything was so already.
 
@@ -150,8 +168,8 @@ class EpochIndex:
             if done is not None:
                 return done
         if self.referenced is None:
-            self.referenced = Referenced.of_cover(cover)
-        moved = self._reference(self.referenced, piece, highest)
+            self.referenced, self._shadowed = Referenced.of_cover(cover), Shadowed()
+        moved = self._reference(self.referenced, piece, highest, part_of)
         if start <= end and cover.paint(piece, facts):
             self.ranks.pop(segment_id, None)
             self.ranks[segment_id] = next(reversed(self.ranks.values()), 0) + 1
@@ -166,10 +184,10 @@ class EpochIndex:
         self.third.pop(segment_id, None)
         self.unreferenced[segment_id] = None
         self.ranks.pop(segment_id, None)
+        if self._shadowed is not None:
+            self._shadowed.discard(piece)
         if start <= end:
-            referenced = self.referenced
-            beneath = [] if referenced is None else self._beneath(referenced, piece, part_of)
-            self.cover.lift(piece, beneath, facts)
+            self.cover.lift(piece, self._beneath(piece, part_of), facts)
         self._converge()
 
     def _finish_among(self, piece: Piece, highest: int | None, facts: Facts) -> bool | None:
@@ -192,7 +210,9 @@ class EpochIndex:
         self.unreferenced.pop(segment_id, None)
         return True
 
-    def _reference(self, referenced: Referenced, piece: Piece, highest: int | None) -> bool:
+    def _reference(
+        self, referenced: Referenced, piece: Piece, highest: int | None, part_of: PartOf
+    ) -> bool:
         """Apply RemoteLogLeaderEpochState's rule to Kafka's two sets; True if they changed."""
         start, end, segment_id = piece
         moved = segment_id in self.unreferenced or segment_id in self.third
@@ -201,26 +221,41 @@ class EpochIndex:
             key, owner = last
             referenced.remove(key)
             self.unreferenced[owner] = None
+            self._shadow(owner, part_of)
             moved = moved or owner != segment_id
         former = referenced.get(start)
         if former != segment_id:
             if former is not None:
                 # Kafka's map forgets the former owner without a trace.
                 self.third[former] = None
+                self._shadow(former, part_of)
                 moved = True
             referenced.put(start, segment_id)
         self.unreferenced.pop(segment_id, None)
         self.third.pop(segment_id, None)
+        if self._shadowed is not None:
+            self._shadowed.discard(piece)
         return moved
 
-    def _beneath(self, referenced: Referenced, piece: Piece, part_of: PartOf) -> list[Piece]:
-        """Return other finished segments' parts that touch the piece, topmost first."""
+    def _shadow(self, segment_id: SegmentId, part_of: PartOf) -> None:
+        """Note that a segment left the referenced set, unless that was not looked for yet."""
+        if self._shadowed is not None and (part := part_of(segment_id)) is not None:
+            self._shadowed.add(part)
+
+    def _beneath(self, piece: Piece, part_of: PartOf) -> Iterator[Piece]:
+        """Yield other finished segments' parts that touch the piece, topmost first."""
+        if self.referenced is None:
+            return
+        if self._shadowed is None:
+            self._shadowed = Shadowed()
+            for segment_id in chain(self.third, self.unreferenced):
+                self._shadow(segment_id, part_of)
         start, end, but = piece
-        within = referenced.between(start - self.cover.reach, end)
-        candidates = (*within, *self.third, *self.unreferenced)
+        within = self.referenced.between(start - self.cover.reach, end)
+        candidates = chain(within, self._shadowed.touching(start, end))
         parts = [part_of(segment_id) for segment_id in candidates if segment_id != but]
         live = [part for part in parts if part is not None and part[0] <= part[1]]
-        return sorted(live, key=lambda part: -self.ranks.get(part[2], 0))
+        yield from sorted(live, key=lambda part: -self.ranks.get(part[2], 0))
 
     def _converge(self) -> None:
         """Keep the cover alone again once nothing overlaps and every live part is referenced."""
@@ -229,7 +264,7 @@ class EpochIndex:
             and not (self.ranks or self.third)
             and self.referenced.equals(self.cover)
         ):
-            self.referenced = None
+            self.referenced = self._shadowed = None
 
 
 def _above(highest: int | None, end: int) -> bool:
