@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
@@ -10,6 +10,7 @@ import structlog
 
 from rlmm_daemon.codec.api import SegmentFiles
 from rlmm_daemon.core.facts import CopyFailure, UnsettledCopy
+from rlmm_daemon.daemon.bounded import Bounded
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
@@ -74,8 +75,8 @@ class Copier:
         """
         self._log, self._tasks, self._options = log, tasks, options
         self._jobs: dict[SegmentId, CopyJob] = {}
-        self._failures: dict[str, CopyFailure] = {}
-        self._unsettled: OrderedDict[SegmentId, UnsettledCopy] = OrderedDict()
+        self._failures: Bounded[str, CopyFailure] = Bounded(FAILURES_MAX)
+        self._unsettled: Bounded[SegmentId, UnsettledCopy] = Bounded(UNSETTLED_MAX)
         self._outcomes: Counter[str] = Counter()
         self._roll_backs: Counter[str] = Counter()
         #: By all copies that ended, however they did.
@@ -319,8 +320,6 @@ class Copier:
                 message=str(error),
                 at_ms=self._now_ms(),
             )
-            if len(self._failures) > FAILURES_MAX:
-                del self._failures[next(iter(self._failures))]
 
     def _count_roll_back(self, job: CopyJob, error: BaseException | None) -> None:
         if job.roll_back is None:
@@ -343,8 +342,6 @@ class Copier:
             command="rlmm storage verify",
         )
         self._unsettled[segment_id] = row
-        if len(self._unsettled) > UNSETTLED_MAX:
-            self._unsettled.popitem(last=False)
 
     def _require_tools(self) -> CopyTools:
         if self._tools is None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from rlmm_daemon.daemon.bounded import Bounded
 from rlmm_daemon.domain.errors import SegmentNotFound
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 
@@ -14,8 +15,7 @@ class DeletedSegments:
     """Told of each DELETE_SEGMENT_STARTED, tells the caches, and remembers it for late fills."""
 
     def __init__(self, *, remembered_max: int = REMEMBERED_MAX) -> None:
-        self._remembered_max = remembered_max
-        self._ids: dict[SegmentId, None] = {}
+        self._ids: Bounded[SegmentId, None] = Bounded(remembered_max)
         self._listeners: list[Callable[[SegmentId], None]] = []
 
     def listen(self, forget: Callable[[SegmentId], None]) -> None:
@@ -25,10 +25,7 @@ class DeletedSegments:
     def started(self, partition: TopicIdPartition, segment_id: SegmentId) -> None:
         """Take the manager's word; called in the loop, blocks on nothing."""
         del partition  # a segment's id is unique
-        self._ids.pop(segment_id, None)
         self._ids[segment_id] = None
-        if len(self._ids) > self._remembered_max:
-            del self._ids[next(iter(self._ids))]
         for forget in self._listeners:
             forget(segment_id)
 

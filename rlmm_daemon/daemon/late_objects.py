@@ -15,6 +15,7 @@ import structlog
 
 from rlmm_daemon.core.disposal.holds import held
 from rlmm_daemon.daemon.bell import Bell
+from rlmm_daemon.daemon.bounded import Bounded
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.segment_log import SegmentLog
 from rlmm_daemon.domain.errors import RlmmError
@@ -51,7 +52,7 @@ class LateObjects:
         self, bucket: Bucket, segment_log: SegmentLog, *, is_running: Callable[[SegmentId], bool]
     ) -> None:
         self._bucket, self._log, self._is_running = bucket, segment_log, is_running
-        self._failed: dict[SegmentId, _Failed] = {}
+        self._failed: Bounded[SegmentId, _Failed] = Bounded(LATE_MAX)
         #: Deleted while their copy still ran.
         self._deleting: set[SegmentId] = set()
         #: Whose keys are being deleted at this moment.
@@ -81,8 +82,6 @@ class LateObjects:
         self._failed[metadata.segment_id] = _Failed(
             metadata=metadata, ended_at=now, deleting=deleting
         )
-        if len(self._failed) > LATE_MAX:
-            del self._failed[next(iter(self._failed))]
         self._noted.ring()
 
     async def run(self) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
+from rlmm_daemon.daemon.bounded import Bounded
+
 #: Keys remembered; beyond it the oldest is tried again sooner than it would be.
 KEYS_MAX: Final = 10_000
 
@@ -29,7 +31,7 @@ class KeyBackoff:
     ) -> None:
         self._monotonic, self._rng = monotonic, rng
         self._min, self._max = seconds_min, seconds_max
-        self._failed: dict[Hashable, _Failed] = {}
+        self._failed: Bounded[Hashable, _Failed] = Bounded(KEYS_MAX)
 
     def __len__(self) -> int:
         return len(self._failed)
@@ -51,17 +53,14 @@ class KeyBackoff:
 
     def failed(self, key: Hashable, message: str) -> None:
         """Note a failure, and let the key wait."""
-        before = self._failed.pop(key, None)
+        before = self._failed.get(key)
         times = 1 if before is None else before.times + 1
         seconds = min(self._max, self._min * 2 ** min(times - 1, 30))
         until = self._monotonic() + seconds * self._rng.uniform(0.5, 1.0)
         self._failed[key] = _Failed(times, until, message)
-        if len(self._failed) > KEYS_MAX:
-            del self._failed[next(iter(self._failed))]
 
     def wait(self, key: Hashable, seconds: float, message: str) -> None:
         """Let a key wait without having failed."""
-        self._failed.pop(key, None)
         self._failed[key] = _Failed(0, self._monotonic() + seconds, message)
 
     def succeeded(self, key: Hashable) -> None:

@@ -386,7 +386,7 @@ class Cleaner:
 
     def _errors(self) -> dict[TopicIdPartition, str]:
         stuck = {partition: note.error for partition, note in self.notes.stuck.items()}
-        return {p: e for p, e in stuck.items() if e is not None} | self.notes.orders
+        return {**{p: e for p, e in stuck.items() if e is not None}, **self.notes.orders}
 
     def rows(self) -> dict[str, Any]:
         """Return what `rlmm cleanup` shows."""

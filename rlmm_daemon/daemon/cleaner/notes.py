@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
 from rlmm_daemon.core.facts import StuckFacts
+from rlmm_daemon.daemon.bounded import Bounded
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition, uuid_text
 
 logger = structlog.get_logger(__name__)
@@ -46,15 +47,15 @@ class Notes:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self.removals: dict[TopicIdPartition, RemovalNote] = {}
-        self.stuck: dict[TopicIdPartition, StuckNote] = {}
+        self.removals: Bounded[TopicIdPartition, RemovalNote] = Bounded(NOTED_MAX)
+        self.stuck: Bounded[TopicIdPartition, StuckNote] = Bounded(NOTED_MAX)
         #: Segments whose deletion this daemon ended, by why.
         self.deleted: Counter[str] = Counter()
         self.failures = 0
         #: What keeps a purge of an existing topic's partition from being done.
-        self.orders: dict[TopicIdPartition, str] = {}
+        self.orders: Bounded[TopicIdPartition, str] = Bounded(NOTED_MAX)
         #: What was logged of a partition last, so that each trouble is logged once.
-        self._logged: dict[TopicIdPartition, str] = {}
+        self._logged: Bounded[TopicIdPartition, str] = Bounded(NOTED_MAX)
 
     def step(self, partition: TopicIdPartition, step: PartitionStep) -> bool:
         """Note where a removal stands; True if that is new."""
@@ -63,7 +64,6 @@ class Notes:
             return self.removals.pop(partition, None) is not None
         if note is None:
             self.removals[partition] = RemovalNote(step, self._now_ms())
-            _bound(self.removals)
             return True
         if note.step is step:
             return False
@@ -79,7 +79,6 @@ class Notes:
         if self._logged.pop(partition, None) != message:
             logger.warning("not deleted", partition=str(partition), error=message)
         self._logged[partition] = message
-        _bound(self._logged)
 
     def went_well(self, partition: TopicIdPartition) -> None:
         """Forget an earlier failure."""
@@ -97,17 +96,17 @@ class Notes:
 
     def found(self, partition: TopicIdPartition, note: StuckNote) -> None:
         """Note what a pass found in a partition, nothing included."""
-        self.stuck.pop(partition, None)
         if note.copies or note.deletes or note.error:
             self.stuck[partition] = note
-            _bound(self.stuck)
+        else:
+            self.stuck.pop(partition, None)
 
     def order(self, partition: TopicIdPartition, error: str | None) -> None:
         """Note what keeps an order from being done; None: nothing does."""
-        self.orders.pop(partition, None)
         if error is not None:
             self.orders[partition] = error
-            _bound(self.orders)
+        else:
+            self.orders.pop(partition, None)
 
     def hanging(self) -> Counter[tuple[str, str]]:
         """Return how many segments hang, by kind and step, without what every copy goes through."""
@@ -146,8 +145,3 @@ def add_stuck(
         oldest_id=uuid_text(segment_id) if older else before.oldest_id,
         oldest_at_ms=min(at_ms, before.oldest_at_ms),
     )
-
-
-def _bound(rows: dict[TopicIdPartition, Any]) -> None:
-    if len(rows) > NOTED_MAX:
-        rows.pop(next(iter(rows)))

@@ -15,6 +15,7 @@ from rlmm_daemon.codec.custom_metadata import is_foreign
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import DeleteFacts, DeleteStep, delete_step
 from rlmm_daemon.core.outcome import Applied
+from rlmm_daemon.daemon.bounded import Bounded
 from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
 from rlmm_daemon.daemon.cleaner.peers import Peers
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
@@ -99,13 +100,13 @@ class SegmentRemover:
         self._turns = asyncio.Semaphore(options.parallelism * BATCHES_PER_CALL)
         self._busy: set[SegmentId] = set()
         #: Where a search stopped that put too much off.
-        self._left_at: dict[TopicIdPartition, int] = {}
+        self._left_at: Bounded[TopicIdPartition, int] = Bounded(LEFT_AT_MAX)
         #: No copy of any daemon lives longer, as far as presence files tell.
         self._copy_ms = round(1000 * options.copy_deadline_seconds)
         #: Whether they were ever all read.
         self._looked = False
         #: Copies that ran in this process and have ended before their objects were deleted.
-        self._ended: dict[SegmentId, None] = {}
+        self._ended: Bounded[SegmentId, None] = Bounded(ENDED_MAX)
         self.backoff = KeyBackoff(
             tools.clock.monotonic,
             tools.rng,
@@ -170,8 +171,6 @@ class SegmentRemover:
                 workers.create_task(self._work(batch), name=f"cleaner.batch {partition}")
         if order.put_off >= PUT_OFF_MAX:  # else what fails first would be all that is ever tried
             self._left_at[partition] = walk.seen
-            if len(self._left_at) > LEFT_AT_MAX:
-                del self._left_at[next(iter(self._left_at))]
         if unready is not None:
             raise unready
         return is_cut_off
@@ -243,8 +242,6 @@ class SegmentRemover:
                 await self._tools.copier.end_copy(segment_id)
             if segment.state is S.COPY_SEGMENT_STARTED and self._ran_here(segment):
                 self._ended[segment_id] = None
-                if len(self._ended) > ENDED_MAX:
-                    del self._ended[next(iter(self._ended))]
 
     async def _start_one(self, batch: _Batch, segment_id: SegmentId) -> None:
         """Append DELETE_SEGMENT_STARTED unless it was; note what the segment was before."""

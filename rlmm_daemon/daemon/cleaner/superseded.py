@@ -11,6 +11,7 @@ from typing import Final
 
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.daemon.bounded import Bounded
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentState
 
@@ -28,7 +29,7 @@ class Superseded:
     """One walk over a partition's segments answers for all its copies, until something changes."""
 
     def __init__(self) -> None:
-        self._answers: dict[TopicIdPartition, _Answer] = {}
+        self._answers: Bounded[TopicIdPartition, _Answer] = Bounded(REMEMBERED_MAX)
 
     async def of(
         self, cache: PartitionCache, broker_id: BrokerId, copies: Collection[SegmentId]
@@ -37,16 +38,15 @@ class Superseded:
         asked = frozenset(copies)
         if not asked:
             return frozenset()
-        known = self._answers.pop(cache.partition, None)
+        known = self._answers.get(cache.partition)
         if known is None or known[0] is not cache or known[1:3] != (cache.changes, asked):
             changes = cache.changes
             found = await _walk(cache, broker_id, asked)
             if found is None:
+                self._answers.pop(cache.partition, None)
                 return frozenset()
             known = cache, changes, asked, found
         self._answers[cache.partition] = known
-        if len(self._answers) > REMEMBERED_MAX:
-            del self._answers[next(iter(self._answers))]
         return known[3]
 
 
