@@ -24,6 +24,8 @@ class Assignment:
         #: Called with the partitions that were added or removed, after the fact.
         self._on_change = on_change
         self._leads: dict[TopicIdPartition, bool] = {}
+        #: How many of the announced partitions this broker leads.
+        self.leads = 0
         self.gate_open = False
         self.incarnation_ms: int | None = None
         #: Whether the metadata manager of an incarnation is connected; whoever serves it knows.
@@ -63,6 +65,7 @@ class Assignment:
         """Make the announced partitions exactly these, none included, and open the gate."""
         before = self._leads
         self._leads = _roles(leaders, followers)
+        self.leads = sum(self._leads.values())
         self.gate_open = True
         self._changed(before.keys() ^ self._leads.keys())
 
@@ -73,13 +76,15 @@ class Assignment:
         roles = _roles(leaders, followers)
         # Not a difference of key views: that walks all that is announced.
         added = [partition for partition in roles if partition not in self._leads]
+        self.leads += sum(roles.values()) - sum(self._leads.get(each, False) for each in roles)
         self._leads.update(roles)
         self._changed(added)
 
     def remove(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Stop these; unknown ones are fine."""
-        removed = [p for p in partitions if self._leads.pop(p, None) is not None]
-        self._changed(removed)
+        roles = {each: self._leads.pop(each) for each in partitions if each in self._leads}
+        self.leads -= sum(roles.values())
+        self._changed(roles)
 
     def _changed(self, partitions: Collection[TopicIdPartition]) -> None:
         self.version += 1

@@ -78,6 +78,10 @@ class FollowSet:
         """Return the announced user partitions whose events are in a metadata partition."""
         return frozenset(self._announced.get(partition, ()))
 
+    def announced_count(self, partition: MetadataPartition) -> int:
+        """Return how many `announced_in` has."""
+        return len(self._announced.get(partition, ()))
+
     @contextmanager
     def keep(self, partition: MetadataPartition) -> Iterator[None]:
         """Follow while a job is in flight."""

@@ -3,11 +3,11 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import add
 from typing import Any, Final
 
 from rlmm_daemon.core.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
 from rlmm_daemon.core.readiness import FailureReason, PartitionState
+from rlmm_daemon.daemon import tally
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.cleaner.observer import Observer
@@ -25,7 +25,6 @@ from rlmm_daemon.ports.storage import Traffic
 PERIOD_SECONDS: Final = 2.0
 #: Of a step, which takes a few tenths of a millisecond.
 _FOLLOWERS_AT_ONCE: Final = 16
-_COUNTED_AT_ONCE: Final = 64
 _SHOWN: Final = tuple(
     state for state in SegmentState if state is not SegmentState.DELETE_SEGMENT_FINISHED
 )
@@ -156,17 +155,10 @@ class Gauges:
 
     def _segments(self) -> Iterator[None]:
         """Count segments, a few user partitions in each step."""
-        counts, size = [0] * len(_SHOWN), 0
-        for follower in self._manager.followed():
-            at_rest = list(follower.fold.partitions.at_rest())
-            for at in range(0, len(at_rest), _COUNTED_AT_ONCE):
-                for cache in at_rest[at : at + _COUNTED_AT_ONCE]:
-                    counts = list(map(add, counts, cache.segments_by_state))
-                    size += cache.bytes_by_state[SegmentState.COPY_SEGMENT_FINISHED]
-                yield
-        for state, count in zip(_SHOWN, counts, strict=True):
-            self._metrics.fold.segments.labels(state.name).set(count)
-        self._metrics.fold.segments_bytes.set(size)
+        counted = yield from tally.steps(each.fold for each in self._manager.followed())
+        for state in _SHOWN:
+            self._metrics.fold.segments.labels(state.name).set(counted.segments[state])
+        self._metrics.fold.segments_bytes.set(counted.finished_bytes)
 
     def _positions(self, followers: Sequence[Follower]) -> Iterator[None]:
         fold, shown = self._metrics.fold, dict[str, bool]()
@@ -205,9 +197,9 @@ class Gauges:
         )
         self._metrics.log.waiters.set(sum(follower.writer.in_flight for follower in followers))
         self._metrics.log.writable.set(self._writable())
-        roles = Counter(self._manager.assignment.announced.values())
-        fold.announced.labels("leader").set(roles[True])
-        fold.announced.labels("follower").set(roles[False])
+        assignment = self._manager.assignment
+        fold.announced.labels("leader").set(assignment.leads)
+        fold.announced.labels("follower").set(len(assignment.announced) - assignment.leads)
 
     def _log(self, facts: Mapping[str, Any]) -> None:
         log = self._metrics.log

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.user_partitions import Sleeping
+from rlmm_daemon.daemon.tally import Tally
 
 _PROC: Final = Path("/proc")
 
@@ -21,8 +21,8 @@ class CopyingProcess:
     in_hand: int = 0
 
 
-def memory(folds: Iterable[Fold], copying_pid: int | None = None) -> dict[str, Any]:
-    """Return bytes and counts, as `rlmm status` shows them. No segment is looked at.
+def memory(folds: Iterable[Fold], tally: Tally, copying_pid: int | None = None) -> dict[str, Any]:
+    """Return bytes and counts, as `rlmm status` shows them, of folds and their tally.
 
     `private_bytes` is memory that nobody can take back, swapped out or not; `mapped_bytes` is what
     of mapped files (snapshots, and the program itself) happens to be in memory; both are None where
@@ -31,32 +31,20 @@ def memory(folds: Iterable[Fold], copying_pid: int | None = None) -> dict[str, A
     """
     private, mapped = _resident("self")
     copying = 0 if copying_pid is None else _resident(str(copying_pid))[0]
-    asleep = awake = in_memory = total = aside_events = aside_bytes = 0
-    images: dict[int, int] = {}
-    for fold in folds:
-        if fold.image is not None:
-            images[id(fold.image)] = len(fold.image.buffer)
-        for found in fold.partitions.at_rest():
-            total += sum(found.segments_by_state)
-            if isinstance(found, Sleeping):
-                asleep += 1
-                aside_events += found.aside_events
-                aside_bytes += found.aside_bytes
-            else:
-                awake += 1
-                in_memory += found.segments.in_memory
+    images = {id(f.image): len(f.image.buffer) for f in folds if f.image is not None}
+    total = sum(tally.segments)
     known = private is not None and mapped is not None and total
     return {
         "private_bytes": private,
         "mapped_bytes": mapped,
         "copying_process_private_bytes": copying,
         "snapshot_bytes": sum(images.values()),
-        "segments_in_memory": in_memory,
-        "segments_in_snapshots": total - in_memory,
-        "user_partitions_awake": awake,
-        "user_partitions_asleep": asleep,
-        "events_put_aside": aside_events,
-        "bytes_put_aside": aside_bytes,
+        "segments_in_memory": tally.in_memory,
+        "segments_in_snapshots": total - tally.in_memory,
+        "user_partitions_awake": tally.user_partitions - tally.asleep,
+        "user_partitions_asleep": tally.asleep,
+        "events_put_aside": tally.aside_events,
+        "bytes_put_aside": tally.aside_bytes,
         "bytes_per_segment": round(((private or 0) + (mapped or 0)) / total) if known else None,
     }
 

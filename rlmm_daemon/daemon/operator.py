@@ -19,7 +19,7 @@ from rlmm_daemon.core.explain import explain
 from rlmm_daemon.core.facts import RemovalFacts
 from rlmm_daemon.core.readiness import Failure, PartitionState, not_ready
 from rlmm_daemon.daemon import selector as selectors
-from rlmm_daemon.daemon import tailing
+from rlmm_daemon.daemon import tailing, tally
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.left_behind import LeftBehind
@@ -34,7 +34,8 @@ from rlmm_daemon.daemon.memory import CopyingProcess, memory
 from rlmm_daemon.daemon.mending import LogRepair, Mending
 from rlmm_daemon.daemon.recovering import Recovery
 from rlmm_daemon.daemon.runtime import Runtime
-from rlmm_daemon.daemon.user_partitions import user_partitions
+from rlmm_daemon.daemon.tally import Tally
+from rlmm_daemon.daemon.user_partitions import known, user_partitions
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     NotReady,
@@ -132,17 +133,20 @@ class Operator:
         return found
 
     async def _find(self, selector: str) -> list[TopicIdPartition]:
-        found = selectors.matching(selector, self._known())
+        found = await self._matching(selector)
         if not found:
             await self._manager.follow_all(ON_DEMAND_SECONDS)
-            found = selectors.matching(selector, self._known())
+            found = await self._matching(selector)
         return found
 
-    def _known(self) -> set[TopicIdPartition]:
-        known = set(self._manager.assignment.announced)
-        for follower in self._manager.followed():
-            known.update(follower.fold.partitions)
-        return known
+    async def _matching(self, selector: str) -> list[TopicIdPartition]:
+        if named := selectors.matching(selector, ()):
+            return named  # in full, whether anybody knows it or not
+        found = set[TopicIdPartition]()
+        for some in known(self._manager):
+            found.update(selectors.matching(selector, some))
+            await self._manager.turns.wait()
+        return sorted(found)
 
     # What is there.
 
@@ -150,11 +154,10 @@ class Operator:
         """Return what the daemon is and how it stands, in one screen."""
         log_facts = self._log_facts()
         manager, fleet = self._manager, self._manager.fleet
-        identity, announced = fleet.identity, manager.assignment.announced
-        states = [follower.state for follower in manager.followed()]
         folds = [follower.fold for follower in manager.followed()]
-        caches = [cache for fold in folds for cache in fold.partitions.at_rest()]
-        storage = self._storage()
+        counted = await tally.taken(folds, manager.turns)
+        states = [follower.state for follower in manager.followed()]
+        identity, assignment, storage = fleet.identity, manager.assignment, self._storage()
         return {
             "version": self._version,
             "broker_id": self._config and self._config.daemon.broker_id,
@@ -174,23 +177,21 @@ class Operator:
                 "failure": _failure(fleet.whole_failure, None),
             },
             "broker": {
-                "announced": manager.assignment.gate_open,
-                "leads": sum(announced.values()),
-                "follows": len(announced) - sum(announced.values()),
+                "announced": assignment.gate_open,
+                "leads": assignment.leads,
+                "follows": len(assignment.announced) - assignment.leads,
             },
             "metadata_partitions": {
                 state.value: states.count(state) for state in PartitionState if state in states
             },
-            "user_partitions": len(caches),
+            "user_partitions": counted.user_partitions,
             "segments": {
-                state.name: sum(cache.segments_by_state[state] for cache in caches)
+                state.name: counted.segments[state]
                 for state in SegmentState
                 if state is not SegmentState.DELETE_SEGMENT_FINISHED
             },
-            "segment_bytes": sum(
-                cache.bytes_by_state[SegmentState.COPY_SEGMENT_FINISHED] for cache in caches
-            ),
-            "memory": memory(folds, self._copying().pid),
+            "segment_bytes": counted.finished_bytes,
+            "memory": memory(folds, counted, self._copying().pid),
             "copying_process": asdict(self._copying()),
             "storage": {
                 "kind": storage.kind,
@@ -218,15 +219,14 @@ class Operator:
         for follower in self._manager.followed():
             if len(rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
                 await self._manager.turns.wait()
-            row = self._row(follower)
+            counted = await tally.taken([follower.fold], self._manager.turns)
+            row = self._row(follower, counted)
             rows.append(row | {"connection": connections.get(follower.partition)})
         return rows
 
-    def _row(self, follower: Follower) -> dict[str, Any]:
+    def _row(self, follower: Follower, counted: Tally) -> dict[str, Any]:
         fold, history, fleet = follower.fold, follower.history, self._manager.fleet
-        announced = self._follow_set().announced_in(follower.partition)
         failure = fleet.whole_failure or follower.failure
-        caches = fold.partitions.at_rest()
         return {
             "metadata_partition": follower.partition,
             "state": PartitionState.FAILED.value if failure else follower.state.value,
@@ -239,9 +239,9 @@ class Operator:
             "leader_epoch": fold.leader_epoch,
             "silent_seconds": round(follower.silent_seconds, 3),
             "trouble": follower.trouble and follower.trouble.message,
-            "announced": len(announced),
-            "user_partitions": len(caches),
-            "segments": sum(sum(cache.segments_by_state) for cache in caches),
+            "announced": self._follow_set().announced_count(follower.partition),
+            "user_partitions": counted.user_partitions,
+            "segments": sum(counted.segments),
             "writes_in_flight": follower.writer.in_flight,
             "snapshot_at_ms": follower.snapshot_at_ms,
             "events_since_snapshot": follower.applied_since_snapshot,

@@ -1,33 +1,49 @@
 """The user partitions that a daemon knows: announced by the broker, or named by its log."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from heapq import merge
 from typing import Final
 
 from rlmm_daemon.codec import api
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId, TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 
 #: Partitions that are looked at before others get a turn.
-_TURN_PARTITIONS: Final = 256
+_TURN_PARTITIONS: Final = 128
 
 
 async def user_partitions(
     manager: Manager, topic: str | None
 ) -> AsyncGenerator[api.UserPartition, None]:
     """Yield those of one topic, by its name or its id, or all of them; by name, id and number."""
-    known = {partition for partition in manager.assignment.announced if _is_of(partition, topic)}
-    for follower in manager.followed():
-        known.update(each for each in follower.fold.partitions if _is_of(each, topic))
-    for index, partition in enumerate(
-        sorted(known, key=lambda each: (each.topic, each.topic_id, each.partition))
-    ):
+    found, pages = set[TopicIdPartition](), list[list[TopicIdPartition]]()
+    for some in known(manager):
+        page = {each for each in some if _is_of(each, topic)} - found
+        found |= page
+        pages.append(sorted(page, key=_place))
+        await asyncio.sleep(0)
+    for index, partition in enumerate(merge(*pages, key=_place)):
         if index % _TURN_PARTITIONS == _TURN_PARTITIONS - 1:
             await asyncio.sleep(0)
         yield _row(manager, partition)
+
+
+def known(manager: Manager) -> Iterator[list[TopicIdPartition]]:
+    """Yield what is announced or named by a followed log, some at a time; a few come twice."""
+    sources: list[Iterable[TopicIdPartition]]
+    sources = [manager.assignment.announced, *(f.fold.partitions for f in manager.followed())]
+    for source in sources:
+        partitions = list(source)  # it may change between two steps
+        for at in range(0, len(partitions), _TURN_PARTITIONS):
+            yield partitions[at : at + _TURN_PARTITIONS]
+
+
+def _place(partition: TopicIdPartition) -> tuple[str, TopicId, int]:
+    return partition.topic, partition.topic_id, partition.partition
 
 
 def _is_of(partition: TopicIdPartition, topic: str | None) -> bool:

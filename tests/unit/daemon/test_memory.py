@@ -1,7 +1,10 @@
 """What `rlmm status` says of memory: counted, not guessed from what lies over a snapshot."""
 
+import asyncio
+
 from rlmm_daemon.core import sealing, unsealing
-from rlmm_daemon.daemon import memory
+from rlmm_daemon.daemon import memory, tally
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
 from tests.unit.core.world import (
     DELETE_STARTED,
@@ -21,6 +24,10 @@ COUNTED = (
 )  # fmt: skip
 
 
+def told(fold, copying_pid=None):
+    return memory.memory([fold], asyncio.run(tally.taken([fold], Turns())), copying_pid)
+
+
 def sealed() -> tuple[World, int]:
     """Return two user partitions asleep, of ten segments and of one, and the size of their file."""
     world = World()
@@ -36,7 +43,7 @@ def sealed() -> tuple[World, int]:
 
 
 def counts(world) -> tuple[int, ...]:
-    found = memory.memory([world.fold])
+    found = told(world.fold)
     return tuple(found[name] for name in COUNTED)
 
 
@@ -58,7 +65,7 @@ def test_each_count_is_of_what_is_there():
     for n in range(71, 74):
         world.put(add(n, 10, 19, partition=BAR))
     assert counts(world) == (2, 9, 1, 1, 3)
-    found = memory.memory([world.fold])
+    found = told(world.fold)
     assert found["bytes_put_aside"] > 3 * len(FOO.topic)
     assert found["snapshot_bytes"] == size
     assert world.cache.segments_by_state[STARTED] == 0
@@ -70,11 +77,11 @@ def test_what_is_swapped_out_is_still_our_own(tmp_path, monkeypatch):
     status.parent.mkdir()
     status.write_text("VmRSS:\t 99 kB\nRssAnon:\t 20 kB\nRssFile:\t 30 kB\nVmSwap:\t 5 kB\n")
     monkeypatch.setattr(memory, "_PROC", tmp_path)
-    found = memory.memory([world.fold])
+    found = told(world.fold)
     assert (found["private_bytes"], found["mapped_bytes"]) == (25 * 1024, 30 * 1024)
     assert found["bytes_per_segment"] == round(55 * 1024 / 11)
     monkeypatch.setattr(memory, "_PROC", tmp_path / "absent")
-    found = memory.memory([world.fold])
+    found = told(world.fold)
     assert (found["private_bytes"], found["bytes_per_segment"]) == (None, None)
 
 
@@ -85,6 +92,6 @@ def test_what_the_process_for_copies_takes_stands_beside_ours(tmp_path, monkeypa
         (tmp_path / name / "status").write_text(f"RssAnon:\t {kilobytes} kB\n")
     monkeypatch.setattr(memory, "_PROC", tmp_path)
     for pid, expected in ((17, 9 * 1024), (None, 0), (18, None)):
-        found = memory.memory([world.fold], pid)
+        found = told(world.fold, pid)
         assert found["copying_process_private_bytes"] == expected
         assert found["private_bytes"] == 20 * 1024

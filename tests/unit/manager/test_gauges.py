@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rlmm_daemon.core.cache import PartitionCache
-from rlmm_daemon.daemon import gauges
+from rlmm_daemon.daemon import gauges, tally
 from rlmm_daemon.daemon.limits import ServerStats
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.observability.metrics import Metrics
@@ -64,7 +64,7 @@ async def test_the_segments_of_many_user_partitions_are_counted_in_steps(rig):
             empty = TopicIdPartition(TP.topic_id, "many", number)
             follower.fold.partitions.add(PartitionCache(empty))
         shown = gauges_of(manager)
-        assert len(list(shown._segments())) == 302 // gauges._COUNTED_AT_ONCE + 1
+        assert len(list(shown._segments())) == 302 // tally.COUNTED_AT_ONCE + 1
         counted = samples(shown, "rlmm_segments")
         assert counted["COPY_SEGMENT_FINISHED"] == 4
         assert counted["COPY_SEGMENT_STARTED"] == counted["DELETE_SEGMENT_STARTED"] == 0
