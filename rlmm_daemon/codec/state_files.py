@@ -4,7 +4,7 @@ All but `Lost` are JSON, so that an operator can read them; each carries a forma
 unknown newer one is refused untouched.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -119,6 +119,17 @@ class _Format(msgspec.Struct):
 def to_json(content: Identity | Announced | Positions | Accepted | Observed) -> bytes:
     """Return a file's bytes, indented, ending in a newline."""
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+
+
+def announced_rows(rows: Sequence[AnnouncedPartition]) -> bytes:
+    """Return some rows as they stand in the file of `Announced`."""
+    return msgspec.json.format(msgspec.json.encode(rows), indent=1)[1:-2]
+
+
+def announced_json(encoded: Iterable[bytes]) -> bytes:
+    """Return the file of `Announced` whose rows were encoded some at a time."""
+    head = msgspec.json.encode({"format": FORMAT})[:-1]
+    return head + b',\n"partitions": [' + b",".join(filter(None, encoded)) + b"\n]}\n"
 
 
 def from_json(data: bytes, kind: type[JsonFile], name: str) -> JsonFile:

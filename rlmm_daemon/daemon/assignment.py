@@ -6,7 +6,7 @@ says hello, and stays open when the same one reconnects.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 from rlmm_daemon.codec.state_files import Announced, AnnouncedPartition
@@ -98,10 +98,6 @@ class Assignment:
                 AnnouncedPartition(uuid_text(p.topic_id), p.topic, p.partition, leads)
                 for p, leads in some
             ]
-
-    def to_file(self) -> Announced:
-        """Return what is persisted."""
-        return Announced(partitions=list(chain.from_iterable(self.rows())))
 
 
 def from_file(announced: Announced | None) -> list[TopicIdPartition]:

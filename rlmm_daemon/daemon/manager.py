@@ -16,6 +16,7 @@ import structlog
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.api import FoundUntil
+from rlmm_daemon.codec.state_files import announced_json, announced_rows
 from rlmm_daemon.core import walks
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.fold import Fold
@@ -210,7 +211,9 @@ class Manager:
             try:
                 await self.fleet.write_positions()
                 if self.assignment.version:
-                    await self.state.write_announced(self.assignment.to_file())
+                    await self.state.write_announced(
+                        announced_json(map(announced_rows, self.assignment.rows()))
+                    )
             except OSError as error:  # they warm and guard the next start; the log has everything
                 logger.warning("last state not written", error=str(error))
 

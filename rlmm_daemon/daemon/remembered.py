@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from rlmm_daemon.codec.state_files import Announced, AnnouncedPartition, Identity, Positions
+from rlmm_daemon.codec.state_files import Identity, Positions, announced_json, announced_rows
 from rlmm_daemon.daemon.assignment import Assignment, from_file
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import ConfigError, Malformed, UnsupportedProtocol
@@ -58,12 +58,12 @@ async def keep_announced(state: StateDirectory, assignment: Assignment) -> None:
         await asyncio.sleep(ANNOUNCED_SECONDS)
         version = assignment.version
         if version != written:
-            rows = list[AnnouncedPartition]()
+            encoded = list[bytes]()
             for some in assignment.rows():
-                rows += some
+                encoded.append(announced_rows(some))
                 await asyncio.sleep(0)
             try:
-                await state.write_announced(Announced(partitions=rows))
+                await state.write_announced(announced_json(encoded))
             except OSError:
                 continue  # it only warms a restart; the next turn tries again
             written = version

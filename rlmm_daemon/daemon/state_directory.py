@@ -105,9 +105,9 @@ class StateDirectory:
         data = await self._read(ANNOUNCED)
         return None if data is None else from_json(data, Announced, ANNOUNCED)
 
-    async def write_announced(self, announced: Announced) -> None:
-        """Replace the last announcement."""
-        await self.disk.write_atomically(f"{self.path}/{ANNOUNCED}", to_json(announced))
+    async def write_announced(self, encoded: bytes) -> None:
+        """Replace the last announcement (`state_files.announced_json`)."""
+        await self.disk.write_atomically(f"{self.path}/{ANNOUNCED}", encoded)
 
     async def positions(self) -> Positions | None:
         """Return how far each metadata partition was read before."""

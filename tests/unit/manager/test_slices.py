@@ -3,7 +3,12 @@
 import gc
 
 from rlmm_daemon.adapters.event_log import memory
-from rlmm_daemon.codec.state_files import Announced
+from rlmm_daemon.codec.state_files import (
+    Announced,
+    announced_json,
+    announced_rows,
+    from_json,
+)
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.daemon import follower
 from rlmm_daemon.daemon.assignment import Assignment, from_file
@@ -77,13 +82,20 @@ def test_what_was_announced_is_written_down_in_steps_as_of_one_moment():
     many = [TopicIdPartition(TP.topic_id, "many", number) for number in range(600)]
     assignment = Assignment(lambda _: None)
     assignment.replace(many, [])
-    before = from_file(assignment.to_file())
+    before = written(assignment.rows())
     steps = assignment.rows()
-    rows = list(next(steps))
-    assert len(rows) < 300
+    encoded = [announced_rows(some := next(steps))]
+    assert len(some) < 300
     assignment.remove(many[300:])
     for some in steps:
         assert len(some) < 300
-        rows += some
-    assert from_file(Announced(partitions=rows)) == before == many
-    assert from_file(assignment.to_file()) == many[:300]
+        encoded.append(announced_rows(some))
+    assert from_file(from_json(announced_json(encoded), Announced, "")) == before == many
+    assert written(assignment.rows()) == many[:300]
+    assignment.remove(many)
+    assert written(assignment.rows()) == []
+
+
+def written(rows) -> list[TopicIdPartition]:
+    """Return what a later daemon reads of rows that were written down."""
+    return from_file(from_json(announced_json(map(announced_rows, rows)), Announced, ""))
