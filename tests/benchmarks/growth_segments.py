@@ -15,7 +15,7 @@ from tests.benchmarks.growth_events import PARTITION, Segment
 Shape = Callable[[int], list[Segment]]
 Made = Callable[[], Fold]
 SIZES: Final = (100, 1_000, 10_000, 100_000)
-QUICK: Final = (80, 400, 2_000, 8_000)
+QUICK: Final = (50, 500, 5_000)
 
 
 def answers(fold: Fold, segments: Sequence[Segment]) -> Iterator[None]:
