@@ -74,7 +74,10 @@ GROUPS: Final = {
     ),
     "executing": Group(
         modules=("rlmm_daemon/reconcile/executing.py", "rlmm_daemon/reconcile/last_look.py"),
-        tests=("tests/unit/reconcile/test_quarantine.py", "tests/reconcile/test_executing.py"),
+        tests=(
+            "tests/unit/reconcile/test_executing_batches.py",
+            "tests/reconcile/test_executing.py",
+        ),
     ),
     "guards": Group(
         modules=("rlmm_daemon/reconcile/guards.py",),
