@@ -103,3 +103,15 @@ async def test_a_word_on_a_manifest_is_written_though_others_write_it_too(others
         assert (await quarantine.restore(storage, name, WORD)).restored_by == WORD
     found: Manifest = (await quarantine.read_manifests(storage))[name]
     assert found.restored is (others < control.RACES_MAX)
+
+
+@pytest.mark.parametrize("etag", ["e", None])
+def test_a_finding_becomes_an_entry_with_all_that_names_its_object(etag: str | None) -> None:
+    row = {
+        "key": "k", "bytes": 7, "etag": etag, "modified_ms": 9, "kind": "orphan_object",
+        "topic_id": "t", "partition": 3, "segment_id": "s", "upload_id": "u",
+    }  # fmt: skip
+    assert quarantine.entry_of(row) == quarantine.Entry(
+        key="k", size=7, etag=etag or "", modified_ms=9, kind="orphan_object",
+        topic_id="t", partition=3, segment_id="s", upload_id="u",
+    )  # fmt: skip
