@@ -357,6 +357,17 @@ async def test_a_log_that_is_damaged_or_another_one_is_not_put_back(world):
     assert second == "its .log is not the one that was recorded: the CRC-32C differs"
 
 
+async def test_a_log_that_ends_within_a_batch_is_damaged_though_its_size_is_right(world):
+    whole = begun(1)
+    cut = log_of(whole)[:-5]
+    world.follower.uncertain = True
+    world.follower.apply(records.encode(replace(whole, segment_size_bytes=len(cut))))
+    await world.store(whole, {**SMALL, LOG: cut})
+    told = await world.recover(execute=True)
+    assert told["put_back"] == world.follower.appended == []
+    assert told["not_whole"][0]["reason"].startswith("its .log is damaged: ")
+
+
 async def test_what_another_storage_manager_stored_is_not_looked_for(world):
     segment = finished(1, custom=CustomMetadata(b"theirs"))
     world.follower.missing = [records.encode(segment)]
