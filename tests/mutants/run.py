@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = set(asked.groups) - set(GROUPS)
     if unknown:
         parser.error(f"no such group: {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     until, survived = time.monotonic() + asked.seconds, 0
     for name in asked.groups or GROUPS:
         survived += _run(name, GROUPS[name], until)

@@ -59,6 +59,7 @@ def main() -> int:
     parser.add_argument("--module", action="append", default=[])
     parser.add_argument("tests", nargs="+")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a fork does not outlive us
     files = [path for module in asked.module for path in _python_files(Path(module))]
     if not asked.learned.exists() and _forked(
         lambda: _learn(files, asked.tests, asked.learned), seconds=3600
@@ -214,6 +215,7 @@ def _forked(work: Callable[[], int], *, seconds: float, caller: socket.socket | 
     child = os.fork()
     if not child:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
         status = 1
         try:
