@@ -259,6 +259,7 @@ async def test_nothing_is_said_of_an_end_where_nothing_is_put_back(world):
         (US, START - 1, False),
         (US, START, True),
         (OTHER, NOW - PATIENCE - 1, False),
+        (BrokerId(0), NOW - PATIENCE - 1, False),
         (OTHER, NOW - PATIENCE, True),
     ],
 )
@@ -417,6 +418,29 @@ async def test_an_order_waits_until_its_own_events_were_applied(world, monkeypat
     follower.retired = False
     monkeypatch.setattr(recovering, "APPLIED_SECONDS", 0.01)
     await applied(follower, 100)
+
+
+async def test_what_was_put_back_is_answered_once_it_is_applied(world):
+    segment, later = begun(1), list[bytes]()
+    follower = world.follower
+    follower.apply(records.encode(segment))
+
+    async def append(_: int, record: bytes) -> int:
+        later.append(record)
+        return int(follower.fold.position)
+
+    follower.append = append
+    candidate = Candidate(segment=segment, state=S.COPY_SEGMENT_STARTED)
+    async with asyncio.TaskGroup() as tasks:
+        putting = tasks.create_task(
+            world.recovery.put_back(follower, [(candidate, facts_of(segment))])
+        )
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (putting.done(), len(later)) == (False, 1)
+        follower.apply(*later)
+        follower.changed.ring()
+    assert putting.result() == 1
 
 
 async def test_what_the_log_shows_finished_or_ended_is_not_missing(world):
