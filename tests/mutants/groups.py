@@ -41,7 +41,14 @@ GROUPS: Final = {
     ),
     "follower": Group(
         modules=("rlmm_daemon/core/following.py", "rlmm_daemon/daemon/follower.py"),
-        tests=("tests/unit/core/test_following.py", "tests/unit/manager"),
+        tests=(
+            "tests/unit/core/test_following.py",
+            "tests/unit/manager/test_manager.py",
+            "tests/unit/manager/test_identity.py",
+            "tests/unit/manager/test_gaps.py",
+            "tests/unit/manager/test_snapshot_troubles.py",
+            "tests/unit/manager/test_mapped.py",
+        ),
     ),
     "mending": Group(
         modules=(
