@@ -1,7 +1,9 @@
 """Copies and deletes at their turning points: what is waited for, ended, answered and forgotten."""
 
 import asyncio
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,9 @@ import pytest
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon import copier as copiers
 from rlmm_daemon.daemon import copy_job, late_objects
-from rlmm_daemon.daemon.copy_job import Kind
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.copy_job import Kind, RollBack
+from rlmm_daemon.daemon.sources import open_sources
 from rlmm_daemon.domain.errors import (
     Draining,
     HistoryLost,
@@ -23,7 +27,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
     TimedOut,
 )
-from rlmm_daemon.domain.ids import SegmentId
+from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.ports.storage import UploadInfo
 from tests.unit.daemon.segments import PARTITION, metadata
@@ -198,6 +202,70 @@ async def test_a_finish_that_the_log_takes_in_no_time_fails_and_its_objects_stay
     assert isinstance(error, StorageFull)
     assert world.state is S.COPY_SEGMENT_STARTED
     assert len(world.stored) == 6
+
+
+async def test_files_that_were_opened_for_a_copy_that_is_given_up_are_closed(world, monkeypatch):
+    opened: list[Any] = []
+    real = open_sources
+
+    def noting(*given: Any) -> Any:
+        opened.append(real(*given))
+        return opened[-1]
+
+    async def given_up(_: Any, work: Any, *__: Any) -> None:
+        work()
+        raise StorageUnavailable("just then")
+
+    monkeypatch.setattr(copy_job, "open_sources", noting)
+    monkeypatch.setattr(copy_job, "in_thread", given_up)
+    assert isinstance(await failure(world.copier.copy_segment(RECORD, world.files)), RlmmError)
+    (sources,) = opened
+    closed: list[int] = []
+    monkeypatch.setattr(os, "close", closed.append)
+    sources.close()
+    assert closed == [], "each was closed already"
+
+
+@pytest.mark.parametrize("state", [S.COPY_SEGMENT_FINISHED, S.DELETE_SEGMENT_STARTED])
+async def test_a_copy_of_metadata_in_another_state_does_not_begin(world, state):
+    record = records.encode(metadata(state=state))
+    for copy in (world.copier.copy_segment, world.copier.copy_log_segment_data):
+        with pytest.raises(IllegalTransition) as refused:
+            await copy(record, world.files)
+        assert refused.value.fields["write_begun"] is False
+    assert (world.log.written, world.copier.jobs()) == ([], [])
+
+
+async def test_a_copy_that_meets_a_bug_at_the_storage_is_rolled_back(world):
+    world.storage.put_fault = ValueError("a bug")
+    with pytest.raises(InternalError) as bug:
+        await world.copier.copy_segment(RECORD, world.files)
+    assert bug.value.fields["rolled_back"] is True
+    assert bug.value.fields["write_begun"] is True
+    assert (world.state, world.stored) == (None, set())
+    assert world.log.written == ["ADD", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"]
+
+
+async def test_a_copy_that_is_ended_before_it_ran_writes_nothing(world):
+    job = world.copier._job(Kind.WHOLE, RECORD, world.files, Caller.OPERATOR)
+    job.stop(Draining())
+    await asyncio.wait([job.outcome])
+    assert isinstance(job.outcome.exception(), Draining)
+    assert world.log.written == []
+    assert world.storage.puts == 0
+
+
+async def test_so_many_copies_that_somebody_else_finished_are_remembered(world, monkeypatch):
+    monkeypatch.setattr(copiers, "UNSETTLED_MAX", 2)
+    ids = [SegmentId(bytes(15) + bytes([number])) for number in (1, 2, 3)]
+    for number, each in enumerate(ids, start=1):
+        job: Any = SimpleNamespace(
+            roll_back=RollBack.FINISHED_ELSEWHERE, metadata=metadata(segment_id=each)
+        )
+        world.copier._count_roll_back(job, StorageUnavailable("away"))
+        assert len(world.copier.unsettled()) == min(number, 2)
+    told = [row.segment_id for row in world.copier.unsettled()]
+    assert told == [uuid_text(each) for each in ids[1:]]
 
 
 async def test_a_brokers_copy_and_a_whole_one_of_one_segment_do_not_join(world):
