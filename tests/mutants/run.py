@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(name: str, group: Group, until: float) -> int:
     """Go on with a group's session until then; return how many survived."""
     session = HOME / f"{name}-{_digest(*group.modules)}.sqlite"
-    learned = session.with_suffix(f".{_digest(*group.tests)}.json")
+    learned, tried = HOME / f"learned-{session.stem}", session.with_suffix(".tests")
     tree = HOME / f"tree-{name}"
     _copy(tree)
     if time.monotonic() < until:
@@ -101,8 +101,10 @@ def _run(name: str, group: Group, until: float) -> int:
         _configure(config, group)
         if not session.exists():
             _begin(session, config, tree)
-        if not learned.exists():
+        tests = _digest(*group.tests)
+        if not tried.exists() or tried.read_text() != tests:
             _try_survivors_again(session)
+            tried.write_text(tests)
         with _trials(name, group, session, learned, tree):
             _execute(session, config, tree, until)
     return _report(name, session, tree) if session.exists() else 0

@@ -9,6 +9,7 @@ import argparse
 import ast
 import contextlib
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,6 +35,8 @@ PATIENCE: Final = 8
 PATIENCE_SECONDS: Final = 30
 #: What a mutant that allocates without end may take.
 MEMORY_BYTES_MAX: Final = 8 << 30
+#: To run all tests of a group once, noting what each reaches.
+LEARN_SECONDS_MAX: Final = 3600
 #: To begin pytest and collect a file.
 COLLECT_SECONDS: Final = 0.5
 #: Names of modules that a mutant may change, and of those that know one.
@@ -55,17 +58,18 @@ def main() -> int:
     """Learn what the tests reach, unless that is known, and try what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", type=Path, required=True)
-    parser.add_argument("--learned", type=Path, required=True)
+    parser.add_argument("--learned", type=Path, required=True, help="directory")
     parser.add_argument("--module", action="append", default=[])
     parser.add_argument("tests", nargs="+")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a fork does not outlive us
     files = [path for module in asked.module for path in _python_files(Path(module))]
-    if not asked.learned.exists() and _forked(
-        lambda: _learn(files, asked.tests, asked.learned), seconds=3600
-    ):
+    known = {path: asked.learned / f"{_digest(path)}.json" for path in _test_files(asked.tests)}
+    new = {path: target for path, target in known.items() if not target.exists()}
+    asked.learned.mkdir(exist_ok=True)
+    if new and _forked(lambda: _learn(files, new), seconds=LEARN_SECONDS_MAX):
         return 1
-    learned = _read(asked.learned)
+    learned = _joined(_read(path) for path in known.values())
     originals = {path: Path(path).read_text() for path in files}
     for name in learned.imports:
         with contextlib.suppress(ImportError):  # made by another module, under a name of its own
@@ -80,31 +84,69 @@ def _python_files(module: Path) -> list[str]:
     return [str(module)] if module.suffix else sorted(str(path) for path in module.rglob("*.py"))
 
 
-def _learn(files: Sequence[str], tests: Sequence[str], target: Path) -> int:
+def _test_files(tests: Sequence[str]) -> list[str]:
+    paths = (Path(test) for test in tests)
+    found = (sorted(path.rglob("test_*.py")) if path.is_dir() else [path] for path in paths)
+    return list(dict.fromkeys(str(path) for several in found for path in several))
+
+
+def _digest(path: str) -> str:
+    """Name a test file as it is now: what it reaches is learned again once it was changed."""
+    return hashlib.blake2b(
+        f"{path}\0".encode() + Path(path).read_bytes(), digest_size=8
+    ).hexdigest()
+
+
+def _learn(files: Sequence[str], new: Mapping[str, Path]) -> int:
     covering = Covering([str(Path(path).resolve()) for path in files])
-    status = _pytest(tests, [covering])
+    status = _pytest(list(new), [covering])
     if status:
         return status
     here = f"{Path.cwd()}/"
-    learned = {
-        "tests": covering.tests,
-        "reached": {path.removeprefix(here): lines for path, lines in covering.reached.items()},
-        # In their own order: an extension before its package can be another one.
-        "imports": [name for name in sys.modules if name.split(".")[0] not in OURS],
-    }
-    new = target.with_suffix(".new")
-    new.write_text(json.dumps(learned))
-    new.rename(target)
+    reached = {path.removeprefix(here): lines for path, lines in covering.reached.items()}
+    # In their own order: an extension before its package can be another one.
+    imports = [name for name in sys.modules if name.split(".")[0] not in OURS]
+    for path, target in new.items():
+        own = [n for n, (test, _) in enumerate(covering.tests) if test.split("::")[0] == path]
+        numbers = {number: place for place, number in enumerate(own)}
+        learned = {
+            "tests": [covering.tests[number] for number in own],
+            "reached": {
+                file: {
+                    line: [numbers[number] for number in tests if number in numbers]
+                    for line, tests in lines.items()
+                }
+                for file, lines in reached.items()
+            },
+            "imports": imports,
+        }
+        made = target.with_suffix(".new")
+        made.write_text(json.dumps(learned))
+        made.rename(target)
     return 0
 
 
 def _read(path: Path) -> Learned:
     found = json.loads(path.read_text())
     reached = {
-        file: {int(line): tests for line, tests in lines.items()}
+        file: {int(line): tests for line, tests in lines.items() if tests}
         for file, lines in found["reached"].items()
     }
     return Learned(tests=found["tests"], reached=reached, imports=found["imports"])
+
+
+def _joined(several: Iterable[Learned]) -> Learned:
+    tests: list[tuple[str, float]] = []
+    reached: dict[str, dict[int, list[int]]] = {}
+    imports: dict[str, None] = {}
+    for one in several:
+        for file, lines in one.reached.items():
+            for line, numbers in lines.items():
+                known = reached.setdefault(file, {}).setdefault(line, [])
+                known += [len(tests) + number for number in numbers]
+        tests += one.tests
+        imports |= dict.fromkeys(one.imports)
+    return Learned(tests=tests, reached=reached, imports=list(imports))
 
 
 def _pytest(files: Sequence[str], plugins: Sequence[object], *more: str) -> int:

@@ -1,0 +1,79 @@
+"""Which hold keeps what, and that no hold is ever made to keep less by another one."""
+
+import msgspec
+import pytest
+
+from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker, Hold
+from rlmm_daemon.core.disposal.holds import held, held_whole, joined, with_hold
+
+AT = 1_000
+MARKER = BucketMarker(cluster_id="c", partition_count=5, metadata_topic_id="t")
+
+
+def hold(number: int | None, before_ms: int = AT) -> Hold:
+    return Hold(metadata_partition=number, before_ms=before_ms, broker_id=1)
+
+
+def loss(number: int) -> AcceptedLoss:
+    return AcceptedLoss(metadata_partition=number, topic_id="t", accepted_at_ms=AT, broker_id=1)
+
+
+def gap(start: int) -> AcceptedGap:
+    return AcceptedGap(topic_id="t", metadata_partition=1, start=start, end=start + 1)
+
+
+@pytest.mark.parametrize(
+    ("of_hold", "of_object", "keeps"),
+    [(1, 1, True), (1, 2, False), (None, 2, True), (1, None, True), (None, None, True)],
+)
+@pytest.mark.parametrize(
+    ("since_ms", "old"), [(None, True), (AT - 1, True), (AT, True), (AT + 1, False)]
+)
+def test_a_hold_keeps_what_may_be_of_its_partition_and_time(
+    of_hold: int | None, of_object: int | None, since_ms: int | None, *, keeps: bool, old: bool
+) -> None:
+    found = held([hold(of_hold)], of_object, since_ms)
+    assert found == (hold(of_hold) if keeps and old else None)
+
+
+def test_the_first_of_several_holds_that_keeps_it_is_told() -> None:
+    holds = [hold(2), hold(1, AT - 5), hold(1), hold(None)]
+    assert held(holds, 1, AT) == hold(1)
+    assert held(holds, 3, AT) == hold(None)
+    assert held([], 1, None) is None
+
+
+@pytest.mark.parametrize("later_ms", [AT - 1, AT, AT + 1])
+def test_one_more_hold_keeps_no_less_than_there_was(later_ms: int) -> None:
+    found = with_hold([hold(1), hold(2), hold(None)], hold(1, later_ms))
+    kept = {each.metadata_partition: each.before_ms for each in found}
+    assert kept == {1: max(AT, later_ms), 2: AT, None: AT}
+    assert len(found) == 3
+    assert with_hold([], hold(1)) == (hold(1),)
+
+
+def test_a_marker_that_takes_another_one_in_accepts_and_keeps_what_both_do() -> None:
+    def marker(*, losses: list[int], gaps: list[int], holds: list[Hold]) -> BucketMarker:
+        return msgspec.structs.replace(
+            MARKER,
+            accepted_losses=tuple(map(loss, losses)),
+            accepted_gaps=tuple(map(gap, gaps)),
+            holds=tuple(holds),
+        )
+
+    one = marker(losses=[1, 2], gaps=[1], holds=[hold(1), hold(2)])
+    other = marker(losses=[2, 3], gaps=[1, 5], holds=[hold(1, AT + 9), hold(3)])
+    found = joined(one, other)
+    assert found.accepted_losses == tuple(map(loss, (1, 2, 3)))
+    assert found.gaps == (gap(1), gap(5))
+    kept = {each.metadata_partition: each.before_ms for each in found.held}
+    assert kept == {1: AT + 9, 2: AT, 3: AT}
+    assert joined(MARKER, one).held == one.held
+    assert joined(one, MARKER) == one
+
+
+def test_a_marker_of_which_nobody_knows_the_holds_keeps_everything() -> None:
+    found = held_whole(msgspec.structs.replace(MARKER, holds=(hold(1),)), AT + 5, 7)
+    everything = Hold(metadata_partition=None, before_ms=AT + 5, broker_id=7)
+    assert set(found.held) == {hold(1), everything}
+    assert held(found.held, 4, AT + 5) == everything
