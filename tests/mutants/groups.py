@@ -34,9 +34,12 @@ GROUPS: Final = {
             "tests/unit/core/test_held.py",
             "tests/unit/core/test_uncertain.py",
             "tests/unit/core/test_copy_runs.py",
+            "tests/unit/core/test_fold_journal.py",
+            "tests/unit/core/test_histories.py",
             "tests/unit/core/test_leavings.py",
             "tests/unit/manager/test_held.py",
             "tests/unit/manager/test_slices.py",
+            "tests/unit/manager/test_mapped.py",
         ),
     ),
     "follower": Group(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
+from rlmm_daemon.adapters.event_log.embedded.verify import verify
 from rlmm_daemon.codec import batches
 from tests.contract.event_log import P0, read, values
 from tests.unit.event_log.test_embedded import SMALL, Bench, batch_position, bench, fill, spoil
@@ -86,3 +87,20 @@ async def test_each_repair_keeps_a_copy_of_its_own_of_what_it_found(bench: Bench
     file = bench.files()[0]
     assert copies == [f"{file}.corrupt", *(f"{file}.corrupt.{n}" for n in (2, 3, 4))]
     assert [contents(copy) for copy in copies] == found
+
+
+async def test_zeros_behind_a_sealed_file_are_cut_off_and_nothing_is_lost(bench: Bench) -> None:
+    log = await bench.open(SMALL)
+    filled = await fill(log, values(60))
+    await log.close()
+    file = bench.files()[0]
+    whole = file.read_bytes()
+    file.write_bytes(whole + bytes(100))
+    (found,) = (await verify(bench.disk, str(bench.directory)))[0].findings
+    assert "zeros follow" in found.reason
+    log = await bench.open(SMALL)
+    report = await repair(log, P0, [])
+    assert (report.lost, report.set_aside) == ([], [f"{file}.corrupt"])
+    assert file.read_bytes() == whole
+    assert not (await verify(bench.disk, str(bench.directory)))[0].findings
+    assert await read(log, P0, 0, 60) == filled
