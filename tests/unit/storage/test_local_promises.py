@@ -167,6 +167,15 @@ async def test_a_directory_that_goes_while_it_is_listed_hides_no_other_one(
     assert await keys(storage) == {"a/a.log", "d/a.log"}
 
 
+async def test_a_listing_follows_no_symbolic_link(storage: LocalStorage, tmp_path: Path) -> None:
+    await put_at(storage, "a/a.log")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/b.log").write_bytes(b"x")
+    (tmp_path / "remote/link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "remote/b.log").symlink_to(tmp_path / "elsewhere/b.log")
+    assert await keys(storage) == {"a/a.log"}
+
+
 async def put_at(storage: LocalStorage, key: str) -> None:
     await storage.put_segment([(ObjectKind.LOG, key, Buffer(b"x"))], progress=Progress())
 

@@ -135,6 +135,7 @@ async def test_a_repeat_that_fails_keeps_the_log_of_the_copy_before_it(lost):
     rows = [(ObjectKind.OFFSET, "a.index", Buffer(b"i")), (ObjectKind.LOG, "a.log", Buffer(LOWER))]
     await storage.put_segment(rows, progress=Progress())
     s3.objects.pop(lost, None)
+    again = Progress()
     head = s3.answers["head_object"]
 
     def denied_log(*, Key: str, **given: Any) -> Any:
@@ -146,6 +147,9 @@ async def test_a_repeat_that_fails_keeps_the_log_of_the_copy_before_it(lost):
     with pytest.raises(StorageUnavailable):
         await storage.put_segment(rows, progress=Progress())
     assert "a.log" in s3.objects
+    s3.answers["head_object"] = head
+    await storage.put_segment(rows, progress=again)
+    assert again.parts_done == len(rows)
     await storage.close()
 
 
