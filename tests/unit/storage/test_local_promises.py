@@ -176,6 +176,25 @@ async def test_a_listing_follows_no_symbolic_link(storage: LocalStorage, tmp_pat
     assert await keys(storage) == {"a/a.log"}
 
 
+async def test_nothing_is_written_below_another_directory_under_the_same_name(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    await put_at(storage, "a/a.log")
+    (tmp_path / "remote").rename(tmp_path / "away")
+    (tmp_path / "remote/.rlmm/locks").mkdir(parents=True)
+    (tmp_path / "remote/.rlmm/attempts/1").mkdir(parents=True)
+    for write in (
+        storage.put_control("_rlmm/a", b"1", if_etag=None),
+        storage.overwrite_control("_rlmm/a", b"1"),
+        put_at(storage, "a/b.log"),
+    ):
+        with pytest.raises(StorageUnavailable):
+            await write
+    assert isinstance((await storage.delete(["a/a.log"]))["a/a.log"], StorageUnavailable)
+    there = [path for path in (tmp_path / "remote").rglob("*") if path.is_file()]
+    assert there == []
+
+
 async def put_at(storage: LocalStorage, key: str) -> None:
     await storage.put_segment([(ObjectKind.LOG, key, Buffer(b"x"))], progress=Progress())
 

@@ -251,3 +251,43 @@ async def test_a_batch_of_deletes_is_asked_to_name_what_it_deleted():
     assert asked == [{"Objects": [{"Key": "a.index"}], "Quiet": False}]
     assert s3.calls == ["delete_objects"]
     await storage.close()
+
+
+async def test_an_upload_whose_beginning_was_not_answered_is_looked_for_behind_the_copy():
+    """Two may have begun: one of them costs storage until it is aborted."""
+    s3 = StoringS3()
+    create, lost = s3.answers["create_multipart_upload"], [refusal(500, "InternalError")]
+
+    def once_lost(**given: Any) -> Any:
+        if lost:
+            raise lost.pop()
+        return create(**given)
+
+    s3.answers |= {
+        "create_multipart_upload": once_lost,
+        "list_multipart_uploads": lambda **_: ok(IsTruncated=False),
+    }
+    storage = storage_on(s3, **IN_PARTS)
+    rows = [(ObjectKind.LOG, "a.log", Buffer(b"M" * (2 * MIB)))]
+    await storage.put_segment(rows, progress=Progress())
+    assert s3.calls.count("list_multipart_uploads") == 1
+    assert storage._leftovers.suspects == ["a.log"], "the server may hear of it later"
+    await storage.close()
+
+
+async def test_a_batch_of_which_one_key_is_throttled_is_slowed_down():
+    answers = [
+        [{"Key": "a.index", "Code": "InternalError"}, {"Key": "b.index", "Code": "SlowDown"}],
+        [],
+    ]
+
+    def delete(*, Delete: Any, **_: Any) -> Any:
+        failed = answers.pop(0)
+        gone = [row for row in Delete["Objects"] if row["Key"] not in {r["Key"] for r in failed}]
+        return ok(Errors=failed, Deleted=gone)
+
+    storage = storage_on(ScriptedS3(delete_objects=delete), writes_max=8)
+    assert set((await storage.delete(["a.index", "b.index"])).values()) == {None}
+    assert storage.stats.throttled == 1
+    assert storage._client.writes.limit < 8
+    await storage.close()
