@@ -291,3 +291,23 @@ async def test_a_batch_of_which_one_key_is_throttled_is_slowed_down():
     assert storage.stats.throttled == 1
     assert storage._client.writes.limit < 8
     await storage.close()
+
+
+@pytest.mark.parametrize("rest", [0, 1, MIB - 1])
+async def test_the_last_part_is_what_is_left_of_the_file(rest):
+    s3, sizes = StoringS3(), list[int]()
+    upload = s3.answers["upload_part"]
+
+    async def sized(*, Body: Any, **given: Any) -> Any:
+        sizes.append(len(Body))
+        return await upload(Body=Body, **given)
+
+    s3.answers["upload_part"] = sized
+    storage = storage_on(s3, parts_in_flight_max=1, **IN_PARTS)
+    body = bytes(range(251)) * 4_200
+    body = body[:MIB] * 2 + body[:rest]
+    rows = [(ObjectKind.LOG, "a.log", Buffer(body))]
+    (stored,) = await storage.put_segment(rows, progress=Progress())
+    assert sizes == [MIB, MIB] + [rest] * bool(rest)
+    assert s3.objects["a.log"] == (stored.crc32c, stored.size) == (crc32c(body), len(body))
+    await storage.close()
