@@ -15,7 +15,7 @@ from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.marker_rebuilding import Evidence, rebuilt
 from rlmm_daemon.daemon import bucket as bucket_module
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
-from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.errors import Malformed, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.ports.storage import Conflict
 from tests.unit.daemon.segments import IDENTITY, PARTITION, metadata
@@ -353,6 +353,42 @@ async def test_whoever_waited_for_a_look_that_failed_looks_for_himself(shared):
         told = [tasks.create_task(refusal()) for _ in range(2)]
     assert told[0].result() == "away"
     assert "it is gone" in told[1].result()
+
+
+async def test_a_look_that_is_too_old_is_made_again(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    assert one._judged.is_set()
+    now = asyncio.get_running_loop().time()
+    del shared.objects[MARKER_KEY]
+    one._looked_at = now - 4
+    await one.confirm(seconds=5)
+    one._looked_at = now - 6
+    with pytest.raises(StorageUnavailable, match="it is gone"):
+        await one.confirm(seconds=5)
+
+
+async def test_a_bucket_that_was_not_opened_can_be_looked_at(shared):
+    await bucket(shared).open(IDENTITY)
+    assert await bucket(shared).peek() == written(shared)
+    one = bucket(shared)
+    await one.confirm()
+    assert one.marker == written(shared)
+
+
+async def test_a_damaged_marker_that_is_met_at_the_start_is_told(shared):
+    await bucket(shared).open(IDENTITY)
+    one = bucket(shared)
+    await one.storage.overwrite_control(MARKER_KEY, b"{")
+    with pytest.raises(Malformed, match="rebuild-marker"):
+        await one.open(IDENTITY)
+    assert one.trouble is not None
+    assert one.trouble.fields["reason"] == "bad_marker"
+
+
+def test_the_rows_of_a_copy_keep_their_places():
+    rows = rebuilt(Evidence(kept=["a", "b", "c"]))
+    assert [(row.number, row.prefix) for row in rows] == [(1, "a"), (2, "b"), (3, "c")]
 
 
 def test_a_marker_of_which_nobody_knows_a_row_has_none():

@@ -54,10 +54,11 @@ def test_nothing_more_is_listed_once_as_much_is_as_a_driver_can_hold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waiting = [entry(n) for n in range(10)]
-    for room, most in ((0, 10), (0, 9), (1, 11)):
+    fresh = [entry(99), entry(98), entry(97)]
+    for room, most in ((0, 10), (0, 9), (0, 8), (1, 11), (3, 13)):
         monkeypatch.setattr(quarantine, "ENTRIES_MAX", most)
-        made = plan([entry(99)], manifest(*waiting, age_hours=1), MANY, SAFETY, NOW)
-        assert (len(made.quarantine), made.left) == (room, 1 - room)
+        made = plan(fresh, manifest(*waiting, age_hours=1), MANY, SAFETY, NOW)
+        assert (len(made.quarantine), made.left) == (room, 3 - room)
 
 
 def test_a_manifest_is_as_large_as_it_may_be_and_not_larger() -> None:
