@@ -46,8 +46,10 @@ def test_numbers_and_prefixes_are_told_by_segments_alone():
 
 
 def test_a_hashed_prefix_is_told_from_plain_ones_by_several_segments():
+    for bits in (4, 16, 32):
+        hashed = f"{{hash:{bits}}}/tier"
+        assert prefixes(of(*[(1, hashed)] * 8)) == [hashed]
     hashed = "{hash:16}/tier"
-    assert prefixes(of((1, hashed), (1, hashed), (1, hashed))) == [hashed]
     with pytest.raises(InvalidArgument, match="--layout 1=PREFIX"):
         rebuilt(of((1, hashed)))  # one segment may be read both ways
     assert prefixes(of((1, hashed), kept=(hashed,))) == [hashed]

@@ -205,6 +205,24 @@ async def test_a_damaged_log_is_mended_once_what_was_known_is_written_down():
     assert follower.state is PartitionState.READY
 
 
+async def test_a_log_that_was_mended_is_read_before_anything_is_appended_to_it(monkeypatch):
+    follower = Failed(failure=lost(FailureReason.LOG_CORRUPT))
+    follower.missing = [records.encode(finished(1))]
+
+    async def repair(*_: Any) -> dict[str, Any]:
+        return {}
+
+    async def judged(followers: Any) -> None:
+        assert list(followers) == [follower]
+        follower.done.append("judged")
+
+    monkeypatch.setattr(mending, "_judged", judged)
+    await ordered(follower, repair=repair)[0].repair(cast("Any", [follower]))
+    assert follower.done == [
+        "written down", "retry", "judged", "append", "append", "retry", "judged",
+    ]  # fmt: skip
+
+
 async def test_a_log_that_is_the_brokers_is_only_read_again():
     again = lost(FailureReason.LOG_CORRUPT)
     follower = Failed(failure=again, verdicts=[again])

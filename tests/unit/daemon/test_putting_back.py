@@ -19,13 +19,13 @@ from rlmm_daemon.daemon import recovering
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.recovering import Candidate, Recovery, RecoveryOptions, applied, missing_of
-from rlmm_daemon.domain.errors import StorageUnavailable
-from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId
+from rlmm_daemon.domain.errors import NotReady, StorageUnavailable
+from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.ports.sources import BufferSource
 from rlmm_daemon.ports.storage import ObjectKind, Progress
-from tests.unit.manager.events import COUNT, TP, marked, of, segment_id, started, updated
+from tests.unit.manager.events import COUNT, NEIGHBOUR, TP, marked, of, segment_id, started, updated
 
 S = SegmentState
 NOW = 10_000_000
@@ -281,6 +281,50 @@ async def test_segments_of_a_partition_that_is_removed_are_not_put_back(world):
     for each in (segment, finished(2)):
         await world.store(each)
     assert (await world.recover())["can_be_put_back"] == []
+
+
+@pytest.mark.parametrize("why", ["removed", "damaged"])
+@pytest.mark.parametrize("first", [TP, NEIGHBOUR])
+async def test_a_partition_that_is_passed_over_hides_no_other_one(world, why, first):
+    """Two of one metadata partition, in either order."""
+    world.follower.uncertain = True
+    second = NEIGHBOUR if first == TP else TP
+    for tp, number in ((first, 1), (second, 2)):
+        world.follower.apply(records.encode(replace(begun(number), partition=tp)))
+    odd = TP
+    whole = replace(begun(1 if first == NEIGHBOUR else 2), partition=NEIGHBOUR)
+    if why == "removed":
+        world.follower.apply(marked(PartitionDeleteState(0), odd))
+    else:
+        real = world.follower.fold.partitions
+
+        class Damaged:
+            def restless(self) -> Any:
+                return real.restless()
+
+            def get(self, tp: TopicIdPartition) -> Any:
+                if tp == odd:
+                    raise NotReady
+                return real.get(tp)
+
+        world.follower.fold.partitions = Damaged()
+    found = await world.recovery.begun(world.follower)
+    assert [each.segment.segment_id for each in found] == [whole.segment_id]
+
+
+async def test_a_look_waits_until_the_marker_was_read(world):
+    late = Bucket(world.storage, layout=Layout("now"), rng=random.Random(1))
+    options = RecoveryOptions(broker_id=US, started_at_ms=START, patience_ms=PATIENCE)
+    recovery = Recovery(world.follower, late, options, is_running=lambda _: False)
+    await world.store(finished(1))
+    candidates = [Candidate(segment=finished(1), state=None)]
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(recovery.look(world.follower, candidates))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not looking.done()
+        await late.open(IDENTITY)
+    assert len(looking.result().whole) == 1
 
 
 async def test_a_segment_is_looked_for_once_though_it_is_missing_and_begun(world):

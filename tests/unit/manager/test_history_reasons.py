@@ -1,9 +1,13 @@
-"""Why folds were dropped, and how much is missing since."""
+"""Why folds were dropped, and what is missing since."""
+
+from types import SimpleNamespace
+from typing import Any
 
 from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.daemon.history import History
+from rlmm_daemon.daemon.history import History, finished
 from rlmm_daemon.daemon.state_directory import StateDirectory
-from tests.unit.manager.events import COUNT, TP, of, started, updated
+from rlmm_daemon.domain.errors import NotReady
+from tests.unit.manager.events import COUNT, NEIGHBOUR, TP, of, segment_id, started, updated
 from tests.unit.manager.test_history import Files
 
 
@@ -30,3 +34,24 @@ async def test_nothing_is_missing_before_anything_was_dropped():
     fold.apply(1, updated(1))
     await history.drop(fold, "a rebuild")
     assert (history.comparing, history.missing_count) == (True, 1)
+
+
+def test_a_partition_whose_table_is_damaged_hides_no_other_one():
+    fold = Fold(of(TP), COUNT)
+    for number, tp in ((1, TP), (2, NEIGHBOUR)):
+        fold.apply(fold.position, started(number, 0, 9, tp))
+        fold.apply(fold.position, updated(number, tp=tp))
+    real = fold.partitions
+
+    class Damaged(dict[Any, Any]):
+        """Both, the first of which can't be read."""
+
+        def __getitem__(self, tp: Any) -> Any:
+            if tp == next(iter(self)):
+                raise NotReady
+            return real[tp]
+
+    for order in ((TP, NEIGHBOUR), (NEIGHBOUR, TP)):
+        damaged: Any = SimpleNamespace(partitions=Damaged.fromkeys(order))
+        ((key, _),) = finished(damaged)
+        assert key == real[order[1]].prefix + segment_id(1 if order[1] == TP else 2)
