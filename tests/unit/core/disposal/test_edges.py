@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rlmm_daemon.core.disposal.findings import Ages, Present, Recorded, judge
-from rlmm_daemon.core.disposal.observation import Observation, ObservationOptions
+from rlmm_daemon.core.disposal.observation import HOUR_MS, Observation, ObservationOptions
 from rlmm_daemon.domain.segment import SegmentState as S
 from tests.unit.core.disposal.test_findings import DAY, NOW, OLD
 from tests.unit.core.disposal.test_observation import GONE, IDS, look
@@ -69,3 +69,32 @@ def test_an_id_that_is_not_asked_about_any_more_is_forgotten() -> None:
     assert watch.seen == others
     watch.look(look(DAY + 3, IDS[1]))
     assert watch.look(look(9 * DAY, IDS[1])) == [], "it was never seen alive since"
+
+
+def test_the_only_broker_proves_nothing_while_it_does_not_answer() -> None:
+    watch = Observation()
+    watch.look(look(0))
+    for at_ms in (1, DAY + 1, 3 * DAY):
+        silent = replace(look(at_ms, GONE), answers=0, registered=1)
+        assert watch.look(silent) == []
+    assert watch.unknown_since(GONE) is None
+
+
+def test_what_was_marked_is_not_marked_again_nor_left_to_a_person() -> None:
+    watch = Observation(ObservationOptions(topics_max=9, bytes_share_max=1.0))
+    watch.look(look(0))
+    watch.look(look(1, GONE))
+    assert watch.look(look(DAY + 1, GONE)) == [GONE]
+    assert watch.look(look(DAY + 2, GONE)) == []
+    assert watch.for_purge == set()
+
+
+@pytest.mark.parametrize(("later_ms", "room"), [(HOUR_MS - 1, False), (HOUR_MS, True)])
+def test_an_hour_after_a_mark_there_is_room_for_another(later_ms: int, *, room: bool) -> None:
+    watch = Observation(ObservationOptions(topics_max=1, bytes_share_max=1.0))
+    watch.look(look(0))
+    watch.look(look(1, IDS[0]))
+    watch.look(look(1 + later_ms, *IDS[:2]))
+    assert watch.look(look(DAY + 1, *IDS[:2])) == [IDS[0]]
+    assert watch.look(look(DAY + 1 + later_ms, IDS[1])) == ([IDS[1]] if room else [])
+    assert watch.for_purge == (set() if room else {IDS[1]})
