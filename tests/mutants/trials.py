@@ -188,8 +188,16 @@ def _chosen(originals: Mapping[str, str], learned: Learned) -> list[int]:
             if any(line in lines for line in touched):
                 found.update(*(lines[line] for line in touched if line in lines))
             elif _is_at_import(before, touched):
-                found.update(*lines.values())
+                found.update(_beside(set().union(*lines.values()), learned))
     return sorted(found)
+
+
+def _beside(numbers: set[int], learned: Learned) -> Iterator[int]:
+    """Yield all tests of the files of some: what a module names can be seen without a call."""
+    files = {learned.tests[number][0].split("::")[0] for number in numbers}
+    for number, (test, _) in enumerate(learned.tests):
+        if test.split("::")[0] in files:
+            yield number
 
 
 def changed_lines(before: str, after: str) -> range:

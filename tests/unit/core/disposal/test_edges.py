@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlmm_daemon.core.disposal.findings import Ages, Present, Recorded, judge
+from rlmm_daemon.core.disposal.findings import Ages, Present, Recorded, judge, judge_upload
 from rlmm_daemon.core.disposal.observation import HOUR_MS, Observation, ObservationOptions
 from rlmm_daemon.domain.segment import SegmentState as S
 from tests.unit.core.disposal.test_findings import DAY, NOW, OLD
@@ -31,6 +31,28 @@ def test_what_may_have_begun_before_the_snapshot_of_a_lost_head_is_spared(
     without = replace(ages, snapshot_ms=0)
     (found,) = judge(Recorded(state=None), present, without)
     assert found.condemned
+
+
+@pytest.mark.parametrize(("by_ms", "spared"), [(0, True), (1, False)])
+def test_an_upload_that_may_have_begun_before_that_snapshot_is_spared_unless_events_name_it(
+    by_ms: int, *, spared: bool
+) -> None:
+    ages = Ages(listed_ms=NOW + 90 * DAY, grace_ms=DAY, stuck_copy_ms=0, snapshot_ms=SNAPSHOT)
+    initiated_ms = SNAPSHOT + ages.skew_ms + by_ms
+    found = judge_upload(Recorded(state=None), initiated_ms, ages)
+    assert found is not None
+    assert found.condemned is not spared
+    named = judge_upload(Recorded(state=S.DELETE_SEGMENT_FINISHED), initiated_ms, ages)
+    assert named is not None
+    assert named.condemned
+
+
+@pytest.mark.parametrize("state", [S.COPY_SEGMENT_STARTED, S.DELETE_SEGMENT_STARTED])
+def test_a_segment_is_stuck_a_millisecond_behind_its_time(state: S) -> None:
+    ages = Ages(listed_ms=NOW, grace_ms=DAY, stuck_copy_ms=5_000, stuck_delete_ms=5_000)
+    for event_ms, stuck in ((NOW - 5_000, 0), (NOW - 5_001, 1)):
+        recorded = Recorded(state=state, event_ms=event_ms)
+        assert len(list(judge(recorded, {}, ages))) == stuck
 
 
 def test_only_what_is_missing_or_of_another_size_has_to_be_seen_again() -> None:
