@@ -223,6 +223,23 @@ async def test_a_log_that_was_mended_is_read_before_anything_is_appended_to_it(m
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("everything", [False, True])
+async def test_an_acceptance_is_answered_once_its_partitions_were_judged(monkeypatch, everything):
+    follower = Failed(failure=lost())
+    seen: list[Any] = []
+
+    async def judged(followers: Any) -> None:
+        seen.extend(followers)
+
+    monkeypatch.setattr(mending, "_judged", judged)
+    mend, _ = ordered(follower)
+    if everything:
+        await mend.accept_everything(without_looking=False)
+    else:
+        await mend.accept(cast("Any", follower), without_looking=False)
+    assert seen == [follower]
+
+
 async def test_a_log_that_is_the_brokers_is_only_read_again():
     again = lost(FailureReason.LOG_CORRUPT)
     follower = Failed(failure=again, verdicts=[again])

@@ -374,17 +374,18 @@ async def test_of_a_copy_that_began_only_the_transaction_index_may_be_absent(wor
         assert told["not_whole"][0]["reason"] == f"not there: {kind.value}"
 
 
+@pytest.mark.parametrize("by", [-1, 1])
 @pytest.mark.parametrize("kind", ObjectKind)
-async def test_an_object_of_another_size_than_was_recorded_is_not_the_one(world, kind):
+async def test_an_object_of_another_size_than_was_recorded_is_not_the_one(world, kind, by):
     segment = finished(1)
     world.follower.missing = [records.encode(segment)]
     objects = {**SMALL, LOG: log_of(segment)}
-    objects[kind] += b"."
+    wanted = len(objects[kind])
+    objects[kind] = objects[kind] + b"." if by > 0 else objects[kind][:-1]
     await world.store(segment, objects)
     told = await world.recover(execute=True)
     assert world.follower.appended == []
-    wanted, found = len(objects[kind]) - 1, len(objects[kind])
-    reason = f"{kind.value} has {found} bytes, not {wanted}"
+    reason = f"{kind.value} has {wanted + by} bytes, not {wanted}"
     assert told["not_whole"][0]["reason"] == reason
 
 

@@ -11,7 +11,7 @@ import pytest
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import Traffic
-from rlmm_daemon.reconcile import executing, tailing
+from rlmm_daemon.reconcile import executing, listing, tailing
 from rlmm_daemon.reconcile.executing import PAUSE_SECONDS, Done, Executor
 from rlmm_daemon.reconcile.lease import LeaseHeld
 from rlmm_daemon.reconcile.quarantine import Entry, Manifest
@@ -207,3 +207,25 @@ async def test_of_a_batch_of_which_nothing_is_left_nothing_is_asked(rig):
     one = rig(Storage(), changed={"k0": "gone already"})
     done = await one.executor.delete([entry(0)])
     assert (done.deleted, one.storage.done) == (0, ["renew"])
+
+
+@pytest.mark.parametrize(
+    ("etag", "modified_ms", "changed"),
+    [
+        ("e", 5_999, False),
+        ("e", 5_000, False),
+        ("d", 5_000, True),
+        ("f", 5_000, True),
+        ("e", 4_999, True),
+        ("e", 6_000, True),
+    ],
+)
+def test_an_object_is_another_one_by_tag_or_second(
+    monkeypatch: pytest.MonkeyPatch, etag: str, modified_ms: int, *, changed: bool
+) -> None:
+    found = SimpleNamespace(etag=etag, modified_ms=modified_ms)
+    monkeypatch.setattr(listing, "look_up", lambda *_: found)
+    one = Entry(key="k", size=1, etag="e", modified_ms=5_123, kind="orphan")
+    config = cast("Any", None)
+    assert bool(executing.what_changed(config, one)) is changed
+    assert executing.left(config, [one]) == int(not changed)
