@@ -67,7 +67,7 @@ def main() -> int:
     known = {path: asked.learned / f"{_digest(path)}.json" for path in _test_files(asked.tests)}
     new = {path: target for path, target in known.items() if not target.exists()}
     asked.learned.mkdir(exist_ok=True)
-    if new and _forked(lambda: _learn(files, new), seconds=LEARN_SECONDS_MAX):
+    if new and _forked(lambda place: _learn(files, new, place), seconds=LEARN_SECONDS_MAX):
         return 1
     learned = _joined(_read(path) for path in known.values())
     originals = {path: Path(path).read_text() for path in files}
@@ -97,9 +97,9 @@ def _digest(path: str) -> str:
     ).hexdigest()
 
 
-def _learn(files: Sequence[str], new: Mapping[str, Path]) -> int:
+def _learn(files: Sequence[str], new: Mapping[str, Path], place: str) -> int:
     covering = Covering([str(Path(path).resolve()) for path in files])
-    status = _pytest(list(new), [covering])
+    status = _pytest(list(new), [covering], place)
     if status:
         return status
     here = f"{Path.cwd()}/"
@@ -149,12 +149,11 @@ def _joined(several: Iterable[Learned]) -> Learned:
     return Learned(tests=tests, reached=reached, imports=list(imports))
 
 
-def _pytest(files: Sequence[str], plugins: Sequence[object], *more: str) -> int:
+def _pytest(files: Sequence[str], plugins: Sequence[object], place: str, *more: str) -> int:
     # Modules that the parent imported can't be rewritten any more, nor need they be.
     quiet = ("-x", "-q", "--no-header", "--tb=line", "-Wignore::pytest.PytestAssertRewriteWarning")
-    options = ("-pno:cacheprovider", "-pno:xdist", *quiet, *more)
-    with tempfile.TemporaryDirectory(dir=_fast_directory(), ignore_cleanup_errors=True) as place:
-        return int(pytest.main([*options, f"--basetemp={place}/t", *files], list(plugins)))
+    options = ("-pno:cacheprovider", "-pno:xdist", f"--basetemp={place}/t", *quiet, *more)
+    return int(pytest.main([*options, *files], list(plugins)))
 
 
 def _fast_directory() -> str | None:
@@ -254,14 +253,27 @@ def _tried(stage: Sequence[int], learned: Learned, caller: socket.socket) -> int
     files = list(dict.fromkeys(name.split("::")[0] for name in names))
     timeout = PATIENCE_SECONDS + PATIENCE * max(seconds)
     return _forked(
-        lambda: _pytest(files, [Only(names)], f"--timeout={timeout:.0f}"),
+        lambda place: _pytest(files, [Only(names)], place, f"--timeout={timeout:.0f}"),
         seconds=PATIENCE_SECONDS + PATIENCE * sum(seconds),
         caller=caller,
     )
 
 
-def _forked(work: Callable[[], int], *, seconds: float, caller: socket.socket | None = None) -> int:
-    """Do the work in a process of its own, and end that and its own when time or asker are gone."""
+def _forked(
+    work: Callable[[str], int], *, seconds: float, caller: socket.socket | None = None
+) -> int:
+    """Do the work in a process of its own, and end that and its own when time or asker are gone.
+
+    It is given a directory for its files, which goes with it.
+    """
+    place = tempfile.TemporaryDirectory(
+        prefix="rlmm-mutants-", dir=_fast_directory(), ignore_cleanup_errors=True
+    )
+    with place as home:
+        return _in_a_fork(lambda: work(home), seconds, caller)
+
+
+def _in_a_fork(work: Callable[[], int], seconds: float, caller: socket.socket | None) -> int:
     child = os.fork()
     if not child:
         os.setsid()
