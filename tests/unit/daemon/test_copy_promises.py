@@ -257,6 +257,7 @@ async def test_a_copy_that_is_ended_before_it_ran_writes_nothing(world):
 
 async def test_so_many_copies_that_somebody_else_finished_are_remembered(world, monkeypatch):
     monkeypatch.setattr(copiers, "UNSETTLED_MAX", 2)
+    world.copier = world.new_copier()
     ids = [SegmentId(bytes(15) + bytes([number])) for number in (1, 2, 3)]
     for number, each in enumerate(ids, start=1):
         job: Any = SimpleNamespace(
@@ -287,13 +288,15 @@ async def test_no_copy_begins_while_what_a_failed_one_left_is_being_removed(worl
 
 async def test_failures_and_outcomes_are_told_until_a_copy_succeeds(world, monkeypatch):
     monkeypatch.setattr(copiers, "FAILURES_MAX", 1)
+    world.copier = world.new_copier()
     world.storage.put_fault = StorageUnavailable("away")
     assert isinstance(await failure(world.copier.copy_segment(RECORD, world.files)), RlmmError)
     (told,) = world.copier.failures().values()
     assert (told.message, told.at_ms) == ("away", 7)
     assert world.copier.outcomes() == {"storage_unavailable": 1}
     assert world.copier.outcomes_of_roll_backs() == {"ok": 1}
-    world.copier._failures = {"older": told, **world.copier._failures}
+    del world.copier._failures[str(PARTITION)]
+    world.copier._failures["older"] = told
     assert isinstance(await failure(world.copier.copy_segment(RECORD, world.files)), RlmmError)
     assert [*world.copier.failures()] == [str(PARTITION)], "the oldest is forgotten"
     world.storage.put_fault = None
@@ -436,6 +439,7 @@ async def test_a_look_that_fails_is_made_again_and_holds_up_no_other_copy(world)
 
 async def test_so_many_failed_copies_are_remembered(world, monkeypatch):
     monkeypatch.setattr(late_objects, "LATE_MAX", 2)
+    world.copier = world.new_copier()
     late = await a_failed_copy(world)
     others = [metadata(segment_id=SegmentId(bytes(15) + bytes([n]))) for n in (1, 2)]
     for each in others:
