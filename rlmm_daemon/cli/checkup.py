@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
 
+from msgspec.structs import replace
+
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
@@ -187,10 +189,11 @@ async def _no_log(disk: LocalDisk, config: Config) -> Finding:
 @asynccontextmanager
 async def _opened(config: Config) -> AsyncIterator[KafkaLog]:
     disk = LocalDisk()
+    whichever = replace(config.daemon, cluster_id=None)  # another cluster is told by `_cluster`
     try:
         async with asyncio.TaskGroup() as group:
             log = adapters.event_log_of(
-                config,
+                replace(config, daemon=whichever),
                 disk,
                 SystemClock(),
                 random.Random(),  # noqa: S311 - jitter

@@ -143,9 +143,10 @@ class Operator:
         if named := selectors.matching(selector, ()):
             return named  # in full, whether anybody knows it or not
         found = set[TopicIdPartition]()
-        for some in known(self._manager):
+        for index, some in enumerate(known(self._manager)):
+            if index:
+                await self._manager.turns.wait()
             found.update(selectors.matching(selector, some))
-            await self._manager.turns.wait()
         return sorted(found)
 
     # What is there.
