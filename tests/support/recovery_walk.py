@@ -75,14 +75,35 @@ class Walk:
 
     def go(self, cause: str | None, says: str) -> list[str]:
         """Walk from a failure until it serves; return each step, and what became of segments."""
-        self.passing -= {cause}
-        now = self._until(lambda now: now.cause == cause and says in now.text)
+        now = self.comes(cause, says)
         for _ in range(STEPS_MAX):
             if now.cause is None:
                 break
             now = self._step(now)
         assert now.cause is None, f"it does not end: {self.lines}\n{now}"
         return [*self.lines, *self._outcome()]
+
+    def comes(self, cause: str | None, says: str = "") -> Now:
+        """Return once a failure is there, which from then on is not waited out."""
+        self.passing -= {cause}
+        return self._until(lambda now: now.cause == cause and says in now.text)
+
+    def settles(self, before: Now, expected: str | None, seconds: float) -> Now:
+        """Return what it says once that does not pass by itself: "" and None mean it serves.
+
+        It is waited for what is expected, or if nothing is for anything else than before; what
+        does not come in time is answered as it stands.
+        """
+
+        def come(now: Now) -> bool:
+            if expected is None:
+                return (now.cause, now.command) != (before.cause, before.command)
+            return (now.cause or "") == expected
+
+        try:
+            return self._until(come, seconds)
+        except AssertionError:
+            return self._until(lambda _: True)
 
     # One step.
 
@@ -116,12 +137,9 @@ class Walk:
         words = command.replace("FILE", str(self.config)).split()[1:]
         if any(option.name == "execute" for option in parsed(words)[0].params):
             words.append("--execute")
-        environment = {"RLMM_SOCKET": self.it.daemon.socket_path, "RLMM_CONFIG": str(self.config)}
-        run = CliRunner().invoke(main, words, env=environment, input="y\n")
-        assert run.exception is None or isinstance(run.exception, SystemExit), run.output
-        assert run.exit_code != 2, f"{command}: {run.output}"
-        self.output += run.output
-        return run.exit_code, run.output
+        code, printed = said(words, self.it, self.config)
+        self.output += printed
+        return code, printed
 
     def _plain(self, command: str) -> str:
         """A command without this machine's names, and with what was added to it."""
@@ -141,13 +159,13 @@ class Walk:
         until = time.monotonic() + seconds
         nothing = threading.Event()
         while True:
-            now = self._now()
+            now = self.now()
             if now.cause not in self.passing and wanted(now):
                 return now
             assert time.monotonic() < until, f"nothing changed: {self.lines}\n{now}"
             nothing.wait(_POLL_SECONDS)
 
-    def _now(self) -> Now:
+    def now(self) -> Now:
         """Ask about both partitions: the first that does not serve, else what is said besides."""
         answers = [self.it.explain(partition) for partition in (0, 1)]
         for answer in answers:
@@ -195,6 +213,15 @@ class Walk:
         by = [name for name, text in said.items() if any(uuid_text(each) in text for each in lost)]
         result = [f"ready: {len(self.kept) - len(lost)} of {len(self.kept)} segments listed"]
         return result + [f"named by {name}" for name in by]
+
+
+def said(words: Sequence[str], it: Stocked, config: Path) -> tuple[int, str]:
+    """Type a command; return its exit code and all that it printed."""
+    environment = {"RLMM_SOCKET": it.daemon.socket_path, "RLMM_CONFIG": str(config)}
+    run = CliRunner().invoke(main, list(words), env=environment, input="y\n")
+    assert run.exception is None or isinstance(run.exception, SystemExit), run.output
+    assert run.exit_code != 2, f"{' '.join(words)}: {run.output}"
+    return run.exit_code, run.output
 
 
 def objects(it: Stocked, segment_id: SegmentId) -> frozenset[str]:

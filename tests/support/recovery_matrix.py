@@ -1,0 +1,326 @@
+"""Every command that changes something, typed at one failure of a real daemon, and judged.
+
+A failure is made once; each cell begins with a copy of the directories that it left behind.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rlmm_daemon.cli import main
+from rlmm_daemon.domain.ids import SegmentId, uuid_text
+from rlmm_daemon.domain.segment import SegmentState
+from tests.support.failures import Failure
+from tests.support.fork_server import ForkServer
+from tests.support.recovery_walk import (
+    CONFIGURATION,
+    Now,
+    Walk,
+    configuration,
+    flat,
+    objects,
+    parsed,
+    said,
+)
+from tests.support.stocked_daemon import Stocked, make
+
+_FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
+#: No failure at all, which recovery commands may meet just as well.
+NOTHING: Final = Failure(name="nothing has failed", cause=None, make=lambda _: None)
+#: As long as a daemon takes to notice what changed beside it, and some more.
+_SHOWS_SECONDS: Final = 8.0
+#: What a command may take; where the log is not open a daemon would wait for it.
+_TIMEOUT_SECONDS: Final = 20
+_SHORT_SECONDS: Final = 1
+_WORDS_MAX: Final = 110
+#: Causes for which a command waits, in case they pass.
+_WAITED_FOR: Final = frozenset({"marker_unread", "log_not_open"})
+#: What no command that an operator is sent to may do while history is uncertain.
+_DELETIONS: Final = ("rlmm delete", "rlmm purge", "rlmm partition end-hold")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A command that changes something, as it is typed; capitals are filled in."""
+
+    words: str
+    #: It only says what it would do.
+    dry: bool = False
+    #: It gives up what is missing.
+    accepts: bool = False
+    #: It deletes what an operator named.
+    deletes: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command without its arguments and options."""
+        return " ".join(word for word in self.words.split(" N")[0].split() if word.islower())
+
+
+COLUMNS: Final[Sequence[Column]] = (
+    Column(words="partition retry N"),
+    Column(words="partition rebuild N"),
+    Column(words="partition accept-loss N --yes", accepts=True),
+    Column(words="partition accept-loss N --without-looking --yes", accepts=True),
+    Column(words="partition accept-loss --all --yes", accepts=True),
+    Column(words="partition accept-loss --all --without-looking --yes", accepts=True),
+    Column(words="partition end-hold N", dry=True),
+    Column(words="partition end-hold N --execute"),
+    Column(words="partition end-hold --all --execute"),
+    Column(words="log repair N"),
+    Column(words="log repair"),
+    Column(words="log recover N", dry=True),
+    Column(words="log recover N --execute"),
+    Column(words="log restore --config FILE --from-snapshots SNAPSHOTS --to LOG", dry=True),
+    Column(words="log restore --config FILE --from-snapshots SNAPSHOTS --to LOG --execute"),
+    Column(words="log seal LOG"),
+    Column(words="log copy --config FILE --from LOG --to ELSEWHERE"),
+    Column(words="storage rebuild-marker --config FILE", dry=True),
+    Column(words="storage rebuild-marker --config FILE --execute"),
+    Column(words="snapshot now N"),
+    Column(words="copy TOPIC_ID orders-0 --dir DIRECTORY --start-offset OFFSET --end-offset END --epochs EPOCHS"),
+    Column(words="delete orders-0 SEGMENT --yes", deletes=True),
+    Column(words="purge TOPIC_ID", dry=True),
+    Column(words="purge TOPIC_ID --execute --yes", deletes=True),
+    Column(words="purge TOPIC_ID --execute --existing --yes", deletes=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What came of a command."""
+
+    code: int
+    #: What `rlmm explain` calls the state afterwards.
+    after: str
+    #: Segments that are listed of those that were acknowledged, in partitions that serve.
+    listed: str
+    #: How what it said begins.
+    words: str
+
+    def line(self) -> str:
+        """Return the cell as it stands in the golden table."""
+        return f"{self.code} {self.after} {self.listed}: {self.words}"
+
+
+@dataclass(slots=True)
+class World:
+    """A failure with a daemon that has it, or can have it again."""
+
+    failure: Failure
+    it: Stocked
+    config: Path
+    kept: dict[SegmentId, frozenset[str]]
+    hands: Mapping[str, Callable[[], object]]
+    copy: Path
+    #: The daemon of the last cell is as it was before.
+    clean: bool = False
+    #: The objects of each segment as the failure left them.
+    fresh_only: bool = False
+    _parts: list[str] = field(default_factory=list)
+
+    @classmethod
+    def made(cls, failure: Failure, directory: Path, forks: ForkServer) -> "World":
+        """Make the failure, and keep a copy of what it left behind."""
+        inside = directory / "d"
+        inside.mkdir()
+        config = configuration(inside)
+        it = make(inside, forks, config=config)
+        it.daemon.start()
+        try:
+            it.stock()
+            walk = Walk(it, config)
+            walk.remember()
+            hands = failure.make(it) or {}
+            walk.remember()
+            walk.comes(failure.cause, failure.says)
+        finally:
+            it.daemon.kill()
+        world = cls(failure, it, config, walk.kept, hands, directory / "copy")
+        shutil.copytree(inside, world.copy, symlinks=True, ignore=_sockets)
+        return world
+
+    def begin(self) -> Walk:
+        """Have a daemon that has just this failure; return who looks at it."""
+        walk = Walk(self.it, self.config, hands=self.hands, cannot=self.failure.cannot)
+        walk.kept = dict(self.kept)
+        if not self.clean:
+            self.it.daemon.kill()
+            shutil.rmtree(self.it.daemon.directory)
+            shutil.copytree(self.copy, self.it.daemon.directory, symlinks=True)
+            self.it.start()
+        walk.comes(self.failure.cause, self.failure.says)
+        self.clean = False
+        return walk
+
+    def filled_in(self, words: str) -> list[str]:
+        """Return a column's words as they are typed here."""
+        it = self.it
+        segment = it.next(0)
+        places = {
+            "N": str(it.number(0)),
+            "FILE": str(self.config),
+            "SNAPSHOTS": str(it.state_dir / "snapshots"),
+            "LOG": str(it.log_dir),
+            "ELSEWHERE": str(it.daemon.directory / "elsewhere"),
+            "TOPIC_ID": uuid_text(it.orders[0].topic_id),
+            "SEGMENT": uuid_text(it.acknowledged[0]),
+            "DIRECTORY": str(Path(segment.stem).parent),
+            "OFFSET": str(segment.metadata.start_offset),
+            "END": str(segment.metadata.end_offset),
+            "EPOCHS": ",".join(
+                f"{epoch}:{offset}"
+                for epoch, offset in segment.metadata.segment_leader_epochs.items()
+            ),
+        }
+        return [re.sub(r"\b[A-Z_]+\b", lambda m: places.get(m[0], m[0]), w) for w in words.split()]
+
+
+def judged(world: World, column: Column, expected: str | None) -> Cell:
+    """Type a command at a failure, hold what must hold whatever comes, and return what came.
+
+    With an `expected` line it is waited for what this says, without as long as anything may take.
+    """
+    walk = world.begin()
+    it = world.it
+    before, files = walk.now(), fingerprint(it.daemon.directory)
+    words = world.filled_in(column.words)
+    if "--timeout" in _options(words):
+        seconds = _SHORT_SECONDS if before.cause in _WAITED_FOR else _TIMEOUT_SECONDS
+        words += ["--timeout", str(seconds)]
+    code, printed = said(words, it, world.config)
+    assert code in (0, 1), f"rlmm {' '.join(words)}: exit code {code}\n{printed}"
+    untouched = fingerprint(it.daemon.directory)
+    if column.dry or _refused(code, printed):
+        assert _difference(files, untouched) == [], f"changed by {words}: {printed}"
+    after = expected_of(expected)
+    if after is None and (column.dry or _refused(code, printed)):
+        after = before.cause or ""
+    settled = walk.settles(before, after, _SHOWS_SECONDS)
+    cell = Cell(code, settled.cause or "ready", _listed(world, column), _words(world, printed))
+    _hold(world, column)
+    world.clean = _refused(code, printed) and not column.dry and settled.cause == before.cause
+    return cell
+
+
+def expected_of(line: str | None) -> str | None:
+    """Return the state that a line of the golden table ends in; "" for one that serves."""
+    if line is None:
+        return None
+    after = line.split()[1]
+    return "" if after == "ready" else after
+
+
+def _hold(world: World, column: Column) -> None:
+    """Hold what no command may do, wherever it is typed."""
+    it = world.it
+    for segment_id, objects_before in world.kept.items():
+        gone = objects_before - objects(it, segment_id)
+        by_order = column.deletes and world.failure.cause is None
+        assert not gone or by_order, f"{column.words} removed {sorted(gone)}"
+    for answer in (it.explain(0), it.explain(1)):
+        named = [answer["next_command"], *(each["next_command"] for each in answer["also"])]
+        wrong = [each for each in named if each.startswith(_DELETIONS)]
+        assert not wrong, f"after {column.words}: {wrong}"
+    text = it.daemon.output.read_text(errors="replace")
+    assert "Traceback" not in text and "internal_error" not in text, it.daemon.last_words()
+
+
+def _listed(world: World, column: Column) -> str:
+    """Hold that a partition that serves lists all that was acknowledged, unless it was given up."""
+    it, shown = world.it, list[str]()
+    for partition in (0, 1):
+        others = {each.metadata.segment_id for each in it.copied(1 - partition)}
+        wanted = world.kept.keys() - others
+        if it.explain(partition)["verdict"] != "ready":
+            shown.append("-")
+            continue
+        listed = {i for i, each in it.listed(partition).items() if each.state is _FINISHED}
+        missing = wanted - listed
+        allowed = column.accepts or column.deletes
+        assert not missing or allowed, f"{column.words} serves without {missing}"
+        shown.append(f"{len(wanted - missing)}/{len(wanted)}")
+    return " ".join(shown)
+
+
+def _refused(code: int, printed: str) -> bool:
+    return code != 0 and printed.startswith("rlmm: ")
+
+
+def _options(words: Sequence[str]) -> set[str]:
+    command = parsed(words)[0]
+    return {
+        name for option in command.params if isinstance(option, click.Option) for name in option.opts
+    }
+
+
+# Files.
+
+#: What a daemon writes by itself at any moment, or what says nothing.
+_OWN: Final = re.compile(
+    r"(^|/)(lock|locks/.*|daemons/.*|announced\.json|positions\.json|.*\.sock|daemon\.log)$"
+)
+
+
+def _sockets(directory: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(directory, name).is_socket()]
+
+
+def fingerprint(directory: Path) -> dict[str, str]:
+    """Return what each file holds, and of positions how far they reach."""
+    found = dict[str, str]()
+    for at in _files(directory):
+        name = str(at.relative_to(directory))
+        if _OWN.search(name) is None:
+            with suppress(FileNotFoundError):
+                found[name] = "fifo" if at.is_fifo() else hashlib.sha256(at.read_bytes()).hexdigest()
+    return found
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    for at, _, names in os.walk(directory):
+        if "kafka-logs" not in at:
+            yield from (Path(at, name) for name in names if not Path(at, name).is_socket())
+
+
+def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    return sorted(
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    )
+
+
+# Words.
+
+#: The names of a table's columns.
+_HEAD: Final = re.compile(r"[a-z ]+  [a-z ]+")
+
+def _words(world: World, printed: str) -> str:
+    """Return how what was said begins, without this machine's names and numbers."""
+    lines = printed.removeprefix("rlmm: ").splitlines()
+    text = flat("\n".join(line for line in lines if not _HEAD.fullmatch(line)))
+    text = text.replace(str(world.it.daemon.directory), "DIR")
+    text = re.sub(r"DIR\S*?(?=[,;:.)]*(\s|$))", "DIR", text)
+    text = re.sub(r"[A-Za-z0-9_-]{22}(?![A-Za-z0-9_-])", "ID", text)
+    text = re.sub(r"\b\d[\d,.:-]*\b", "N", text)
+    return text[:_WORDS_MAX].rstrip()
+
+
+def leaves(command: click.Command = main, path: Sequence[str] = ()) -> Iterator[str]:
+    """Yield every command of the command line tool that is no group."""
+    if not isinstance(command, click.Group):
+        yield " ".join(path)
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from leaves(found, [*path, name])
