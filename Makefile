@@ -11,7 +11,7 @@ STAGES ?= test
 PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 
-.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-stages bench-s3 lint format types imports sim sim-mutants sim-kafka sim-kafka-mutants sim-operators sim-operators-mutants bench bench-scale bench-latency bench-growth bench-growth-quick dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner mutants
+.PHONY: help preflight install run demo demo-s3 test test-s3 soak-s3 soak-recovery soak-stages bench-s3 lint format types imports sim sim-mutants sim-kafka sim-kafka-mutants sim-operators sim-operators-mutants bench bench-scale bench-latency bench-growth bench-growth-quick dist lock clean sim-cleaner sim-cleaner-mutants test-cleaner soak-cleaner bench-cleaner mutants
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,7 +37,10 @@ demo: install ## The main job end to end on real Kafka segments
 	$(BIN)/python deploy/dev/demo.py
 
 test: install ## All tests but those that need a server beside them
-	$(BIN)/pytest -q -m "not s3 and not spark" $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "not s3 and not spark and not slow" $(PYTEST_ARGS)
+
+soak-recovery: install ## Every recovery command at every failure of a real daemon, each walked to its end
+	$(BIN)/pytest -q --timeout 300 $(PYTEST_ARGS) tests/integration/test_recovery_matrix.py
 
 lint: install ## Rules and format
 	$(BIN)/ruff check .

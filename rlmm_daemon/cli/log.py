@@ -149,7 +149,7 @@ def recover(number: int, *, execute: bool, target: Target) -> None:
     where recorded. The rest is listed; its objects stay. Exit code 1 if some of it is not whole.
 
     --json: {metadata_partition, executed, put_back[] or can_be_put_back[], not_whole[],
-    may_have_ended, not_looked_at}.
+    may_have_ended, not_looked_at, next: the command that is named then, or null}.
     """
     with asking_log(target) as client:
         answer = client.log_recover(number, execute=execute)
@@ -177,8 +177,8 @@ def _show_recovery(answer: dict[str, Any], number: int) -> None:
     if whole and not answer["executed"]:
         click.echo("nothing was done; --execute does it")
         click.echo(f"Next: rlmm log recover {number} --execute")
-    else:
-        click.echo(f"Next, while it is failed: rlmm partition accept-loss {number}")
+    elif answer["next"]:
+        click.echo(f"Next: {answer['next']}")
 
 
 def _segment_of(row: dict[str, Any]) -> tuple[object, ...]:

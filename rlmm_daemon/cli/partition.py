@@ -45,13 +45,18 @@ def retry(number: int, *, target: Target) -> None:
 def rebuild(number: int, *, target: Target) -> None:
     """Forget what was folded and replay the log from its start.
 
-    Nothing is lost: the replay is held against what had been known. Not ready meanwhile.
+    Nothing is lost: the replay is held against what had been known. Not ready meanwhile. It answers
+    when N was judged anew; a long replay goes on. Exit code 1 if it failed.
 
-    --json: {rebuilding: [N]}.
+    --json: {rebuilding: [N], failed: [N] or [], state}.
     """
     with asking_log(target) as client:
         answer = client.partition_rebuild(number)
-    _show(answer, target, "is being rebuilt", number)
+    replays = answer.get("state") in ("starting", "replaying")
+    words = "is being rebuilt. Next: rlmm partitions" if replays else "was rebuilt"
+    _show(answer, target, "was read again and failed" if answer.get("failed") else words, number)
+    if answer.get("failed"):
+        raise click.exceptions.Exit(Exit.TROUBLE)
 
 
 @command.command("accept-loss")
@@ -93,7 +98,8 @@ def accept_loss(
         show_json(answer)
     else:
         missing = phrases.number(answer["missing"], "segment")
-        click.echo(f"{which} goes on without {missing} that had been known")
+        lost = f"what the log lost, {missing} that had been known among it"
+        click.echo(f"{which} goes on without {lost}")
         for each in answer["next"]:
             click.echo(f"what is still missing: {each}")
 

@@ -485,7 +485,7 @@ class Fleet:
         doubted = self.whole_failure or self.foreign_evidence
         lacking = [each for each in self.followers.values() if each.lacking]
         if not doubted and not lacking:
-            raise InvalidArgument("nothing is missing from the event log, so nothing was accepted")
+            raise _nothing_missing("the event log", self.followers.values())
         if self._recounted is not None:
             await self._recount()
         if self.identity is not None:
@@ -529,12 +529,7 @@ class Fleet:
                 "the whole log is another one than was known; run: rlmm partition accept-loss --all"
             )
         if not follower.lacking:
-            held = follower.failure if follower.alarmed else None
-            raise InvalidArgument(
-                f"nothing is missing from metadata partition {follower.partition}, "
-                "so nothing was accepted"
-                + (f"; {held.evidence}; run: {held.command(follower.partition)}" if held else "")
-            )
+            raise _nothing_missing(f"metadata partition {follower.partition}", [follower])
         await self._accepted(follower.partition, {follower.partition: follower.open_gaps})
         self._given_up.add(follower.partition)
         self._forget_position(follower.partition)
@@ -783,6 +778,20 @@ class Fleet:
                 accepted_starts={str(n): at for n, at in sorted(self._accepted_starts.items())},
             )
         )
+
+
+def _nothing_missing(what: str, followers: Iterable[Follower]) -> InvalidArgument:
+    """Return why there is no loss to accept, and what ends a failure that is none."""
+    nothing = f"nothing is missing from {what}, so nothing was accepted"
+    for follower in followers:
+        failure = follower.failure
+        if failure is not None:
+            return InvalidArgument(
+                f"{nothing}; metadata partition {follower.partition} failed "
+                f"({failure.reason.value}: {failure.evidence}); "
+                f"run: {failure.command(follower.partition)}"
+            )
+    return InvalidArgument(nothing)
 
 
 def _same_cluster(marker: BucketLog, identity: LogIdentity) -> bool:

@@ -259,6 +259,11 @@ class Follower:
         return isinstance(self._following.role, Ordered)
 
     @property
+    def waits_for_order(self) -> bool:
+        """Whether it failed of what no reading mends, so that it is not read on."""
+        return isinstance(self._following.role, Stopped)
+
+    @property
     def read_to_end(self) -> bool:
         """Whether the fold has reached the log's end, ready or not."""
         target = self.confirmation.target

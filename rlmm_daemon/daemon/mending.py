@@ -61,6 +61,32 @@ class Mending:
             "failed": [follower.partition for follower in failed if follower.failure is not None],
         }
 
+    async def rebuild(self, follower: Follower) -> dict[str, Any]:
+        """Drop a fold and replay it from the log's start; return what it is then.
+
+        Raises:
+            InvalidArgument: the log is another one than was known.
+        """
+        follower.rebuild()
+        await _judged([follower])
+        return {
+            "rebuilding": [follower.partition],
+            "failed": [] if follower.failure is None else [follower.partition],
+            "state": follower.state.value,
+        }
+
+    async def recover(self, follower: Follower, *, execute: bool) -> dict[str, Any]:
+        """Look for the objects of what the log lost, as `Recovery.recover`; say what is next.
+
+        Raises:
+            StorageUnavailable: not now.
+        """
+        assert self._recovery is not None, "without a storage there is nowhere to look"
+        answer = await self._recovery.recover(follower, execute=execute)
+        await _judged([follower])
+        failure = follower.failure
+        return answer | {"next": failure and failure.command(follower.partition)}
+
     async def accept_everything(self, *, without_looking: bool) -> dict[str, Any]:
         """Go on without whatever is missing, of the whole log.
 

@@ -425,8 +425,7 @@ class Operator:
         if metadata_partition is None:
             raise InvalidArgument("say which metadata partition is to be rebuilt")
         (follower,) = await self._chosen(metadata_partition)
-        follower.rebuild()
-        return {"rebuilding": [follower.partition]}
+        return await self._mending.rebuild(follower)
 
     async def partition_accept_loss(
         self, metadata_partition: int | None, *, everything: bool, without_looking: bool = False
@@ -450,6 +449,8 @@ class Operator:
     async def log_recover(self, metadata_partition: int, *, execute: bool) -> dict[str, Any]:
         """Return which segments that the log lost are there, whole; put them back if told so.
 
+        It answers when the partition was judged anew, with the command that is named then.
+
         Raises:
             StorageNotConfigured: metadata only, so there is nowhere to look.
             StorageUnavailable: not now.
@@ -458,17 +459,20 @@ class Operator:
             raise StorageNotConfigured
         (follower,) = await self._chosen(metadata_partition)
         await self._until_folded(follower)
-        return await self._recovery.recover(follower, execute=execute)
+        return await self._mending.recover(follower, execute=execute)
 
     async def _until_folded(self, follower: Follower) -> None:
         """Return once a fold is read to its end: a copy may have been finished further on.
 
         Raises:
             NotReady: it is not, and why.
+            PartitionFailed and kin: something else has to end before it is read on.
         """
         try:
             async with asyncio.timeout(ON_DEMAND_SECONDS):
                 while not follower.read_to_end:
+                    if follower.failure is not None and follower.waits_for_order:
+                        raise follower.failure.error(follower.partition)
                     await follower.changed.wait()
         except TimeoutError as error:
             raise not_ready(follower.partition, follower.state, follower.lag) from error

@@ -3,16 +3,61 @@
 `recovery_matrix.txt` has what came of each; `pytest --rewrite` writes it down anew.
 """
 
-from collections.abc import Iterator
+import fcntl
+import os
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from tests.support.failures import FAILURES, Failure
 from tests.support.fork_server import ForkServer
-from tests.support.recovery_matrix import COLUMNS, NOTHING, Column, World, judged, leaves
+from tests.support.recovery_matrix import (
+    COLUMNS,
+    NOTHING,
+    Cell,
+    Column,
+    World,
+    judged,
+    leaves,
+    walked_on,
+)
 
 TABLE = Path(__file__).with_name("recovery_matrix.txt")
+DOCUMENT = Path(__file__).parents[2] / "docs" / "recovery.md"
+BEGIN, END = "<!-- matrix:begin -->\n", "<!-- matrix:end -->\n"
+#: How many segments are listed where the failure was ended by what is named, and nothing else.
+WITHOUT = {
+    stanza.splitlines()[0]: int(ended[1])
+    for stanza in Path(__file__).with_name("recovery_walks.txt").read_text("utf-8").split("\n\n")
+    if (ended := re.search(r"ready: (\d+) of", stanza))
+}
+#: Commands that change nothing of what a daemon keeps.
+LOOKS = frozenset(
+    {
+        "status", "explain", "segments", "lookup", "partitions", "tail", "cleanup", "export",
+        "fetch", "storage doctor", "storage verify", "log verify", "snapshot show",
+        "snapshot verify", "check-config", "config from-properties", "doctor", "decode", "encode",
+        "partition-of", "reconcile findings", "reconcile lease", "reconcile manifests",
+    }
+)  # fmt: skip
+#: Commands that change something and are tried elsewhere, with the reason.
+ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "run": "it is the daemon",
+        "drain": "it ends the daemon, as the makers of failures do",
+        "log copy": "one of its two logs is Kafka's: tests/kafka",
+        "reconcile run": "on Spark: tests/reconcile",
+        "reconcile restore": "tests/reconcile",
+        "reconcile approve": "tests/reconcile",
+        "reconcile hold": "tests/reconcile",
+        "reconcile release": "tests/reconcile",
+        "reconcile break-lease": "tests/reconcile",
+        "reconcile accept-record": "tests/reconcile",
+    }
+)
 BY_NAME = {failure.name: failure for failure in FAILURES}
 ROWS = (
     NOTHING,
@@ -40,6 +85,39 @@ ROWS = (
         )
     ),
 )
+
+
+def table() -> dict[str, dict[str, Cell]]:
+    """Return what is written down, by the failure's name and the command's words."""
+    found = dict[str, dict[str, Cell]]()
+    for stanza in TABLE.read_text("utf-8").split("\n\n") if TABLE.exists() else []:
+        name, *lines = stanza.strip().splitlines()
+        cells = (line.strip().split(" -> ", 1) for line in lines)
+        found[name] = {words: Cell.of(line) for words, line in cells}
+    return found
+
+
+def write_down(name: str, words: str, cell: Cell) -> None:
+    directory = os.open(TABLE.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)  # pytest may run in several processes
+        _write(table() | {name: table().get(name, {}) | {words: cell}})
+    finally:
+        os.close(directory)
+
+
+def _write(every: Mapping[str, Mapping[str, Cell]]) -> None:
+    told = [
+        "\n".join(
+            [
+                row.name,
+                *(f"  {c.words} -> {cells[c.words].line()}" for c in COLUMNS if c.words in cells),
+            ]
+        )
+        for row in ROWS
+        if (cells := every.get(row.name))
+    ]
+    TABLE.write_text("\n\n".join(told) + "\n", "utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -82,26 +160,99 @@ def test_no_command_makes_a_failure_worse(
     told = table().get(failure.name, {}).get(column.words)
     cell = judged(worlds.of(failure), column, None if rewrites else told)
     if rewrites:
-        write_down(failure.name, column.words, cell.line())
-    assert table()[failure.name][column.words] == cell.line()
+        write_down(failure.name, column.words, cell)
+    assert table()[failure.name][column.words] == cell
 
 
-def table() -> dict[str, dict[str, str]]:
-    """Return what is written down, by the failure's name and the command's words."""
-    found = dict[str, dict[str, str]]()
-    for stanza in TABLE.read_text("utf-8").split("\n\n") if TABLE.exists() else []:
-        name, *lines = stanza.strip().splitlines()
-        cells = (line.strip().split(" -> ", 1) for line in lines)
-        found[name] = {words: line for words, line in cells}
-    return found
+def walked(*, everything: bool) -> list[tuple[Failure, Column]]:
+    """Return the cells after which a failure goes on: all of them, or those that it goes on from.
 
-
-def write_down(name: str, words: str, line: str) -> None:
-    every = table()
-    every.setdefault(name, {})[words] = line
-    told = [
-        "\n".join([row.name, *(f"  {c.words} -> {cells[c.words]}" for c in COLUMNS if c.words in cells)])
+    What was refused, or was dry, changed no file: from there the walk is that of the failure.
+    """
+    return [
+        (row, column)
         for row in ROWS
-        if (cells := every.get(row.name))
+        if row.cause is not None
+        for column in COLUMNS
+        if (cell := table().get(row.name, {}).get(column.words)) is not None
+        and not (column.dry or cell.came == "refused" or cell.after == "ready")
+        if everything or cell.after != row.cause
     ]
-    TABLE.write_text("\n\n".join(told) + "\n", "utf-8")
+
+
+def name_of(value: Failure | Column) -> str:
+    return (value.name if isinstance(value, Failure) else value.words).replace(" ", "-")
+
+
+STEPS, GOES_ON = walked(everything=False), walked(everything=True)
+
+
+@pytest.mark.parametrize(("failure", "column"), STEPS, ids=name_of)
+def test_a_step_on_the_way_can_be_walked_to_the_end(
+    failure: Failure, column: Column, worlds: Worlds
+):
+    costs_no_more(failure, column, worlds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("failure", "column"), [each for each in GOES_ON if each not in STEPS], ids=name_of
+)
+def test_a_command_that_did_not_help_stands_in_no_ones_way(
+    failure: Failure, column: Column, worlds: Worlds
+):
+    costs_no_more(failure, column, worlds)
+
+
+def costs_no_more(failure: Failure, column: Column, worlds: Worlds) -> None:
+    """Hold that from a cell on, the named commands lose no more than they do without it."""
+    world = worlds.of(failure)
+    listed = walked_on(world, column, table()[failure.name][column.words])
+    assert listed >= WITHOUT[failure.name]
+
+
+def test_every_command_that_changes_something_is_a_column_or_tried_elsewhere():
+    columns = {column.command for column in COLUMNS}
+    assert columns | LOOKS | ELSEWHERE.keys() == set(leaves())
+    assert not columns & LOOKS
+    assert not columns & ELSEWHERE.keys()
+
+
+def test_the_table_has_every_cell_and_no_other():
+    assert {name: list(cells) for name, cells in table().items()} == {
+        row.name: [column.words for column in COLUMNS] for row in ROWS
+    }
+
+
+def test_the_operators_document_shows_the_table(request: pytest.FixtureRequest):
+    text = DOCUMENT.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    shown = BEGIN + "\n".join(document_rows()) + "\n" + END
+    if request.config.getoption("--rewrite", default=False):
+        DOCUMENT.write_text(before + shown + after, "utf-8")
+    assert DOCUMENT.read_text("utf-8") == before + shown + after
+
+
+def document_rows() -> list[str]:
+    """Return the table as an operator reads it: what each failure's wrong commands do, too."""
+    rows = [
+        "| failure | it is called | ends it | a step on the way | everything else |",
+        "|---|---|---|---|---|",
+    ]
+    for failure in ROWS:
+        cells = table()[failure.name]
+        ends, steps, rest = list[str](), list[str](), 0
+        for column in COLUMNS:
+            cell = cells[column.words]
+            typed = f"`{column.words.removesuffix(' --yes').split(' --config')[0]}`"
+            if column.dry or cell.after == (failure.cause or "ready"):
+                rest += 1
+            elif cell.after == "ready":
+                ends.append(f"{typed} ({cell.listed} segments)")
+            else:
+                steps.append(f"{typed} to `{cell.after}`")
+        if failure.cause is not None:
+            row = [failure.name, f"`{failure.cause}`", ", ".join(ends), ", ".join(steps)]
+            rows.append("| " + " | ".join([*row, f"{rest} change nothing of it"]) + " |")
+    return rows

@@ -4,13 +4,13 @@ A failure is made once; each cell begins with a copy of the directories that it 
 """
 
 import hashlib
-import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +22,6 @@ from rlmm_daemon.domain.segment import SegmentState
 from tests.support.failures import Failure
 from tests.support.fork_server import ForkServer
 from tests.support.recovery_walk import (
-    CONFIGURATION,
-    Now,
     Walk,
     configuration,
     flat,
@@ -61,9 +59,14 @@ class Column:
     deletes: bool = False
 
     @property
+    def shows_seconds(self) -> float:
+        """How long it may take to show: what is done beside a daemon is noticed after a while."""
+        return _SHOWS_SECONDS if "FILE" in self.words and not self.dry else 0.0
+
+    @property
     def command(self) -> str:
         """The command without its arguments and options."""
-        return " ".join(word for word in self.words.split(" N")[0].split() if word.islower())
+        return " ".join(takewhile(re.compile(r"[a-z][a-z-]*").fullmatch, self.words.split()))
 
 
 COLUMNS: Final[Sequence[Column]] = (
@@ -83,11 +86,12 @@ COLUMNS: Final[Sequence[Column]] = (
     Column(words="log restore --config FILE --from-snapshots SNAPSHOTS --to LOG", dry=True),
     Column(words="log restore --config FILE --from-snapshots SNAPSHOTS --to LOG --execute"),
     Column(words="log seal LOG"),
-    Column(words="log copy --config FILE --from LOG --to ELSEWHERE"),
     Column(words="storage rebuild-marker --config FILE", dry=True),
     Column(words="storage rebuild-marker --config FILE --execute"),
     Column(words="snapshot now N"),
-    Column(words="copy TOPIC_ID orders-0 --dir DIRECTORY --start-offset OFFSET --end-offset END --epochs EPOCHS"),
+    Column(
+        words="copy TOPIC_ID orders-0 --dir DIR --start-offset A --end-offset B --epochs EPOCHS"
+    ),
     Column(words="delete orders-0 SEGMENT --yes", deletes=True),
     Column(words="purge TOPIC_ID", dry=True),
     Column(words="purge TOPIC_ID --execute --yes", deletes=True),
@@ -99,7 +103,8 @@ COLUMNS: Final[Sequence[Column]] = (
 class Cell:
     """What came of a command."""
 
-    code: int
+    #: "refused", where it did nothing but say why, else its exit code.
+    came: str
     #: What `rlmm explain` calls the state afterwards.
     after: str
     #: Segments that are listed of those that were acknowledged, in partitions that serve.
@@ -109,7 +114,14 @@ class Cell:
 
     def line(self) -> str:
         """Return the cell as it stands in the golden table."""
-        return f"{self.code} {self.after} {self.listed}: {self.words}"
+        return f"{self.came}, {self.after}, {self.listed}: {self.words}"
+
+    @classmethod
+    def of(cls, line: str) -> "Cell":
+        """Return the cell that stands in a line of the golden table."""
+        head, words = line.split(": ", 1)
+        came, after, listed = head.split(", ")
+        return cls(came, after, listed, words)
 
 
 @dataclass(slots=True)
@@ -119,14 +131,12 @@ class World:
     failure: Failure
     it: Stocked
     config: Path
+    #: The objects of each acknowledged segment, as the failure left them.
     kept: dict[SegmentId, frozenset[str]]
     hands: Mapping[str, Callable[[], object]]
     copy: Path
     #: The daemon of the last cell is as it was before.
     clean: bool = False
-    #: The objects of each segment as the failure left them.
-    fresh_only: bool = False
-    _parts: list[str] = field(default_factory=list)
 
     @classmethod
     def made(cls, failure: Failure, directory: Path, forks: ForkServer) -> "World":
@@ -171,12 +181,11 @@ class World:
             "FILE": str(self.config),
             "SNAPSHOTS": str(it.state_dir / "snapshots"),
             "LOG": str(it.log_dir),
-            "ELSEWHERE": str(it.daemon.directory / "elsewhere"),
             "TOPIC_ID": uuid_text(it.orders[0].topic_id),
             "SEGMENT": uuid_text(it.acknowledged[0]),
-            "DIRECTORY": str(Path(segment.stem).parent),
-            "OFFSET": str(segment.metadata.start_offset),
-            "END": str(segment.metadata.end_offset),
+            "DIR": str(Path(segment.stem).parent),
+            "A": str(segment.metadata.start_offset),
+            "B": str(segment.metadata.end_offset),
             "EPOCHS": ",".join(
                 f"{epoch}:{offset}"
                 for epoch, offset in segment.metadata.segment_leader_epochs.items()
@@ -185,12 +194,15 @@ class World:
         return [re.sub(r"\b[A-Z_]+\b", lambda m: places.get(m[0], m[0]), w) for w in words.split()]
 
 
-def judged(world: World, column: Column, expected: str | None) -> Cell:
+def judged(world: World, column: Column, expected: Cell | None) -> Cell:
     """Type a command at a failure, hold what must hold whatever comes, and return what came.
 
-    With an `expected` line it is waited for what this says, without as long as anything may take.
+    It is waited for what is `expected`; where nobody knows, as long as that may take.
     """
-    walk = world.begin()
+    return _typed(world, column, expected, world.begin())
+
+
+def _typed(world: World, column: Column, expected: Cell | None, walk: Walk) -> Cell:
     it = world.it
     before, files = walk.now(), fingerprint(it.daemon.directory)
     words = world.filled_in(column.words)
@@ -199,25 +211,34 @@ def judged(world: World, column: Column, expected: str | None) -> Cell:
         words += ["--timeout", str(seconds)]
     code, printed = said(words, it, world.config)
     assert code in (0, 1), f"rlmm {' '.join(words)}: exit code {code}\n{printed}"
-    untouched = fingerprint(it.daemon.directory)
-    if column.dry or _refused(code, printed):
-        assert _difference(files, untouched) == [], f"changed by {words}: {printed}"
-    after = expected_of(expected)
-    if after is None and (column.dry or _refused(code, printed)):
-        after = before.cause or ""
-    settled = walk.settles(before, after, _SHOWS_SECONDS)
-    cell = Cell(code, settled.cause or "ready", _listed(world, column), _words(world, printed))
+    refused = any(line.startswith("rlmm: ") for line in printed.splitlines())
+    if column.dry or refused:
+        changed = _difference(files, fingerprint(it.daemon.directory))
+        assert not changed, f"{words} changed {changed}: {printed}"
+    after = None if expected is None else expected.after.removeprefix("ready")
+    settled = walk.settles(before, after, column.shows_seconds)
+    cell = Cell(
+        came="refused" if refused else f"exit {code}",
+        after=settled.cause or "ready",
+        listed=_listed(world, column),
+        words=_words(world, printed),
+    )
     _hold(world, column)
-    world.clean = _refused(code, printed) and not column.dry and settled.cause == before.cause
+    world.clean = refused and settled.cause == before.cause
     return cell
 
 
-def expected_of(line: str | None) -> str | None:
-    """Return the state that a line of the golden table ends in; "" for one that serves."""
-    if line is None:
-        return None
-    after = line.split()[1]
-    return "" if after == "ready" else after
+def walked_on(world: World, column: Column, cell: Cell) -> int:
+    """Type a command at a failure, then what is named next; return what is listed in the end."""
+    walk = world.begin()
+    _typed(world, column, cell, walk)
+    world.clean = False
+    walk.remember()
+    walk.kept = {each: walk.kept[each] | kept for each, kept in world.kept.items()}
+    for line in walk.go(cell.after, ""):
+        if ended := re.match(r"ready: (\d+) of", line):
+            return int(ended[1])
+    raise AssertionError("a walk that ends says how")
 
 
 def _hold(world: World, column: Column) -> None:
@@ -232,15 +253,18 @@ def _hold(world: World, column: Column) -> None:
         wrong = [each for each in named if each.startswith(_DELETIONS)]
         assert not wrong, f"after {column.words}: {wrong}"
     text = it.daemon.output.read_text(errors="replace")
-    assert "Traceback" not in text and "internal_error" not in text, it.daemon.last_words()
+    assert "Traceback" not in text, it.daemon.last_words()
+    assert "internal_error" not in text, it.daemon.last_words()
 
 
 def _listed(world: World, column: Column) -> str:
     """Hold that a partition that serves lists all that was acknowledged, unless it was given up."""
     it, shown = world.it, list[str]()
     for partition in (0, 1):
-        others = {each.metadata.segment_id for each in it.copied(1 - partition)}
-        wanted = world.kept.keys() - others
+        of_the_second = {each.metadata.segment_id for each in it.copied(1)}
+        wanted = (
+            world.kept.keys() & of_the_second if partition else world.kept.keys() - of_the_second
+        )
         if it.explain(partition)["verdict"] != "ready":
             shown.append("-")
             continue
@@ -252,14 +276,13 @@ def _listed(world: World, column: Column) -> str:
     return " ".join(shown)
 
 
-def _refused(code: int, printed: str) -> bool:
-    return code != 0 and printed.startswith("rlmm: ")
-
-
 def _options(words: Sequence[str]) -> set[str]:
     command = parsed(words)[0]
     return {
-        name for option in command.params if isinstance(option, click.Option) for name in option.opts
+        name
+        for option in command.params
+        if isinstance(option, click.Option)
+        for name in option.opts
     }
 
 
@@ -267,7 +290,7 @@ def _options(words: Sequence[str]) -> set[str]:
 
 #: What a daemon writes by itself at any moment, or what says nothing.
 _OWN: Final = re.compile(
-    r"(^|/)(lock|locks/.*|daemons/.*|announced\.json|positions\.json|.*\.sock|daemon\.log)$"
+    r"(^|/)(lock|[a-z-]+\.lock|locks/.*|daemons/.*|announced\.json|positions\.json|.*\.sock|daemon\.log)$"
 )
 
 
@@ -282,14 +305,16 @@ def fingerprint(directory: Path) -> dict[str, str]:
         name = str(at.relative_to(directory))
         if _OWN.search(name) is None:
             with suppress(FileNotFoundError):
-                found[name] = "fifo" if at.is_fifo() else hashlib.sha256(at.read_bytes()).hexdigest()
+                found[name] = (
+                    "fifo" if at.is_fifo() else hashlib.sha256(at.read_bytes()).hexdigest()
+                )
     return found
 
 
 def _files(directory: Path) -> Iterator[Path]:
     for at, _, names in os.walk(directory):
         if "kafka-logs" not in at:
-            yield from (Path(at, name) for name in names if not Path(at, name).is_socket())
+            yield from (Path(at, name) for name in names if Path(at, name).is_file())
 
 
 def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -301,7 +326,8 @@ def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> list[str
 # Words.
 
 #: The names of a table's columns.
-_HEAD: Final = re.compile(r"[a-z ]+  [a-z ]+")
+_HEAD: Final = re.compile(r"(partition|layout) +[a-z ]+")
+
 
 def _words(world: World, printed: str) -> str:
     """Return how what was said begins, without this machine's names and numbers."""
@@ -310,7 +336,7 @@ def _words(world: World, printed: str) -> str:
     text = text.replace(str(world.it.daemon.directory), "DIR")
     text = re.sub(r"DIR\S*?(?=[,;:.)]*(\s|$))", "DIR", text)
     text = re.sub(r"[A-Za-z0-9_-]{22}(?![A-Za-z0-9_-])", "ID", text)
-    text = re.sub(r"\b\d[\d,.:-]*\b", "N", text)
+    text = re.sub(r"\b\d([\d,.:-]*\d)?\b", "N", text)
     return text[:_WORDS_MAX].rstrip()
 
 

@@ -91,8 +91,8 @@ class Walk:
     def settles(self, before: Now, expected: str | None, seconds: float) -> Now:
         """Return what it says once that does not pass by itself: "" and None mean it serves.
 
-        It is waited for what is expected, or if nothing is for anything else than before; what
-        does not come in time is answered as it stands.
+        It is waited for what is expected, or where nobody knows for anything else than before, so
+        many seconds; what does not come in time is answered as it stands.
         """
 
         def come(now: Now) -> bool:
@@ -101,7 +101,7 @@ class Walk:
             return (now.cause or "") == expected
 
         try:
-            return self._until(come, seconds)
+            return self._until(come, seconds if expected is None else PATIENCE_SECONDS)
         except AssertionError:
             return self._until(lambda _: True)
 
