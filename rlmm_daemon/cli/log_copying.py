@@ -18,6 +18,7 @@ from rlmm_daemon.cli.log_contents import (
 from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.ports.event_log import LogMissing, LogMoved
 
 #: Metadata partitions that one message names.
@@ -43,6 +44,7 @@ def run(config: Config, source: str, target: str, *, accept_loss: bool = False) 
     Raises:
         RlmmError: refused, or cut short; asking again goes on.
     """
+    beside_answers()
     try:
         require_there("--from", source)
         return asyncio.run(_run(config, source, target, accept_loss=accept_loss))

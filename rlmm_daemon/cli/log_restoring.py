@@ -32,6 +32,7 @@ from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.ports.event_log import (
     EventLog,
     LogMissing,
@@ -164,6 +165,7 @@ def run(
     Raises:
         RlmmError: refused, or cut short; asking again goes on.
     """
+    beside_answers()
     if not execute:
         require_there("--to", target)
     try:

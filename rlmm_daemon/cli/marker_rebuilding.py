@@ -30,6 +30,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.ports.event_log import LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import Conflict, ControlObject, RemoteStorage
 from rlmm_daemon.wiring import adapters
@@ -66,6 +67,7 @@ def run(config: Config, told: Mapping[int, str], *, execute: bool) -> Outcome:
     Raises:
         RlmmError: the evidence does not suffice or contradicts itself, or can't be read.
     """
+    beside_answers()
     try:
         return asyncio.run(_run(config, told, execute=execute))
     except* (LogMissing, LogMoved) as errors:

@@ -45,6 +45,7 @@ from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
+from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import LogIdentity
 
@@ -54,6 +55,7 @@ T = TypeVar("T")
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run one piece of work to its end."""
+    beside_answers()
     return asyncio.run(work)
 
 

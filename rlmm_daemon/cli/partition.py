@@ -29,14 +29,14 @@ def retry(number: int, *, target: Target) -> None:
 
     It answers when N was judged anew. Exit code 1 if it failed again.
 
-    --json: {retried: [N], failed: [N]}; empty if it had not failed, or did not fail again.
+    --json: {retried: [N], failed: [N], next: [command]}; empty if it had not failed, or did not
+    fail again.
     """
     with asking_log(target) as client:
         answer = client.partition_retry(number)
     words = "started over" if answer["retried"] else "has not failed"
-    _show(answer, target, "failed again" if answer["failed"] else words, number)
-    if answer["failed"]:
-        raise click.exceptions.Exit(Exit.TROUBLE)
+    (following,) = answer["next"] or [None]
+    _show(answer, target, "failed again" if answer["failed"] else words, number, following)
 
 
 @command.command("rebuild")
@@ -48,15 +48,13 @@ def rebuild(number: int, *, target: Target) -> None:
     Nothing is lost: the replay is held against what had been known. Not ready meanwhile. It answers
     when N was judged anew; a long replay goes on. Exit code 1 if it failed.
 
-    --json: {rebuilding: [N], failed: [N] or [], state}.
+    --json: {rebuilding: [N], state, next: the command that is named now that it failed, or null}.
     """
     with asking_log(target) as client:
         answer = client.partition_rebuild(number)
-    replays = answer.get("state") in ("starting", "replaying")
-    words = "is being rebuilt. Next: rlmm partitions" if replays else "was rebuilt"
-    _show(answer, target, "was read again and failed" if answer.get("failed") else words, number)
-    if answer.get("failed"):
-        raise click.exceptions.Exit(Exit.TROUBLE)
+    words = {"failed": "was read again, and failed", "ready": "was rebuilt"}
+    said = words.get(answer["state"], "is being rebuilt; rlmm partitions shows how far it came")
+    _show(answer, target, said, number, answer["next"])
 
 
 @command.command("accept-loss")
@@ -147,8 +145,15 @@ def _show_holds(answer: dict[str, Any], number: int | None) -> None:
         click.echo("the hold on every metadata partition stays: end-hold --all --execute ends it")
 
 
-def _show(answer: dict[str, Any], target: Target, words: str, number: int) -> None:
+def _show(
+    answer: dict[str, Any], target: Target, words: str, number: int, following: str | None
+) -> None:
+    """Show what came of an order; `following` ends what is still failed."""
     if target.json:
         show_json(answer)
     else:
         click.echo(f"metadata partition {number} {words}")
+        if following is not None:
+            click.echo(f"Next: {following}")
+    if following is not None:
+        raise click.exceptions.Exit(Exit.TROUBLE)

@@ -502,6 +502,12 @@ class Fleet:
             await self._accept_in(follower, without_looking=without_looking or bool(doubted))
         self.changed.ring()
 
+    async def can_be_restored(self) -> bool:
+        """Whether the log is gone and snapshots know what stood in it."""
+        failure = self.whole_failure
+        gone = failure is not None and failure.reason is FailureReason.LOG_MISSING
+        return gone and await self._snapshots.any()
+
     def _require_known_loss(self) -> None:
         failure = self.whole_failure
         if failure is not None and failure.reason not in _ENDED_BY_ACCEPTANCE:

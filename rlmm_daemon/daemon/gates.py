@@ -197,7 +197,9 @@ class Gates:
         """Wait for anything that may change the answer; raise what no waiting changes."""
         if caller is Caller.BROKER and self._assignment.gate_open:
             self.require_announced(partition)
-        follow_set = self._fleet.follow_set
+        follow_set, failure = self._fleet.follow_set, self._fleet.whole_failure
+        if follow_set is not None and failure is not None:
+            raise failure.error(follow_set.of(partition))
         if follow_set is None:
             await self._fleet.changed.wait()
             return
@@ -236,12 +238,14 @@ class Gates:
             async with asyncio.timeout(timeout_seconds):
                 while True:
                     follower = self._fleet.followers.get(metadata_partition)
+                    failure = self._fleet.whole_failure
+                    if failure is None and follower is not None:
+                        failure = follower.failure
+                    if failure is not None:
+                        raise failure.error(metadata_partition)
                     if follower is None:
                         await self._fleet.changed.wait()
                         continue
-                    failure = self._fleet.whole_failure or follower.failure
-                    if failure is not None:
-                        raise failure.error(metadata_partition)
                     if follower.state is PartitionState.READY:
                         return follower
                     await follower.changed.wait()

@@ -50,16 +50,25 @@ class Mending:
     async def retry(self, followers: Sequence[Follower]) -> dict[str, Any]:
         """Start those that failed over; return which, and which of them failed again."""
         failed = _failed(followers)
+        self._forgive(failed)
         for follower in failed:
-            self._manager.fleet.released(follower.partition)
-            if self._guard is not None:
-                self._guard.forgive(follower.partition)
             follower.retry()
         await _judged(failed)
         return {
             "retried": [follower.partition for follower in failed],
             "failed": [follower.partition for follower in failed if follower.failure is not None],
+            "next": [
+                each.command(follower.partition) for follower, each in _failed(failed).items()
+            ],
         }
+
+    def _forgive(self, failed: Mapping[Follower, Failure]) -> None:
+        """Let those that crashed be tried again, also by the daemon's next start."""
+        for follower, failure in failed.items():
+            if failure.reason is FailureReason.CRASH_LOOP:
+                self._manager.fleet.released(follower.partition)
+                if self._guard is not None:
+                    self._guard.forgive(follower.partition)
 
     async def rebuild(self, follower: Follower) -> dict[str, Any]:
         """Drop a fold and replay it from the log's start; return what it is then.
@@ -67,12 +76,15 @@ class Mending:
         Raises:
             InvalidArgument: the log is another one than was known.
         """
+        failed = _failed([follower])
         follower.rebuild()
+        self._forgive(failed)
         await _judged([follower])
+        failure = follower.failure
         return {
             "rebuilding": [follower.partition],
-            "failed": [] if follower.failure is None else [follower.partition],
             "state": follower.state.value,
+            "next": failure and failure.command(follower.partition),
         }
 
     async def recover(self, follower: Follower, *, execute: bool) -> dict[str, Any]:
@@ -96,6 +108,7 @@ class Mending:
         followers = list(self._manager.followed())
         if not without_looking:
             self._require_looked_for(followers)
+            await self._require_restored()
         missing = sum(_given_up(each, without_looking=without_looking) for each in followers)
         await self._manager.fleet.accept_all(without_looking=without_looking)
         logger.warning("loss accepted", missing=missing, without_looking=without_looking)
@@ -145,12 +158,22 @@ class Mending:
                 "(or say --without-looking)"
             )
 
+    async def _require_restored(self) -> None:
+        """Raise where the log is gone, and snapshots that an acceptance removes bring it back."""
+        if self._recovery is not None and await self._manager.fleet.can_be_restored():
+            raise InvalidArgument(
+                "the event log is gone, but there are snapshots of it, and rlmm log restore puts "
+                "back what they know, so nothing was accepted; run: rlmm doctor, which names that "
+                "command (or say --without-looking)"
+            )
+
     async def repair(self, followers: Sequence[Follower]) -> dict[str, Any]:
         """Mend the log's files, append the finished segments that it lost, and start over.
 
         A log whose files are not this daemon's to mend is only read again.
         """
         failed = _failed(followers)
+        self._forgive(failed)
         rows = [await self._repair(*each) for each in failed.items()]
         await _judged(failed)
         for row, follower in zip(rows, failed, strict=True):
@@ -227,7 +250,7 @@ def _next(followers: Iterable[Follower]) -> list[str]:
     return [failure.command(follower.partition) for follower, failure in failed]
 
 
-def _failed(followers: Sequence[Follower]) -> dict[Follower, Failure]:
+def _failed(followers: Iterable[Follower]) -> dict[Follower, Failure]:
     """Return those that failed, each with what it failed of."""
     return {each: each.failure for each in followers if each.failure is not None}
 

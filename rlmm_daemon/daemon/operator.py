@@ -499,9 +499,9 @@ class Operator:
 
     def _follow_set(self) -> FollowSet:
         fleet = self._manager.fleet
+        if fleet.whole_failure is not None:
+            raise fleet.whole_failure.error(MetadataPartition(0))
         if fleet.follow_set is None:
-            if fleet.whole_failure is not None:
-                raise fleet.whole_failure.error(MetadataPartition(0))
             raise NotReady(f"the event log is not open: {fleet.trouble}", state="starting")
         return fleet.follow_set
 

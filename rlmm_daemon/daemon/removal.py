@@ -7,7 +7,7 @@ import structlog
 
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.outcome import Applied
-from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.bucket import MARKER_SECONDS, Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.segment_log import SegmentLog, update_record
 from rlmm_daemon.domain.errors import (
@@ -42,8 +42,13 @@ class Removal:
 
         It is for whoever may delete a finished segment. Each step only after the one before has
         succeeded. What fails leaves the segment where it is, for a repeat or the cleaner.
+
+        Raises:
+            StorageUnavailable: before anything was appended, where the bucket's marker is not in
+                order: a segment that is marked is not read any more. Later, as `objects`.
         """
         custom = metadata.custom_metadata
+        await self._bucket.confirm(seconds=MARKER_SECONDS)
         await self._append(metadata, SegmentState.DELETE_SEGMENT_STARTED, custom)
         await self.objects(metadata)
         await self._append(metadata, SegmentState.DELETE_SEGMENT_FINISHED, custom)

@@ -95,6 +95,14 @@ class SnapshotStore:
         mine = [(int(m[2]), m[0]) for m in matches if int(m[1]) == partition]
         return sorted(mine, reverse=True)
 
+    async def any(self) -> bool:
+        """Whether there is a snapshot of any metadata partition, whole or not."""
+        try:
+            names = await self._disk.list(self._directory)
+        except FileNotFoundError:
+            return False
+        return any(_NAME.fullmatch(name) for name in names)
+
     async def load(self, partition: MetadataPartition) -> LoadedSnapshot | None:
         """Return the newest snapshot that reads well, or None.
 

@@ -84,6 +84,11 @@ def configure(
     )
 
 
+def beside_answers() -> None:
+    """Send what a command logs to standard error: its standard output is its answer."""
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
 def set_level(level: str) -> None:
     """Change from which level on lines are written; takes effect at once (SIGHUP)."""
     number = logging.getLevelNamesMapping()[level.upper()]

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -273,6 +274,24 @@ async def stored(home: Path, cluster: str = CLUSTER) -> str:
     (home / "remote" / key).write_bytes(bytes(100))
     await storage.close()
     return f'[storage]\nkind = "local"\ndirectory = "{home}/remote"\n'
+
+
+def test_what_a_restore_logs_is_no_part_of_its_answer(tmp_path):
+    """It makes the log that is gone, which is logged."""
+    file = tmp_path / "rlmm.toml"
+    file.write_text(
+        f'[daemon]\nbroker_id = 1\ncluster_id = "{CLUSTER}"\nstate_dir = "{tmp_path}/state"\n'
+        f'log_dirs = ["{tmp_path}/logs"]\n[event_log]\nkind = "embedded"\nsingle_broker = true\n'
+        '[storage]\nkind = "none"\n'
+    )
+    (tmp_path / "state").mkdir()
+    snapshot(tmp_path / "a", life(1))
+    words = ["log", "restore", "--config", str(file), "--from-snapshots", str(tmp_path / "a")]
+    words += ["--to", str(tmp_path / "state" / "log"), "--execute", "--json"]
+    run = CliRunner().invoke(main, words)
+    assert run.exit_code == 0, run.output
+    assert "log_created" in run.stderr
+    assert [row["appended"] for row in json.loads(run.stdout)] == [1]
 
 
 def test_a_segment_whose_objects_are_gone_does_not_come_back(tmp_path, monkeypatch):
