@@ -54,14 +54,15 @@ class RecordedLog:
             cluster_id=present.cluster_id,
             topic_id=TopicId(uuid_bytes(present.metadata_topic_id)),
             partition_count=present.partition_count,
-            positions=await self._positions(present.metadata_topic_id),
+            positions=await self._positions(present),
             accepted_gaps=[
                 (TopicId(uuid_bytes(gap.topic_id)), gap.metadata_partition, _range(gap))
                 for gap in present.gaps
             ],
         )
 
-    async def _positions(self, topic_id: str) -> dict[int, Position]:
+    async def _positions(self, present: BucketMarker) -> dict[int, Position]:
+        """Return what our presence file says, but of no loss that was accepted after it."""
         control = await self._storage.get_control(marker.presence_key(self._broker_id))
         if control is None:
             return {}
@@ -70,10 +71,17 @@ class RecordedLog:
         except Malformed as damage:
             logger.warning("our presence file is ignored", error=damage.message)
             return {}
+        given_up = {
+            loss.metadata_partition
+            for loss in present.accepted_losses
+            if loss.topic_id == present.metadata_topic_id
+            and loss.broker_id == self._broker_id  # by the same clock
+            and loss.accepted_at_ms >= presence.written_at_ms
+        }
         return {
             number: Position(seen.next_offset, seen.leader_epoch)
             for number, seen in presence.partitions.items()
-            if seen.topic_id == topic_id
+            if seen.topic_id == present.metadata_topic_id and not {None, number} & given_up
         }
 
     async def accept_loss(
