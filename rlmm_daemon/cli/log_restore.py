@@ -49,7 +49,8 @@ def restore(
     Where storage is configured a segment comes back only if all its objects are there; without, a
     snapshot may be older than a deletion that the log lost too. A log that is gone is made anew,
     and if it is what [event_log] names, the state directory of a stopped daemon and the bucket's
-    marker name it. Asking twice appends nothing more.
+    marker name it. The daemon whose own log it is has to be stopped. Asking twice appends nothing
+    more.
 
     --json: an array of {metadata_partition, known, missing, deleted, objects_gone, appended}. Exit
     code 0 either way.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from rlmm_daemon.cli.log_adoption import adopt
+from rlmm_daemon.cli.log_adoption import adopt, is_configured, refuse_beside_a_daemon
 from rlmm_daemon.cli.log_contents import (
     Contents,
     Key,
@@ -25,7 +25,7 @@ from rlmm_daemon.cli.log_contents import (
 from rlmm_daemon.cli.log_objects import Objects, looking
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.snapshot import Header
-from rlmm_daemon.config import Config
+from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
@@ -202,6 +202,9 @@ async def _run(
 ) -> list[Restored]:
     named = {"the snapshots": known.cluster_id, "the configuration": config.daemon.cluster_id}
     require_one_cluster(named)
+    if execute and isinstance(config.event_log, EmbeddedLog) and is_configured(config, target):
+        # It would go on with this log, and take it for a foreign one at each start from then on.
+        await refuse_beside_a_daemon(config)
     # A log that is gone is made anew, but not by a dry run.
     async with (
         looking(config) as objects,

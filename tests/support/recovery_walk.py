@@ -118,6 +118,11 @@ class Walk:
                 return self._changed(now)
             code, printed = self._type(command)
             self.lines.append(f"{now.cause}: {self._plain(command)} -> {code}")
+            if "stop the daemon first" in printed:
+                assert self.it.daemon.stop() == 0
+                code, printed = self._type(command)
+                self.lines.append(f"stopped: {self._plain(command)} -> {code}")
+                self.it.start()
             self._holds()
             text = flat(printed)
             by_hand = any(words in text for words in self.hands)

@@ -15,7 +15,7 @@ ROWS = [
 ]
 #: How failures of a real daemon were ended, step by step: what failed, and what was typed.
 WALKS = REPOSITORY / "tests" / "integration" / "recovery_walks.txt"
-STEP = re.compile(r"  (?P<cause>\w+): (?:by hand: (?P<hand>.+)|(?P<command>rlmm .+) -> \d)")
+STEP = re.compile(r"  (?P<cause>\w+): (?:by hand: (?P<hand>.+)|(?P<command>rlmm .+) -> \d+)")
 STEPS = [step for line in WALKS.read_text().splitlines() if (step := STEP.fullmatch(line))]
 #: Failures that need another program to be made: brokers without topic ids.
 NOT_WALKED = {FailureReason.NO_TOPIC_ID}

@@ -47,14 +47,18 @@ def bucket(storage):
 
 
 def recorded(
-    storage, bucket, cluster_id: str | None = "c1", state: StateDirectory | None = None
+    storage,
+    bucket,
+    cluster_id: str | None = "c1",
+    state: StateDirectory | None = None,
+    now_ms: int = 77,
 ) -> RecordedLog:
     return RecordedLog(
         storage,
         bucket,
         broker_id=BrokerId(1),
         cluster_id=cluster_id,
-        now_ms=lambda: 77,
+        now_ms=lambda: now_ms,
         state=state or StateDirectory(LocalDisk(), "/nowhere"),
     )
 
@@ -96,6 +100,35 @@ async def test_the_marker_and_the_presence_file_are_the_buckets_word(storage, bu
     assert log is not None
     assert (log.topic_id, log.partition_count) == (OURS, 3)
     assert log.positions == {0: Position(9, 4)}
+
+
+@pytest.mark.parametrize(
+    ("accepted_at_ms", "partition", "known"), [(77, 1, {2}), (77, None, set()), (75, 1, {1, 2})]
+)
+async def test_a_position_is_void_by_a_loss_that_was_accepted_after_it_was_written(
+    storage, bucket, accepted_at_ms, partition, known
+):
+    """The daemon may have died before it wrote its presence file again."""
+    await bucket.open(identity())
+    seen = PresencePartition(state="ready", topic_id=uuid_text(OURS), leader_epoch=4, next_offset=9)
+    presence = Presence(
+        cluster_id="c1",
+        broker_id=1,
+        incarnation=None,
+        started_at_ms=0,
+        written_at_ms=76,
+        copy_deadline_seconds=1.0,
+        lease_end_ms=None,
+        metadata_manager="rlmm",
+        partitions={1: seen, 2: seen},
+    )
+    await storage.overwrite_control(marker.presence_key(1), marker.encode(presence))
+    number = None if partition is None else MetadataPartition(partition)
+    ours = recorded(storage, bucket, now_ms=accepted_at_ms)
+    await ours.accept_loss(number, named(OURS), {})
+    found = await ours.log()
+    assert found is not None
+    assert found.positions.keys() == known
 
 
 async def test_another_clusters_marker_says_nothing_and_is_not_written(storage, bucket):
