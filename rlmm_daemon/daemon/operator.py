@@ -402,6 +402,7 @@ class Operator:
             StorageNotConfigured, SegmentNotFound, InvalidArgument, NotReady: as `cleaner.purge`.
         """
         order = Purge(self._require_cleaner())
+        self._follow_set()  # nobody knows what the log names while the whole of it failed
         return await order.purge(TopicId(topic_id), execute=execute, existing=existing)
 
     def _require_cleaner(self) -> Cleaner:

@@ -31,7 +31,7 @@ from tests.support.recovery_walk import (
     parsed,
     said,
 )
-from tests.support.stocked_daemon import Stocked, make
+from tests.support.stocked_daemon import Stocked, eventually, make
 
 _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
 #: No failure at all, which recovery commands may meet just as well.
@@ -255,7 +255,7 @@ def _stays_ended(world: World, column: Column, walk: Walk, cell: Cell) -> None:
     world.it.daemon.kill()
     world.it.start()
     walk.comes(None)
-    assert _listed(world, column) == cell.listed, "after a restart"
+    eventually(lambda: _listed(world, column), lambda listed: listed == cell.listed)
 
 
 def walked_on(world: World, column: Column, cell: Cell) -> int:
