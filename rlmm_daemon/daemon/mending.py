@@ -17,7 +17,13 @@ from rlmm_daemon.daemon.crash_guard import CrashGuard
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.recovering import Candidate, Recovery, missing_of
-from rlmm_daemon.domain.errors import InvalidArgument, OutcomeUnknown, UnavailableError
+from rlmm_daemon.domain.errors import (
+    CorruptError,
+    InvalidArgument,
+    OutcomeUnknown,
+    RefusedError,
+    UnavailableError,
+)
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
@@ -75,8 +81,15 @@ class Mending:
 
         Raises:
             InvalidArgument: the log is another one than was known.
+            HistoryLost, PartitionFailed: the list of what it missed before can't be read, so that
+                what it knows now could not be added to it.
         """
         failed = _failed([follower])
+        try:
+            await follower.history.load()
+        except (CorruptError, RefusedError) as error:
+            failure = failed.get(follower)
+            raise error if failure is None else failure.error(follower.partition) from error
         follower.rebuild()
         self._forgive(failed)
         await _judged([follower])

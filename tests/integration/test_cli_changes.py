@@ -118,9 +118,12 @@ def test_a_partition_is_retried_and_rebuilt_and_no_loss_is_accepted_where_there_
     assert json.loads(ran(it, "partition", "retry", number, "--json")) == {
         "retried": [],
         "failed": [],
+        "next": [],
     }
     assert json.loads(ran(it, "partition", "rebuild", number, "--json")) == {
-        "rebuilding": [it.number(0)]
+        "rebuilding": [it.number(0)],
+        "state": "ready",
+        "next": None,
     }
     it.serves(0)
     for form in ([], ["--json"]):
