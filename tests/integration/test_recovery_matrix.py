@@ -192,7 +192,7 @@ def walked(*, everything: bool) -> list[tuple[Failure, Column]]:
         if row.cause is not None
         for column in COLUMNS
         if (cell := table().get(row.name, {}).get(column.words)) is not None
-        and not (column.dry or cell.came == "refused" or cell.after == "ready")
+        and not (column.dry or column.deletes or cell.came == "refused" or cell.after == "ready")
         if everything or cell.after != row.cause
     ]
 
