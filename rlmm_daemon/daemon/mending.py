@@ -68,13 +68,12 @@ class Mending:
             ],
         }
 
-    def _forgive(self, failed: Mapping[Follower, Failure]) -> None:
+    def _forgive(self, followers: Iterable[Follower]) -> None:
         """Let those that crashed be tried again, also by the daemon's next start."""
-        for follower, failure in failed.items():
-            if failure.reason is FailureReason.CRASH_LOOP:
-                self._manager.fleet.released(follower.partition)
-                if self._guard is not None:
-                    self._guard.forgive(follower.partition)
+        for follower in followers:
+            self._manager.fleet.released(follower.partition)
+            if self._guard is not None:
+                self._guard.forgive(follower.partition)
 
     async def rebuild(self, follower: Follower) -> dict[str, Any]:
         """Drop a fold and replay it from the log's start; return what it is then.
@@ -91,7 +90,7 @@ class Mending:
             failure = failed.get(follower)
             raise error if failure is None else failure.error(follower.partition) from error
         follower.rebuild()
-        self._forgive(failed)
+        self._forgive(_crashed(failed))
         await _judged([follower])
         failure = follower.failure
         return {
@@ -186,7 +185,7 @@ class Mending:
         A log whose files are not this daemon's to mend is only read again.
         """
         failed = _failed(followers)
-        self._forgive(failed)
+        self._forgive(_crashed(failed))
         rows = [await self._repair(*each) for each in failed.items()]
         await _judged(failed)
         for row, follower in zip(rows, failed, strict=True):
@@ -261,6 +260,11 @@ def _next(followers: Iterable[Follower]) -> list[str]:
     """Return the commands for what still fails."""
     failed = _failed(list(followers)).items()
     return [failure.command(follower.partition) for follower, failure in failed]
+
+
+def _crashed(failed: Mapping[Follower, Failure]) -> list[Follower]:
+    """Return those that failed of crashes, which the next start would hold back again."""
+    return [f for f, failure in failed.items() if failure.reason is FailureReason.CRASH_LOOP]
 
 
 def _failed(followers: Iterable[Follower]) -> dict[Follower, Failure]:

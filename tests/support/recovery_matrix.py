@@ -93,6 +93,8 @@ COLUMNS: Final[Sequence[Column]] = (
     Column(words="log restore --config FILE --from-snapshots SNAPSHOTS --to LOG", dry=True),
     Column(words="log restore --config FILE --from-snapshots SNAPSHOTS --to LOG --execute"),
     Column(words="log seal LOG"),
+    Column(words="log name --config FILE", dry=True),
+    Column(words="log name --config FILE --execute"),
     Column(words="storage rebuild-marker --config FILE", dry=True),
     Column(words="storage rebuild-marker --config FILE --execute"),
     Column(words="snapshot now N"),
@@ -226,6 +228,9 @@ def _typed(world: World, column: Column, expected: Cell | None, walk: Walk) -> C
         assert not changed, f"{words} changed {changed}: {printed}"
     after = None if expected is None else expected.after.removeprefix("ready")
     settled = walk.settles(before, after, column.shows_seconds)
+    if expected is not None and (settled.cause or "ready") == expected.after:
+        # A purge goes on when its command has ended.
+        eventually(lambda: _listed(world, column), lambda listed: listed == expected.listed)
     cell = Cell(
         came="refused" if refused else f"exit {code}",
         after=settled.cause or "ready",

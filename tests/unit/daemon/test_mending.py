@@ -137,11 +137,20 @@ async def test_a_retry_starts_those_over_that_failed_and_no_other():
     failed, well = Failed(failure=lost()), Failed(state=PartitionState.READY)
     mending_of, _ = ordered(failed)
     answer = await mending_of.retry(cast("Any", [failed, well]))
-    assert answer == {"retried": [NUMBER], "failed": []}
+    assert answer == {"retried": [NUMBER], "failed": [], "next": []}
     assert failed.done == [f"released {NUMBER}", f"forgive {NUMBER}", "retry"]
     assert well.done == []
     again = Failed(failure=lost(), verdicts=[lost()])
-    assert (await ordered(again)[0].retry(cast("Any", [again])))["failed"] == [NUMBER]
+    answer = await ordered(again)[0].retry(cast("Any", [again]))
+    assert (answer["failed"], answer["next"]) == ([NUMBER], [lost().command(NUMBER)])
+
+
+@pytest.mark.parametrize("reason", [FailureReason.CRASH_LOOP, FailureReason.HISTORY_LOST])
+async def test_a_repair_forgives_crashes_or_the_next_start_would_hold_it_back(reason):
+    follower = Failed(failure=lost(reason))
+    await ordered(follower)[0].repair(cast("Any", [follower]))
+    forgiven = [f"released {NUMBER}", f"forgive {NUMBER}"] * (reason is FailureReason.CRASH_LOOP)
+    assert follower.done[:2] == (forgiven or ["retry"])
 
 
 @pytest.mark.parametrize("everything", [False, True])
