@@ -15,6 +15,7 @@ from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import Proof
 from rlmm_daemon.core.readiness import PartitionState, not_ready
+from rlmm_daemon.daemon.bucket import MARKER_SECONDS
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.domain.errors import InvalidArgument, NotReady, RlmmError, SegmentNotFound
@@ -46,11 +47,15 @@ class Purge:
             SegmentNotFound: no event of the log names this topic id.
             InvalidArgument: the topic exists, and that was not said to be meant.
             NotReady: not every metadata partition, or not every broker, could be asked.
+            StorageUnavailable: the bucket's marker is not in order, so segments would be marked and
+                read by nobody, and nothing else would come of it.
         """
         partitions = await self._partitions(topic_id)
         proof = (await self._tools.proof.prove([topic_id]))[topic_id]
         if execute:
             _require_meant(topic_id, proof, existing=existing)
+            if proof is Proof.ALIVE:
+                await self._tools.bucket.confirm(seconds=MARKER_SECONDS)
         rows = [self._row(partition, proof) for partition in partitions]
         if execute:
             for partition in partitions:

@@ -91,6 +91,8 @@ class FakeFleet:
 
     only: Any
     accepted: list[Any] = field(default_factory=list)
+    #: The log is gone, and there are snapshots of it.
+    restorable: bool = False
     #: Whether the last acceptance was one without a look.
     given_up: bool | None = None
 
@@ -113,6 +115,9 @@ class FakeFleet:
         self.given_up = without_looking
         follower.retry()
         follower.missing = []
+
+    async def can_be_restored(self) -> bool:
+        return self.restorable
 
     async def accept_all(self, *, without_looking: bool) -> None:
         self.accepted.append("all")
@@ -192,6 +197,17 @@ async def test_what_nobody_can_look_for_is_accepted_at_once(why):
     assert fleet.accepted == [NUMBER]
     follower.missing = []
     assert (await mend.accept_everything(without_looking=False))["accepted"] == "all"
+
+
+async def test_no_log_is_given_up_that_snapshots_bring_back():
+    follower = Failed(failure=lost())
+    mend, fleet = ordered(follower, recovery=FakeRecovery(NOTHING))
+    fleet.restorable = True
+    with pytest.raises(InvalidArgument, match="rlmm log restore"):
+        await mend.accept_everything(without_looking=False)
+    assert fleet.accepted == []
+    await mend.accept_everything(without_looking=True)
+    assert fleet.accepted == ["all"]
 
 
 async def test_a_damaged_log_is_mended_once_what_was_known_is_written_down():
