@@ -68,7 +68,7 @@ def damage_of_a_sealed_file(it: Stocked) -> None:
     sealed = it.log_files(0)[0]
     it.start()
     flip(sealed, sealed.stat().st_size // 2)
-    assert it.rlmm("partition", "rebuild", str(it.number(0))).exit_code == 0
+    assert it.rlmm("partition", "rebuild", str(it.number(0))).exit_code == 1
 
 
 def damage_of_every_batch(it: Stocked) -> None:
