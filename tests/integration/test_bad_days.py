@@ -113,7 +113,7 @@ def test_damage_in_a_sealed_file_shows_when_it_is_read_and_is_repaired_from_what
     it.start()
     it.serves(0)
     flip(sealed, sealed.stat().st_size // 2)
-    assert it.rlmm("partition", "rebuild", str(it.number(0))).exit_code == 0
+    assert it.rlmm("partition", "rebuild", str(it.number(0))).exit_code == 1
     fails_of(it, "log_corrupt")
     repaired(it)
     it.serves(0)
