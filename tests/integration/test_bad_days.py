@@ -233,7 +233,12 @@ def test_a_log_that_is_gone_is_made_anew_only_when_its_loss_was_accepted(it):
     marker = it.daemon.remote / "_rlmm" / "marker.json"
     before = marker.read_bytes()
     assert it.rlmm("partition", "accept-loss", "--all").exit_code == 1  # nobody said yes
-    assert it.rlmm("partition", "accept-loss", "--all", "--yes").exit_code == 0
+    refused = it.rlmm("partition", "accept-loss", "--all", "--yes")
+    assert refused.exit_code == 1
+    assert "rlmm log restore puts back what they know" in refused.stderr
+    assert len(it.snapshots) == 2
+    words = ("partition", "accept-loss", "--all", "--without-looking", "--yes")
+    assert it.rlmm(*words).exit_code == 0
     eventually(lambda: it.json("status"), lambda answer: answer["log"]["open"])
     assert it.listed(0) == {}
     added = it.copy_new(0)

@@ -131,6 +131,7 @@ def test_while_the_embedded_log_is_missing_each_command_says_so_until_the_loss_i
         shutil.rmtree(it.log_dir)
         it.daemon.start()
         assert wrong_answers(it, tmp_path, "holds no event log") == []
-        assert it.rlmm("partition", "accept-loss", "--all", "--yes").exit_code == 0
+        words = ("partition", "accept-loss", "--all", "--without-looking", "--yes")
+        assert it.rlmm(*words).exit_code == 0
         it.announce()
         assert eventually(lambda: it.copy_new(0))

@@ -206,8 +206,8 @@ class Walk:
         _, cleanup = self._type("rlmm cleanup --json") if lost else (0, "")
         said = {
             "rlmm storage verify": verified,
-            "rlmm cleanup": cleanup,
             "the way": way,
+            "rlmm cleanup": cleanup,
         }
         unnamed = [
             uuid_text(each)
@@ -215,9 +215,14 @@ class Walk:
             if not any(uuid_text(each) in text for text in said.values())
         ]
         assert not unnamed, f"{self.lines}: nobody names {unnamed}"
-        by = [name for name, text in said.items() if any(uuid_text(each) in text for each in lost)]
         result = [f"ready: {len(self.kept) - len(lost)} of {len(self.kept)} segments listed"]
-        return result + [f"named by {name}" for name in by]
+        # What the cleaner names, it names once it has looked.
+        left = {uuid_text(each) for each in lost}
+        for name, text in said.items():
+            if found := {each for each in left if each in text}:
+                result.append(f"named by {name}")
+                left -= found
+        return result
 
 
 def said(words: Sequence[str], it: Stocked, config: Path) -> tuple[int, str]:
