@@ -266,7 +266,8 @@ def document_rows() -> list[str]:
         ends, steps, rest = list[str](), list[str](), 0
         for column in COLUMNS:
             cell = cells[column.words]
-            typed = f"`{column.words.removesuffix(' --yes').split(' --config')[0]}`"
+            words = column.words.removesuffix(" --yes").replace(" --config FILE", "")
+            typed = f"`{words}`"
             if column.dry or cell.after == (failure.cause or "ready"):
                 rest += 1
             elif cell.after == "ready":
