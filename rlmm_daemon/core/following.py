@@ -198,6 +198,9 @@ class Recheck:
 class WrittenDown:
     """What the fold knew was written down, and the fold given up, for a log that is mended."""
 
+    #: How far it had read: whatever an earlier life had read beyond it is known by nothing else.
+    at: Position
+
 
 # What its task met.
 
@@ -425,8 +428,8 @@ def _told(one: Following, given: Order) -> Stepped:
             one = _accepted(one)
         case Recheck():
             one = _recheck(one, given)
-        case WrittenDown():
-            one, effects = _written_down(one), (ForgetPosition(),)
+        case WrittenDown(at=at):
+            one, effects = _written_down(one, at)
         case _:
             assert_never(given)
     return one, effects
@@ -515,10 +518,12 @@ def _recheck(one: Following, given: Recheck) -> Following:
     return replace(told, unconfirmed=one.unconfirmed + unsure)
 
 
-def _written_down(one: Following) -> Following:
+def _written_down(one: Following, at: Position) -> Stepped:
     # One that stopped goes on when the log is mended, and not before.
     told = one if isinstance(one.role, Stopped) else _ordered(one, over=True)
-    return replace(told, unconfirmed=(), ahead=())
+    left = _not_written(one.unread, at)
+    forget = () if left else (ForgetPosition(),)
+    return replace(told, unconfirmed=left, ahead=()), forget
 
 
 def _obeyed(one: Following, at: Position) -> Stepped:

@@ -358,14 +358,13 @@ class Follower:
             OSError: it was not written down; nothing was given up.
         """
         loaded = await self._context.snapshots.load(self.partition)
-        if loaded is not None and loaded.same_log and loaded.fold.position > self.fold.position:
-            await self.history.drop(loaded.fold, "the log is being mended")
-        else:
-            await self.history.drop(self.fold, "the log is being mended")
+        further = loaded is not None and loaded.fold.position > self.fold.position
+        fold = loaded.fold if loaded is not None and loaded.same_log and further else self.fold
+        await self.history.drop(fold, "the log is being mended")
         known = self.history.missing
         await self._context.snapshots.remove(self.partition)
         self._start_over()
-        self._take(WrittenDown())
+        self._take(WrittenDown(Position(fold.position, fold.leader_epoch)))
         return known
 
     def rebuild(self) -> None:

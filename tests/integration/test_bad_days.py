@@ -178,6 +178,37 @@ def test_a_flipped_bit_in_an_acknowledged_finish_costs_no_object_and_the_segment
         it.serves(0)
 
 
+@pytest.mark.parametrize("known", ["by nothing else", "as begun"])
+def test_damage_of_the_very_last_batch_is_no_torn_tail_where_it_had_been_read(it, known):
+    """A clean stop vouches for the end, and no snapshot knows the finish that stands in it."""
+    kept = it.daemon.directory / "kept"
+    if known == "as begun":
+        assert it.rlmm("snapshot", "now").exit_code == 0
+        shutil.copytree(it.state_dir / "snapshots", kept)
+        it.copy_new(0)
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.state_dir / "snapshots")
+    if kept.exists():
+        shutil.copytree(kept, it.state_dir / "snapshots")
+    last = it.acknowledged[-1] if kept.exists() else it.copied(0)[-1].metadata.segment_id
+    newest, at = finish_of(it, last)
+    flip(newest, at)
+    it.start()
+    fails_of(it, "log_corrupt")
+    number = str(it.number(0))
+    (row,) = it.json("log", "repair", number)["repaired"]
+    assert (row["state"], row["next"]) == ("failed", f"rlmm log recover {number}")
+    assert Path(f"{newest}.corrupt").exists()
+    assert it.daemon.stop() == 0
+    it.start()
+    fails_of(it, "history_lost")
+    assert it.rlmm("log", "recover", number, "--execute").exit_code == 0
+    assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+    it.serves(0)
+    assert it.listed(0)[last].state is SegmentState.COPY_SEGMENT_FINISHED
+    restarts_clean(it)
+
+
 def test_a_segment_that_is_not_whole_is_not_put_back(it):
     segment_id = it.copied(0)[0].metadata.segment_id
     it.daemon.kill()

@@ -77,7 +77,7 @@ INPUTS: dict[type[Input], list[Input]] = {
         Recheck(recorded=recorded, settled=settled, doubted=doubted)
         for recorded, settled, doubted in product([(), (READ,), (FURTHER,)], [None, READ], BOTH)
     ],
-    WrittenDown: [WrittenDown()],
+    WrittenDown: [WrittenDown(READ), WrittenDown(FURTHER)],
     Obeyed: [Obeyed(NOTHING), Obeyed(READ)],
     Refused: [Refused(READ), Refused(FURTHER)],
     Doubted: [
@@ -366,10 +366,22 @@ def test_a_fold_that_is_dropped_has_to_read_again_what_was_confirmed(told):
     assert effects == (), "the position is not forgotten"
 
 
-@pytest.mark.parametrize("told", [Accepted(), WrittenDown()])
+@pytest.mark.parametrize("told", [Accepted(), WrittenDown(READ)])
 def test_what_is_accepted_or_written_down_was_not_ahead(told):
     one, _ = step(ahead_of(READ), told, 5)
     assert one.unread == ()
+
+
+@pytest.mark.parametrize("role", [Replaying(), Stopped(started=True)])
+def test_what_had_been_read_beyond_what_is_written_down_is_asked_for_in_the_mended_log(role):
+    failure = Failure(FailureReason.LOG_CORRUPT, "a batch", 4)
+    failed = Following(partition=MetadataPartition(4), role=role, failure=failure)
+    for unread in ({"unconfirmed": (READ, FURTHER)}, {"unconfirmed": (FURTHER,), "ahead": (READ,)}):
+        one, effects = step(replace(failed, **unread), WrittenDown(READ), 5)
+        assert one.unread == one.unconfirmed == (FURTHER,)
+        assert effects == (), "the position is not forgotten"
+    one, effects = step(replace(failed, unconfirmed=(READ, FURTHER)), WrittenDown(FURTHER), 5)
+    assert (one.unread, effects) == ((), (ForgetPosition(),))
 
 
 def test_what_a_damaged_snapshot_had_read_has_to_be_read_again():
@@ -469,7 +481,7 @@ def obeyed(one: Following) -> Following:
     elif command == f"rlmm partition rebuild{here}":
         told = [Rebuild()]
     elif command == f"rlmm log repair{here}":
-        told = [WrittenDown(), Retry()] if isinstance(one.role, Stopped) else [Retry()]
+        told = [WrittenDown(FURTHER), Retry()] if isinstance(one.role, Stopped) else [Retry()]
     else:
         # The others mend what is beside the follower: it has only to be tried again.
         assert command in (

@@ -73,6 +73,29 @@ async def test_lost_offsets_are_covered_by_an_empty_batch_like_those_of_kafkas_l
     assert (first_ms, last_ms, producer, producer_epoch, sequence) == (-1,) * 5
 
 
+async def test_the_last_batch_of_the_newest_file_leaves_a_gap_where_it_was_known_to_be_whole(
+    bench: Bench,
+) -> None:
+    """Only a crash explains a torn tail, and a log that was stopped cleanly has none."""
+    for begin in (0, 3):
+        log = await bench.open(SMALL)
+        await fill(log, values(3, begin))
+        await log.close()
+    file = bench.files()[-1]
+    spoil(file, batches_in(file) - 1)
+    found = file.read_bytes()
+    log = await bench.open(SMALL)
+    (known,) = (await log.end_offsets([P0])).values()
+    report = await repair(log, P0, [])
+    assert [(gap.start, gap.end) for gap in report.lost] == [(known.end - 1, known.end)]
+    assert [contents(copy) for copy in report.set_aside] == [found]
+    assert await log.end_offsets([P0]) == {P0: known}
+    async for batch in log.follow(P0, 0, epoch=-1):
+        if batch.unvouched:
+            assert [(gap.start, gap.end) for gap in batch.unvouched] == [(known.end - 1, known.end)]
+            break
+
+
 async def test_each_repair_keeps_a_copy_of_its_own_of_what_it_found(bench: Bench) -> None:
     log = await bench.open(SMALL)
     await fill(log, values(60))

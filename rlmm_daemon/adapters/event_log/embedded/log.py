@@ -178,6 +178,10 @@ class EmbeddedLog:
         """
         await self._generations.begin()
 
+    def known_end(self, partition: MetadataPartition) -> int | None:
+        """Return where a partition ends by what was promised of it; None if it is not open."""
+        return self._partition(partition).end
+
     def forget(self, partition: MetadataPartition) -> None:
         """Let the partition be recovered anew at its next use: its files were repaired."""
         self._partitions[partition] = self._make(partition, None)

@@ -71,6 +71,11 @@ class Partition:
         return self._directory
 
     @property
+    def end(self) -> int | None:
+        """The stable end, also while what stands before it can't be read; None: not open."""
+        return None if self._journal is None else self._journal.next_offset
+
+    @property
     def refusal(self) -> str:
         """Why the disk refused the last write; empty if it took it."""
         return "" if self._writer is None else self._writer.refusal

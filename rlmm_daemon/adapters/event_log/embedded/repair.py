@@ -64,11 +64,12 @@ async def repair(
     bases = await files.segments(disk, directory)
     set_aside: list[str] = []
     lost: list[LogRange] = []
-    for base, after in zip(bases, [*bases[1:], None], strict=False):
+    ends = [*bases[1:], log.known_end(partition)]
+    for number, (base, end) in enumerate(zip(bases, ends, strict=False), start=1):
         path = files.segment_path(directory, base)
         found = await files.read_segment(disk, path)
-        mended, gaps = _mend(found, base, after)
-        if not gaps and (after is None or mended == found):
+        mended, gaps = _mend(found, base, end)
+        if not gaps and (number == len(bases) or mended == found):
             continue
         await log.begin_changing()
         set_aside.append(await _set_aside(disk, path, found))
@@ -84,8 +85,11 @@ async def repair(
     return RepairReport(set_aside=set_aside, lost=lost, appended=appended)
 
 
-def _mend(buffer: bytes, base: int, after: int | None) -> tuple[bytes, list[LogRange]]:
-    """Return the file's intact batches with the gaps filled, and the gaps."""
+def _mend(buffer: bytes, base: int, file_end: int | None) -> tuple[bytes, list[LogRange]]:
+    """Return the file's intact batches with the gaps filled, and the gaps.
+
+    `file_end` is the offset behind the file's last; None where nothing says that it lost its tail.
+    """
     parts: list[bytes] = []
     gaps: list[LogRange] = []
     offset, epoch = base, 0
@@ -102,8 +106,8 @@ def _mend(buffer: bytes, base: int, after: int | None) -> tuple[bytes, list[LogR
         else:
             fill(piece.next_offset)
         offset = piece.next_offset
-    if after is not None:
-        fill(after)
+    if file_end is not None:
+        fill(file_end)
     return b"".join(parts), gaps
 
 
