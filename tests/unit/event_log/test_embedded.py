@@ -422,6 +422,30 @@ async def test_a_damaged_identity_is_made_again_from_the_copy_in_the_state(
     assert (bench.directory / "identity.json.corrupt").read_bytes() == found
 
 
+@pytest.mark.parametrize("name", ["identity.json", "state.json"])
+async def test_a_flipped_bit_changes_neither_the_name_of_a_log_nor_where_it_ends(
+    bench: Bench, name: str
+) -> None:
+    """A flipped digit is a digit: of another count of partitions, of another end."""
+    log = await bench.open()
+    filled, identity = await fill(log, values(6)), log.identity
+    ends = await log.end_offsets([P0])
+    await log.close()
+    file = bench.directory / name
+    whole = {each: each.read_bytes() for each in bench.directory.glob("*.json")}
+    for at in (at for at, byte in enumerate(whole[file]) if chr(byte).isdigit()):
+        for bit in (1, 4):
+            for path, content in whole.items():
+                path.write_bytes(content)
+            content = whole[file]
+            file.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+            log = bench.make()
+            assert await log.open(create=False) == identity
+            assert await log.end_offsets([P0]) == ends
+            assert await read(log, P0, 0, 6) == filled
+            await log.close()
+
+
 async def test_a_log_that_nothing_names_is_left_as_it_is_and_said_so(bench: Bench) -> None:
     log = await bench.open()
     await fill(log, values(3))

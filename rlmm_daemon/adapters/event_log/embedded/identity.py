@@ -6,12 +6,15 @@ state is replaced before the first write of every open, and at every cut; only a
 date. An open that writes nothing needs no room: a full disk does not keep a log from being read.
 
 Either can be made again when it is damaged: the state holds the identity too, and what else is in
-it can be told from the segment files. One of a newer format is left untouched.
+it can be told from the segment files. One of a newer format is left untouched. Each ends in a
+checksum: a flipped bit leaves most numbers numbers.
 """
 
 import asyncio
+from typing import Final
 
 import msgspec
+from crc32c import crc32c
 
 from rlmm_daemon.adapters.event_log.embedded.files import (
     CORRUPT_SUFFIX,
@@ -24,6 +27,8 @@ from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import NO_EPOCH, LogIdentity, LogUnnamed
 
 FORMAT = 1
+#: The last field of either file: of all the bytes before it. Earlier versions wrote none.
+_CHECKSUM: Final = b',"crc32c":'
 
 
 class CleanEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +74,8 @@ async def read_identity(disk: Disk, directory: str) -> LogIdentity | None:
         return None
     _check_format(content, path)
     try:
-        return _identity_of(msgspec.json.decode(content, type=_IdentityFile))
-    except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgument) as error:
+        return _identity_of(msgspec.json.decode(_checked(content), type=_IdentityFile))
+    except (msgspec.DecodeError, ValueError, InvalidArgument) as error:
         raise LogUnnamed(f"{path} is damaged: {error}", file=path) from error
 
 
@@ -78,9 +83,9 @@ async def remembered_identity(disk: Disk, directory: str) -> LogIdentity | None:
     """Return the identity as the state holds it; None if the state is damaged or older."""
     try:
         content = await disk.read(f"{directory}/{STATE_NAME}")
-        found = msgspec.json.decode(content, type=_StateFile)
+        found = msgspec.json.decode(_checked(content), type=_StateFile)
         return None if found.identity is None else _identity_of(found.identity)
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, InvalidArgument):
+    except (FileNotFoundError, msgspec.DecodeError, ValueError, InvalidArgument):
         return None
 
 
@@ -100,7 +105,7 @@ async def set_aside(disk: Disk, path: str) -> str | None:
 
 async def write_identity(disk: Disk, directory: str, identity: LogIdentity) -> None:
     """Write the identity durably."""
-    content = msgspec.json.encode(_file_of(identity))
+    content = _with_checksum(msgspec.json.encode(_file_of(identity)))
     await disk.write_atomically(f"{directory}/{IDENTITY_NAME}", content)
 
 
@@ -152,7 +157,7 @@ class Generations:
         content = await self._disk.read(self.path)
         _check_format(content, self.path)
         try:
-            found = msgspec.json.decode(content, type=_StateFile)
+            found = msgspec.json.decode(_checked(content), type=_StateFile)
             clean = {MetadataPartition(int(name)): end for name, end in found.clean.items()}
         except (msgspec.DecodeError, ValueError) as error:
             raise LogCorrupt(f"{self.path} is damaged: {error}", file=self.path) from error
@@ -194,14 +199,31 @@ class Generations:
             clean={str(partition): end for partition, end in sorted(clean.items())},
             identity=None if self.identity is None else _file_of(self.identity),
         )
-        await self._disk.write_atomically(self.path, msgspec.json.encode(content))
+        await self._disk.write_atomically(self.path, _with_checksum(msgspec.json.encode(content)))
+
+
+def _with_checksum(content: bytes) -> bytes:
+    body = content.removesuffix(b"}")
+    return body + _CHECKSUM + b"%d}" % crc32c(body)
+
+
+def _checked(content: bytes) -> bytes:
+    """Return a file's bytes.
+
+    Raises:
+        ValueError: they are not what was written.
+    """
+    body, begun, checksum = content.rpartition(_CHECKSUM)
+    if begun and checksum.rstrip() != b"%d}" % crc32c(body):
+        raise ValueError("its checksum does not hold")
+    return content
 
 
 def _check_format(content: bytes, path: str) -> None:
     """Refuse a file of a newer format; one that can't be read says nothing of it."""
     try:
-        found = msgspec.json.decode(content, type=_Format).format
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = msgspec.json.decode(_checked(content), type=_Format).format
+    except (msgspec.DecodeError, ValueError):
         return
     if found > FORMAT:
         raise UnsupportedProtocol(
