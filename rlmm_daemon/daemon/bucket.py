@@ -20,7 +20,7 @@ from rlmm_daemon.codec.marker import (
     LayoutRow,
     NewerMarker,
 )
-from rlmm_daemon.core.disposal.holds import held_whole, joined, with_hold
+from rlmm_daemon.core.disposal.holds import as_known, held_whole, joined, with_hold
 from rlmm_daemon.core.layout import Layout, may_have_objects, object_key
 from rlmm_daemon.core.marker_verdict import REBUILD, MarkerReason, Rows, why_not_made, why_remade
 from rlmm_daemon.daemon.bell import Bell
@@ -206,9 +206,20 @@ class Bucket:
         else:
             if present is None:
                 self._refuse(MarkerReason.NONE, "it is gone")
-            elif self._accepts(present):
-                await self._take(present)
+            elif control is not None and self._accepts(present):
+                await self._take_whole(present, control)
         self._looked_at = began
+
+    async def _take_whole(self, present: BucketMarker, control: ControlObject) -> None:
+        """Go on with a marker, and write back into an older one what was accepted since."""
+        whole = as_known(present, self._marker)
+        await self._take(whole)
+        if whole is not present:
+            log.warning("bucket marker is an older one; what was accepted since is written again")
+            with suppress(Conflict):  # the next look tries again
+                await self.storage.put_control(
+                    MARKER_KEY, marker.encode(whole), if_etag=control.etag
+                )
 
     def _accepts(self, present: BucketMarker) -> bool:
         """Hold a marker against what is known, and set `trouble` if it is not ours."""
@@ -275,7 +286,7 @@ class Bucket:
             return None
         fresh = self._decoded(control)
         if self._marker is not None and self._accepts(fresh):
-            await self._take(fresh)
+            await self._take(as_known(fresh, self._marker))
         return fresh
 
     async def accept_loss(
@@ -392,7 +403,7 @@ class Bucket:
             present = self._decoded(control)
             if cluster_id not in (None, present.cluster_id):
                 return True
-            wanted = change(present)
+            wanted = change(as_known(present, self._marker))
             if wanted == present:
                 return True
             try:
@@ -483,8 +494,9 @@ class Bucket:
             except Malformed as error:
                 self._refuse(_reason_of(error), _why(error))
                 raise
-            await self._require_ours(present, identity)
-            wanted, number = _with_layout(present, self._layout)
+            known = await self._require_ours(present, identity)
+            whole = as_known(present, known)
+            wanted, number = _with_layout(whole, self._layout)
             for change in self._unwritten:
                 wanted = change(wanted)
             owed = await self._past.owed()
@@ -504,7 +516,7 @@ class Bucket:
             await self._take(wanted)
             if owed is not None:
                 await self._past.paid()
-            before = () if control is None else present.held
+            before = () if control is None else whole.held
             for hold in wanted.held:
                 if hold not in before:
                     await self._hold_longer(hold, identity.cluster_id)
@@ -550,8 +562,10 @@ class Bucket:
         kept = await self._past.kept()
         return kept if kept is not None and kept.cluster_id == identity.cluster_id else None
 
-    async def _require_ours(self, present: BucketMarker, identity: BucketIdentity) -> None:
-        """Raise unless the marker is this cluster's and only appended to what we knew of it."""
+    async def _require_ours(
+        self, present: BucketMarker, identity: BucketIdentity
+    ) -> BucketMarker | None:
+        """Return what we knew of the marker, which is this cluster's and only appended to that."""
         if present.cluster_id != identity.cluster_id:
             why = _foreign(present, identity)
             self._refuse(MarkerReason.FOREIGN, why)
@@ -563,6 +577,7 @@ class Bucket:
         kept = self._marker or await self._kept(identity)
         if kept is not None and (why_not := why_remade(_rows(kept), _rows(present))):
             raise self._refuse(MarkerReason.REMADE, why_not)
+        return kept
 
 
 def _marker_of(name: str) -> str:

@@ -52,6 +52,16 @@ def joined(marker: BucketMarker, other: BucketMarker) -> BucketMarker:
     )
 
 
+def as_known(marker: BucketMarker, known: BucketMarker | None) -> BucketMarker:
+    """Return a marker, with what `known` accepts and keeps if it is an older one that was put back.
+
+    Accepted losses are only ever added, so one that lacks some is older, whatever holds were ended.
+    """
+    if known is None or set(known.accepted_losses) <= set(marker.accepted_losses):
+        return marker
+    return msgspec.structs.replace(joined(marker, known), metadata_topic_id=known.metadata_topic_id)
+
+
 def held_whole(marker: BucketMarker, now_ms: int, broker_id: int) -> BucketMarker:
     """Return a marker that keeps everything there is: nobody knows which losses were accepted."""
     hold = Hold(metadata_partition=None, before_ms=now_ms, broker_id=broker_id)

@@ -429,6 +429,40 @@ async def test_a_marker_that_changes_while_it_is_used_is_noticed_and_its_return_
     assert one.place_for_new(metadata()).layout_number == 1
 
 
+@pytest.mark.parametrize("running", [True, False])
+async def test_an_older_marker_that_was_put_back_holds_what_a_loss_that_was_accepted_since_does(
+    shared, running
+):
+    """Who lost the marker is told to restore it, and has no newer copy than his last backup's."""
+    past = Past()
+    one = bucket(shared)
+    await one.open(IDENTITY, past)
+    storage = MemoryStorage(shared, clock=SystemClock())
+    backup = shared.objects[marker.MARKER_KEY].body
+    loss = marker.AcceptedLoss(
+        broker_id=1,
+        metadata_partition=2,
+        topic_id=IDENTITY.metadata_topic_id,
+        accepted_at_ms=SystemClock().now_ms(),
+    )
+    gap = marker.AcceptedGap(
+        topic_id=IDENTITY.metadata_topic_id, metadata_partition=2, start=4, end=6
+    )
+    await one.accept_loss(loss, [gap], cluster_id=IDENTITY.cluster_id)
+    (hold,) = await one.holds()
+    await storage.overwrite_control(marker.MARKER_KEY, backup)
+    if not running:
+        one = bucket(shared)
+        await one.open(IDENTITY, past)
+    await one.confirm()
+    assert await one.holds() == (hold,)
+    written = marker.decode_marker(shared.objects[marker.MARKER_KEY].body)
+    assert (written.accepted_losses, written.gaps, written.held) == ((loss,), (gap,), (hold,))
+    await one.end_holds(2, cluster_id=IDENTITY.cluster_id)
+    await one.confirm()
+    assert await one.holds() == (), "a hold that was ended since stays so"
+
+
 async def test_those_who_confirm_together_share_a_look_that_began_after_they_asked(shared):
     one = bucket(shared)
     await one.open(IDENTITY)
