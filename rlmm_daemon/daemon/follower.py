@@ -337,7 +337,7 @@ class Follower:
             OSError: the state directory did not take it; nothing was accepted.
         """
         if self.head_alone and not without_looking:
-            self._gaps = ()
+            self._gaps = self.open_gaps
             self._take(Accepted())
             return
         # The snapshot that the fold goes on from is all that knows what stood in a lost head.
@@ -345,7 +345,7 @@ class Follower:
         await self.history.forget()
         if not goes_on:
             await self._context.snapshots.remove(self.partition)
-        self._gaps = ()
+        self._gaps = self.open_gaps  # what was met since the order was written down
         self._take(Accepted())
 
     async def known_to_snapshot(self) -> list[bytes]:

@@ -1,5 +1,6 @@
 """Offsets of the log that hold nothing and that nobody vouches for."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -118,6 +119,35 @@ async def test_an_acceptance_tells_the_marker_exactly_the_gaps_that_are_known(ri
         await failed(manager)
         await accept(manager)
         assert bucket.gaps == [{of(TP): (LogRange(start=1, end=2),)}]
+
+
+class ReadsOnMeanwhile(FakeBucket):
+    """A bucket that is slow: the follower of a failed partition goes on reading beside it."""
+
+    meanwhile: Callable[[], Awaitable[None]]
+
+    async def accept_loss(self, partition, identity, gaps):
+        await super().accept_loss(partition, identity, gaps)
+        await self.meanwhile()
+
+
+async def test_a_gap_that_is_met_while_another_is_being_accepted_is_raised(rig):
+    await two_segments(rig)
+    rig.store.lose(of(TP), 1, 2)
+    bucket = ReadsOnMeanwhile(marker_of(rig, []).known)
+    async with rig.manager(bucket=bucket) as manager:
+        follower = await failed(manager)
+
+        async def meanwhile() -> None:
+            end = rig.store.put(of(TP), b"an event")
+            rig.store.lose(of(TP), end, end + 1)
+            await until(lambda: follower.fold.position > end)
+
+        bucket.meanwhile = meanwhile
+        await accept(manager)
+        assert bucket.gaps == [{of(TP): (LogRange(start=1, end=2),)}]
+        assert not manager.is_ready(TP)
+        assert "offset 4" in follower.failure.evidence
 
 
 async def test_gaps_of_another_log_of_that_name_are_not_accepted(rig):

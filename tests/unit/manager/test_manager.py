@@ -448,7 +448,7 @@ async def test_a_trimmed_head_is_history_lost(rig):
         with pytest.raises(HistoryLost, match="starts at 1") as raised:
             found(manager, 5)
         assert raised.value.fields["command"] == f"rlmm partition accept-loss {of(TP)}"
-        await follower.accept_loss()
+        await manager.fleet.accept(follower)
         await ready(manager)
 
 
