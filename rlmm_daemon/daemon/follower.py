@@ -360,11 +360,12 @@ class Follower:
         loaded = await self._context.snapshots.load(self.partition)
         further = loaded is not None and loaded.fold.position > self.fold.position
         fold = loaded.fold if loaded is not None and loaded.same_log and further else self.fold
-        await self.history.drop(fold, "the log is being mended")
+        whole = await self.history.drop(fold, "the log is being mended")
         known = self.history.missing
         await self._context.snapshots.remove(self.partition)
         self._start_over()
-        self._take(WrittenDown(Position(fold.position, fold.leader_epoch)))
+        at = Position(fold.position, fold.leader_epoch) if whole else Position(0, NO_EPOCH)
+        self._take(WrittenDown(at))
         return known
 
     def rebuild(self) -> None:
@@ -553,9 +554,11 @@ class Follower:
             self.writer.passed(self.fold.position)
             return
         why = "the log cut it off" if loaded.same_log else "it belongs to another log"
-        await self.history.drop(loaded.fold, f"the snapshot was refused: {why}")
-        if loaded.same_log:
+        whole = await self.history.drop(loaded.fold, f"the snapshot was refused: {why}")
+        if loaded.same_log and whole:
             self._take(Refused(position))
+        elif loaded.same_log:  # the comparison can't answer for all that had been read
+            self.recheck([position])
 
     def _start_over(self) -> None:
         """Go on with a fold of nothing."""

@@ -4,7 +4,7 @@
 did not apply. Any missing one makes the partition `failed(history_lost)`; none, and it goes on.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -19,7 +19,7 @@ from rlmm_daemon.core.leavings import leave
 from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import NotReady
-from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition
+from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
 logger = structlog.get_logger(__name__)
@@ -119,15 +119,18 @@ class History:
         """How many records those are."""
         return 0 if self._missing is None else len(self._missing)
 
-    async def drop(self, fold: Fold, reason: str) -> None:
+    async def drop(self, fold: Fold, reason: str) -> bool:
         """Write down what `fold` knew, merged with what was still missing, and start over.
+
+        Returns whether that was all: what a damaged table knew is not among it.
 
         Raises:
             OSError: it could not be written; the fold must not be dropped.
         """
         await self.load()
         before = iter(()) if self._missing is None else self._missing.items()
-        known = await self._gathered(chain(before, finished(fold)))
+        damaged = list[TopicIdPartition]()
+        known = await self._gathered(chain(before, finished(fold, damaged.append)))
         reasons = list(self.reasons)
         if reasons[-1:] != [reason]:
             reasons.append(reason)
@@ -135,6 +138,7 @@ class History:
         await self._state.write_lost(lost, known, len(known))
         self._missing, self.reasons = known, reasons
         self._loaded = True
+        return not damaged
 
     def applied(self, outcome: Outcome) -> None:
         """The replay applied a record: a finished copy is not missing any more."""
@@ -183,16 +187,19 @@ def _ends(update: bytes) -> bool:
     return update[_STATE_AT] in _DELETES and _FOR_A_STUCK_COPY not in update
 
 
-def finished(fold: Fold) -> Iterator[tuple[_Key, bytes]]:
+def finished(
+    fold: Fold, damaged: Callable[[TopicIdPartition], None]
+) -> Iterator[tuple[_Key, bytes]]:
     """Yield the record of each live COPY_SEGMENT_FINISHED segment of a fold.
 
-    What a damaged snapshot held of a user partition is not known any more, and said so.
+    What a damaged snapshot held of a user partition is not known any more, and `damaged` told so.
     """
     for partition in list(fold.partitions):
         try:
             cache = fold.partitions[partition]
         except NotReady as damage:
             logger.warning("not compared", partition=str(partition), error=damage.message)
+            damaged(partition)
             continue
         for segment_id, record in cache.live_finished_records():
             yield cache.prefix + segment_id, record

@@ -337,3 +337,18 @@ async def test_a_damaged_snapshot_of_what_the_log_lost_its_head_of_is_history_lo
         await until(lambda: follower.failure or (not follower.restarting and follower.read_to_end))
         with pytest.raises(HistoryLost, match=f"starts at {start} now, this daemon stands at 0"):
             found(manager, 55)
+
+
+async def test_a_refused_snapshot_with_a_damaged_table_does_not_answer_for_all_that_was_read(rig):
+    """The log lost the last finish, and the table that knew of it can't be compared with."""
+    await filled(rig)
+    (path,) = snapshot_files(rig)
+    damage(path, segment_id(1019))
+    rig.store.truncate(of(TP), rig.store.partition(of(TP)).end - 1)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP, NEIGHBOUR], [])
+        await until(lambda: bool(manager.fleet.followers))
+        follower = manager.fleet.followers[of(TP)]
+        await until(lambda: follower.failure is not None or manager.is_ready(NEIGHBOUR))
+        with pytest.raises(HistoryLost, match="had been read and the log does not hold it"):
+            found(manager, 195, NEIGHBOUR)
