@@ -212,10 +212,9 @@ class Bucket:
 
     async def _take_whole(self, present: BucketMarker, control: ControlObject) -> None:
         """Go on with a marker, and write back into an older one what was accepted since."""
-        whole = as_known(present, self._marker)
+        whole = _whole(present, self._marker)
         await self._take(whole)
         if whole is not present:
-            log.warning("bucket marker is an older one; what was accepted since is written again")
             with suppress(Conflict):  # the next look tries again
                 await self.storage.put_control(
                     MARKER_KEY, marker.encode(whole), if_etag=control.etag
@@ -495,7 +494,7 @@ class Bucket:
                 self._refuse(_reason_of(error), _why(error))
                 raise
             known = await self._require_ours(present, identity)
-            whole = as_known(present, known)
+            whole = _whole(present, known)
             wanted, number = _with_layout(whole, self._layout)
             for change in self._unwritten:
                 wanted = change(wanted)
@@ -578,6 +577,14 @@ class Bucket:
         if kept is not None and (why_not := why_remade(_rows(kept), _rows(present))):
             raise self._refuse(MarkerReason.REMADE, why_not)
         return kept
+
+
+def _whole(present: BucketMarker, known: BucketMarker | None) -> BucketMarker:
+    """Return a marker with what was accepted since, and tell where it is an older one."""
+    whole = as_known(present, known)
+    if whole is not present:
+        log.warning("bucket marker is an older one; what was accepted since is written again")
+    return whole
 
 
 def _marker_of(name: str) -> str:

@@ -209,6 +209,43 @@ def test_damage_of_the_very_last_batch_is_no_torn_tail_where_it_had_been_read(it
     restarts_clean(it)
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_older_marker_that_is_put_back_ends_no_hold(tmp_path, forks, stopped):
+    """A damaged marker says "restore it": a copy from before the acceptance knows of no hold."""
+    it = make(tmp_path, forks, {"cleaner.interval_seconds": 1, "copy.deadline_seconds": 1})
+    marker = it.daemon.remote / "_rlmm" / "marker.json"
+    with it.daemon:
+        it.stock()
+        older = marker.read_bytes()
+        segment_id = it.copied(0)[0].metadata.segment_id
+        it.daemon.kill()
+        for snapshot in it.snapshots:
+            snapshot.unlink()
+        flip(*finish_of(it, segment_id))
+        it.start()
+        fails_of(it, "log_corrupt")
+        number = str(it.number(0))
+        assert it.rlmm("log", "repair", number).exit_code == 1
+        assert it.rlmm("partition", "accept-loss", number, "--yes").exit_code == 0
+        eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+        if stopped:
+            assert it.daemon.stop() == 0
+        marker.write_bytes(older)
+        if stopped:
+            it.start()
+        reborn = 2_000_000_000_000  # so the copy looks given up
+        with it.broker(incarnation=reborn) as broker, it.broker("storage", reborn):
+            broker.replace_assignment(it.orders, [])
+            eventually(lambda: json.loads(marker.read_bytes()).get("holds"))
+            eventually(
+                lambda: it.json("cleanup")["stuck"],
+                lambda rows: [row["step"] for row in rows] == ["loss_accepted"],
+            )
+        assert json.loads(marker.read_bytes())["accepted_losses"]
+        assert sum(uuid_text(segment_id) in path.name for path in it.daemon.remote.rglob("*")) == 5
+        assert it.lines("bucket marker is an older one; what was accepted since is written again")
+
+
 def test_a_segment_that_is_not_whole_is_not_put_back(it):
     segment_id = it.copied(0)[0].metadata.segment_id
     it.daemon.kill()

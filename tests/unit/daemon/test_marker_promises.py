@@ -78,6 +78,38 @@ async def test_a_hold_stands_while_the_storage_does_not_answer(shared):
     assert len(await one.holds()) == 1
 
 
+async def test_an_older_marker_gets_back_what_was_accepted_and_no_hold_that_was_ended(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    older = shared.objects[MARKER_KEY]
+    gap = AcceptedGap(metadata_partition=2, topic_id="t", start=3, end=5)
+    await one.accept_loss(loss(2), [gap], cluster_id=OURS)
+    await one.accept_loss(loss(1), cluster_id=OURS)
+    await one.end_holds(1, cluster_id=OURS)
+    whole = written(shared)
+    shared.objects[MARKER_KEY] = older
+    assert [hold.metadata_partition for hold in await one.holds()] == [2]
+    assert written(shared) == whole
+    await one.end_holds(2, cluster_id=OURS)
+    assert await one.holds() == (), "what is ended later stays ended"
+
+
+async def test_what_an_older_marker_lacks_counts_though_it_cannot_be_written(shared, monkeypatch):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    older = shared.objects[MARKER_KEY]
+    await one.accept_loss(loss(2), cluster_id=OURS)
+    shared.objects[MARKER_KEY] = older
+
+    async def denied(*_: object, **__: object) -> str:
+        raise StorageUnavailable("denied")
+
+    monkeypatch.setattr(one.storage, "put_control", denied)
+    assert [hold.metadata_partition for hold in await one.holds()] == [2]
+    with pytest.raises(StorageUnavailable, match="denied"):
+        await one.confirm()
+
+
 async def test_only_the_hold_of_the_partition_that_is_named_ends(shared):
     one = bucket(shared)
     await one.open(IDENTITY)
