@@ -157,6 +157,8 @@ class CopyJob:
         self.phases_ms: dict[str, int] = {}
         self._phase = "queued"
         self._started = False
+        #: An earlier attempt had begun the segment: what lies in the storage may be its.
+        self._repeats = False
         self._stoppable = False
         self._reason: RlmmError | None = None
         self._task: asyncio.Task[None] | None = None
@@ -366,6 +368,7 @@ class CopyJob:
                 self._require_same(record)
                 return record
             self._require_started(state, record)
+        self._repeats = found is not None
         self.begun = True
         await segment_log.add(self._record, self._caller)
         self._started = True
@@ -431,7 +434,7 @@ class CopyJob:
         seconds = self._tools.options.rollback_seconds
         try:
             async with asyncio.timeout(seconds):
-                await self._tools.removal.roll_back(self.metadata, seconds)
+                await self._tools.removal.roll_back(self.metadata, seconds, repeats=self._repeats)
         except (RlmmError, TimeoutError) as error:
             ended = isinstance(error, FinishedElsewhere)
             self.roll_back = RollBack.FINISHED_ELSEWHERE if ended else RollBack.FAILED

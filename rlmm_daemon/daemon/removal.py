@@ -6,7 +6,9 @@ from collections.abc import Callable
 import structlog
 
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.core.disposal.holds import held
 from rlmm_daemon.core.outcome import Applied
+from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.daemon.bucket import MARKER_SECONDS, Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.segment_log import SegmentLog, update_record
@@ -53,8 +55,13 @@ class Removal:
         await self.objects(metadata)
         await self._append(metadata, SegmentState.DELETE_SEGMENT_FINISHED, custom)
 
-    async def roll_back(self, metadata: SegmentMetadata, timeout_seconds: float) -> None:
-        """Undo a copy that failed, unless somebody finished its segment.
+    async def roll_back(
+        self, metadata: SegmentMetadata, timeout_seconds: float, *, repeats: bool = False
+    ) -> None:
+        """Undo a copy that failed, unless somebody finished its segment, or may have.
+
+        `repeats`: an earlier copy began the segment. Where a loss of events was accepted, it may
+        have been finished among them, and then what is stored is all there is of it.
 
         No COPY_SEGMENT_FINISHED of it goes through this daemon between the look at its state and
         the apply of DELETE_SEGMENT_STARTED. Objects go only if that replaced COPY_SEGMENT_STARTED;
@@ -72,9 +79,28 @@ class Removal:
             if found[0] is SegmentState.COPY_SEGMENT_FINISHED:
                 raise FinishedElsewhere("somebody else finished the segment; its objects stay")
             if found[0] is SegmentState.COPY_SEGMENT_STARTED:
+                if repeats:
+                    await self._require_free(metadata)
                 await self._begin_roll_back(metadata, timeout_seconds)
         await self.objects(metadata)
         await self._append(metadata, SegmentState.DELETE_SEGMENT_FINISHED, None)
+
+    async def _require_free(self, metadata: SegmentMetadata) -> None:
+        """Raise if a hold keeps what an earlier copy stored; by whose clock that was, is unknown.
+
+        Raises:
+            HistoryLost: one does.
+            StorageUnavailable: the marker can't be read.
+        """
+        holds, marker = await self._bucket.holds(), self._bucket.marker
+        assert marker is not None, "it has holds, or none"
+        where = metadata.partition
+        number = metadata_partition(where.topic_id, where.partition, marker.partition_count)
+        if held(holds, number, None) is not None:
+            raise HistoryLost(
+                "an earlier copy of the segment may have been finished among events whose loss was "
+                f"accepted, so its objects stay; run: rlmm log recover {number}"
+            )
 
     async def _begin_roll_back(self, metadata: SegmentMetadata, timeout_seconds: float) -> None:
         outcome = await self._log.update_if(

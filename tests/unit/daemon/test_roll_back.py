@@ -8,6 +8,7 @@ import pytest
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.facts import CopyPhase
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.segment_log import update_record
@@ -101,6 +102,28 @@ async def test_a_copy_that_fails_alone_is_rolled_back_and_counted(tmp_path):
         assert world.copier.outcomes_of_roll_backs() == {"ok": 1}
         assert (await world.operator.status())["unsettled_copies"] == []
         assert state_of(world) is None
+
+
+@pytest.mark.parametrize("begun_before", [True, False])
+async def test_a_repeat_that_fails_does_not_undo_what_an_accepted_loss_holds(
+    tmp_path, begun_before
+):
+    """The log lost its COPY_SEGMENT_FINISHED, perhaps: the objects may be all there is of it."""
+    async with running(tmp_path) as world:
+        number = world.manager.gates.follow_set().of(PARTITION)
+        if begun_before:
+            world.store.put(MetadataPartition(number), records.encode(metadata()))
+        key = await stored(world)
+        loss = AcceptedLoss(metadata_partition=number, topic_id="t", accepted_at_ms=0, broker_id=1)
+        await world.bucket.accept_loss(loss, cluster_id=None)
+        copy = await uploading(world)
+        world.storage.uploads.set()
+        error = await copy
+        assert error.fields["rolled_back"] is not begun_before
+        assert (key in world.storage.bucket.objects) is begun_before
+        if begun_before:
+            assert state_of(world) is S.COPY_SEGMENT_STARTED
+            assert f"rlmm log recover {number}" in str(error.fields["roll_back_error"])
 
 
 async def test_while_a_copy_is_rolled_back_nobody_finishes_its_segment(tmp_path):
