@@ -250,11 +250,12 @@ class CleanHarness:
         start, _, end = span.partition("-")
         return int(start), int(end)
 
-    async def do_begin(self, number: str, span: str, broker: str = "1") -> str:
-        """A copy that a broker began and that put its objects."""
+    async def do_begin(self, number: str, span: str, broker: str = "1", ahead: str = "0") -> str:
+        """A copy that a broker began, its clock so many seconds ahead, and that put its objects."""
         start, end = self._span(span)
         begun = self.world.started(int(number), AT, start, broker_id=int(broker))
-        self.world.put(replace(begun, end_offset=Offset(end)))
+        event_ms = begun.event_timestamp_ms + 1000 * int(ahead)
+        self.world.put(replace(begun, end_offset=Offset(end), event_timestamp_ms=event_ms))
         self.world.place(int(number), AT, start)
         return ""
 

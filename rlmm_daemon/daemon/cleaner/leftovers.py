@@ -4,11 +4,11 @@ Below a prefix that begins with a hash lies the whole bucket, so all partitions 
 share one listing of it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from rlmm_daemon.core.layout import (
     Layout,
@@ -24,7 +24,7 @@ from rlmm_daemon.daemon.cleaner.together import Together
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
-from rlmm_daemon.ports.storage import UploadInfo
+from rlmm_daemon.ports.storage import ObjectInfo, UploadInfo
 
 #: Found by one listing; the next look finds the rest.
 LEFTOVERS_MAX: Final = 5_000
@@ -33,6 +33,9 @@ OF_EACH_MIN: Final = 50
 #: Keys that go in one call.
 SWEEP_KEYS: Final = 1_000
 _SUFFIX: Final = ".log"
+_Row = TypeVar("_Row", ObjectInfo, UploadInfo)
+#: What a storage has below a prefix, page by page.
+_Listing: TypeAlias = Callable[[str], AsyncGenerator[Sequence[_Row], None]]
 
 
 @dataclass(slots=True)
@@ -79,17 +82,23 @@ class LeftoverSearch:
 
     async def uploads_of(self, segment: SegmentMetadata) -> list[UploadInfo]:
         """Return the incomplete uploads of one segment, in every layout."""
-        found: list[UploadInfo] = []
+        return await self._of(segment, self._bucket.storage.list_uploads)
+
+    async def objects_of(self, segment: SegmentMetadata) -> list[ObjectInfo]:
+        """Return the objects of one segment, in every layout."""
+        return await self._of(segment, self._bucket.storage.list)
+
+    async def _of(self, segment: SegmentMetadata, listing: _Listing[_Row]) -> list[_Row]:
+        found: list[_Row] = []
         if not may_have_objects(segment.partition):
             return found
         at = segment.partition, segment.start_offset, segment.segment_id
         for layout in await self._layouts():
             stem = object_key(layout, *at, _SUFFIX).removesuffix(_SUFFIX)
-            listing = self._bucket.storage.list_uploads(stem)
-            async with aclosing(self._pace.pages(listing)) as pages:
+            async with aclosing(self._pace.pages(listing(stem))) as pages:
                 async for page in pages:
-                    parsed = ((upload, parse_key(layout, upload.key)) for upload in page)
-                    found += [u for u, key in parsed if key and key.segment_id == at[-1]]
+                    parsed = ((row, parse_key(layout, row.key)) for row in page)
+                    found += [row for row, key in parsed if key and key.segment_id == at[-1]]
         return found
 
     async def sweep(self, found: Leftovers) -> None:

@@ -45,6 +45,10 @@ READ_SECONDS: Final = 30.0
 COPIES_MAX: Final = 100
 #: A delete younger than this is not worth asking every broker about its topic.
 ASK_AFTER_MS: Final = 60_000
+_STORED_BEFORE: Final = (
+    "by its event a copy was begun after a loss was accepted, but it was stored before, so it is "
+    "kept; run: rlmm log recover {}"
+)
 STUCK_COPY, STUCK_DELETE, UNLISTED = "stuck_copy", "stuck_delete", "unlisted"
 
 S = SegmentState
@@ -183,9 +187,31 @@ class Stuck:
         if tails.broker_of(tail) != self._tools.broker_id:
             self._peers = await self._tools.peers.look()
         self._holds = await self._tools.bucket.holds()
+        if held(self._holds, self._number, None) and await self._was_stored_before(
+            cache, segment_id
+        ):
+            return False
         if cache.state(segment_id) is not S.COPY_SEGMENT_STARTED:
             return False
         return self._judge_copy(cache, segment_id, StuckNote()) is CopyStep.REMOVE
+
+    async def _was_stored_before(self, cache: PartitionCache, segment_id: SegmentId) -> bool:
+        """Whether a hold keeps what the storage has of a copy, by the storage's own time.
+
+        By its event it is younger, but that is of its broker's clock, which may have been ahead.
+        """
+        record = cache.get(segment_id)
+        if record is None:
+            return False
+        try:
+            rows = await self._tools.leftovers.objects_of(decode_segment(record))
+        except RlmmError as error:
+            self._segments.backoff.failed(segment_id, error.message)
+            return True  # nobody can say
+        if all(held(self._holds or (), self._number, row.modified_ms) is None for row in rows):
+            return False
+        self._segments.backoff.failed(segment_id, _STORED_BEFORE.format(self._number))
+        return True
 
     def _patience_ms(self, *, own: bool) -> int:
         options = self._tools.options
