@@ -4,9 +4,10 @@ Both carry a format version, and a reader refuses a newer one untouched. The mar
 several daemons, so it refuses unknown fields too: rewriting would drop them.
 """
 
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from rlmm_daemon.domain.errors import Malformed
 
@@ -16,8 +17,13 @@ MARKER_FORMAT: Final = 1
 MARKER_FORMAT_HOLDS: Final = 2
 PRESENCE_PREFIX: Final = "_rlmm/daemons/"
 PRESENCE_FORMAT: Final = 1
+#: Ten years: far above what a configuration may say.
+COPY_DEADLINE_SECONDS_MAX: Final = 315_360_000
 #: A control object beyond this is nobody's; far above a table of 65,535 layouts' usual size.
 CONTROL_BYTES_MAX: Final = 1024 * 1024
+
+#: A time in ms since 1970 that a calendar has.
+CalendarMs = Annotated[int, Meta(ge=0, le=253_402_300_799_000)]
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 
@@ -73,7 +79,7 @@ class BucketMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     format: int = MARKER_FORMAT
     cluster_id: str
     #: Of the metadata topic; fixed at first contact.
-    partition_count: int
+    partition_count: Annotated[int, Meta(ge=1)]
     #: Kafka's uuid text of the metadata topic.
     metadata_topic_id: str
     layouts: tuple[LayoutRow, ...] = ()
@@ -116,9 +122,9 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     #: The broker JVM's start in ms since 1970; None until it said hello.
     incarnation: int | None
     started_at_ms: int
-    written_at_ms: int
+    written_at_ms: CalendarMs
     #: No copy of this daemon lives longer, so what is older and unfinished is abandoned.
-    copy_deadline_seconds: float
+    copy_deadline_seconds: Annotated[float, Meta(ge=0, le=COPY_DEADLINE_SECONDS_MAX)]
     #: Not rewritten until then, the daemon is gone; None: an older daemon's, which says nothing.
     lease_end_ms: int | None
     #: Whose metadata manager the broker runs: "rlmm" only while ours is connected.

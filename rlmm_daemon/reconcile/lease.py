@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from rlmm_daemon.codec.marker import CalendarMs
 from rlmm_daemon.domain.errors import Malformed, RlmmError
 from rlmm_daemon.ports.storage import Conflict, RemoteStorage
 from rlmm_daemon.reconcile import control, storage_time
@@ -36,7 +37,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     owner: str
     #: Grows by one with every owner.
     fence: int
-    expires_ms: int
+    expires_ms: CalendarMs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rlmm_daemon.codec.marker import CalendarMs
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict, ObjectInfo, RemoteStorage
@@ -67,7 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     format: int = control.FORMAT
     run: str
     fence: int
-    created_ms: int
+    created_ms: CalendarMs
     entries: tuple[Entry, ...]
     #: By `rlmm reconcile restore`: its objects are left alone for good.
     restored: bool = False

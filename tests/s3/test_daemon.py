@@ -1,5 +1,6 @@
 """The whole daemon on a real S3: what an operator and a broker see of it."""
 
+import json
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -67,6 +68,20 @@ def large(it: Stocked, mark: int = 1) -> KafkaSegment:
 def copied(it: Stocked, segment: KafkaSegment) -> SegmentMetadata:
     with it.daemon.client() as client:
         return client.copy_segment(segment.metadata, segment.files, timeout_seconds=120)
+
+
+def test_another_daemons_absurd_presence_file_ends_no_daemon(it, tier):
+    it.stock()
+    assert it.daemon.stop() == 0
+    own = tier.admin.get_object(Bucket=tier.bucket, Key="_rlmm/daemons/1.json")["Body"].read()
+    other = json.loads(own) | {"broker_id": 9, "copy_deadline_seconds": 1e308}
+    tier.admin.put_object(
+        Bucket=tier.bucket, Key="_rlmm/daemons/9.json", Body=json.dumps(other).encode()
+    )
+    it.start()
+    it.copy_new(0)
+    it.serves(1)
+    assert it.lines("a presence file is not read")
 
 
 def test_what_is_copied_is_served_and_counted(it, tier):

@@ -250,6 +250,23 @@ async def test_nothing_is_read_beside_a_damaged_manifest() -> None:
         await quarantine.restore(storage, "a-001.json")
 
 
+async def test_a_manifest_and_a_lease_of_no_time_that_a_calendar_has_are_damaged() -> None:
+    storage = MemoryStorage(clock=SystemClock())
+    await storage.open()
+    manifest = b'{"format": 1, "run": "r", "fence": 1, "entries": [], "created_ms": 1%s}' % (
+        b"0" * 18
+    )
+    await storage.put_control(f"{quarantine.MANIFESTS}a-001.json", manifest, if_etag=None)
+    _, damaged = await quarantine.Manifests(storage).look()
+    assert [*damaged] == ["a-001.json"]
+    written = b'{"format": 1, "owner": "r", "fence": 1, "expires_ms": -1%s}' % (b"0" * 18)
+    await storage.put_control(lease.LEASE_KEY, written, if_etag=None)
+    found = await lease.look(storage)
+    assert found is not None
+    assert found.lease is None
+    assert found.ends_ms > 0
+
+
 class Clock:
     now = NOW
 

@@ -83,20 +83,40 @@ def test_a_marker_survives():
     assert marker.decode_marker(marker.encode(MARKER)) == MARKER
 
 
+PRESENCE = marker.Presence(
+    cluster_id="c",
+    broker_id=1,
+    incarnation=None,
+    started_at_ms=1,
+    written_at_ms=2,
+    copy_deadline_seconds=600.0,
+    lease_end_ms=None,
+    metadata_manager="rlmm",
+    partitions={
+        3: marker.PresencePartition(state="ready", topic_id="x", leader_epoch=1, next_offset=9)
+    },
+)
+
+
 def test_a_presence_file_survives():
-    row = marker.PresencePartition(state="ready", topic_id="x", leader_epoch=1, next_offset=9)
-    presence = marker.Presence(
-        cluster_id="c",
-        broker_id=1,
-        incarnation=None,
-        started_at_ms=1,
-        written_at_ms=2,
-        copy_deadline_seconds=600.0,
-        lease_end_ms=None,
-        metadata_manager="rlmm",
-        partitions={3: row},
-    )
-    assert marker.decode_presence(marker.encode(presence)) == presence
+    assert marker.decode_presence(marker.encode(PRESENCE)) == PRESENCE
+
+
+@pytest.mark.parametrize(
+    ("known", "absurd"),
+    [
+        (b": 600.0", b": 1e308"),
+        (b": 600.0", b": 1e400"),
+        (b": 600.0", b": -1"),
+        (b'"written_at_ms": 2', b'"written_at_ms": 1000000000000000000'),
+        (b'"written_at_ms": 2', b'"written_at_ms": -1'),
+    ],
+)
+def test_a_presence_file_with_a_time_that_nobody_can_count_with_is_refused(known, absurd):
+    raw = marker.encode(PRESENCE)
+    assert known in raw
+    with pytest.raises(Malformed):
+        marker.decode_presence(raw.replace(known, absurd))
 
 
 @pytest.mark.parametrize(
@@ -107,6 +127,7 @@ def test_a_presence_file_survives():
         b"\xff",
         marker.encode(MARKER).replace(b'"format": 1', b'"format": 3'),
         marker.encode(MARKER).replace(b'"number": 1', b'"number": 2'),
+        marker.encode(MARKER).replace(b'_count": 50', b'_count": 0'),
         marker.encode(MARKER).replace(b'"format": 1', b'"format": 1, "later": 3'),
     ],
 )
