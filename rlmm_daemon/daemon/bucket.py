@@ -289,9 +289,17 @@ class Bucket:
         return fresh
 
     async def accept_loss(
-        self, loss: AcceptedLoss, gaps: Collection[AcceptedGap] = (), *, cluster_id: str | None
+        self,
+        loss: AcceptedLoss,
+        gaps: Collection[AcceptedGap] = (),
+        *,
+        cluster_id: str | None,
+        partition_count: int | None = None,
     ) -> MarkerChange | None:
         """Keep an accepted loss in the marker, with a hold, and make its topic id the marker's.
+
+        So is made the log's partition count, where it is given: who accepts the loss of all goes
+        on with the log as it is.
 
         The hold keeps the objects whose events may be among what was lost. The marker of another
         cluster than `cluster_id` is left alone. Where there is none, nobody can say that there was
@@ -307,7 +315,7 @@ class Bucket:
             before_ms=loss.accepted_at_ms,
             broker_id=loss.broker_id,
         )
-        accepted = _accepting(loss, gaps, hold)
+        accepted = _accepting(loss, gaps, hold, partition_count)
         if not await self._rewrite(accepted, cluster_id):
             self._unwritten.append(accepted)
             return accepted
@@ -622,13 +630,16 @@ def _foreign(present: BucketMarker, identity: BucketIdentity) -> str:
     )
 
 
-def _accepting(loss: AcceptedLoss, gaps: Collection[AcceptedGap], hold: Hold) -> MarkerChange:
+def _accepting(
+    loss: AcceptedLoss, gaps: Collection[AcceptedGap], hold: Hold, partition_count: int | None
+) -> MarkerChange:
     """Return what puts an accepted loss into a marker, once however often it is done."""
 
     def accepted(present: BucketMarker) -> BucketMarker:
         return msgspec.structs.replace(
             present,
             metadata_topic_id=loss.topic_id,
+            partition_count=partition_count or present.partition_count,
             accepted_losses=tuple(dict.fromkeys((*present.accepted_losses, loss))),
             accepted_gaps=_joined([*present.gaps, *gaps]),
             holds=with_hold(present.held, hold),

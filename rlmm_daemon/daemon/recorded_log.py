@@ -110,6 +110,7 @@ class RecordedLog:
                 for gap in some
             ],
             cluster_id=cluster_id,
+            partition_count=identity.partition_count,
         )
         if unwritten is not None and cluster_id is not None:
             await self._keep(unwritten, cluster_id, identity)

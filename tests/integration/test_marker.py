@@ -147,6 +147,23 @@ def test_a_marker_that_is_removed_while_the_daemon_runs_refuses_storage_until_it
     it.copy_new(0, serial=3)
 
 
+def test_another_partition_count_ends_for_good_once_its_loss_was_accepted(it):
+    """The metadata topic got more partitions, or a bit of the marker flipped."""
+    assert it.daemon.stop() == 0
+    whole = marker_of(it).read_bytes()
+    marker_of(it).write_bytes(whole.replace(b'_count": 3', b'_count": 7'))
+    it.start()
+    named = eventually(lambda: it.explain(0), lambda said: said["verdict"] == "failed")
+    assert named["cause"] == "partition_count_changed"
+    assert it.rlmm(*named["next_command"].split()[1:], "--yes").exit_code == 0
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+    assert json.loads(marker_of(it).read_bytes())["partition_count"] == 3
+    assert it.daemon.stop() == 0
+    it.start()
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+    it.serves(0)
+
+
 @pytest.mark.parametrize(
     ("damaged", "reason"),
     [
