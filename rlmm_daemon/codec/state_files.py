@@ -56,10 +56,16 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """How far a metadata partition was read: the next offset, and the last batch's epoch."""
+    """How far a metadata partition was read: the next offset, and the last batch's epoch.
+
+    Older daemons write two fields, and read no more than them.
+    """
 
     next_offset: int
     leader_epoch: int
+    #: Nothing was acknowledged beyond it: written by a clean stop, and gone before the next life
+    #: appends anything.
+    exact: bool = False
 
 
 class Positions(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ what the role says: it begins what was ordered, checks the past, follows the log
     OtherLog     -|Ordered  -|Ordered         -|Ordered    -|Ordered   -
     Rebuild      Ordered    Ordered           Ordered      Ordered     -
     Recheck      -|Ordered  -|Ordered         -|Ordered    -|Ordered   -
-    Refused      -          -                 -            -           -
+    Refused      -          -                 Replaying    -           -
     Retry        Ordered    Ordered           Ordered      Ordered     -
     Trimmed      Stopped    Stopped           Stopped      -           -
     WrittenDown  Ordered    Ordered           Ordered      -           -
@@ -379,6 +379,13 @@ class ForgetPosition:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepPosition:
+    """No record has it: it stays until its loss is accepted, or the log holds it again."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
 class AskForEnd:
     """Have the log asked where it ends."""
 
@@ -395,6 +402,7 @@ Effect: TypeAlias = (
     | Reopen
     | ForgetHistory
     | ForgetPosition
+    | KeepPosition
     | AskForEnd
     | Serve
 )
@@ -567,10 +575,17 @@ def _moved(one: Following, why: str, topic_id: TopicId | None, *first: Effect) -
 
 
 def _refused(one: Following, read: Position) -> Stepped:
-    """What was read up to there is written down whole: the comparison answers for it."""
+    """What was read up to there is written down whole: the comparison answers for it.
+
+    But for a life that did not stop cleanly: nobody knows what it had acknowledged beyond.
+    """
+    if not one.unconfirmed:
+        role = Replaying() if isinstance(one.role, Ready) else one.role
+        return replace(one, role=role, unconfirmed=(read,)), (KeepPosition(read),)
+    if not any(each.exact for each in one.unconfirmed):
+        return one, ()
     left = _not_written(one.unconfirmed, read)
-    forget = (ForgetPosition(),) if one.unconfirmed and not left else ()
-    return replace(one, unconfirmed=left, written=read), forget
+    return replace(one, unconfirmed=left, written=read), () if left else (ForgetPosition(),)
 
 
 def _not_written(positions: Iterable[Position], written: Position | None) -> tuple[Position, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
 from rlmm_daemon.codec.state_files import Accepted, Identity, Position, Positions
@@ -35,10 +36,12 @@ from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.writer import Writer
 from rlmm_daemon.domain.errors import (
     CorruptError,
+    Draining,
     InvalidArgument,
     Malformed,
     NotReady,
     RlmmError,
+    StorageFull,
     StorageUnavailable,
     UnavailableError,
     UnsupportedProtocol,
@@ -170,6 +173,10 @@ class Fleet:
         #: By metadata partition, gaps of the present log whose loss was accepted here or elsewhere.
         self._accepted_gaps: dict[int, tuple[LogRange, ...]] = {}
         self._accept_missing = False
+        #: The positions file says of some position that nothing was appended beyond it.
+        self._exact_on_disk = False
+        #: The last positions are written: nothing is appended any more.
+        self._stopping = False
         self._identity_unwritten = False
         #: Held while followers are started or stopped, and while the log is opened anew.
         self._turning = asyncio.Lock()
@@ -207,6 +214,7 @@ class Fleet:
         if positions is not None and positions.topic_id == uuid_text(self.identity.topic_id):
             self._recorded = dict(positions.numbered())
             self._accepted_starts = {int(n): at for n, at in positions.accepted_starts.items()}
+            await self._begin_life()
         if marker is not None and marker.topic_id == self.identity.topic_id:
             self._present = dict(marker.positions)
         await self._load_accepted(marker)
@@ -217,6 +225,30 @@ class Fleet:
             on_demand_linger_seconds=self.options.on_demand_linger_seconds,
         )
         self.changed.ring()
+
+    async def _begin_life(self) -> None:
+        """Let no position in the file count as exact any more, before anything is appended.
+
+        A disk without room is tried again later: nothing is appended until then.
+
+        Raises:
+            OSError: not now, and not for want of room.
+        """
+        self._exact_on_disk = any(at.exact for at in self._recorded.values())
+        if not self._exact_on_disk:
+            return
+        try:
+            await self.write_positions()
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            logger.warning("positions not written yet", error=str(error))
+
+    def _may_append(self) -> None:
+        if self._stopping:
+            raise Draining("the daemon stops; nothing was begun")
+        if self._exact_on_disk:
+            raise StorageFull("the state directory has no room; nothing was begun")
 
     async def _open_log(self, *, named: bool, cluster_id: str | None) -> LogIdentity:
         """Open the log, however long that takes; each failure is told and may pass.
@@ -553,6 +585,10 @@ class Fleet:
         self._recorded.pop(partition, None)
         self._present.pop(partition, None)
 
+    def _keep_position(self, partition: MetadataPartition, position: Position) -> None:
+        """A later life has to ask the log for it, too."""
+        self._recorded.setdefault(partition, position)
+
     async def _accepted_in_time(self) -> None:
         """Write an acceptance of the whole log down, however long the bucket is away."""
         wait = _RETRY_SECONDS_MIN
@@ -596,6 +632,7 @@ class Fleet:
                 delivery_timeout_seconds=self.options.delivery_timeout_seconds,
                 metrics=self._metrics,
                 bugs=self._bugs,
+                may_append=self._may_append,
             )
         return found
 
@@ -652,6 +689,7 @@ class Fleet:
             partition_count=self.identity.partition_count,
             target_wanted=self.target_wanted,
             on_dropped=self._forget_position,
+            on_unrecorded=self._keep_position,
             reopen=self.reopen,
             hooks=self._hooks,
             turns=self._state.turns,
@@ -700,6 +738,7 @@ class Fleet:
 
     async def _end(self, partition: MetadataPartition) -> None:
         follower, task = self.followers.pop(partition), self._tasks.pop(partition)
+        self._recorded.update(self._exactly(follower))
         follower.retired = True
         task.cancel()
         await asyncio.wait({task})
@@ -739,11 +778,13 @@ class Fleet:
         written: Mapping[int, Position] = dict(self._recorded)
         while True:
             await asyncio.sleep(POSITIONS_SECONDS)
+            if self._stopping:
+                continue  # the last positions stay as they are
             if self._identity_unwritten and self.foreign_evidence is None:
                 await self._try_write_identity()
             for follower in self.followers.values():
                 self._note_position(follower)
-            if self._recorded != written:
+            if self._recorded != written or self._exact_on_disk:
                 try:
                     await self.write_positions()
                 except OSError as error:
@@ -772,18 +813,40 @@ class Fleet:
                     known[number] = position
         return {MetadataPartition(number): position for number, position in known.items()}
 
+    def _exactly(self, follower: Follower) -> dict[int, Position]:
+        """Return the recorded position of a follower, exact if nothing lies beyond it."""
+        recorded, at = self._recorded.get(follower.partition), follower.read_all
+        if recorded is None:
+            return {}
+        exact = at is not None and at.next_offset == recorded.next_offset
+        return {follower.partition: msgspec.structs.replace(recorded, exact=exact)}
+
+    async def write_last_positions(self) -> None:
+        """Let nothing be appended any more, and write down where each partition ends."""
+        self._stopping = True
+        await self.write_positions()
+
     async def write_positions(self) -> None:
-        """Write the positions file as of now."""
+        """Write the positions file as of now; only the last ones can be exact."""
         assert self.identity is not None, "the log is open"
+        positions = dict(self._recorded)
         for follower in self.followers.values():
             self._note_position(follower)
+            positions |= self._exactly(follower)
+        positions = {n: at if self._stopping else _inexact(at) for n, at in positions.items()}
         await self._state.write_positions(
             Positions(
                 topic_id=uuid_text(self.identity.topic_id),
-                partitions={str(number): at for number, at in sorted(self._recorded.items())},
+                partitions={str(number): at for number, at in sorted(positions.items())},
                 accepted_starts={str(n): at for n, at in sorted(self._accepted_starts.items())},
             )
         )
+        self._exact_on_disk = any(at.exact for at in positions.values())
+
+
+def _inexact(at: Position) -> Position:
+    """Return a position of a life that goes on."""
+    return Position(at.next_offset, at.leader_epoch)
 
 
 def _nothing_missing(what: str, followers: Iterable[Follower]) -> InvalidArgument:

@@ -34,6 +34,7 @@ from rlmm_daemon.core.following import (
     GiveUpSnapshot,
     Input,
     Judged,
+    KeepPosition,
     Means,
     Moved,
     Obeyed,
@@ -133,6 +134,8 @@ class FollowerContext:
     target_wanted: Bell
     #: Called when a fold was written down and dropped.
     on_dropped: Callable[[MetadataPartition], None]
+    #: Called with a position that the log does not confirm and that no file but a snapshot had.
+    on_unrecorded: Callable[[MetadataPartition, Position], None]
     #: Called when the log turned out to be another one, after the fold was dropped.
     reopen: Callable[[TopicId], Awaitable[None]]
     #: Told of each applied record, after the fold and before the writer.
@@ -252,6 +255,12 @@ class Follower:
     def position_confirmed(self) -> bool:
         """Whether positions of earlier lives were reached, so that they may be rewritten."""
         return self._following.started and not self._following.unread
+
+    @property
+    def read_all(self) -> Position | None:
+        """The position, if this daemon acknowledged nothing beyond it as of now; else None."""
+        whole = self.answers_hits and not (self.lag or self.writer.in_flight)
+        return self.settled if whole else None
 
     @property
     def restarting(self) -> bool:
@@ -443,6 +452,8 @@ class Follower:
                 self.confirmation.restart()
             case ForgetPosition():
                 self._context.on_dropped(self.partition)
+            case KeepPosition(position=position):
+                self._context.on_unrecorded(self.partition, position)
             case AskForEnd():
                 self._context.target_wanted.ring()
             case Serve():

@@ -58,7 +58,10 @@ class Writer:
         delivery_timeout_seconds: float,
         metrics: LogMetrics | None = None,
         bugs: Bugs | None = None,
+        may_append: Callable[[], None] = lambda: None,
     ) -> None:
+        """`may_append` is asked before each append, and raises where none may begin."""
+        self._may_append = may_append
         self.partition = partition
         self._bugs = Bugs() if bugs is None else bugs
         self._metrics = metrics
@@ -173,6 +176,7 @@ class Writer:
         present = fold()
         if isinstance(present.validate(event), Repeat):
             return None
+        self._may_append()
         if timeout_seconds <= 0:
             raise TimedOut("no time was left to append the record; nothing was begun")
         if len(self._pending) >= IN_FLIGHT_MAX:

@@ -1,8 +1,9 @@
 """Damage between two lives: flipped bits, cut and missing files of the log and what guards it.
 
 Only what somebody can know of is damaged: a log that is cut where nothing remembers how long it was
-is whole as far as anybody can tell. So a tail goes only where the positions file reaches to its
-end, and what remembers (positions, snapshots, the marker) decays only while the log is whole.
+is whole as far as anybody can tell. So a tail goes only where the positions file lies behind what
+is left, however much was acknowledged beyond, and what remembers (positions, snapshots, the marker)
+decays only while the log is whole.
 """
 
 import random
@@ -105,7 +106,7 @@ class Rot:
 
     def _cut(self, rng: random.Random, platter: Platter, number: int, paths: list[str]) -> str:
         """Cut the last file, so that a position that was written down lies beyond its end."""
-        if not paths or not _is_remembered(platter, number, paths):
+        if not paths:
             return ""
         path, known = paths[-1], _position(platter, number)
         found = scan.walk(bytes(platter.names[path].data), _base(path)).found
@@ -123,7 +124,7 @@ class Rot:
         if not paths:
             return ""
         path = rng.choice(paths)
-        if path == paths[-1] and not _is_remembered(platter, number, paths):
+        if path == paths[-1] and _base(path) >= _position(platter, number):
             return ""
         platter.lose(path)
         return f"drop {path}"
@@ -206,11 +207,6 @@ def _end(platter: Platter, paths: list[str]) -> int:
     if not paths:
         return 0
     return scan.walk(bytes(platter.names[paths[-1]].data), _base(paths[-1])).next_offset
-
-
-def _is_remembered(platter: Platter, number: int, paths: list[str]) -> bool:
-    """Whether a position was written down since the last record: else its loss goes unnoticed."""
-    return 0 < _end(platter, paths) <= _position(platter, number)
 
 
 def _base(path: str) -> int:

@@ -31,6 +31,7 @@ from rlmm_daemon.core.following import (
     GiveUpSnapshot,
     Input,
     Judged,
+    KeepPosition,
     Means,
     Moved,
     Obeyed,
@@ -57,6 +58,7 @@ from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 
 ONE, OTHER = TopicId(b"1" * 16), TopicId(b"2" * 16)
 NOTHING, READ, FURTHER = Position(0, -1), Position(7, 0), Position(9, 1)
+EXACT, EXACT_FURTHER = Position(7, 0, exact=True), Position(9, 1, exact=True)
 BOTH = (False, True)
 MEANS = [
     Means(storage=storage, looked_for=looked_for, doubted=doubted)
@@ -299,18 +301,33 @@ def test_what_crashes_again_and_again_is_tried_only_when_somebody_says_so(kind):
 
 
 def test_positions_that_are_not_confirmed_are_asked_for_and_then_forgotten():
-    one = Following(partition=MetadataPartition(4), unconfirmed=(READ, FURTHER, READ))
+    one = Following(partition=MetadataPartition(4), unconfirmed=(READ, FURTHER, EXACT))
     one, effects = step(one, Refused(READ), 5)
     assert (one.unconfirmed, effects) == ((FURTHER,), ())
-    settled, effects = step(one, Refused(FURTHER), 5)
+    both = replace(one, unconfirmed=(READ, EXACT_FURTHER))
+    settled, effects = step(both, Refused(FURTHER), 5)
     assert (settled.unconfirmed, effects) == ((), (ForgetPosition(),))
-    _, effects = step(settled, Refused(FURTHER), 5)
-    assert effects == (), "there was nothing to be said about it"
     answer = Answered(position=FURTHER, confirmed=True, read=9, missing=0, means=NONE)
     settled, _ = step(one, answer, 5)
     assert settled.unread == ()
     accepted, _ = step(one, Accepted(), 5)
     assert step(accepted, replace(answer, confirmed=False), 5) == (accepted, ())
+
+
+def test_what_a_life_acknowledged_that_did_not_stop_cleanly_no_snapshot_knows_whole():
+    for unconfirmed, left, effects in (
+        ((READ,), (READ,), ()),
+        ((FURTHER, READ), (FURTHER, READ), ()),
+        ((), (READ,), (KeepPosition(READ),)),
+    ):
+        one = Following(partition=MetadataPartition(4), unconfirmed=unconfirmed)
+        one, done = step(one, Refused(READ), 5)
+        assert (one.unconfirmed, done) == (left, effects)
+        answer = Answered(position=left[0], confirmed=False, read=0, missing=2, means=NONE)
+        one, _ = step(one, answer, 5)
+        one, _ = step(step(one, Checked(), 5)[0], Forgotten(NONE), 5)
+        assert one.failure is not None, "to have put back what was known is not enough"
+        assert one.failure.command(MetadataPartition(4)) == "rlmm partition accept-loss 4"
 
 
 def ahead_of(*positions: Position) -> Following:
@@ -408,7 +425,10 @@ def test_a_position_is_checked_again_unless_the_fold_is_beyond_it_in_its_epoch()
 
 
 def test_what_a_refused_snapshot_had_read_is_not_asked_for_when_the_bucket_tells_of_it_late():
-    one = Following(partition=MetadataPartition(4), unconfirmed=(READ,))
+    one = Following(
+        partition=MetadataPartition(4),
+        unconfirmed=(EXACT,),
+    )
     one, _ = step(one, Refused(READ), 5)
     told, _ = step(one, Recheck(recorded=(READ, FURTHER), settled=None, doubted=False), 5)
     assert told.unconfirmed == (FURTHER,)

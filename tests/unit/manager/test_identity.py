@@ -419,8 +419,7 @@ async def test_a_recorded_position_that_the_log_lacks_is_history_lost_even_with_
         manager.replace_assignment([TP], [])
         await until(lambda: manager.is_ready(TP))
         await manager.add(started(1, 0, 9), BROKER)
-        await manager.drain()
-        manager.draining = False
+        assert await Operator(manager).snapshot_now(None)
         await manager.update(updated(1), BROKER)
         await manager.fleet.write_positions()
         manager.fleet._note_position(manager.fleet.followers[of(TP)])

@@ -10,6 +10,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import FleetOptions
 from rlmm_daemon.daemon.mending import Mending
+from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.domain.errors import (
     HistoryLost,
     IllegalTransition,
@@ -206,8 +207,7 @@ async def test_a_restart_takes_up_the_snapshot_and_the_tail(rig):
         manager.replace_assignment([TP], [])
         await ready(manager)
         await copied(manager, 1, 0, 9)
-        await manager.drain()
-        manager.draining = False
+        assert await Operator(manager).snapshot_now(None)
         await copied(manager, 2, 10, 19)
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])

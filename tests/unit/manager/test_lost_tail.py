@@ -1,0 +1,147 @@
+"""A log that lost its tail behind a snapshot, after lives that stopped cleanly and did not."""
+
+import errno
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlmm_daemon.codec.state_files import Positions, from_json
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.mending import Mending
+from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.domain.errors import Draining, StorageFull
+from tests.unit.manager.events import TP, of, started, until, updated
+
+BROKER = Caller.BROKER
+
+
+async def ready(manager) -> None:
+    manager.replace_assignment([TP], [])
+    await until(lambda: manager.is_ready(TP))
+
+
+async def copied(manager, number: int, start: int, end: int) -> None:
+    await manager.add(started(number, start, end), BROKER)
+    await manager.update(updated(number), BROKER)
+
+
+async def failed(manager):
+    manager.replace_assignment([TP], [])
+    await until(lambda: of(TP) in manager.fleet.followers)
+    follower = manager.fleet.followers[of(TP)]
+    await until(lambda: follower.failure is not None and follower.read_to_end)
+    return follower
+
+
+def recorded(rig) -> Positions:
+    data = Path(rig.directory, "a", "positions.json").read_bytes()
+    return from_json(data, Positions, "positions.json")
+
+
+async def lose_tail(rig, *, clean: bool) -> None:
+    """Copy three segments, with a snapshot and a position behind the second, and lose two."""
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await copied(manager, 2, 10, 19)
+        assert await Operator(manager).snapshot_now(None)
+        await manager.fleet.write_positions()
+        await copied(manager, 3, 20, 29)
+        if clean:
+            await manager.drain()
+    rig.store.truncate(of(TP), 2)
+
+
+async def test_what_a_crashed_life_acknowledged_beyond_its_position_stays_lost(rig):
+    """The snapshot knows two segments, and the third was acknowledged: its objects are there."""
+    await lose_tail(rig, clean=False)
+    for _ in range(2):
+        async with rig.manager() as manager:
+            follower = await failed(manager)
+            assert follower.uncertain
+            await Mending(manager, guard=None, repair=None).repair([follower])
+            assert follower.failure is not None, "a repair does not know of the third"
+            command = follower.failure.command(of(TP))
+            assert command == f"rlmm partition accept-loss {of(TP)}"
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        await manager.fleet.accept(follower)
+        await until(lambda: manager.is_ready(TP))
+
+
+async def test_a_snapshot_alone_does_not_know_the_end_of_the_log_either(rig):
+    await lose_tail(rig, clean=False)
+    await rig.disk.remove(f"{rig.directory}/a/positions.json")
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        assert follower.uncertain
+        await manager.fleet.write_positions()
+    async with rig.manager() as manager:
+        assert (await failed(manager)).uncertain, "nor in a later life"
+
+
+async def test_a_life_that_stopped_cleanly_lost_nothing_but_what_its_snapshot_knows(rig):
+    await lose_tail(rig, clean=True)
+    async with rig.manager() as manager:
+        follower = await failed(manager)
+        assert not follower.uncertain
+        await Mending(manager, guard=None, repair=None).repair([follower])
+        await until(lambda: manager.is_ready(TP))
+        assert manager.remote_log_segment_metadata(TP, 0, 25, BROKER) is not None
+
+
+async def test_a_position_is_exact_from_a_clean_stop_until_the_next_life_begins(rig):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.fleet.write_positions()
+        assert not recorded(rig).numbered()[of(TP)].exact
+        await manager.drain()
+        assert recorded(rig).numbered()[of(TP)].exact
+        manager.draining = False
+        with pytest.raises(Draining):
+            await manager.add(started(2, 10, 19), BROKER)
+    async with rig.manager() as manager:
+        await until(lambda: manager.fleet.follow_set is not None)
+        assert not recorded(rig).numbered()[of(TP)].exact, "before anything is appended"
+        await manager.drain()
+    assert recorded(rig).numbered()[of(TP)].exact, "nobody followed it meanwhile"
+
+
+async def test_nothing_is_appended_while_the_file_says_that_nothing_was(rig, monkeypatch):
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+    write = rig.disk.write_atomically
+
+    async def full(path: str, *pieces: bytes) -> None:
+        if path.endswith("positions.json"):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        await write(path, *pieces)
+
+    monkeypatch.setattr(rig.disk, "write_atomically", full)
+    async with rig.manager() as manager:
+        await ready(manager)
+        with pytest.raises(StorageFull):
+            await manager.add(started(2, 10, 19), BROKER)
+        monkeypatch.undo()
+        await until(lambda: not manager.fleet._exact_on_disk)
+        assert not recorded(rig).numbered()[of(TP)].exact
+        await copied(manager, 2, 10, 19)
+
+
+def test_positions_are_loaded_by_older_daemons_and_from_them():
+    class Older(msgspec.Struct, array_like=True):
+        next_offset: int
+        leader_epoch: int
+
+    class OlderFile(msgspec.Struct):
+        partitions: dict[str, Older]
+
+    file = b'{"format":1,"topic_id":"AAECAwQFBgcICQoLDA0ODw","partitions":{"2":%s}}'
+    known = from_json(file % b"[10, 3]", Positions, "positions.json").numbered()[2]
+    assert (known.next_offset, known.leader_epoch, known.exact) == (10, 3, False)
+    older = msgspec.json.decode(file % b"[10, 3, true]", type=OlderFile).partitions["2"]
+    assert (older.next_offset, older.leader_epoch) == (10, 3)
