@@ -84,7 +84,7 @@ def damage_of_every_batch(it: Stocked) -> None:
 def position_of(it: Stocked) -> int:
     path = it.state_dir / "positions.json"
     kept = json.loads(path.read_text())["partitions"] if path.exists() else {}
-        offset = kept.get(str(it.number(0)), (0, 0))[0]
+    offset = kept.get(str(it.number(0)), (0, 0))[0]
     return int(offset)
 
 
