@@ -53,5 +53,7 @@ def test_a_partition_whose_table_is_damaged_hides_no_other_one():
 
     for order in ((TP, NEIGHBOUR), (NEIGHBOUR, TP)):
         damaged: Any = SimpleNamespace(partitions=Damaged.fromkeys(order))
-        ((key, _),) = finished(damaged)
+        told = list[Any]()
+        ((key, _),) = finished(damaged, told.append)
+        assert told == [order[0]]
         assert key == real[order[1]].prefix + segment_id(1 if order[1] == TP else 2)
