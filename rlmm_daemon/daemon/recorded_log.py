@@ -110,7 +110,7 @@ class RecordedLog:
                 for gap in some
             ],
             cluster_id=cluster_id,
-            partition_count=identity.partition_count,
+            partition_count=identity.partition_count if partition is None else None,
         )
         if unwritten is not None and cluster_id is not None:
             await self._keep(unwritten, cluster_id, identity)
@@ -123,7 +123,7 @@ class RecordedLog:
         """
         fresh = BucketMarker(
             cluster_id=cluster_id,
-            partition_count=identity.partition_count,
+            partition_count=identity.partition_count if partition is None else None,
             metadata_topic_id=uuid_text(identity.topic_id),
         )
         # In the copy for whoever rebuilds the marker, apart for one that others make meanwhile.

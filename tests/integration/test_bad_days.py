@@ -317,6 +317,27 @@ def test_a_log_that_is_gone_is_made_anew_only_when_its_loss_was_accepted(it):
     assert it.rlmm("status").exit_code == 0
 
 
+def test_a_count_of_partitions_that_was_accepted_fails_no_later_start(it):
+    """As of a metadata topic that got more of them: the bucket's marker names the former count."""
+    assert it.daemon.stop() == 0
+    marker = it.daemon.remote / "_rlmm" / "marker.json"
+    text = marker.read_text()
+    marker.write_text(text.replace('"partition_count": 3', '"partition_count": 2'))
+    assert marker.read_text() != text
+    it.start()
+    eventually(lambda: it.explain(0)["cause"], lambda cause: cause == "partition_count_changed")
+    assert it.explain(0)["next_command"] == "rlmm partition accept-loss --all"
+    assert it.rlmm("partition", "accept-loss", "--all", "--yes").exit_code == 0
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+    presence = marker.with_name("daemons") / "1.json"
+    before = presence.read_bytes()
+    restarts_clean(it)
+    # Once the log was held against the marker.
+    eventually(presence.read_bytes, lambda now: now != before)
+    assert len(it.lines("event log failed")) == 1, "before it was accepted, and not again"
+    it.serves(0)
+
+
 @pytest.mark.parametrize("lost", [["identity.json"], ["identity.json", "state.json"]])
 def test_a_log_that_was_only_not_mounted_or_lost_its_names_is_taken_up_whole(it, lost):
     assert it.daemon.stop() == 0

@@ -160,6 +160,19 @@ async def test_an_accepted_loss_is_kept_and_names_the_log_from_then_on(storage, 
     assert bucket.marker.format == MARKER_FORMAT_HOLDS
 
 
+async def test_a_count_of_partitions_that_was_accepted_is_the_markers_from_then_on(storage, bucket):
+    await bucket.open(identity())
+    log = recorded(storage, bucket)
+    counts = list[int]()
+    for number, count in ((MetadataPartition(2), 5), (None, 5)):
+        known = LogIdentity(cluster_id="c1", topic_id=OURS, partition_count=count)
+        await log.accept_loss(number, known, {})
+        said = await log.log()
+        assert said is not None
+        counts.append(said.partition_count)
+    assert counts == [3, 5]
+
+
 @pytest.mark.parametrize("others", [False, True], ids=["its own marker", "made by another"])
 @pytest.mark.parametrize("knew", [False, True])
 async def test_a_loss_that_was_accepted_without_a_marker_is_held_though_the_daemon_dies_then(
