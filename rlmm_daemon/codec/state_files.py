@@ -138,6 +138,35 @@ def announced_json(encoded: Iterable[bytes]) -> bytes:
     return head + b',\n"partitions": [' + b",".join(filter(None, encoded)) + b"\n]}\n"
 
 
+class _Sealed(msgspec.Struct, forbid_unknown_fields=True):
+    crc32c: int
+    marker: msgspec.Raw
+
+
+def marker_json(marker: bytes) -> bytes:
+    """Return the file of a copied marker: one that is damaged must not be held against a good one.
+
+    What is JSON yet after a flipped bit would be believed for ever.
+    """
+    content = marker.strip()
+    return b'{"crc32c": %d,\n"marker": %b}\n' % (crc32c(content), content)
+
+
+def marker_from(data: bytes, name: str) -> bytes:
+    """Return the marker in its copy; older daemons wrote it bare.
+
+    Raises:
+        Malformed: its checksum does not hold.
+    """
+    try:
+        sealed = msgspec.json.decode(data, type=_Sealed)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return data
+    if crc32c(bytes(sealed.marker)) != sealed.crc32c:
+        raise Malformed(f"{name} is damaged: its checksum does not hold")
+    return bytes(sealed.marker)
+
+
 def from_json(data: bytes, kind: type[JsonFile], name: str) -> JsonFile:
     """Return what a JSON file holds.
 

@@ -127,12 +127,13 @@ class RecordedLog:
             metadata_topic_id=uuid_text(identity.topic_id),
         )
         # In the copy for whoever rebuilds the marker, apart for one that others make meanwhile.
-        for data, write in (
-            (await self._state.owed_marker(), self._state.write_owed_marker),
-            (await self._state.marker(), self._state.write_marker),
+        for read, write in (
+            (self._state.owed_marker, self._state.write_owed_marker),
+            (self._state.marker, self._state.write_marker),
         ):
             kept = fresh
             with suppress(Malformed):
+                data = await read()
                 before = fresh if data is None else marker.decode_marker(data)
                 kept = before if before.cluster_id == cluster_id else fresh
             await write(marker.encode(change(kept)))

@@ -32,6 +32,8 @@ from rlmm_daemon.codec.state_files import (
     lost_from,
     lost_head,
     lost_pieces,
+    marker_from,
+    marker_json,
     to_json,
 )
 from rlmm_daemon.daemon.turns import Turns
@@ -137,12 +139,17 @@ class StateDirectory:
         await self.disk.write_atomically(f"{self.path}/{OBSERVED}", to_json(observed))
 
     async def marker(self) -> bytes | None:
-        """Return the copy of the bucket's marker, as the bucket had it."""
-        return await self._read(MARKER)
+        """Return the copy of the bucket's marker, as the bucket had it.
+
+        Raises:
+            Malformed: its checksum does not hold.
+        """
+        data = await self._read(MARKER)
+        return None if data is None else marker_from(data, MARKER)
 
     async def write_marker(self, data: bytes) -> None:
         """Replace it."""
-        await self.disk.write_atomically(f"{self.path}/{MARKER}", data)
+        await self.disk.write_atomically(f"{self.path}/{MARKER}", marker_json(data))
 
     async def owed_marker(self) -> bytes | None:
         """Return a marker with what was accepted while the bucket had none; None if nothing was."""

@@ -687,7 +687,7 @@ def older_log(it: Stocked, added: int) -> list[SegmentId]:
 
 def position_of(it: Stocked) -> int:
     kept = json.loads((it.state_dir / "positions.json").read_text())["partitions"]
-    (offset, _) = kept.get(str(it.number(0)), (0, 0))
+    offset = kept.get(str(it.number(0)), (0, 0))[0]
     return int(offset)
 
 

@@ -27,7 +27,13 @@ MARKER_SHARE: Final = 0.12
 #: Of a batch's header.
 _EPOCH_AT: Final = 12
 _EPOCH_BYTES: Final = 4
-GUARDS: Final = ("positions.json", "identity.json", "accepted.json", "announced.json")
+GUARDS: Final = (
+    "positions.json",
+    "identity.json",
+    "accepted.json",
+    "announced.json",
+    "marker.json",
+)
 
 
 @dataclass(slots=True)
@@ -162,15 +168,12 @@ class Rot:
     # What guards it.
 
     def _damage_guard(self, rng: random.Random, platter: Platter) -> str:
-        names = [f"{STATE_DIRECTORY}/{name}" for name in (*GUARDS, "marker.json")]
+        names = [f"{STATE_DIRECTORY}/{name}" for name in GUARDS]
         names += [path for path in sorted(platter.names) if path.endswith(".snapshot")]
         there = [path for path in names if path in platter.names]
         if not there:
             return ""
         path = rng.choice(there)
-        if path.endswith("/marker.json"):  # one that is damaged and valid is believed for ever
-            platter.lose(path)
-            return f"guard {path} lost"
         return f"guard {path} {_spoil(rng, platter, path)}"
 
     def _damage_marker(self, rng: random.Random, world: World) -> str:
