@@ -123,7 +123,7 @@ class RecordedLog:
         """
         fresh = BucketMarker(
             cluster_id=cluster_id,
-            partition_count=identity.partition_count if partition is None else None,
+            partition_count=identity.partition_count,
             metadata_topic_id=uuid_text(identity.topic_id),
         )
         # In the copy for whoever rebuilds the marker, apart for one that others make meanwhile.
