@@ -121,7 +121,7 @@ sim-cleaner-mutants: install ## Planted bugs that the cleaner's simulation must 
 	$(BIN)/python -m tests.simulation.clean_run --mutants
 
 test-cleaner: install kafka-archive ## Topics that go while daemons, brokers and S3 die, on real ones
-	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(TWO) $(PYTEST_ARGS) tests/kafka/test_cleaner.py tests/kafka/test_observation.py
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q $(PYTEST_ARGS) tests/kafka/test_cleaner.py tests/kafka/test_observation.py
 
 soak-cleaner: install ## The same for twenty faults
 	RLMM_TEST_KAFKA=1 RLMM_TEST_CLEANER_ROUNDS=20 $(BIN)/pytest -q -s $(PYTEST_ARGS) --timeout 3600 tests/kafka/test_cleaner.py
