@@ -316,8 +316,8 @@ class Fleet:
         assert self.identity is not None, "the log is open"
         try:
             kept = await self._state.accepted()
-        except (Malformed, UnsupportedProtocol) as damage:
-            logger.warning("state file ignored", error=damage.message)  # asked for again at worst
+        except (Malformed, UnsupportedProtocol, OSError) as damage:
+            logger.warning("state file ignored", error=str(damage))  # asked for again at worst
             kept = None
         if kept is not None and kept.topic_id == uuid_text(self.identity.topic_id):
             for number, ranges in kept.gaps.items():

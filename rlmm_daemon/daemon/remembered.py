@@ -25,12 +25,15 @@ async def remembered(
     """Return what the state directory knows of earlier lives.
 
     Raises:
-        ConfigError: it was written by a newer daemon, or the log's identity is damaged.
+        ConfigError: it was written by a newer daemon, the log's identity is damaged, or what
+            guards the log is not this user's to read.
     """
     try:
         known = await state.identity()
         positions = await _or_none(state.positions())
-        announced = await _or_none(state.announced())
+        announced = await _or_none(state.announced(), guards=False)
+    except (PermissionError, IsADirectoryError) as foreign:
+        raise ConfigError(f"{foreign}: let the daemon's user read it") from foreign
     except Malformed as damage:
         raise ConfigError(
             f"{damage.message}; put it back from a copy, or move this one file aside: then the "
@@ -42,13 +45,20 @@ async def remembered(
     return known, positions, from_file(announced)
 
 
-async def _or_none(reading: Awaitable[_File]) -> _File | None:
-    """Return a file that only guards or warms; damaged, it is left out with a warning."""
+async def _or_none(reading: Awaitable[_File], *, guards: bool = True) -> _File | None:
+    """Return a file that only guards or warms; damaged, it is left out with a warning.
+
+    So is one that can't be read, unless it guards: the next try may read it.
+    """
     try:
         return await reading
     except Malformed as damage:
         logger.warning("state file ignored", error=damage.message)
-        return None
+    except OSError as error:
+        if guards:
+            raise
+        logger.warning("state file ignored", error=str(error))
+    return None
 
 
 async def keep_announced(state: StateDirectory, assignment: Assignment) -> None:

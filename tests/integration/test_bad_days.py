@@ -424,6 +424,34 @@ def test_a_damaged_snapshot_is_set_aside_and_replayed_instead(it):
     assert it.rlmm("status").exit_code == 0, "nothing was lost, so nothing is wrong"
 
 
+@pytest.mark.parametrize("name", ["accepted.json", "announced.json"])
+def test_a_state_file_that_cannot_be_read_is_left_out_as_a_damaged_one_is(it, name):
+    """A bad sector, or what somebody else put back under his own name."""
+    assert it.daemon.stop() == 0
+    (it.state_dir / name).unlink(missing_ok=True)
+    (it.state_dir / name).mkdir()
+    it.start()
+    eventually(lambda: it.lines("state file ignored"))
+    it.serves(0)
+    (it.state_dir / name).rmdir()
+    restarts_clean(it)
+
+
+@pytest.mark.parametrize("name", ["identity.json", "positions.json"])
+def test_a_guard_that_cannot_be_read_is_told_in_a_line(it, name):
+    assert it.daemon.stop() == 0
+    guard = it.state_dir / name
+    guard.rename(it.daemon.directory / "kept")
+    guard.mkdir()
+    it.daemon.start()
+    assert it.daemon.ended() == 78  # which systemd does not start again
+    assert f"{guard}': let the daemon's user read it" in it.daemon.last_words(1)
+    guard.rmdir()
+    (it.daemon.directory / "kept").rename(guard)
+    it.start()
+    it.serves(0)
+
+
 def test_a_snapshot_of_a_newer_daemon_is_refused_untouched(it):
     assert it.daemon.stop() == 0
     (path,) = (it.state_dir / "snapshots").glob(f"{it.number(0)}-*.snapshot")
