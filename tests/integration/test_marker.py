@@ -14,7 +14,7 @@ from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import Stocked, eventually, make
 
-DELETING = SegmentState.DELETE_SEGMENT_STARTED
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_a_lost_marker_is_not_made_anew_with_other_numbers_and_is_rebuilt_by_the
     with it.daemon.client(timeout_seconds=3.0) as client, pytest.raises(StorageUnavailable):
         client.delete_segment(it.orders[0], victim.segment_id)
     assert objects(it) == whole, "nothing is deleted under a layout that nobody knows"
-    assert it.listed(0)[victim.segment_id].state is DELETING
+    assert it.listed(0)[victim.segment_id].state is FINISHED, "nor marked"
 
     verified = tool(it, "storage", "verify")
     assert verified.returncode != 0
