@@ -175,6 +175,8 @@ class Fleet:
         self._accept_missing = False
         #: The positions file says of some position that nothing was appended beyond it.
         self._exact_on_disk = False
+        #: Why they could not be rewritten.
+        self._no_room = ""
         #: The last positions are written: nothing is appended any more.
         self._stopping = False
         self._identity_unwritten = False
@@ -242,13 +244,19 @@ class Fleet:
         except OSError as error:
             if not is_shortage(error):
                 raise
+            self._no_room = error.strerror or str(error)
             logger.warning("positions not written yet", error=str(error))
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing is appended for now, whatever the log could do; empty if it is."""
+        return self._no_room if self._exact_on_disk else ""
 
     def _may_append(self) -> None:
         if self._stopping:
             raise Draining("the daemon stops; nothing was begun")
         if self._exact_on_disk:
-            raise StorageFull("the state directory has no room; nothing was begun")
+            raise StorageFull(f"the state directory: {self._no_room}; nothing was begun")
 
     async def _open_log(self, *, named: bool, cluster_id: str | None) -> LogIdentity:
         """Open the log, however long that takes; each failure is told and may pass.

@@ -172,7 +172,7 @@ class Operator:
                 "topic_id": identity and uuid_text(identity.topic_id),
                 "partition_count": identity and identity.partition_count,
                 "trouble": fleet.trouble and fleet.trouble.message,
-                "unwritable": log_facts.get("unwritable") or None,
+                "unwritable": self._refusal(log_facts) or None,
                 "warnings": log_facts.get("warnings", []),
                 "connections": log_facts.get("connections"),
                 "failure": _failure(fleet.whole_failure, None),
@@ -208,6 +208,10 @@ class Operator:
             "observation": self._observation(),
             "tasks": [asdict(task) for task in self._runtime.tasks()] if self._runtime else [],
         }
+
+    def _refusal(self, log_facts: Mapping[str, Any]) -> str:
+        """Return why writes are refused for now; empty if they are not."""
+        return str(log_facts.get("unwritable") or self._manager.fleet.refusal)
 
     def _observation(self) -> dict[str, Any] | None:
         observer = None if self._cleaner is None else self._cleaner.observer
@@ -315,7 +319,7 @@ class Operator:
         facts = replace(
             facts,
             log_warnings=tuple(log_facts.get("warnings", ())),
-            log_refusal=log_facts.get("unwritable") or "",
+            log_refusal=self._refusal(log_facts),
         )
         known = log_facts.get("partitions", {}).get(facts.metadata_partition)
         if known is not None:

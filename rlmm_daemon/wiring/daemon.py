@@ -249,7 +249,7 @@ class Daemon:
             log_facts=log_facts,
             traffic=s3.traffic if s3 else None,
             cleaner=cleaner,
-            writable=lambda: not adapters.refusal_of(manager.log),
+            writable=lambda: not (adapters.refusal_of(manager.log) or manager.fleet.refusal),
             buffered=server.buffered_bytes,
         )
         await _name_known_cluster(server, manager)
