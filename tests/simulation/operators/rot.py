@@ -24,9 +24,6 @@ LOG_SHARE: Final = 0.55
 SNAPSHOTS_TOO_SHARE: Final = 0.6
 GUARD_SHARE: Final = 0.3
 MARKER_SHARE: Final = 0.12
-#: Of a batch's header.
-_EPOCH_AT: Final = 12
-_EPOCH_BYTES: Final = 4
 GUARDS: Final = (
     "positions.json",
     "identity.json",
@@ -107,7 +104,7 @@ class Rot:
         first = rng.randrange(len(rows))
         chosen = rows[first : first + rng.choice([1, 1, 2, 4])]
         for path, batch in chosen:
-            _flip(platter.names[path], batch.position + _covered(rng, batch.size), rng)
+            _flip(platter.names[path], batch.position + rng.randrange(batch.size), rng)
         return f"flip {chosen[0][0]} from {chosen[0][1].base_offset} to {chosen[-1][1].next_offset}"
 
     def _cut(self, rng: random.Random, platter: Platter, number: int, paths: list[str]) -> str:
@@ -189,15 +186,6 @@ class Rot:
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         objects[MARKER_KEY] = type(stored)(bytes(content), stored.modified_ms)
         return "marker flipped"
-
-
-def _covered(rng: random.Random, size: int) -> int:
-    """Return a place in a batch, but not in its leader epoch.
-
-    That lies outside its CRC, and nothing of the log notices a wrong one.
-    """
-    at = rng.randrange(size - _EPOCH_BYTES)
-    return at if at < _EPOCH_AT else at + _EPOCH_BYTES
 
 
 def _segments(platter: Platter, number: int) -> list[str]:

@@ -6,7 +6,7 @@ written before a file follows the one it covers, so a crash loses none.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -37,6 +37,24 @@ class EpochHistory:
         """Learn that the batch at `offset` was written in `epoch`; only the first one counts."""
         if epoch > self.latest:
             self._entries.append((epoch, offset))
+
+    def learn(self, batches: Sequence[tuple[int, int]], *, at_most: int) -> None:
+        """Learn of batches in a row, each an epoch and its offset, `at_most` what was ever begun.
+
+        An epoch lies outside of its batch's CRC. One that is damaged is passed over: it belongs to
+        the batches before it, since epochs never decrease along a log.
+        """
+        for index, (epoch, offset) in enumerate(batches):
+            after = [later for later, _ in batches[index + 1 : index + 3]]
+            sole = len(after) == 1 and not 0 <= self.latest <= after[0]
+            damaged = bool(after) and not sole and all(epoch > later for later in after)
+            if epoch <= at_most and not damaged:
+                self.note(epoch, offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """Return the epoch that wrote an offset of the log, -1 if nobody knows."""
+        found = bisect_right(self._entries, offset, key=itemgetter(1))
+        return self._entries[found - 1][0] if found else -1
 
     def end_of(self, epoch: int, log_end: int) -> EpochEnd:
         """Return the largest known epoch up to `epoch`, and where it ends."""

@@ -29,6 +29,8 @@ from rlmm_daemon.ports.event_log import NO_EPOCH, LogIdentity, LogUnnamed
 FORMAT = 1
 #: The last field of either file: of all the bytes before it. Earlier versions wrote none.
 _CHECKSUM: Final = b',"crc32c":'
+#: Left out where the newest generation is not known but by the batches that are left.
+GENERATIONS_SKIPPED: Final = 1_000
 
 
 class CleanEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +147,11 @@ class Generations:
         #: Not to be written any more, nor anything below.
         self.floor = NO_EPOCH
         self._writing = asyncio.Lock()
+
+    @property
+    def newest(self) -> int:
+        """The newest durable one, -1 before the first."""
+        return self._current
 
     async def load(self) -> dict[MetadataPartition, CleanEnd]:
         """Read the last generation and the ends that a clean stop left.

@@ -4,12 +4,15 @@ import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
 
 import structlog
 
 from rlmm_daemon.adapters.event_log.embedded import files, identity
-from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd, Generations
+from rlmm_daemon.adapters.event_log.embedded.identity import (
+    GENERATIONS_SKIPPED,
+    CleanEnd,
+    Generations,
+)
 from rlmm_daemon.adapters.event_log.embedded.options import Context, EmbeddedOptions, Spawn
 from rlmm_daemon.adapters.event_log.embedded.partition import Partition
 from rlmm_daemon.adapters.event_log.embedded.recovery import newest_generation
@@ -34,9 +37,6 @@ from rlmm_daemon.ports.event_log import (
     Told,
     appended,
 )
-
-#: Left out where the newest generation is not known but by the batches that are left.
-GENERATIONS_SKIPPED: Final = 1_000
 
 _log = structlog.get_logger(__name__)
 

@@ -10,7 +10,11 @@ import structlog
 
 from rlmm_daemon.adapters.event_log.embedded import files
 from rlmm_daemon.adapters.event_log.embedded.growth import Growth
-from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd, Generations
+from rlmm_daemon.adapters.event_log.embedded.identity import (
+    GENERATIONS_SKIPPED,
+    CleanEnd,
+    Generations,
+)
 from rlmm_daemon.adapters.event_log.embedded.journal import Journal
 from rlmm_daemon.adapters.event_log.embedded.options import Context
 from rlmm_daemon.adapters.event_log.embedded.reader import Reader
@@ -247,7 +251,14 @@ class Partition:
 
     async def _recover(self) -> None:
         context = self._context
-        found = await recover(context, self._directory, self._partition, self._clean)
+        found = await recover(
+            context,
+            self._directory,
+            self._partition,
+            self._clean,
+            # A state that was put back from a copy names an older one.
+            at_most=self._generations.newest + GENERATIONS_SKIPPED,
+        )
         self._journal = Journal(
             partition=self._partition,
             directory=self._directory,

@@ -122,7 +122,7 @@ class Reader:
         self._offset = walked.next_offset
         return LogBatch(
             next_offset=walked.next_offset,
-            leader_epoch=walked.found[-1].leader_epoch,
+            leader_epoch=self._journal.epochs.epoch_of(walked.found[-1].base_offset),
             records=records,
             range=self._journal.range,
             unvouched=ranges_joined(unvouched),

@@ -5,7 +5,9 @@ write that was in flight: it is trimmed, loudly. Any other invalid batch is dama
 partition does not serve.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -16,6 +18,10 @@ from rlmm_daemon.adapters.event_log.embedded.options import Context
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.disk import Disk
+
+#: Half of what an epoch's 32 bits can say: where no state tells, one beyond is damage, and those
+#: that follow have room.
+_EPOCH_MAX: Final = 2**30
 
 _log = structlog.get_logger(__name__)
 
@@ -32,9 +38,14 @@ class Recovered:
 
 
 async def recover(
-    context: Context, directory: str, partition: MetadataPartition, clean: CleanEnd | None
+    context: Context,
+    directory: str,
+    partition: MetadataPartition,
+    clean: CleanEnd | None,
+    *,
+    at_most: int,
 ) -> Recovered:
-    """Return where the partition ends, after making that end durable.
+    """Return where the partition ends, after making that end durable; no epoch is beyond `at_most`.
 
     Raises:
         LogCorrupt: an invalid batch that is not a torn tail.
@@ -51,11 +62,11 @@ async def recover(
             return Recovered(
                 bases=bases, position=clean.size, next_offset=clean.next_offset, epochs=history
             )
-    return await _scan_newest(context, directory, partition, bases)
+    return await _scan_newest(context, directory, partition, bases, at_most)
 
 
 async def _scan_newest(
-    context: Context, directory: str, partition: MetadataPartition, bases: list[int]
+    context: Context, directory: str, partition: MetadataPartition, bases: list[int], at_most: int
 ) -> Recovered:
     disk = context.disk
     path = files.segment_path(directory, bases[-1])
@@ -63,9 +74,7 @@ async def _scan_newest(
     walked = scan.walk(buffer, bases[-1])
     if walked.reason:
         _judge(buffer, walked, path, partition)
-    history = await _history(disk, directory, bases)
-    for found in walked.found:
-        history.note(found.leader_epoch, found.base_offset)
+    history = await _history(disk, directory, bases, walked, at_most)
     await _make_durable(disk, directory, path, buffer, walked)
     return Recovered(
         bases=bases, position=walked.stop, next_offset=walked.next_offset, epochs=history
@@ -113,24 +122,21 @@ async def _make_durable(
     await disk.fsync_directory(directory)
 
 
-async def _history(disk: Disk, directory: str, bases: list[int]) -> EpochHistory:
-    """Return the epochs of the sealed files: from the checkpoint, else by reading them all."""
-    newest = bases[-1]
-    if len(bases) == 1:
-        return EpochHistory()
-    try:
-        entries = epochs.decode(await disk.read(f"{directory}/{files.EPOCHS_NAME}"))
-    except FileNotFoundError:
-        entries = None
-    if entries is not None:
-        return EpochHistory(entry for entry in entries if entry[1] < newest)
-    history = EpochHistory()
-    for base in bases[:-1]:
-        walked = scan.walk(
-            await files.read_segment(disk, files.segment_path(directory, base)), base
-        )
-        for found in walked.found:
-            history.note(found.leader_epoch, found.base_offset)
+async def _history(
+    disk: Disk, directory: str, bases: list[int], newest: scan.Walk, at_most: int
+) -> EpochHistory:
+    """Return the epochs: of sealed files from the checkpoint, else by reading them all."""
+    entries = None
+    if len(bases) > 1:
+        with suppress(FileNotFoundError):
+            entries = epochs.decode(await disk.read(f"{directory}/{files.EPOCHS_NAME}"))
+    history = EpochHistory(entry for entry in entries or () if entry[1] < bases[-1])
+    batches: list[scan.Found] = []
+    for base in bases[:-1] if entries is None else ():
+        path = files.segment_path(directory, base)
+        batches += scan.walk(await files.read_segment(disk, path), base).found
+    rows = [(each.leader_epoch, each.base_offset) for each in (*batches, *newest.found)]
+    history.learn(rows, at_most=at_most)
     return history
 
 
@@ -142,11 +148,9 @@ async def newest_generation(disk: Disk, home: str) -> int:
         bases = await files.segments(disk, directory)
         if not bases:
             continue
-        history = await _history(disk, directory, bases)
         path = files.segment_path(directory, bases[-1])
         walked = scan.walk(await files.read_segment(disk, path), bases[-1])
-        for found in walked.found:
-            history.note(found.leader_epoch, found.base_offset)
+        history = await _history(disk, directory, bases, walked, _EPOCH_MAX)
         newest = max(newest, history.latest)
     return newest
 
