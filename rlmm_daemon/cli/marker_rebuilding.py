@@ -142,6 +142,7 @@ def _present(
         return None, ABSENT
     try:
         present = marker.decode_marker(control.data)
+        marker.require_topic_ids(present)
     except NewerMarker:
         raise
     except Malformed as error:

@@ -177,9 +177,14 @@ async def kept_marker(config: Config) -> marker.BucketMarker | None:
     disk = LocalDisk()
     try:
         data = await StateDirectory(disk, config.daemon.state_dir).marker()
-        return None if data is None else marker.decode_marker(data)
+        if data is None:
+            return None
+        kept = marker.decode_marker(data)
+        marker.require_topic_ids(kept)
     except (OSError, Malformed):
         return None
+    else:
+        return kept
     finally:
         disk.close()
 

@@ -9,7 +9,8 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from rlmm_daemon.domain.errors import Malformed
+from rlmm_daemon.domain.errors import InvalidArgument, Malformed
+from rlmm_daemon.domain.ids import uuid_bytes
 
 MARKER_KEY: Final = "_rlmm/marker.json"
 MARKER_FORMAT: Final = 1
@@ -167,6 +168,21 @@ def decode_marker(raw: bytes) -> BucketMarker:
     if [row.number for row in marker.layouts] != list(range(1, len(marker.layouts) + 1)):
         raise Malformed("bucket marker: its layouts are not numbered 1, 2, 3, ...")
     return marker
+
+
+def require_topic_ids(marker: BucketMarker) -> None:
+    """Judge what only those need who hold an event log against the marker.
+
+    Raises:
+        Malformed: what should be a topic id is none.
+    """
+    losses = [loss.topic_id for loss in marker.accepted_losses]
+    gaps = [gap.topic_id for gap in marker.gaps]
+    try:
+        for topic_id in (marker.metadata_topic_id, *losses, *gaps):
+            uuid_bytes(topic_id)
+    except InvalidArgument as error:
+        raise Malformed(f"bucket marker: {error.message}") from error
 
 
 def decode_presence(raw: bytes) -> Presence:

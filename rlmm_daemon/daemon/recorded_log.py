@@ -8,6 +8,7 @@ import structlog
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker
 from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.marker_verdict import REBUILD
 from rlmm_daemon.daemon.bucket import Bucket, MarkerChange
 from rlmm_daemon.daemon.fleet import BucketLog
 from rlmm_daemon.daemon.state_directory import StateDirectory
@@ -50,6 +51,10 @@ class RecordedLog:
         present = await self._bucket.peek()
         if present is None or self._cluster_id not in (None, present.cluster_id):
             return None  # another cluster's marker says nothing of our log; copies are refused
+        try:
+            marker.require_topic_ids(present)
+        except Malformed as damage:
+            raise Malformed(f"{damage.message}; restore it, or run: {REBUILD}") from damage
         return BucketLog(
             cluster_id=present.cluster_id,
             topic_id=TopicId(uuid_bytes(present.metadata_topic_id)),

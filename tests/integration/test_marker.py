@@ -275,3 +275,19 @@ def test_a_damaged_marker_is_rebuilt_though_no_segment_names_a_layout(tmp_path, 
         it.start()
         assert it.copy_new(0) in it.listed(0)
         assert prefixes(marker_of(it)) == [""]
+
+
+def test_a_marker_whose_topic_id_is_none_is_rebuilt_for_a_daemon_without_an_identity(it):
+    assert it.daemon.stop() == 0
+    whole = json.loads(marker_of(it).read_bytes())
+    spoilt = whole | {"metadata_topic_id": "!" + whole["metadata_topic_id"][1:]}
+    marker_of(it).write_text(json.dumps(spoilt))
+    (it.state_dir / "identity.json").unlink()
+    it.daemon.start()
+    eventually(lambda: it.rlmm("status").stdout, lambda told: "rlmm storage rebuild-marker" in told)
+    it.daemon.kill()
+    assert "is not a Kafka uuid" in tool(it, "storage", "rebuild-marker").stdout
+    assert tool(it, "storage", "rebuild-marker", "--execute").returncode == 0
+    it.start()
+    assert it.copy_new(0) in it.listed(0)
+    assert json.loads(marker_of(it).read_bytes())["metadata_topic_id"] == whole["metadata_topic_id"]

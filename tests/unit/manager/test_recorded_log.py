@@ -17,7 +17,7 @@ from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.storage_past import RecordedPast
-from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.errors import ConfigError, Malformed
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import LogIdentity, LogRange
 
@@ -201,3 +201,20 @@ async def test_a_loss_that_was_accepted_without_a_marker_is_held_though_the_daem
     finally:
         await state.close()
         disk.close()
+
+
+async def test_a_marker_that_names_no_topic_is_damaged_and_says_what_ends_that(storage, bucket):
+    await bucket.open(identity())
+    control = await storage.get_control(MARKER_KEY)
+    assert control is not None
+    ours = uuid_text(OURS).encode()
+    for spoilt in (b"!" + ours[1:], ours + b"A", ours[:-1] + b"\\u00e9"):
+        damaged = control.data.replace(ours, spoilt)
+        with pytest.raises(Malformed, match="is not a Kafka uuid"):
+            marker.require_topic_ids(marker.decode_marker(damaged))
+        await storage.put_control(MARKER_KEY, damaged, if_etag=control.etag)
+        control = await storage.get_control(MARKER_KEY)
+        with pytest.raises(Malformed, match="rlmm storage rebuild-marker"):
+            await recorded(storage, bucket).log()
+        await storage.put_control(MARKER_KEY, damaged.replace(spoilt, ours), if_etag=control.etag)
+        control = await storage.get_control(MARKER_KEY)
