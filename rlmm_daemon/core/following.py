@@ -23,6 +23,7 @@ what the role says: it begins what was ordered, checks the past, follows the log
     Refused      -          -                 Replaying    -           -
     Retry        Ordered    Ordered           Ordered      Ordered     -
     Trimmed      Stopped    Stopped           Stopped      -           -
+    Untrimmed    -          -                 -            -           -
     WrittenDown  Ordered    Ordered           Ordered      -           -
 
 A failure is a fact beside the role: one that only says what is missing does not end the following,
@@ -310,6 +311,11 @@ class Trimmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Untrimmed:
+    """The log starts before the head whose loss was accepted: that says nothing of it any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """The log is not the one that was folded."""
 
@@ -333,7 +339,9 @@ class Broken:
 
 
 Order: TypeAlias = Retry | Rebuild | Accepted | OtherLog | Damaged | Recheck | WrittenDown
-Finding: TypeAlias = Doubted | Answered | Compared | Forgotten | Judged | Trimmed | Broken
+Finding: TypeAlias = (
+    Doubted | Answered | Compared | Forgotten | Judged | Trimmed | Untrimmed | Broken
+)
 Deed: TypeAlias = Obeyed | Refused | Checked | Moved | Dropped
 Input: TypeAlias = Order | Finding | Deed
 
@@ -458,6 +466,8 @@ def _learnt(one: Following, given: Finding, now_ms: int) -> Stepped:
             one, effects = _judged(one, given, now_ms)
         case Trimmed():
             one = _trimmed(one, given, now_ms)
+        case Untrimmed():
+            one = replace(one, accepted_start=0)
         case Broken(reason=reason, evidence=evidence, command=command):
             one = _stopped(_failed(one, reason, evidence, now_ms, command))
         case _:

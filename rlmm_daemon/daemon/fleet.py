@@ -784,6 +784,7 @@ class Fleet:
     async def keep_positions(self) -> None:
         """Record how far each partition was read, at most once a second."""
         written: Mapping[int, Position] = dict(self._recorded)
+        starts = dict(self._accepted_starts)
         while True:
             await asyncio.sleep(POSITIONS_SECONDS)
             if self._stopping:
@@ -792,15 +793,18 @@ class Fleet:
                 await self._try_write_identity()
             for follower in self.followers.values():
                 self._note_position(follower)
-            if self._recorded != written or self._exact_on_disk:
+            changed = self._recorded != written or self._accepted_starts != starts
+            if changed or self._exact_on_disk:
                 try:
                     await self.write_positions()
                 except OSError as error:
                     logger.warning("positions not written", error=str(error))
                     continue
-                written = dict(self._recorded)
+                written, starts = dict(self._recorded), dict(self._accepted_starts)
 
     def _note_position(self, follower: Follower) -> None:
+        if not follower.accepted_start:
+            self._accepted_starts.pop(follower.partition, None)
         if follower.position_confirmed and follower.state is not PartitionState.FAILED:
             at = follower.settled
             before = self._recorded.get(follower.partition)

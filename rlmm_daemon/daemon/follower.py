@@ -52,6 +52,7 @@ from rlmm_daemon.core.following import (
     Starting,
     Stopped,
     Trimmed,
+    Untrimmed,
     WrittenDown,
     step,
 )
@@ -521,6 +522,7 @@ class Follower:
     async def _check_past(self) -> None:
         """Take up the snapshot if the log confirms it, and check how far we had read before."""
         await self.history.load()
+        await self._doubt_accepted_start()
         if not self.history.comparing and self.fold.position == 0:
             await self._load_snapshot()
         if self.fold.position < self.accepted_start:
@@ -538,6 +540,19 @@ class Follower:
                 )
             )
         self._take(Checked())
+
+    async def _doubt_accepted_start(self) -> None:
+        """Skip no offsets of a log that starts before them: it lost all, or is an older copy.
+
+        Raises:
+            UnavailableError: the log does not say where it starts.
+        """
+        if self.accepted_start:
+            ranges = await self._context.log.end_offsets([self.partition])
+            if self.partition not in ranges:
+                raise UnavailableError("the log does not say where it starts")
+            if ranges[self.partition].start < self.accepted_start:
+                self._take(Untrimmed())
 
     @property
     def _means(self) -> Means:

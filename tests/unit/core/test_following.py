@@ -50,6 +50,7 @@ from rlmm_daemon.core.following import (
     Starting,
     Stopped,
     Trimmed,
+    Untrimmed,
     WrittenDown,
     step,
 )
@@ -112,6 +113,7 @@ INPUTS: dict[type[Input], list[Input]] = {
         )
     ],
     Trimmed: [Trimmed(position=3, start=8, doubted=doubted) for doubted in BOTH],
+    Untrimmed: [Untrimmed()],
     Moved: [Moved("cut", None), Moved("recreated", ONE), Moved("recreated", OTHER)],
     Dropped: [Dropped()],
     Broken: [

@@ -26,6 +26,7 @@ from rlmm_daemon.domain.ids import TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
 from tests.unit.manager.events import TP, of, segment_id, started, until, updated
 from tests.unit.manager.test_identity import OTHER, FakeBucket
+from tests.unit.manager.test_mapped import NEVER
 
 BROKER, OPERATOR = Caller.BROKER, Caller.OPERATOR
 
@@ -315,6 +316,29 @@ async def test_an_accepted_start_says_nothing_of_the_log_that_takes_its_place(ri
             rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
         await until(lambda: follower.fold.position == 4 and manager.is_ready(TP))
         assert ask(manager) is not None, "the new log's first events were read"
+
+
+async def test_a_log_that_starts_before_an_accepted_head_again_is_read_from_there(rig):
+    """Its files went, so it begins at 0 anew; what was accepted was another log's loss by then."""
+    for number in (1, 2, 3):
+        rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
+    rig.store.trim(of(TP), 3)
+    async with rig.manager(snapshots=NEVER) as manager:
+        await manager.fleet.accept(await failed(manager))
+        await until(lambda: manager.is_ready(TP))
+    rig.store.truncate(of(TP), 0)
+    rig.store.trim(of(TP), 0)
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: of(TP) in manager.fleet.followers)
+        follower = manager.fleet.followers[of(TP)]
+        rig.store.put(of(TP), started(4, 0, 9))
+        rig.store.put(of(TP), updated(4))
+        for number in (5, 6):
+            rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
+        await until(lambda: follower.fold.position == 4)
+        assert follower.fold.partitions[TP].state(segment_id(4)) is not None, "it was read"
+        await until(lambda: not manager.fleet._accepted_starts)
 
 
 async def test_a_storage_that_is_away_does_not_hold_up_a_known_state_directory(rig):
