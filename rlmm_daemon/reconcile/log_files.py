@@ -74,6 +74,7 @@ async def ranges(config: Config) -> tuple[LogIdentity, Mapping[int, LogRange]]:
 
     Raises:
         Incomplete: there is none.
+        LogCorrupt: events stand behind a damaged batch of a newest file.
     """
     disk = LocalDisk()
     try:
@@ -106,9 +107,18 @@ async def _range(disk: LocalDisk, home: str, number: MetadataPartition) -> LogRa
     bases = await files.segments(disk, directory)
     if not bases:
         return LogRange(start=0, end=0)
-    newest = await files.read_segment(disk, files.segment_path(directory, bases[-1]))
-    # What follows the last valid batch is a write in flight, so it is not in the log yet.
-    return LogRange(start=bases[0], end=scan.walk(newest, bases[-1]).next_offset)
+    path = files.segment_path(directory, bases[-1])
+    newest = await files.read_segment(disk, path)
+    walked = scan.walk(newest, bases[-1])
+    behind = scan.valid_behind(newest, walked.stop, walked.next_offset) if walked.reason else None
+    if behind is not None:
+        raise LogCorrupt(
+            f"metadata partition {number}: a batch at offset {walked.next_offset} is damaged, and "
+            f"others follow at {behind.base_offset} ({walked.reason})",
+            file=path,
+        )
+    # Else what follows the last valid batch is a write in flight, so it is not in the log yet.
+    return LogRange(start=bases[0], end=walked.next_offset)
 
 
 async def _generations(disk: LocalDisk, config: Config, number: int) -> tuple[EpochHistory, int]:

@@ -11,9 +11,10 @@ import pytest
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
+from rlmm_daemon.codec import batches
 from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.config import Config, load, parse
-from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
+from rlmm_daemon.domain.errors import LogCorrupt, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import (
     NO_EPOCH,
@@ -24,7 +25,7 @@ from rlmm_daemon.ports.event_log import (
     LogTrimmed,
     LogTruncated,
 )
-from rlmm_daemon.reconcile import log_reading, snapshots
+from rlmm_daemon.reconcile import log_files, log_reading, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.log_files import Records
 from rlmm_daemon.reconcile.log_reading import LogSlice
@@ -321,6 +322,29 @@ def test_offsets_that_nobody_vouches_for_are_told_with_the_slice_that_they_are_i
     assert told(2, 10) == [(2, 4), (6, 8), (9, 10)]
     assert told(2, 7) == [(2, 4)], "the log answers in steps: the rest is another slice's"
     assert told(7, 8) == [(7, 8)]
+
+
+def test_a_damaged_batch_of_the_newest_file_is_not_the_logs_end(
+    log: tuple[Config, LogSlice, list[Path]],
+) -> None:
+    config, part, (*_, newest) = log
+    first, *others = batches.split(newest.read_bytes())
+    assert others
+    damage = bytearray(newest.read_bytes())
+    damage[first.size - 1] ^= 1
+    newest.write_bytes(damage)
+    with pytest.raises(LogCorrupt, match=f"^metadata partition {part.number}: a batch at offset"):
+        asyncio.run(log_files.ranges(config))
+
+
+def test_what_nothing_follows_is_a_write_in_flight_and_not_in_the_log_yet(
+    log: tuple[Config, LogSlice, list[Path]],
+) -> None:
+    config, part, (*_, newest) = log
+    first, *_ = batches.split(newest.read_bytes())
+    newest.write_bytes(newest.read_bytes()[: first.size - 1])
+    _, ranges = asyncio.run(log_files.ranges(config))
+    assert ranges[part.number].end == first.base_offset
 
 
 def test_what_a_repair_could_not_save_of_an_embedded_log_is_told(
