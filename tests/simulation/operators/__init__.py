@@ -3,7 +3,9 @@
 truth     what was acknowledged, which losses were accepted, and what may therefore go
 bucket    the storage of all lives; each removal is judged when it takes effect
 rot       damage to log, state directory and marker between two lives
+calamity  whole segments, objects, and machines lost
 daemon    one life of the daemon, wired as the product wires it, without a socket
 people    operators: who follow what is named next, and who type whatever comes to mind
+stopped   commands that are typed while the daemon is stopped
 scenario  lives, clients and oracles
 """

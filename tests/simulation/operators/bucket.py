@@ -11,6 +11,7 @@ from typing import Final
 from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
+from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.core.layout import object_key
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import Offset, SegmentId
@@ -56,22 +57,25 @@ class World:
         self.flying.clear()
 
     def stray(self, rng: random.Random, life: Life) -> None:
-        """Leave an object that no event names, as a broker's death before its first event does."""
-        partition = rng.choice(self.books.partitions)
-        segment_id = SegmentId(rng.randbytes(16))
-        key = object_key(LAYOUT, partition, Offset(0), segment_id, ObjectKind.LOG.value)
+        """Leave objects that no event names, as a broker's death before its first event does."""
         storage = MemoryStorage(self.bucket, clock=SimClock(life.loop, random.Random(0)))
-        storage._store(key, b"nobody's")
+        for _ in range(rng.choice([1, 1, 6])):
+            partition = rng.choice(self.books.partitions)
+            segment_id = SegmentId(rng.randbytes(16))
+            key = object_key(LAYOUT, partition, Offset(0), segment_id, ObjectKind.LOG.value)
+            storage._store(key, b"nobody's")
 
 
 class JudgedStorage(MemoryStorage):
     """One life's way to the bucket."""
 
     def __init__(self, world: World, life: Life, *, faults: bool, name: str = "storage") -> None:
+        """Of a daemon; commands that open it themselves have another `name`."""
         # The storage's clock is its own: it never jumps.
         super().__init__(world.bucket, clock=SimClock(life.loop, random.Random(0)))
         self._world, self._life = world, life
         self._luck = life.rng(name)
+        self._makes_marker = name == "storage"
         self.faults = faults
         self._away_until = 0.0
 
@@ -103,6 +107,14 @@ class JudgedStorage(MemoryStorage):
         doomed = [key for key, error in outcome.items() if error is None]
         await self._effect(lambda: self._remove(doomed))
         return outcome
+
+    async def put_control(self, key: str, data: bytes, *, if_etag: str | None) -> str:
+        """Write a control object; a daemon's first marker is judged."""
+        absent = key not in self.bucket.objects
+        etag = await super().put_control(key, data, if_etag=if_etag)
+        if absent and key == MARKER_KEY and self._makes_marker:
+            self._world.books.marker_made()
+        return etag
 
     async def list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
         """Yield pages as of some moment within the request."""

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, cast
 from unittest import mock
 
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.codec.api import SegmentFiles
@@ -93,7 +94,7 @@ class Daemon:
         self.life, self.world = life, world
         self.runtime = SimRuntime(group)
         self.log = embedded_log.build(life, lambda work, name: group.create_task(work, name=name))
-        self._judge_appends()
+        judge_appends(self.log, world)
         self.storage = JudgedStorage(world, life, faults=not life.last)
         self.bucket = Bucket(
             self.storage, layout=LAYOUT, rng=life.rng("bucket"), name="the simulated bucket"
@@ -140,16 +141,6 @@ class Daemon:
         )
         self._group = group
 
-    def _judge_appends(self) -> None:
-        """Look at what is appended by orders: clients' writes go another way."""
-        append = self.log.append
-
-        async def judged(partition: MetadataPartition, value: bytes) -> int:
-            self.world.books.appended(value)
-            return await append(partition, value)
-
-        self.log.append = judged  # type: ignore[method-assign]  # the simulation's eye
-
     def _manager(self) -> Manager:
         life, drawn = self.life, random.Random(f"{self.life.seed}/manager")
         return Manager(
@@ -164,7 +155,7 @@ class Daemon:
                     delivery_timeout_seconds=CLEANER.delivery_timeout_seconds,
                 ),
                 snapshots=SnapshotOptions(
-                    after_events=drawn.choice([2, 8, 1000, 1000]),
+                    after_events=drawn.choice([2, 2, 8, 1000]),
                     after_seconds=drawn.choice([2.0, 300.0, 300.0]),
                 ),
             ),
@@ -227,6 +218,17 @@ class Daemon:
         for hook in (lambda: self.copier.drain(4.0), self.manager.drain, *self.runtime.drains):
             with suppress(RlmmError):
                 await hook()
+
+
+def judge_appends(log: EmbeddedLog, world: World) -> None:
+    """Look at what is appended by orders: clients' writes go another way."""
+    append = log.append
+
+    async def judged(partition: MetadataPartition, value: bytes) -> int:
+        world.books.appended(value)
+        return await append(partition, value)
+
+    log.append = judged  # type: ignore[method-assign]  # the simulation's eye
 
 
 def install_broker(life: Life, world: World) -> None:

@@ -1,4 +1,9 @@
-"""Bugs of recovery, holds and the nightly job, planted one at a time: see `simulation.mutants`."""
+"""Bugs of recovery, holds and the nightly job, planted one at a time: see `simulation.mutants`.
+
+`night_spares_nothing` is two at once, for each is masked by the other: that a night looks at
+accepted losses, and at holds. That an acceptance of the whole log leaves no hold is masked by the
+first.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -71,5 +76,48 @@ MUTANTS: Final[Sequence[Mutant]] = (
         '        reason = ""\n',
         seeds=9,
         first=10,
+    ),
+    _planted(
+        "repair_looks_for_no_objects",
+        f"{_DAEMON}.mending",
+        "        if self._recovery is None:\n            for each in missing:\n",
+        "        if True:\n            for each in missing:\n",
+        seeds=4,
+        first=0,
+    ),
+    _planted(
+        "night_spares_nothing",
+        "rlmm_daemon.core.disposal.findings",
+        "    if ages.spares(found.modified_ms):\n"
+        '        return " older than an accepted loss"\n'
+        "    if ages.holds_back(found.modified_ms):\n",
+        "    if False:\n",
+        seeds=4,
+        first=0,
+    ),
+    _planted(
+        "marker_is_made_anew",
+        f"{_DAEMON}.bucket",
+        "        if (why := why_not_made(await self._past.history())) is not None:\n",
+        "        if (why := why_not_made(await self._past.history())) == 1:\n",
+        seeds=5,
+        first=46,
+    ),
+    _planted(
+        "marker_made_over_objects_holds_nothing",
+        f"{_DAEMON}.bucket",
+        "        return made if self._vouched else await self._held_if_used(made, identity)\n",
+        "        return made\n",
+        seeds=2,
+        first=57,
+    ),
+    _planted(
+        "night_looks_once",
+        f"{_RECONCILE}.last_look",
+        "        manifests, damaged = await self._manifests.look()\n",
+        "        self.found = getattr(self, 'found', None) or await self._manifests.look()\n"
+        "        manifests, damaged = self.found\n",
+        seeds=14,
+        first=0,
     ),
 )

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
-from rlmm_daemon.cli import log_adoption, log_contents, marker_rebuilding, verifying
+from rlmm_daemon.cli import (
+    log_adoption,
+    log_contents,
+    log_naming,
+    marker_rebuilding,
+    verifying,
+)
+from rlmm_daemon.cli import offline as files_alone
 from rlmm_daemon.config import Config, loading
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.wiring import adapters
@@ -55,6 +62,19 @@ class _Disk(SimDisk):
         """Do nothing: there are no threads."""
 
 
+class _Log(EmbeddedLog):
+    """A log of a process that dies with the machine, and closes nothing then."""
+
+    def __init__(self, life: Life, **given: Any) -> None:
+        super().__init__(**given)
+        self._life = life
+
+    async def close(self) -> None:
+        """Close it, unless there is nobody any more who could."""
+        if self._life.alive:
+            await super().close()
+
+
 @contextlib.contextmanager
 def simulated(life: Life, world: World) -> Iterator[None]:
     """Give whatever opens a disk, a clock, a storage or a log those of the simulation."""
@@ -68,7 +88,8 @@ def simulated(life: Life, world: World) -> Iterator[None]:
         return adapters.Storage(backend, Bucket(backend, layout=LAYOUT, rng=life.rng("offline")))
 
     def log_of(_config: Any, disk: Any, clock: Any, luck: Any, spawn: Any, **_: Any) -> EmbeddedLog:
-        return EmbeddedLog(
+        return _Log(
+            life,
             disk=disk,
             clock=clock,
             spawn=spawn,
@@ -79,13 +100,22 @@ def simulated(life: Life, world: World) -> Iterator[None]:
         )
 
     with contextlib.ExitStack() as stack:
-        for module in (log_adoption, log_contents, verifying):
+        for module in (files_alone, log_adoption, log_contents, log_naming, verifying):
             stack.enter_context(mock.patch.object(module, "LocalDisk", disk))
-        for module in (log_contents, marker_rebuilding):
+        # Tasks begin in the order in which they were made; not on the simulated loop.
+        stack.enter_context(mock.patch.object(log_contents, "_IN_FLIGHT", 1))
+        # Whose files they are is the real disk's affair.
+        stack.enter_context(mock.patch.object(log_naming, "_give_to_owner"))
+        for module in (files_alone, log_contents, marker_rebuilding):
             stack.enter_context(mock.patch.object(module, "SystemClock", return_value=life.clock))
         stack.enter_context(mock.patch.object(adapters, "storage_of", storage_of))
         stack.enter_context(mock.patch.object(adapters, "event_log_of", log_of))
         yield
+
+
+async def name_log(*, execute: bool) -> Any:
+    """`rlmm log name`, beside a daemon that waits for the name."""
+    return await log_naming._named(config(), execute=execute)
 
 
 async def rebuild_marker(daemon: "Daemon", *, execute: bool) -> Any:

@@ -6,6 +6,7 @@ it took effect.
 """
 
 import asyncio
+import hashlib
 import random
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,6 +30,12 @@ from tests.simulation.operators.truth import Books, Segment
 TYPING_SECONDS: Final = 1.0
 #: How often somebody with nothing else to do ends a hold.
 TIDY_SHARE: Final = 0.15
+#: How often somebody who sees a night at work restores a manifest.
+SPARING_SHARE: Final = 0.3
+#: How often a log is named again from the state directory, and not from a copy.
+NAMING_SHARE: Final = 0.5
+#: How often somebody hasty gives a log up whose disk, or whose copy, is at hand.
+GIVE_UP_SHARE: Final = 0.5
 #: Commands that a person who follows the advice types before one gives up, on a calm machine.
 PATIENCE: Final = 40
 #: A command in the words of an error.
@@ -88,11 +95,30 @@ class Person:
         if named:
             await self._obey(self.rng.choice(named))
         elif self.rng.random() < TIDY_SHARE:
-            hold = self.rng.choice(self._holdable())
-            await self.type(f"rlmm partition end-hold {hold} --execute")
+            await self.tidy()
 
-    def _holdable(self) -> list[str]:
-        return ["--all", *map(str, range(self.books.partition_count))]
+    async def tidy(self, *, harmless: bool = False) -> None:
+        """End a hold, whether there is one or not; `harmless`: where nothing was given up."""
+        numbers = range(self.books.partition_count)
+        given_up = {each.metadata_partition for each in self.books.segments if each.lost}
+        chosen = [str(n) for n in numbers if n not in given_up] if harmless else []
+        hold = self.rng.choice(chosen or ["--all", *map(str, numbers)])
+        await self.type(f"rlmm partition end-hold {hold} --execute")
+
+    async def spare(self) -> None:
+        """Restore a manifest while a night is at work."""
+        manifests = self._manifests()
+        if manifests and await self._is_night() and self.rng.random() < SPARING_SHARE:
+            await self.type(f"rlmm reconcile restore {self.rng.choice(manifests)}")
+
+    async def _is_night(self) -> bool:
+        try:
+            async with job.control.opened(offline.config()) as storage:
+                found = await job.lease.look(storage)
+                clock = await job.storage_time.read(storage)
+        except RlmmError:
+            return False
+        return found is not None and found.ends_ms > clock.now_ms()
 
     async def named(self) -> list[str]:
         """Return the commands that the daemon's own answers name."""
@@ -109,10 +135,7 @@ class Person:
 
     async def _obey(self, command: str) -> None:
         if command in ("rlmm doctor", "rlmm log name"):
-            self._put_back()
-            await asyncio.sleep(8.0)  # it is looked for every few seconds
-            if self.daemon.manager.fleet.whole_failure is not None and not self.rot.kept:
-                await self.type("rlmm partition accept-loss --all")
+            await self._find_log(command)
             return
         looks = command.startswith(("rlmm log recover", "rlmm log repair"))
         if self.hasty and looks:
@@ -131,6 +154,21 @@ class Person:
             inner = _named_in(answer.message)
             if inner not in ("", command):
                 await self.type(inner)
+
+    async def _find_log(self, command: str) -> None:
+        """Put back what names the log, or its disk, or give it up."""
+        if self.hasty and self.rng.random() < GIVE_UP_SHARE:
+            answer = await self.type("rlmm partition accept-loss --all --without-looking")
+            if not isinstance(answer, Exception):
+                self.rot.kept.clear()
+                return
+        if command == "rlmm log name" and self.rng.random() < NAMING_SHARE:
+            await self.type(f"{command} --execute")
+        else:
+            self._put_back()
+        await asyncio.sleep(8.0)  # it is looked for every few seconds
+        if self.daemon.manager.fleet.whole_failure is not None and not self.rot.kept:
+            await self.type("rlmm partition accept-loss --all")
 
     async def _restore_marker(self) -> None:
         if self.rot.marker is not None:
@@ -170,6 +208,11 @@ class Person:
                 f"rlmm log recover {number}{execute}",
                 "rlmm snapshot now",
                 f"rlmm purge {uuid_text(topic.topic_id)}{execute}",
+                f"rlmm purge {uuid_text(topic.topic_id)} --existing{execute}"
+                if rng.random() < 0.2
+                else f"rlmm partition retry {number}",
+                f"rlmm reconcile accept-record {number} {rng.randrange(40)}",
+                f"rlmm log name{execute}",
                 f"rlmm storage rebuild-marker{execute}",
                 "rlmm drain" if rng.random() < 0.1 else "rlmm snapshot now",
                 f"rlmm reconcile restore {manifest}",
@@ -354,6 +397,25 @@ async def _changed(name: str, **changed: Any) -> Any:
         )
 
 
+async def _accept_record(person: Person, words: Words) -> Any:
+    """Accept a record that is no event: none here is, so nothing may come of it."""
+    record = job.control.AcceptedRecord(
+        metadata_partition=int(words[0]),
+        offset=int(words[1]),
+        sha256=hashlib.sha256(words[1].encode()).hexdigest(),
+        reason="looked at",
+        accepted_at_ms=person.daemon.life.clock.now_ms(),
+        accepted_by="somebody",
+    )
+    async with job.control.opened(offline.config()) as storage:
+        await job.control.accept(storage, record)
+
+
+async def _log_name(person: Person, words: Words) -> Any:
+    del person
+    return await offline.name_log(execute="--execute" in words)
+
+
 async def _break_lease(person: Person, _: Words) -> Any:
     async with job.control.opened(offline.config()) as storage:
         found = await job.lease.look(storage)
@@ -367,11 +429,6 @@ async def _break_lease(person: Person, _: Words) -> Any:
 
 #: Commands that change something and that nobody types here, and why.
 NOT_TYPED: Final[Mapping[str, str]] = {
-    "log copy": "of a stopped daemon, into a log of its own",
-    "log restore": "of a stopped daemon; its walks are in tests/integration",
-    "log name": "a backup's copy is put back instead",
-    "log seal": "of a stopped daemon; changes no record",
-    "reconcile accept-record": "no record here is no event",
     "reconcile run": "a timer runs it: `night`",
     "run": "each life is one",
     "config from-properties": "writes a configuration",
@@ -382,6 +439,7 @@ ORDERS: Final[Mapping[str, Order]] = {
     "partition rebuild": _rebuild,
     "partition accept-loss": _accept_loss,
     "partition end-hold": _end_hold,
+    "log name": _log_name,
     "log repair": _repair,
     "log recover": _recover,
     "snapshot now": _snapshot,
@@ -392,6 +450,7 @@ ORDERS: Final[Mapping[str, Order]] = {
     "reconcile hold": _hold,
     "reconcile release": _release,
     "reconcile approve": _approve,
+    "reconcile accept-record": _accept_record,
     "reconcile break-lease": _break_lease,
     "delete": _delete,
     "copy": _copy,

@@ -29,8 +29,9 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import LeaderEpoch
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
-from tests.simulation.operators import night, offline
+from tests.simulation.operators import night, offline, stopped
 from tests.simulation.operators.bucket import World
+from tests.simulation.operators.calamity import Calamity
 from tests.simulation.operators.daemon import STATE_DIRECTORY, Daemon, install_broker, small
 from tests.simulation.operators.people import Person, random_of
 from tests.simulation.operators.rot import Rot
@@ -43,6 +44,10 @@ LIFE_SECONDS: Final = (4.0, 25.0)
 CALM_SECONDS_MAX: Final = 900.0
 #: After everything was mended: for cleaner and night to do what they should not.
 AFTERMATH_SECONDS: Final = 25.0
+#: And to begin anew after the last command.
+READY_SECONDS: Final = 60
+#: How often somebody ends a hold before that.
+TIDY_SHARE: Final = 0.5
 #: Shares of new segments, and of the way a copy goes.
 NEW_SHARE: Final = 0.6
 WHOLE_SHARE: Final = 0.6
@@ -69,6 +74,8 @@ class Manners:
     topics_go: bool
     #: Whether the nightly job runs.
     nights: bool
+    #: Restore what a night is about to delete.
+    sparing: bool
 
     @classmethod
     def draw(cls, seed: int) -> "Manners":
@@ -77,8 +84,9 @@ class Manners:
             sane=rng.random() < 0.7,
             reckless=rng.random() < 0.5,
             topics_go=rng.random() < 0.3,
-            nights=rng.random() < 0.6,
+            nights=rng.random() < 0.75,
             hasty=rng.random() < 0.4,
+            sparing=rng.random() < 0.4,
         )
 
 
@@ -91,6 +99,7 @@ class OperatorsScenario:
     manners: Manners
     world: World
     rot: Rot = field(default_factory=Rot)
+    calamity: Calamity = field(default_factory=Calamity)
     counts: dict[str, int] = field(default_factory=dict)
     crash_stretch: int = 12
     #: The clients of this life were told to end.
@@ -111,6 +120,7 @@ class OperatorsScenario:
             "judged": self.books.judged,
             **self.counts,
             **self.rot.counts,
+            **self.calamity.counts,
         }
 
     # After each step.
@@ -164,8 +174,8 @@ class OperatorsScenario:
         self._over = False
         for segment in self.books.segments:
             segment.busy = False
-        if life.number:
-            self.rot.strike(life, self.world)
+        if life.number and not stopped.is_under_way(life.disk.platter):
+            self._strike(life)
         install_broker(life, self.world)
         self.world.stray(life.rng("stray"), life)
         self.world.land(life.rng("landing"), life.loop)
@@ -175,10 +185,16 @@ class OperatorsScenario:
                 offline.simulated(life, self.world),
                 night.simulated(life, self.world),
             ):
+                if life.number and (self.manners.sane or life.last):
+                    await stopped.Keeper(self.counts).work(life, self.world, self.rot)
                 while not await self._live(life) and life.last:
                     self._move_aside(life)
         finally:
             self._daemon = None
+
+    def _strike(self, life: Life) -> None:
+        if not self.calamity.strike(life, self.world, self.rot):
+            self.rot.strike(life, self.world)
 
     def _move_aside(self, life: Life) -> None:
         """Do what a start that was refused says, since nobody would start it again otherwise."""
@@ -220,6 +236,8 @@ class OperatorsScenario:
             tasks.append(self._delete_topic(life, daemon))
         if self.manners.nights:
             tasks.append(self._nights(daemon))
+            if self.manners.sparing:
+                tasks.append(self._operator(daemon, "sparing"))
         if self.manners.sane:
             tasks.append(self._operator(daemon, "sane"))
         if self.manners.reckless:
@@ -237,6 +255,10 @@ class OperatorsScenario:
         person = Person(daemon, self.rot, name=name, hasty=self.manners.hasty)
         try:
             while True:
+                if name == "sparing":
+                    await asyncio.sleep(person.rng.expovariate(2.0))
+                    await person.spare()
+                    continue
                 await asyncio.sleep(random_of(person.rng))
                 if name == "sane":
                     await person.step()
@@ -349,7 +371,7 @@ class OperatorsScenario:
                 )
 
     def _require_objects(self, segment: Segment) -> None:
-        if not self.world.is_whole(segment):
+        if not segment.maimed and not self.world.is_whole(segment):
             raise Violation(f"{segment.name} was acknowledged, and its objects are not whole")
 
     # The calm last life.
@@ -358,25 +380,42 @@ class OperatorsScenario:
         person = Person(daemon, self.rot, name="settle", hasty=self.manners.hasty)
         if self.manners.nights:
             daemon.runtime.spawn("world.nights", self._nights(daemon))
+            if self.manners.sparing:
+                daemon.runtime.spawn("world.sparing", self._operator(daemon, "sparing"))
         try:
             async with asyncio.timeout(CALM_SECONDS_MAX):
                 await person.heal()
+                if person.rng.random() < TIDY_SHARE:
+                    await person.tidy(harmless=True)
                 await asyncio.sleep(AFTERMATH_SECONDS)
                 await person.heal()
+                await self._until_ready(daemon)
         except TimeoutError:
             raise Violation(f"calm, yet not healed:\n{life.loop.waiting()}") from None
         finally:
             self._count(person)
         self._require_calm(daemon, await person.named(), person.typed)
 
+    async def _until_ready(self, daemon: Daemon) -> None:
+        """Give whoever began anew after the last command the time to read the log."""
+        for _ in range(READY_SECONDS):
+            if not self._not_ready(daemon):
+                return
+            await asyncio.sleep(1.0)
+
+    def _not_ready(self, daemon: Daemon) -> dict[int, str]:
+        return {
+            number: follower.state.value
+            for number, follower in daemon.manager.fleet.followers.items()
+            if follower.state is not PartitionState.READY
+        }
+
     def _require_calm(self, daemon: Daemon, named: list[str], typed: int) -> None:
         """Nothing is wrong any more, and everything that was promised is there."""
         if named:
             raise Violation(f"{typed} commands, and these are named yet: {named}")
-        for number in range(self.books.partition_count):
-            follower = daemon.manager.fleet.followers.get(number)  # type: ignore[call-overload]
-            if follower is not None and follower.state is not PartitionState.READY:
-                raise Violation(f"calm, yet {number} is {follower.state.value}")
+        for number, state in self._not_ready(daemon).items():
+            raise Violation(f"calm, yet {number} is {state}")
         for segment in self.books.segments:
             if segment.promised and segment.first.partition.topic_id not in self.books.gone:
                 self._require_objects(segment)

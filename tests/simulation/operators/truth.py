@@ -58,6 +58,8 @@ class Segment:
     released: bool = False
     #: Its end may have stood in a part of the log that was damaged since.
     shaken: bool = False
+    #: The storage lost an object of it.
+    maimed: bool = False
 
     @property
     def promised(self) -> bool:
@@ -247,6 +249,24 @@ class Books:
         self.wounded.add(number)
         for each in self._in(number):
             each.shaken = each.shaken or each.unwanted
+
+    def forgotten(self) -> None:
+        """Log, state directory and marker are lost at once: the objects alone are left."""
+        for each in self.segments:
+            each.lost = each.lost or each.finished
+            each.doubted = each.released = False
+        self.wounded.clear()
+
+    def marker_made(self) -> None:
+        """A daemon made a marker where there was none: the rows of the former one are gone."""
+        for each in self.segments:
+            if (
+                each.promised
+                and not each.doubted
+                and each.first.partition.topic_id not in self.gone
+                and each.metadata_partition not in self.wounded
+            ):
+                self.fail(f"a marker is made anew, and the log names {each.name}")
 
     def appended(self, value: bytes) -> None:
         """Somebody who is no client appends a record: never the return of what was deleted."""
