@@ -129,8 +129,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="epoch_begun_at_the_roll_forgotten",
         module=f"{_LOG}.recovery",
-        old="        return EpochHistory(entry for entry in entries if entry[1] < newest)",
-        new="        return EpochHistory(entry for entry in entries if entry[1] < newest - 1)",
+        old="for entry in entries or () if entry[1] < bases[-1])",
+        new="for entry in entries or () if entry[1] < bases[-1] - 1)",
         seeds=120,
     ),
     Mutant(
