@@ -1,4 +1,4 @@
-"""Who gave an order, for the daemon's log, and for the system's where no daemon carries it out.
+"""Audit lines of orders: in the daemon's log, or the system's where no daemon carries them out.
 
 `rlmm log copy`, `restore`, `seal`, `name` and `rlmm storage rebuild-marker` write by themselves.
 Then the system's log gets the two lines that the daemon's gets of an order over the socket.

@@ -1,4 +1,4 @@
-"""What one user partition's log implies: its segments, their epochs, and the answers from them.
+"""Cache of one user partition: its segments, their epochs, and the answers from them.
 
 Listings are Kafka's, set and order. Look-ups answer any live finished segment that covers the
 offset, of several the one that finished last. Source: RemoteLogMetadataCache; the deliberate

@@ -1,4 +1,4 @@
-"""Which finished segment answers for an offset in one epoch: disjoint pieces, the last on top.
+"""Pieces of one epoch, each with the finished segment that answers for it: the last on top.
 
 Segments are painted in the order in which they finished, so that the piece under an offset is the
 one that finished last of all that cover it, and a look-up is one bisect. Taking a segment away

@@ -1,4 +1,4 @@
-"""What `explain` judges by: plain values, gathered from a running daemon or from its files.
+"""Facts that `explain` judges by: plain values of a running daemon or of its files.
 
 None means "not known" wherever a field may be None. Times are milliseconds since 1970.
 """

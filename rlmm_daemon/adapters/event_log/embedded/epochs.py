@@ -1,4 +1,4 @@
-"""Which generation wrote which offsets: the embedded log's answer to OffsetForLeaderEpoch.
+"""Epoch history of an embedded partition: its answer to OffsetForLeaderEpoch.
 
 The sealed files' entries are kept in Kafka's `leader-epoch-checkpoint` form (a version, a count,
 one `epoch offset` per line); those of the newest file are read from its batches. A checkpoint is

@@ -1,4 +1,4 @@
-"""Who this log is, and which generation writes now: two small files beside the partitions.
+"""Identity and generation of an embedded log: two small files beside the partitions.
 
 The identity is written once, after the state, so that a log with an identity has a state. The
 state is replaced before the first write of every open, and at every cut; only a clean stop leaves

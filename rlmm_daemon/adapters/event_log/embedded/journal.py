@@ -1,4 +1,4 @@
-"""What is durable in one partition: the one place where its writer tells its readers."""
+"""Durable end of one partition: the one place where its writer tells its readers."""
 
 import asyncio
 from bisect import bisect_right

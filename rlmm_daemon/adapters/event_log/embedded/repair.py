@@ -1,4 +1,4 @@
-"""What `rlmm log repair` and `rlmm log seal` do, on a log that is open and otherwise idle.
+"""Repair and sealing of an embedded log that is open and otherwise idle.
 
 A corrupt file is kept beside the log as `.corrupt`. In its place stands one with the intact
 batches, at their own offsets, and where batches are lost an empty batch over their offsets, such
