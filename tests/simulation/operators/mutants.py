@@ -97,6 +97,14 @@ MUTANTS: Final[Sequence[Mutant]] = (
         seeds=14,
         first=0,
     ),
+    _planted(
+        "holds_bind_nobody",
+        "rlmm_daemon.core.disposal.holds",
+        "            return hold\n",
+        "            return None\n",
+        seeds=8,
+        first=30,
+    ),
 )
 
 #: Found before people and calamities grew, and by 135 seeds no more: the scenario has to reach them
@@ -106,15 +114,7 @@ UNSEEN: Final[Sequence[Mutant]] = (
         "acceptance_leaves_no_hold",
         f"{_DAEMON}.bucket",
         "            holds=with_hold(present.held, hold),\n",
-        "            holds=present.holds,\n",
-        seeds=135,
-        first=0,
-    ),
-    _planted(
-        "cleaner_obeys_no_hold",
-        f"{_DAEMON}.cleaner.stuck",
-        "        return held(self._holds or (), self._number, event_ms) is not None\n",
-        "        return False\n",
+        "            holds=present.held,\n",
         seeds=135,
         first=0,
     ),
