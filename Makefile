@@ -191,7 +191,7 @@ dev-down: install ## Stop the Kafka of dev-up and remove its data
 TWO := -n 2 --dist loadfile
 
 test-kafka: install kafka-archive ## The tests that need a real Kafka, on clusters of three nodes
-	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(TWO) $(PYTEST_ARGS) tests/kafka $(NOT_CLEANER)
+	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -m "kafka and not slow" $(PYTEST_ARGS) tests/kafka $(NOT_CLEANER)
 
 soak-kafka: install ## The long ones too
 	RLMM_TEST_KAFKA=1 $(BIN)/pytest -q -s -m kafka $(PYTEST_ARGS) tests/kafka $(NOT_CLEANER)
