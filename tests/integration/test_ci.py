@@ -22,7 +22,7 @@ TOOLS = ("redis-server", "systemd-analyze", "javac", "mvn", "openssl")
 
 
 @pytest.mark.parametrize(
-    ("served", "failing"), [("test-s3", "sim"), ("types", "demo-s3")], ids=["computing", "serving"]
+    ("served", "failing"), [("test-s3", "sim"), ("sim", "demo-s3")], ids=["computing", "serving"]
 )
 def test_the_first_stage_that_fails_is_named_and_the_other_lane_ends_with_its_servers(
     tmp_path: Path, served: str, failing: str
