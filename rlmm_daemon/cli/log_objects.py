@@ -44,7 +44,7 @@ class _Unseen:
 
     cluster_id: str | None = None
 
-    def accepted_gaps(self, topic_id: TopicId, number: int) -> Sequence[LogRange]:  # noqa: ARG002
+    def accepted_gaps(self, *_: object) -> Sequence[LogRange]:
         return ()
 
     async def whole(self, segments: Sequence[SegmentMetadata]) -> list[SegmentMetadata]:

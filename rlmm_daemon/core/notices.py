@@ -1,4 +1,4 @@
-"""What `explain` says besides the cause: copies under way, and whatever is not as it should be."""
+"""Notices that `explain` gives besides the cause: copies under way, and what is out of order."""
 
 from collections.abc import Iterable
 from typing import Final

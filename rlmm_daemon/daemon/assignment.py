@@ -1,4 +1,4 @@
-"""What the broker announced: set operations in memory that never wait for the log.
+"""Announced user partitions: set operations in memory that never wait for the log.
 
 A full announcement makes the announced partitions exactly its own; until one was applied the gate
 is closed. The gate is the daemon's, not a connection's: it closes when another broker incarnation

@@ -1,4 +1,4 @@
-"""Which user partitions of a metadata partition may be answered in full, and from when on."""
+"""User partitions of a metadata partition that may be answered in full, and from when on."""
 
 from collections import OrderedDict
 from collections.abc import Mapping

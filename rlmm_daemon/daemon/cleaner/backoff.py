@@ -1,4 +1,4 @@
-"""Which work waits after a failure, by key: doubled with each further one, jittered, bounded."""
+"""Waits after failures, by key: doubled with each further one, jittered, bounded."""
 
 import random
 from collections.abc import Callable, Hashable

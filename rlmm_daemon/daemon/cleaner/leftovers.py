@@ -1,4 +1,4 @@
-"""What a listing of one user partition's prefixes shows, in every layout of the bucket's marker.
+"""Objects listed below one user partition's prefixes, in every layout of the bucket's marker.
 
 Below a prefix that begins with a hash lies the whole bucket, so all partitions that want to know
 share one listing of it.

@@ -1,4 +1,4 @@
-"""What the cleaner tells people: where each removal stands, and what else is not deleted yet."""
+"""Progress of the cleaner, for people: where each removal stands, and what is not deleted yet."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

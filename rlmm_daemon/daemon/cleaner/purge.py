@@ -1,4 +1,4 @@
-"""What a person orders for a topic id: marks if the topic is gone, segment events if it exists.
+"""Orders of a person for a topic id: marks if the topic is gone, segment events if it exists.
 
 A partition mark of an existing topic could end the consumers of Kafka's own metadata managers, so
 an existing topic's segments are deleted one by one, and it must be said that this is meant.

@@ -1,4 +1,4 @@
-"""Which copies their broker gave up: it began another one of the partition after them.
+"""Copies that their broker gave up: it began another one of the partition after them.
 
 A broker copies a partition's segments one after another, by ascending offsets. What is compared is
 the time of the other segment's last event: of a copy that was finished since, nothing else is kept.
