@@ -35,6 +35,7 @@ BIG_BYTES = 256 * MIB
 RANGES_PER_SEGMENT = 5
 DELETED_PER_PARTITION = 3
 COPY_SECONDS = 120
+READY_SECONDS = 10
 
 
 class CheckFailed(Exception):
@@ -108,9 +109,16 @@ def announce(demo: Demo, client: Client) -> None:
 
 
 def until_ready(demo: Demo, client: Client) -> None:
-    """Return when look-ups of both partitions are answered: a look-up waits for it."""
+    """Return when look-ups of both partitions are answered: a look-up waits for it.
+
+    What the bucket says of an earlier life is checked when it comes, and for that moment a
+    partition that was ready is not.
+    """
     for partition in demo.placed:
+        until = time.monotonic() + READY_SECONDS
         client.list_remote_log_segments(partition)
+        while not client.is_ready(partition) and time.monotonic() < until:
+            client.list_remote_log_segments(partition)
         check(client.is_ready(partition), f"{partition} is ready")
 
 
