@@ -124,7 +124,9 @@ class Actor:
                         await self._remove(storage, name, manifests[name], lease)
             finally:
                 self._note_done(executor.done)
-                await lease.release()
+                # Whoever restores a manifest waits the lease out, and for a late delete with it.
+                if not executor.may_land_late:
+                    await lease.release()
         # Without the lease, which is for deletes: a tag says what the manifest said when it was
         # written, and harms nothing where another run has gone on since.
         keys = [entry.key for entry in plan.quarantine if entry.upload_id is None]

@@ -176,15 +176,20 @@ class Holder:
             )
 
     async def release(self) -> None:
-        """Let the next owner begin at once; a lease that was lost stays as it is."""
-        self._seconds = 0
+        """Let the next owner begin at once; a lease that was lost stays as it is.
+
+        It ends at no time of this run's clock: the next owner's may be up to a second behind it,
+        because a storage tells times by the second.
+        """
+        assert self._etag is not None, "acquired"
         try:
-            await self.renew()
+            await self._write(self._etag, expires_ms=0)
         except LeaseHeld:
             return
 
-    async def _write(self, etag: str | None) -> None:
-        self._expires_ms = self._now_ms() + self._seconds * 1000
+    async def _write(self, etag: str | None, expires_ms: int | None = None) -> None:
+        lasting_ms = self._now_ms() + self._seconds * 1000
+        self._expires_ms = lasting_ms if expires_ms is None else expires_ms
         lease = Lease(owner=self._owner, fence=self.fence, expires_ms=self._expires_ms)
         try:
             self._etag = await self._storage.put_control(

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +230,53 @@ def test_nothing_is_deleted_under_a_lease_that_was_lost(site: Site) -> None:
     with pytest.raises(LeaseHeld, match="another run took"):
         site.delete(entries, thief=True)
     assert all(map(site.there, entries))
+
+
+def test_a_lease_that_was_given_back_is_free_to_a_run_whose_clock_is_behind(site: Site) -> None:
+    """Each run reads the storage's time itself, and that is told by the second."""
+
+    now_ms = storage_time.wall_ms()
+
+    async def two() -> int:
+        async with control.opened(site.config) as storage:
+            before = Holder(storage, owner="a", seconds=300, now_ms=lambda: now_ms + 999)
+            await before.acquire()
+            await before.release()
+            after = Holder(storage, owner="b", seconds=300, now_ms=lambda: now_ms)
+            await after.acquire()
+            return after.fence
+
+    assert asyncio.run(two()) == 2
+
+
+class Unanswered(BaseException):
+    """What ends a run while it waits for the storage."""
+
+
+@pytest.mark.parametrize("told", ["nothing", "an error", "all is well"])
+def test_a_run_with_a_delete_that_may_still_land_keeps_the_lease_until_it_runs_out(
+    site: Site, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    """A restore waits for the lease: given back, it would look before that delete lands."""
+    (first, *_) = site.entries(site.orphan)
+    site.quarantined([first])
+    known = LocalStorage.delete
+
+    async def delete(self: LocalStorage, keys: list[str]) -> Mapping[str, RlmmError | None]:
+        if told == "nothing":
+            raise Unanswered
+        failed: dict[str, RlmmError | None] = dict.fromkeys(keys, StorageUnavailable("time-out"))
+        return failed if told == "an error" else await known(self, keys)
+
+    monkeypatch.setattr(LocalStorage, "delete", delete)
+    monkeypatch.setattr(executing, "PAUSE_SECONDS", 0)
+    try:
+        site.act([first])
+    except Unanswered:
+        assert told == "nothing"
+    found = asyncio.run(site._with(lease.look))
+    assert found is not None
+    assert (found.ends_ms > storage_time.wall_ms()) is (told != "all is well")
 
 
 class Slow:
