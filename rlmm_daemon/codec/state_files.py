@@ -132,10 +132,15 @@ def announced_rows(rows: Sequence[AnnouncedPartition]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(rows), indent=1)[1:-2]
 
 
-def announced_json(encoded: Iterable[bytes]) -> bytes:
-    """Return the file of `Announced` whose rows were encoded some at a time."""
-    head = msgspec.json.encode({"format": FORMAT})[:-1]
-    return head + b',\n"partitions": [' + b",".join(filter(None, encoded)) + b"\n]}\n"
+def announced_json(encoded: Iterable[bytes]) -> list[bytes]:
+    """Return the file of `Announced` in pieces, whose rows were encoded some at a time.
+
+    It is some megabytes for 50,000 of them, which nobody joins in one step.
+    """
+    pieces = [msgspec.json.encode({"format": FORMAT})[:-1] + b',\n"partitions": [']
+    for rows in filter(None, encoded):
+        pieces += [rows, b","]
+    return [*(pieces[:-1] if len(pieces) > 1 else pieces), b"\n]}\n"]
 
 
 class _Sealed(msgspec.Struct, forbid_unknown_fields=True):

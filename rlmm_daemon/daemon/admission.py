@@ -12,6 +12,7 @@ import msgspec
 
 from rlmm_daemon.codec import api
 from rlmm_daemon.daemon import handlers
+from rlmm_daemon.daemon.announcing import Announcing
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.greeting import Identity
 from rlmm_daemon.daemon.limits import ServerOptions, ServerStats
@@ -43,6 +44,7 @@ class Shared:
     services: Services
     identity: Identity
     tasks: asyncio.TaskGroup
+    announcing: Announcing
     stats: ServerStats = field(default_factory=ServerStats)
     draining: bool = False
     #: Set while no request is in flight.

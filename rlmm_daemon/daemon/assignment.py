@@ -5,11 +5,12 @@ is closed. The gate is the daemon's, not a connection's: it closes when another 
 says hello, and stays open when the same one reconnects.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from rlmm_daemon.codec.state_files import Announced, AnnouncedPartition
+from rlmm_daemon.daemon.announcing import pieces
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes, uuid_text
 
@@ -60,14 +61,37 @@ class Assignment:
             self.gate_open = False
 
     def replace(
-        self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
+        self, leaders: Sequence[TopicIdPartition], followers: Sequence[TopicIdPartition]
     ) -> None:
         """Make the announced partitions exactly these, none included, and open the gate."""
-        before = self._leads
-        self._leads = _roles(leaders, followers)
-        self.leads = sum(self._leads.values())
-        self.gate_open = True
-        self._changed(before.keys() ^ self._leads.keys())
+        for _ in self.replacing(leaders, followers):
+            pass
+
+    def replacing(
+        self, leaders: Sequence[TopicIdPartition], followers: Sequence[TopicIdPartition]
+    ) -> Iterator[None]:
+        """Do what `replace` does in steps between which others may have a turn, the gate last.
+
+        First what is new comes, then what is left out goes: no metadata partition that has user
+        partitions before and after is without any in between. If another broker incarnation says
+        hello meanwhile, the gate stays closed for it.
+        """
+        incarnation_ms, announced = self.incarnation_ms, set[TopicIdPartition]()
+        for leads, partitions in ((False, followers), (True, leaders)):
+            for some in pieces(partitions):
+                announced.update(some)
+                self.add(*((some, ()) if leads else ((), some)))
+                yield
+        gone = list[TopicIdPartition]()
+        for few in pieces(list(self._leads)):
+            gone += [each for each in few if each not in announced]
+            yield
+        for some in pieces(gone):
+            self.remove(some)
+            yield
+        if self.incarnation_ms == incarnation_ms:
+            self.gate_open = True
+            self._changed(())
 
     def add(
         self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]

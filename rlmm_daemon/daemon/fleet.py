@@ -661,6 +661,7 @@ class Fleet:
             async with self._turning:
                 for partition in sorted(self._wanted() - self.followers.keys()):
                     self._start(partition, group)
+                    await self._state.turns.wait()
             if self._wanted() <= self.followers.keys():
                 await self._changed_or_late()
 
@@ -778,6 +779,7 @@ class Fleet:
                 if self.followers.get(partition) is follower and follower.wants_target:
                     with blame(partition):
                         follower.target_known(known.end, asked[partition])
+                    await self._state.turns.wait()  # it has a thousand user partitions
             if len(ranges) < len(asking):
                 await asyncio.sleep(_RETRY_SECONDS_MIN * 2)
 

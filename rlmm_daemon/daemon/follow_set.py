@@ -1,7 +1,7 @@
 """Which metadata partitions are followed, and why: one reason is enough.
 
     announced   a user partition of the broker hashes to it
-    warm        one did before the restart, and the broker has not announced anything yet
+    warm        one did before the restart, and the broker has not announced all of its own yet
     kept        a copy, delete or write of this broker is in flight
     on demand   an operator asked, not long ago
     discovered  the cluster says that the broker replicates a tiered partition of it
@@ -50,7 +50,7 @@ class FollowSet:
         self.partition_count = partition_count
         self._of, self._announced = {}, {}
         self._warm, self._demanded, self._discovered = set(), {}, set()
-        self.announce(announced, dict.fromkeys(announced, False))
+        self.announce(announced, dict.fromkeys(announced, False), whole=True)
 
     def warm(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Follow for what had been announced before a restart."""
@@ -58,9 +58,16 @@ class FollowSet:
         self.changed.ring()
 
     def announce(
-        self, partitions: Iterable[TopicIdPartition], announced: Mapping[TopicIdPartition, bool]
+        self,
+        partitions: Iterable[TopicIdPartition],
+        announced: Mapping[TopicIdPartition, bool],
+        *,
+        whole: bool,
     ) -> None:
-        """Take up that these partitions are, or are not any more, among the announced."""
+        """Take up that these partitions are, or are not any more, among the announced.
+
+        `whole`: with them the broker has announced all that it has.
+        """
         known = self._of
         for partition in partitions:
             if partition not in announced:
@@ -71,7 +78,8 @@ class FollowSet:
                 if (members := self._announced.get(mine)) is None:
                     members = self._announced[mine] = set()
                 members.add(partition)
-        self._warm.clear()
+        if whole:
+            self._warm.clear()
         self.changed.ring()
 
     def announced_in(self, partition: MetadataPartition) -> frozenset[TopicIdPartition]:

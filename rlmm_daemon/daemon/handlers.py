@@ -2,7 +2,8 @@
 
     LOOKUPS         plain calls, answered inside the read callback; `NotReady` may be held. A long
                     `Walk` is drawn in a task
-    ANNOUNCEMENTS   plain calls too, so that they take effect in the order in which they were sent
+    ANNOUNCEMENTS   plain calls too, so that they take effect in the order in which they were sent;
+                    long ones in steps (`announcing`)
     WRITES          events of the log, from a task, with a deadline of their own
     REQUESTS        one answer from a task
     STREAMS         pages from a task
@@ -11,13 +12,14 @@
 Every row of `codec.api.METHODS` is in exactly one of them.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from rlmm_daemon.codec import api
 from rlmm_daemon.codec.frames import PAGE_BYTES
 from rlmm_daemon.core.walks import Walk
+from rlmm_daemon.daemon.announcing import STEP, pieces
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.services import (
@@ -33,7 +35,8 @@ from rlmm_daemon.domain.ids import TopicIdPartition
 
 #: (manager, partition, params, caller). The session turns the wire's partition into the domain's.
 Lookup = Callable[[MetadataManager, TopicIdPartition, Any, Caller], Any]
-Announcement = Callable[[MetadataManager, Any], None]
+#: Does one step before each of what it yields.
+Announcement = Callable[[MetadataManager, Any], Iterator[None]]
 #: (manager, params, caller, seconds). Keeps its own deadline: only the manager knows whether the
 #: record was handed on before it passed.
 Write = Callable[[MetadataManager, Any, Caller, float], Awaitable[None]]
@@ -69,16 +72,39 @@ SIZING: Final = "remote_log_size"
 #: Look-ups whose result is a `Walk`.
 WALKS: Final = frozenset({"list_remote_log_segments", SIZING})
 
+
+def _announced(manager: MetadataManager, params: api.AssignmentParams) -> Iterator[None]:
+    leaders, followers = list[TopicIdPartition](), list[TopicIdPartition]()
+    yield from _into(leaders, params.leaders)
+    yield from _into(followers, params.followers)
+    for some in pieces(followers):
+        manager.on_partition_leadership_changes((), some)
+        yield
+    for some in pieces(leaders):
+        manager.on_partition_leadership_changes(some, ())
+        yield
+
+
+def _stopped(manager: MetadataManager, params: api.PartitionsParams) -> Iterator[None]:
+    partitions = list[TopicIdPartition]()
+    yield from _into(partitions, params.partitions)
+    for some in pieces(partitions):
+        manager.on_stop_partitions(some)
+        yield
+
+
+def _replaced(manager: MetadataManager, params: api.AssignmentParams) -> Iterator[None]:
+    leaders, followers = list[TopicIdPartition](), list[TopicIdPartition]()
+    yield from _into(leaders, params.leaders)
+    yield from _into(followers, params.followers)
+    yield from manager.replacing_assignment(leaders, followers)
+
+
+#: Nothing is taken up before all of it was read: one partition that is none refuses the whole.
 ANNOUNCEMENTS: Final[dict[str, Announcement]] = {
-    "on_partition_leadership_changes": lambda manager, params: (
-        manager.on_partition_leadership_changes(_domain(params.leaders), _domain(params.followers))
-    ),
-    "on_stop_partitions": lambda manager, params: manager.on_stop_partitions(
-        _domain(params.partitions)
-    ),
-    "replace_assignment": lambda manager, params: manager.replace_assignment(
-        _domain(params.leaders), _domain(params.followers)
-    ),
+    "on_partition_leadership_changes": _announced,
+    "on_stop_partitions": _stopped,
+    "replace_assignment": _replaced,
 }
 
 
@@ -292,8 +318,17 @@ def _one_epoch(params: api.EpochParams) -> int:
     return params.epoch
 
 
-def _domain(partitions: list[api.Partition]) -> list[TopicIdPartition]:
-    return [partition.to_domain() for partition in partitions]
+def is_short(params: api.AssignmentParams | api.PartitionsParams) -> bool:
+    """Whether an announcement is taken up in one step."""
+    if isinstance(params, api.PartitionsParams):
+        return len(params.partitions) <= STEP
+    return len(params.leaders) + len(params.followers) <= STEP
+
+
+def _into(known: list[TopicIdPartition], partitions: Sequence[api.Partition]) -> Iterator[None]:
+    for some in pieces(partitions):
+        known += [partition.to_domain() for partition in some]
+        yield
 
 
 def _copier(services: Services) -> SegmentCopier:

@@ -6,7 +6,7 @@ one may be answered now is for the `gates` to say.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -195,7 +195,8 @@ class Manager:
         """The log is open: take up what was announced meanwhile, or else what had been."""
         follow_set = self.gates.follow_set()
         if self.assignment.version:
-            follow_set.announce(list(self.assignment.announced), self.assignment.announced)
+            announced = self.assignment.announced
+            follow_set.announce(list(announced), announced, whole=self.assignment.gate_open)
         else:
             follow_set.warm(warm)
         self.gates.changed.ring()
@@ -235,17 +236,23 @@ class Manager:
         self.assignment.remove(partitions)
 
     def replace_assignment(
-        self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
+        self, leaders: Sequence[TopicIdPartition], followers: Sequence[TopicIdPartition]
     ) -> None:
         """Make the announced partitions exactly these, and open the gate for reads."""
         self.assignment.replace(leaders, followers)
+
+    def replacing_assignment(
+        self, leaders: Sequence[TopicIdPartition], followers: Sequence[TopicIdPartition]
+    ) -> Iterator[None]:
+        """Do the same in steps."""
+        return self.assignment.replacing(leaders, followers)
 
     def _announced_changed(self, partitions: Collection[TopicIdPartition]) -> None:
         self._serving.clear()
         follow_set = self.fleet.follow_set
         if follow_set is not None:
-            follow_set.announce(partitions, self.assignment.announced)
             announced = self.assignment.announced
+            follow_set.announce(partitions, announced, whole=self.assignment.gate_open)
             for partition in partitions:
                 follower = self.fleet.followers.get(follow_set.of(partition))
                 if follower is None:

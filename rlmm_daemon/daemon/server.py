@@ -5,6 +5,7 @@ import functools
 import socket
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ import structlog
 
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon.admission import Shared
+from rlmm_daemon.daemon.announcing import Announcing
 from rlmm_daemon.daemon.bulk import BulkSession
 from rlmm_daemon.daemon.greeting import Identity, Introduction, Part, Role, introduce, verify
 from rlmm_daemon.daemon.limits import ServerOptions, ServerStats
@@ -98,9 +100,12 @@ class Server:
             self.listen()
         try:
             async with asyncio.TaskGroup() as tasks:
+                turns = self._services.manager.turns
+                announcing = Announcing(turns, partial(tasks.create_task, name="server.announcing"))
                 self._shared = Shared(
-                    self._options, self._services, self._identity, tasks, self._stats,
-                    turns=self._services.manager.turns,
+                    self._options, self._services, self._identity, tasks, announcing,
+                    self._stats,
+                    turns=turns,
                     bugs=self._bugs,
                 )  # fmt: skip
                 self._accepting = tasks.create_task(self._accept(tasks), name="server.accept")

@@ -2,7 +2,7 @@
 
 # ruff: noqa: D102 - these rows are the socket's methods, which codec.api and the README describe
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,9 +60,9 @@ class MetadataManager(Protocol):
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
     ) -> None: ...
     def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None: ...
-    def replace_assignment(
-        self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
-    ) -> None: ...
+    def replacing_assignment(
+        self, leaders: Sequence[TopicIdPartition], followers: Sequence[TopicIdPartition]
+    ) -> Iterator[None]: ...
     def hello_from_broker(self, incarnation_ms: int) -> None:
         """Close the gate when this is another incarnation of the broker."""
         ...

@@ -361,11 +361,16 @@ class Session(asyncio.Protocol):
         if row.shape is api.Shape.BULK:
             raise InvalidArgument(f"{method} needs a connection of role bulk")
         params = decode_params(row, raw)
+        seconds = self._shared.seconds_for(method, params)
         announce = handlers.ANNOUNCEMENTS.get(method)
         if announce is not None:
-            announce(self._manager, params)
-            return _result_frame(request_id, None)
-        seconds = self._shared.seconds_for(method, params)
+            rest = self._shared.announcing.begin(
+                announce(self._manager, params), short=handlers.is_short(params)
+            )
+            if rest is None:
+                return _result_frame(request_id, None)
+            self._start(request_id, method, lambda: self._announced(request_id, rest), seconds)
+            return None
         write = handlers.WRITES.get(method)
         if write is not None:
             assert seconds is not None, "only a tail has no end"
@@ -537,6 +542,11 @@ class Session(asyncio.Protocol):
         if left <= 0:
             raise TimedOut("no time was left to append the record; nothing was begun")
         await write(self._manager, params, self._caller, left)
+        return _result_frame(request_id, None)
+
+    async def _announced(self, request_id: int, rest: asyncio.Task[Exception | None]) -> bytes:
+        if (error := await asyncio.shield(rest)) is not None:
+            raise error
         return _result_frame(request_id, None)
 
     async def _send_one(self, request_id: int, method: str, params: Any) -> bytes:

@@ -16,7 +16,7 @@ and loses nothing. `marker.json` is what a lost marker is rebuilt from. An embed
 this directory, too, by default.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from crc32c import crc32c
@@ -107,9 +107,9 @@ class StateDirectory:
         data = await self._read(ANNOUNCED)
         return None if data is None else from_json(data, Announced, ANNOUNCED)
 
-    async def write_announced(self, encoded: bytes) -> None:
+    async def write_announced(self, pieces: Sequence[bytes]) -> None:
         """Replace the last announcement (`state_files.announced_json`)."""
-        await self.disk.write_atomically(f"{self.path}/{ANNOUNCED}", encoded)
+        await self.disk.write_atomically(f"{self.path}/{ANNOUNCED}", *pieces)
 
     async def positions(self) -> Positions | None:
         """Return how far each metadata partition was read before."""

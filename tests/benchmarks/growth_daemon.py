@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from rlmm_daemon.adapters.event_log.memory import MemoryLogStore
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.daemon.announcing import Announcing
 from rlmm_daemon.daemon.deleted_segments import DeletedSegments
 from rlmm_daemon.daemon.gauges import Gauges
 from rlmm_daemon.daemon.limits import ServerStats
@@ -99,7 +100,9 @@ def announcements(size: int, watch: Watch) -> None:
                     await asyncio.sleep(0)
 
             async def at_once() -> None:
-                manager.replace_assignment(partitions, [])
+                async with asyncio.TaskGroup() as tasks:
+                    announcing = Announcing(manager.turns, tasks.create_task)
+                    announcing.begin(manager.replacing_assignment(partitions, []), short=False)
 
             await holds("announce one by one", announce)
             await holds("stop one by one", stop)

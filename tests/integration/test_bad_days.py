@@ -22,6 +22,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from tests.support import full_disk
+from tests.support.below import below
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import Forked, ForkServer, Launch
 from tests.support.stocked_daemon import Stocked, eventually, flip, make
@@ -148,7 +149,7 @@ def test_a_flipped_bit_in_an_acknowledged_finish_costs_no_object_and_the_segment
         name = uuid_text(segment_id)
 
         def objects() -> int:
-            return sum(name in path.name for path in it.daemon.remote.rglob("*"))
+            return sum(name in path.name for path in below(it.daemon.remote, "*"))
 
         assert objects() == 5
         number = str(it.number(0))
@@ -242,7 +243,7 @@ def test_an_older_marker_that_is_put_back_ends_no_hold(tmp_path, forks, stopped)
                 lambda rows: [row["step"] for row in rows] == ["loss_accepted"],
             )
         assert json.loads(marker.read_bytes())["accepted_losses"]
-        assert sum(uuid_text(segment_id) in path.name for path in it.daemon.remote.rglob("*")) == 5
+        assert sum(uuid_text(segment_id) in path.name for path in below(it.daemon.remote, "*")) == 5
         assert it.lines("bucket marker is an older one; what was accepted since is written again")
 
 
@@ -252,7 +253,7 @@ def test_a_segment_that_is_not_whole_is_not_put_back(it):
     for snapshot in it.snapshots:
         snapshot.unlink()
     flip(*finish_of(it, segment_id))
-    (index,) = it.daemon.remote.rglob(f"*{uuid_text(segment_id)}.index")
+    (index,) = below(it.daemon.remote, f"*{uuid_text(segment_id)}.index")
     index.unlink()
     it.start()
     fails_of(it, "log_corrupt")
@@ -799,7 +800,7 @@ def test_what_a_repair_finds_no_objects_of_ends_by_the_command_that_is_named(it)
     assert it.daemon.stop() == 0
     shutil.rmtree(it.log_dir)
     shutil.copytree(it.daemon.directory / "older", it.log_dir)
-    (index,) = it.daemon.remote.rglob(f"*{uuid_text(gone)}.index")
+    (index,) = below(it.daemon.remote, f"*{uuid_text(gone)}.index")
     index.unlink()
     it.start()
     fails_of(it, "history_lost")

@@ -11,6 +11,7 @@ from rlmm_daemon.domain.errors import StorageNotConfigured
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from tests.support.below import below
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import Stocked, eventually, free_address, make
@@ -34,7 +35,7 @@ def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
 
 def objects(it: Stocked) -> list[Path]:
     remote = it.daemon.directory / "var" / "remote"
-    return [each for each in remote.rglob("*.log") if each.is_file()]
+    return [*below(remote, "*.log")]
 
 
 def topic_id(it: Stocked) -> str:

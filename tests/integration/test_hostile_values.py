@@ -32,6 +32,7 @@ from rlmm_daemon.domain.ids import (
 )
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from tests.support.below import below
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import CLUSTER, Stocked, make
 
@@ -366,7 +367,7 @@ def forks() -> Iterator[ForkServer]:
 def stored(it: Stocked) -> dict[str, int]:
     return {
         str(path.relative_to(it.daemon.remote)): path.stat().st_size
-        for path in it.daemon.remote.rglob("*-*")
+        for path in below(it.daemon.remote, "*-*")
         if path.is_file() and "_rlmm" not in path.parts
     }
 

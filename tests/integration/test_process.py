@@ -27,6 +27,7 @@ from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.ports.passes import LOST_REASON
 from tests.support import kafka_segments
+from tests.support.below import below
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.processes import children, ended
@@ -113,7 +114,7 @@ def test_sigterm_amid_a_copy_finishes_it_or_rolls_it_back(tmp_path, forks, deadl
             with it.daemon.client() as client:
                 client.delete_segment(left.partition, left.segment_id)
             left = None
-        stored = list((it.daemon.remote).rglob("*.log"))
+        stored = list(below(it.daemon.remote, "*.log"))
         assert len(stored) == (left is not None)
         assert it.daemon.stop() == 0
 
@@ -159,9 +160,9 @@ def test_a_copy_whose_process_is_killed_leaves_nothing_and_can_be_repeated(it, w
         assert error.fields["reason"] == LOST_REASON
         assert error.fields["write_begun"]
         assert error.fields.get("rolled_back", not whole) is True
-        assert not list(it.daemon.remote.rglob("*.log"))
+        assert not list(below(it.daemon.remote, "*.log"))
         assert copy(again, segment.files)
-    assert len(list(it.daemon.remote.rglob("*.log"))) == 1
+    assert len(list(below(it.daemon.remote, "*.log"))) == 1
     (fresh,) = children(it.daemon.process.pid)
     assert fresh != pid
 
@@ -278,7 +279,7 @@ def test_the_steps_of_kafkas_storage_interface_in_the_brokers_order(it):
         deleting = pool.submit(storage.delete_log_segment_data, found)
         metadata.update_remote_log_segment_metadata(update(told, DELETING, custom))
         deleting.result(20)
-        assert not list(it.daemon.remote.rglob("*.log"))
+        assert not list(below(it.daemon.remote, "*.log"))
         metadata.update_remote_log_segment_metadata(update(told, DELETED, custom))
         storage.delete_log_segment_data(found)  # once more: it is gone, which is what was asked
         assert metadata.list_remote_log_segments(it.orders[0]) == []
@@ -305,7 +306,7 @@ def test_a_broker_that_leaves_amid_a_copy_has_nothing_rolled_back(it):
         with it.broker("storage") as storage:
             storage.delete_log_segment_data(told)
         metadata.update_remote_log_segment_metadata(update(told, DELETED))
-        assert not list(it.daemon.remote.rglob("*.log"))
+        assert not list(below(it.daemon.remote, "*.log"))
 
 
 def hang_up(client: Client) -> None:

@@ -19,6 +19,7 @@ from rlmm_daemon.codec.state_files import lost_head
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
+from tests.support.below import below
 from tests.support.recovery_walk import CONFIGURATION
 from tests.support.stocked_daemon import Stocked, eventually, flip
 
@@ -106,7 +107,7 @@ def damage_of_a_finish(it: Stocked) -> None:
 def damage_of_a_finish_and_an_object_gone(it: Stocked) -> None:
     damage_of_a_finish(it)
     segment_id = uuid_text(it.copied(0)[0].metadata.segment_id)
-    (index,) = it.daemon.remote.rglob(f"*{segment_id}.index")
+    (index,) = below(it.daemon.remote, f"*{segment_id}.index")
     index.unlink()
 
 

@@ -90,7 +90,7 @@ def test_what_was_announced_is_written_down_in_steps_as_of_one_moment():
     for some in steps:
         assert len(some) < 300
         encoded.append(announced_rows(some))
-    assert from_file(from_json(announced_json(encoded), Announced, "")) == before == many
+    assert from_file(from_json(b"".join(announced_json(encoded)), Announced, "")) == before == many
     assert written(assignment.rows()) == many[:300]
     assignment.remove(many)
     assert written(assignment.rows()) == []
@@ -98,4 +98,5 @@ def test_what_was_announced_is_written_down_in_steps_as_of_one_moment():
 
 def written(rows) -> list[TopicIdPartition]:
     """Return what a later daemon reads of rows that were written down."""
-    return from_file(from_json(announced_json(map(announced_rows, rows)), Announced, ""))
+    pieces = announced_json(map(announced_rows, rows))
+    return from_file(from_json(b"".join(pieces), Announced, ""))

@@ -171,8 +171,9 @@ class FakeManager:
     def on_stop_partitions(self, partitions):
         self.announced.append(("stop", list(partitions)))
 
-    def replace_assignment(self, leaders, followers):
+    def replacing_assignment(self, leaders, followers):
         self.announced.append(("replace", list(leaders), list(followers)))
+        yield
 
     def hello_from_broker(self, incarnation_ms):
         self.incarnations.append(incarnation_ms)
