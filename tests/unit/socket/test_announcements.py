@@ -1,5 +1,7 @@
 """Announcements over the socket: a long one is answered behind its last step, and in its order."""
 
+import asyncio
+
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon.announcing import STEP
 from tests.unit.socket.fakes import BROKER, CLUSTER, ORDERS, Raw, daemon, until
@@ -45,10 +47,14 @@ async def test_a_long_announcement_is_taken_up_whole_before_what_was_sent_behind
 async def test_a_long_announcement_whose_connection_is_gone_is_taken_up_whole(tmp_path):
     async with daemon(str(tmp_path / "s")) as it:
         raw = await a_broker(it.path)
-        long = some(0, 20 * STEP)
+        long = some(0, 3 * STEP)
+        turn = asyncio.Event()
+        it.manager.turns.wait = turn.wait  # type: ignore[method-assign,assignment]
         announcement = api.AssignmentParams(long, [])
         raw.writer.write(frames.request_frame(2, "on_partition_leadership_changes", announcement))
-        await until(lambda: it.manager.announced)
+        await until(lambda: it.server.stats.requests_now == 1)
         raw.close()
+        await until(lambda: it.server.stats.requests_now == 0)
+        turn.set()
         whole = [each.to_domain() for each in long]
         await until(lambda: [tp for _, leads, _ in it.manager.announced for tp in leads] == whole)
