@@ -148,8 +148,12 @@ def recover(number: int, *, execute: bool, target: Target) -> None:
     One comes back only if all its objects are there: sizes, each batch of its .log, and checksums
     where recorded. The rest is listed; its objects stay. Exit code 1 if some of it is not whole.
 
+    Segments that had been deleted, and that came back since the log lost that, are ended again: if
+    none of their objects is there. No object is ever removed by it.
+
     --json: {metadata_partition, executed, put_back[] or can_be_put_back[], not_whole[],
-    may_have_ended, not_looked_at, next: the command that is named then, or null}.
+    ended[] or can_be_ended[], came_back[], may_have_ended, not_looked_at,
+    next: the command that is named then, or null}.
     """
     with asking_log(target) as client:
         answer = client.log_recover(number, execute=execute)
@@ -166,6 +170,10 @@ def _show_recovery(answer: dict[str, Any], number: int) -> None:
     word = "put back" if answer["executed"] else "can be put back"
     rows = [(*_segment_of(row), word) for row in whole]
     rows += [(*_segment_of(row), row["reason"]) for row in answer["not_whole"]]
+    gone = answer.get("ended" if answer["executed"] else "can_be_ended", ())
+    word = "deletion recorded again" if answer["executed"] else "was deleted: can be ended"
+    rows += [(*_segment_of(row), word) for row in gone]
+    rows += [(*_segment_of(row), row["reason"]) for row in answer.get("came_back", ())]
     columns = ("partition", "segment", "offsets", "bytes", "what becomes of it")
     show_table(columns, rows, fold=("what becomes of it",))
     if not rows:
@@ -174,7 +182,7 @@ def _show_recovery(answer: dict[str, Any], number: int) -> None:
         click.echo("a deletion of them may have stood in what was lost: consumers see them again")
     if answer["not_looked_at"]:
         click.echo(f"{answer['not_looked_at']:,} more were not looked at: ask again")
-    if whole and not answer["executed"]:
+    if (whole or gone) and not answer["executed"]:
         click.echo("nothing was done; --execute does it")
         click.echo(f"Next: rlmm log recover {number} --execute")
     elif answer["next"]:

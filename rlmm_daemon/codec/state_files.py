@@ -20,6 +20,9 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import uuid_bytes
 
 FORMAT: Final = 1
+#: Of a `.lost` file that tells how far its folds had read: a daemon that does not know of that
+#: would bring segments back that were deleted.
+LOST_FORMAT_READ: Final = 2
 #: Of a `.lost` file, encoded in one go.
 LOST_RECORDS_AT_ONCE: Final = 256
 _LOST_MAGIC: Final = b"RLML"
@@ -112,6 +115,10 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     metadata_partition: int
     #: Why the fold was dropped, the latest last.
     reasons: list[str]
+    #: How far of this very log dropped folds had read: what had been finished in there, and is not
+    #: among the records, had been deleted. Empty: that can't be told, or an older daemon's.
+    read: list[Position] = []
+    #: The last field: they are written behind the rest, some at a time.
     records: list[bytes]
 
 
@@ -247,7 +254,7 @@ def lost_from(data: bytes, name: str) -> Lost:
     if crc32c(body) != int.from_bytes(data[len(_LOST_MAGIC) : head], "big"):
         raise ChecksumMismatch(f"{name} is damaged: its checksum does not hold")
     try:
-        if msgspec.msgpack.decode(body, type=_Format).format > FORMAT:
+        if msgspec.msgpack.decode(body, type=_Format).format > LOST_FORMAT_READ:
             raise UnsupportedProtocol(f"{name} was written by a newer daemon; it is left untouched")
         return msgspec.msgpack.decode(body, type=Lost)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -12,7 +12,7 @@ what the role says: it begins what was ordered, checks the past, follows the log
     Compared     -          -                 Replaying|-  -           -
     Damaged      Ordered    Ordered           Ordered      Ordered     -
     Doubted      -          -                 Replaying|-  -           -
-    Dropped      -          -                 -            -           -
+    Dropped      -          -                 Replaying|-  -           -
     Forgotten    -          -                 -            -           -
     Judged       -          -|Ready|Ordered   Replaying|-  -           -
     Moved        -|Stopped  Starting|Stopped  Starting     Starting|-  Starting|Stopped|-
@@ -271,6 +271,8 @@ class Compared:
     """The end was reached, and so many finished segments that had been known did not come."""
 
     missing: int
+    #: So many that had been deleted came again.
+    risen: int = 0
     why: str
     #: The log lacks offsets that nobody accepted, or a head that may have held their end.
     gaps: bool
@@ -328,6 +330,9 @@ class Moved:
 class Dropped:
     """The fold was given up, after it was written down where it says anything."""
 
+    #: How far it had read, where a damaged table was not written down with it.
+    unwritten: Position | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Broken:
@@ -367,6 +372,8 @@ class DropFold:
 
     why: str
     written: bool
+    #: What is read then is the log that was folded, whatever it lost.
+    same_log: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,9 +492,8 @@ def _done(one: Following, given: Deed) -> Stepped:
             return _checked(one)
         case Moved(why=why, topic_id=topic_id):
             return _moved(one, why, topic_id)
-        case Dropped():
-            dropped = replace(one, accounted=False, trimmed_to=None)
-            return dropped, () if one.unconfirmed else (ForgetPosition(),)
+        case Dropped(unwritten=unwritten):
+            return _dropped(one, unwritten)
         case _:
             assert_never(given)
 
@@ -576,12 +582,24 @@ def _moved(one: Following, why: str, topic_id: TopicId | None, *first: Effect) -
     if isinstance(role, Starting) and one.crash_loops:
         role = Stopped(started=False)
     moved = _begun(one, role)
-    effects = (RestartTargets(), *first, DropFold(why, written=not one.doubted))
+    drop = DropFold(why, written=not one.doubted, same_log=topic_id is None)
+    effects = (RestartTargets(), *first, drop)
     if topic_id is None:
         return moved, effects
     # Where the former log started says nothing of this one.
     fresh = replace(moved, dropped_for=topic_id, accepted_start=0, written=None)
     return fresh, (*effects, Reopen(topic_id))
+
+
+def _dropped(one: Following, unwritten: Position | None) -> Stepped:
+    """Go on with a fold of nothing; the log has to hold what the former knew and nobody wrote."""
+    one = replace(one, accounted=False, trimmed_to=None)
+    if unwritten is None:
+        return one, () if one.unconfirmed else (ForgetPosition(),)
+    role = Replaying() if isinstance(one.role, Ready) else one.role
+    forget = () if one.unconfirmed else (ForgetPosition(),)
+    left = (*one.unconfirmed, unwritten)
+    return replace(one, role=role, unconfirmed=left), (*forget, KeepPosition(unwritten))
 
 
 def _refused(one: Following, read: Position) -> Stepped:
@@ -649,16 +667,25 @@ def _checked(one: Following) -> Stepped:
 
 
 def _compared(one: Following, given: Compared, now_ms: int) -> Stepped:
-    if not given.missing:
+    if not (given.missing or given.risen):
         return one, (ForgetHistory(),)
+    if not given.missing:
+        evidence = (
+            f"{given.risen} {'segment' if given.risen == 1 else 'segments'} that this daemon knew "
+            f"to be deleted came back, since the log lost the deletion: {given.why}"
+        )
+        return _failed(
+            one, FailureReason.HISTORY_LOST, evidence, now_ms, given.means.against_unknown(one)
+        ), ()
     single = given.missing == 1
     evidence = (
         f"{given.missing} finished {'segment' if single else 'segments'} that this daemon knew "
         f"{'is' if single else 'are'} not in the log: {given.why}"
     )
-    # Repair appends nothing that may have been ended in what was lost, nor what has no objects.
+    # Repair appends nothing that may have been ended in what was lost, nor what has no objects;
+    # and it ends nothing.
     means = given.means
-    unknown = given.gaps or bool(one.unread) or means.looked_for
+    unknown = given.gaps or bool(one.unread or given.risen) or means.looked_for
     command = means.against_unknown(one) if means.storage and unknown else None
     return _failed(one, FailureReason.HISTORY_LOST, evidence, now_ms, command), ()
 

@@ -370,7 +370,7 @@ class Follower:
         loaded = await self._context.snapshots.load(self.partition)
         further = loaded is not None and loaded.fold.position > self.fold.position
         fold = loaded.fold if loaded is not None and loaded.same_log and further else self.fold
-        whole = await self.history.drop(fold, "the log is being mended")
+        whole = await self.history.drop(fold, "the log is being mended", same_log=True)
         known = self.history.missing
         await self._context.snapshots.remove(self.partition)
         self._start_over()
@@ -525,6 +525,7 @@ class Follower:
         await self._doubt_accepted_start()
         if not self.history.comparing and self.fold.position == 0:
             await self._load_snapshot()
+        await self._find_common()
         if self.fold.position < self.accepted_start:
             self.fold.advance(self.accepted_start, NO_EPOCH)
         evidence, comparing = self._foreign_evidence(), self.history.comparing
@@ -580,7 +581,8 @@ class Follower:
             self.writer.passed(self.fold.position)
             return
         why = "the log cut it off" if loaded.same_log else "it belongs to another log"
-        whole = await self.history.drop(loaded.fold, f"the snapshot was refused: {why}")
+        reason = f"the snapshot was refused: {why}"
+        whole = await self.history.drop(loaded.fold, reason, same_log=loaded.same_log)
         if loaded.same_log and whole:
             self._take(Refused(position))
         elif loaded.same_log:  # the comparison can't answer for all that had been read
@@ -621,6 +623,17 @@ class Follower:
                 await self._context.snapshots.reject(image.path, why)
             except OSError as error:
                 self._troubled(error)
+
+    async def _find_common(self) -> None:
+        """Learn how far the log is still what dropped folds had read.
+
+        Raises:
+            UnavailableError: the log does not say.
+        """
+        for each in self.history.read if self._has_storage else ():
+            found = await self._context.log.epoch_end(self.partition, each.leader_epoch)
+            end = min(each.next_offset, found.end_offset)
+            self.history.common_end = max(self.history.common_end, end)
 
     async def _confirmed(self, position: Position) -> bool:
         if position.leader_epoch < 0 or position.next_offset == 0:
@@ -679,7 +692,7 @@ class Follower:
 
     def _apply_one(self, fold: Fold, offset: int, value: bytes | None) -> None:
         outcome = fold.apply(offset, value)
-        self.history.applied(outcome)
+        self.history.applied(outcome, offset)
         self._context.hooks.tell(self.partition, outcome)
         self.writer.applied(offset, value, outcome)
 
@@ -689,6 +702,7 @@ class Follower:
             await self._meet(
                 Compared(
                     missing=self.history.missing_count,
+                    risen=self.history.risen_count,
                     why=self.history.reasons[-1],
                     gaps=bool(self.open_gaps) or self._head_unknown,
                     means=self._means,
@@ -710,16 +724,19 @@ class Follower:
     async def _drop_fold(self, order: DropFold) -> None:
         """The log is not the one that was folded: write down what was known, then start over."""
         self.writer.dropped()
+        # No other log confirms it, whatever stands at its offsets.
+        epoch = self.fold.leader_epoch if order.same_log else NO_EPOCH
+        at, whole = Position(self.fold.position, epoch), True
         while True:
             try:
                 if order.written:
-                    await self.history.drop(self.fold, order.why)
+                    whole = await self.history.drop(self.fold, order.why, same_log=order.same_log)
                 break
             except (OSError, RlmmError) as error:
                 self._troubled(error)
                 await asyncio.sleep(BACKOFF_SECONDS_MAX)
         self._start_over()
-        self._take(Dropped())
+        self._take(Dropped(unwritten=None if whole else at))
 
     def _troubled(self, error: Exception) -> None:
         before = self.trouble.consecutive if self.trouble else 0

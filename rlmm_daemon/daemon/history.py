@@ -1,10 +1,12 @@
 """What a dropped fold knew and the log may have lost: written down before the fold goes.
 
 *Missing* is a live COPY_SEGMENT_FINISHED of the dropped fold whose COPY_SEGMENT_FINISHED the replay
-did not apply. Any missing one makes the partition `failed(history_lost)`; none, and it goes on.
+did not apply. *Risen* is a segment whose COPY_SEGMENT_FINISHED the dropped fold had read, too, and
+that was not live in it: the log lost its deletion. Any of these makes the partition
+`failed(history_lost)`; none, and it goes on.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -12,14 +14,14 @@ import structlog
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.codec.state_files import Lost
+from rlmm_daemon.codec.state_files import FORMAT, LOST_FORMAT_READ, Lost, Position
 from rlmm_daemon.codec.tail import prefix_of
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.leavings import leave
 from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import NotReady
-from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, TopicIdPartition
+from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
 logger = structlog.get_logger(__name__)
@@ -37,6 +39,10 @@ _FOR_A_STUCK_COPY: Final = bytes(ONLY_IF_STARTED)
 _Key = bytes
 #: What a last byte can be.
 _PARTS: Final = 256
+#: Of folds that were dropped one after another: what the first ones had read the last one had, too.
+READ_MAX: Final = 8
+#: In place of a record that the replay has shown.
+_FOUND: Final = b""
 
 
 class _Known:
@@ -58,11 +64,16 @@ class _Known:
         return self._count
 
     def __iter__(self) -> Iterator[bytes]:
-        return chain.from_iterable(part.values() for part in self._parts)
+        return (record for _, record in self.items())
+
+    def __contains__(self, key: _Key) -> bool:
+        """Whether it was ever noted, found or not."""
+        return key in self._parts[key[-1]]
 
     def items(self) -> Iterator[tuple[_Key, bytes]]:
-        """Yield all, in no order."""
-        return chain.from_iterable(part.items() for part in self._parts)
+        """Yield all that were not found, in no order."""
+        every = chain.from_iterable(part.items() for part in self._parts)
+        return (item for item in every if item[1])
 
     def put(self, key: _Key, record: bytes) -> None:
         """Note a record, in place of an earlier one about the same."""
@@ -72,8 +83,10 @@ class _Known:
         self._count += len(part) - before
 
     def found(self, key: _Key) -> None:
-        """Forget a record, if it is there."""
-        if self._parts[key[-1]].pop(key, None) is not None:
+        """Let a record go, if it is there; that it was is still known."""
+        part = self._parts[key[-1]]
+        if part.get(key):
+            part[key] = _FOUND
             self._count -= 1
 
 
@@ -86,6 +99,12 @@ class History:
         #: None while there is nothing to compare with.
         self._missing: _Known | None = None
         self.reasons: list[str] = []
+        #: How far dropped folds had read of this log, as `Lost.read`.
+        self.read: Sequence[Position] = ()
+        #: What lies before this offset they had read as it stands there now.
+        self.common_end = 0
+        #: By what a record of theirs begins with, the partitions of risen segments.
+        self._risen: dict[_Key, TopicIdPartition] = {}
         self._loaded = False
 
     async def load(self) -> None:
@@ -102,7 +121,7 @@ class History:
             self._missing, self.reasons = None, []
             return
         self._missing = await self._gathered(_by_key(lost.records))
-        self.reasons = lost.reasons
+        self.reasons, self.read = lost.reasons, lost.read
 
     @property
     def comparing(self) -> bool:
@@ -119,10 +138,26 @@ class History:
         """How many records those are."""
         return 0 if self._missing is None else len(self._missing)
 
-    async def drop(self, fold: Fold, reason: str) -> bool:
+    @property
+    def risen(self) -> list[tuple[TopicIdPartition, SegmentId]]:
+        """The segments that were deleted, and that the replay shows as COPY_SEGMENT_FINISHED."""
+        return [(tp, SegmentId(key[-UUID_BYTES:])) for key, tp in self._risen.items()]
+
+    @property
+    def risen_count(self) -> int:
+        """How many segments those are."""
+        return len(self._risen)
+
+    def let_be(self, segments: Iterable[tuple[TopicIdPartition, SegmentId]]) -> None:
+        """Take it that these are not risen: their objects are there, whoever had deleted them."""
+        for partition, segment_id in segments:
+            self._risen.pop(prefix_of(partition) + segment_id, None)
+
+    async def drop(self, fold: Fold, reason: str, *, same_log: bool = False) -> bool:
         """Write down what `fold` knew, merged with what was still missing, and start over.
 
-        Returns whether that was all: what a damaged table knew is not among it.
+        Returns whether that was all: what a damaged table knew is not among it. `same_log`: the
+        log that is read from now on is the one that was folded, whatever it lost.
 
         Raises:
             OSError: it could not be written; the fold must not be dropped.
@@ -130,17 +165,28 @@ class History:
         await self.load()
         before = iter(()) if self._missing is None else self._missing.items()
         damaged = list[TopicIdPartition]()
-        known = await self._gathered(chain(before, finished(fold, damaged.append)))
+        live = (each for each in finished(fold, damaged.append) if each[0] not in self._risen)
+        known = await self._gathered(chain(before, live))
         reasons = list(self.reasons)
         if reasons[-1:] != [reason]:
             reasons.append(reason)
-        lost = Lost(metadata_partition=self.partition, reasons=reasons, records=[])
+        read = list[Position]()
+        if same_log and not damaged:
+            read = _furthest([*self.read, Position(fold.position, fold.leader_epoch)])
+        lost = Lost(
+            format=LOST_FORMAT_READ if read else FORMAT,
+            metadata_partition=self.partition,
+            reasons=reasons,
+            read=read,
+            records=[],
+        )
         await self._state.write_lost(lost, known, len(known))
-        self._missing, self.reasons = known, reasons
+        self._missing, self.reasons, self.read = known, reasons, read
+        self._risen, self.common_end = {}, 0
         self._loaded = True
         return not damaged
 
-    def applied(self, outcome: Outcome) -> None:
+    def applied(self, outcome: Outcome, offset: int) -> None:
         """The replay applied a record: a finished copy is not missing any more."""
         if self._missing is None or not isinstance(outcome, Applied | Repeated | Rejected):
             return
@@ -148,12 +194,19 @@ class History:
             self._passed_over(outcome)
             return
         value = outcome.value  # in normal form, which begins with whom it is about
-        if value.startswith(_UPDATE) and (
-            value[_STATE_AT] == SegmentState.COPY_SEGMENT_FINISHED or _ends(value)
-        ):
-            begin = len(_UPDATE)
-            end = begin + len(prefix_of(outcome.partition)) + UUID_BYTES
-            self._missing.found(value[begin:end])
+        if not value.startswith(_UPDATE):
+            return
+        begin = len(_UPDATE)
+        key = value[begin : begin + len(prefix_of(outcome.partition)) + UUID_BYTES]
+        if value[_STATE_AT] == SegmentState.COPY_SEGMENT_FINISHED:
+            if key in self._missing:
+                self._missing.found(key)
+            elif offset < self.common_end:
+                self._risen[key] = outcome.partition
+        elif value[_STATE_AT] in _DELETES:
+            self._risen.pop(key, None)
+            if _ends(value):
+                self._missing.found(key)
 
     def _passed_over(self, outcome: Repeated | Rejected) -> None:
         """The end of a segment whose beginning is lost is an end all the same."""
@@ -177,6 +230,20 @@ class History:
         """End the comparison: everything was found again, or its loss was accepted."""
         await self._state.remove_lost(self.partition)
         self._missing, self.reasons = None, []
+        self.read, self._risen, self.common_end = (), {}, 0
+
+
+def _furthest(read: Sequence[Position]) -> list[Position]:
+    """Return positions without those that another one is beyond in every way, the latest few."""
+    kept = list[Position]()
+    for each in read:
+        if not any(_beyond(other, each) for other in kept):
+            kept = [*(other for other in kept if not _beyond(each, other)), each]
+    return kept[-READ_MAX:]
+
+
+def _beyond(one: Position, other: Position) -> bool:
+    return one.next_offset >= other.next_offset and one.leader_epoch >= other.leader_epoch
 
 
 def _ends(update: bytes) -> bool:

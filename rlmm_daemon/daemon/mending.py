@@ -157,17 +157,25 @@ class Mending:
         What is known to be missing is known by nothing else afterwards.
         """
         for follower in followers:
-            if self._recovery is None or not follower.history.missing_count or follower.looked_for:
+            history, number = follower.history, follower.partition
+            known = history.missing_count or history.risen_count
+            if self._recovery is None or not known or follower.looked_for:
                 continue
             if follower.head_alone:
                 continue  # the list stays, and is held against the rest of the log
-            recover = f"rlmm log recover {follower.partition} --execute"
-            command = recover if follower.uncertain else f"rlmm log repair {follower.partition}"
+            what = (
+                f"{phrases.number(history.missing_count, 'finished segment')} of metadata "
+                f"partition {number} may be there yet"
+                if history.missing_count
+                else f"{phrases.number(history.risen_count, 'deleted segment')} of metadata "
+                f"partition {number} came back"
+            )
+            recover = f"rlmm log recover {number} --execute"
+            certain = not (follower.uncertain or history.risen_count)
+            command = f"rlmm log repair {number}" if certain else recover
             raise InvalidArgument(
-                f"{phrases.number(follower.history.missing_count, 'finished segment')} of metadata "
-                f"partition {follower.partition} may be there yet, and nobody has looked for the "
-                f"objects since the daemon started, so nothing was accepted; run: {command} "
-                "(or say --without-looking)"
+                f"{what}, and nobody has looked for the objects since the daemon started, so "
+                f"nothing was accepted; run: {command} (or say --without-looking)"
             )
 
     async def _require_restored(self) -> None:
@@ -243,7 +251,7 @@ class Mending:
             return
         look = await self._recovery.look(follower, missing)
         row["appended"] += await self._recovery.put_back(follower, look.whole)
-        follower.looked_for = not look.left
+        follower.looked_for = not (look.left or follower.history.risen_count)
         if look.lacking:
             row["not_whole"] = len(look.lacking)
         if look.left:

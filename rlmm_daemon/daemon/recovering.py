@@ -23,6 +23,7 @@ from rlmm_daemon.daemon.bucket import Bucket, SegmentPlace
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.history import History
 from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.risen import Risen
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, NotReady
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import (
@@ -96,32 +97,37 @@ class Recovery:
     ) -> None:
         self._manager, self._bucket, self._options = manager, bucket, options
         self._is_running = is_running
+        self._risen = Risen(manager, bucket, options.broker_id)
         #: By metadata partition, segments that were looked for and are not whole.
         self._lacked: dict[MetadataPartition, set[SegmentId]] = {}
 
     async def recover(self, follower: Follower, *, execute: bool) -> dict[str, Any]:
-        """Return what can be put back of a metadata partition, and put it back if told so.
+        """Return what can be put back or ended of a metadata partition, and do so if told to.
 
         Raises:
             StorageUnavailable: nobody can say now what is there.
         """
         await self._bucket.until_judged(MARKER_SECONDS)
         candidates = [*missing_of(follower.history, follower.fold), *await self.begun(follower)]
-        look = await self.look(follower, candidates)
+        look, risen = await self.look(follower, candidates), await self._risen.look(follower)
         whole, may_have_ended = look.whole, follower.uncertain
         if execute:
             await self.put_back(follower, whole)
-        if execute or not whole:
-            follower.looked_for = not look.left
+            await applied(follower, await self._risen.end(follower, risen.gone))
+        if execute or not (whole or risen.gone):
+            self._risen.let_be(follower, risen)
+            follower.looked_for = not (look.left or risen.left)
             if follower.failure is not None:
                 follower.retry()  # it is judged anew, and names what ends it now
         return {
             "metadata_partition": follower.partition,
             "executed": execute,
-            "put_back" if execute else "can_be_put_back": [_row(each) for each, _ in whole],
-            "not_whole": [_row(each) | {"reason": why} for each, why in look.lacking],
+            "put_back" if execute else "can_be_put_back": [_row(each.segment) for each, _ in whole],
+            "not_whole": [_row(each.segment) | {"reason": why} for each, why in look.lacking],
+            "ended" if execute else "can_be_ended": [_row(each) for each in risen.gone],
+            "came_back": [_row(each) | {"reason": why} for each, why in risen.there],
             "may_have_ended": may_have_ended and bool(whole),
-            "not_looked_at": look.left,
+            "not_looked_at": look.left + risen.left,
         }
 
     # What may have been finished.
@@ -332,8 +338,7 @@ def _problem(segment: SegmentMetadata, sizes: dict[ObjectKind, int]) -> str:
     return ", ".join(wrong)
 
 
-def _row(candidate: Candidate) -> dict[str, Any]:
-    segment = candidate.segment
+def _row(segment: SegmentMetadata) -> dict[str, Any]:
     return {
         "partition": str(segment.partition),
         "segment_id": uuid_text(segment.segment_id),

@@ -31,7 +31,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="dropped_fold_not_written_down",
         module=f"{_DAEMON}.follower",
-        old="                    await self.history.drop(self.fold, order.why)\n",
+        old="                    whole = await self.history.drop("
+        "self.fold, order.why, same_log=order.same_log)\n",
         new="                    pass\n",
         seeds=20,
         scenario=_SCENARIO,

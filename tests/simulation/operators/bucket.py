@@ -40,6 +40,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.books.is_whole = self.is_whole
+        self.books.is_gone = self.is_gone
 
     def is_whole(self, segment: Segment) -> bool:
         """Return whether every object of a segment is there, with its own bytes."""
@@ -48,6 +49,10 @@ class World:
             if stored is None or stored.body != body:
                 return False
         return True
+
+    def is_gone(self, segment: Segment) -> bool:
+        """Return whether no object of a segment is there."""
+        return not any(key in self.bucket.objects for key in self.books.keys(segment))
 
     def land(self, rng: random.Random, loop: SimLoop) -> None:
         """A life began: what the former one had sent lands late, or never."""

@@ -40,8 +40,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     _planted(
         "snapshot_is_not_compared",
         f"{_DAEMON}.follower",
-        "        whole = await self.history.drop(loaded.fold, "
-        'f"the snapshot was refused: {why}")\n',
+        "        whole = await self.history.drop(loaded.fold, reason, same_log=loaded.same_log)\n",
         "        whole = True\n",
         seeds=8,
         first=40,
@@ -71,6 +70,14 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "    if False:\n",
         seeds=4,
         first=0,
+    ),
+    _planted(
+        "recover_ends_nothing",
+        f"{_DAEMON}.risen",
+        "        for segment in gone:\n",
+        "        for segment in ():\n",
+        seeds=4,
+        first=3,
     ),
     _planted(
         "marker_is_made_anew",

@@ -148,7 +148,8 @@ class Person:
         rebuilds = command.startswith("rlmm storage rebuild-marker")
         if rebuilds and isinstance(answer, InvalidArgument):
             await self._restore_marker()  # "restore it, or": it looks like another cluster's
-        if isinstance(answer, Mapping) and answer.get("can_be_put_back"):
+        can_be = ("can_be_put_back", "can_be_ended")
+        if isinstance(answer, Mapping) and any(map(answer.get, can_be)):
             await self.type(f"{command} --execute")
         elif isinstance(answer, RlmmError):
             inner = _named_in(answer.message)
@@ -264,6 +265,7 @@ async def _rebuild(person: Person, words: Words) -> Any:
 async def _accept_loss(person: Person, words: Words) -> Any:
     number, blind = _number(words), "--without-looking" in words
     doubted, missing = person.books.accepting(number), _missing(person, number)
+    risen = _risen(person, number)
     try:
         answer = await person.daemon.operator.partition_accept_loss(
             number, everything="--all" in words, without_looking=blind
@@ -274,6 +276,11 @@ async def _accept_loss(person: Person, words: Words) -> Any:
     for segment in missing if not blind else ():
         if segment.promised and person.books.is_whole(segment):
             person.books.fail(f"{segment.name} is whole and was known, and its loss is accepted")
+    for segment in risen if not blind else ():
+        if segment.deleted and person.books.is_gone(segment):
+            person.books.fail(
+                f"{segment.name} was known to be deleted, and is left as it came back"
+            )
     return answer
 
 
@@ -285,6 +292,16 @@ def _missing(person: Person, number: int | None) -> list[Segment]:
             events = map(records.decode, follower.history.missing)
             found += [e.segment_id for e in events if isinstance(e, SegmentMetadata)]
     return [person.books.by_id[segment_id] for segment_id in found]
+
+
+def _risen(person: Person, number: int | None) -> list[Segment]:
+    """Return what the daemon knows to be finished again that was deleted."""
+    return [
+        person.books.by_id[segment_id]
+        for each, follower in person.daemon.manager.fleet.followers.items()
+        for _, segment_id in follower.history.risen
+        if number in (None, each)
+    ]
 
 
 async def _end_hold(person: Person, words: Words) -> Any:

@@ -4,7 +4,7 @@ An object of an acknowledged COPY_SEGMENT_FINISHED goes only if a caller asked f
 deletion, or its topic is gone, or an operator accepted that its events are lost and later ended the
 hold. An acceptance by itself lets nothing go, and gives up only what the log really lacks: every
 segment of its metadata partition is in doubt until the daemon is ready again, and a segment that is
-there then was never given up.
+there then was never given up. A deletion stays one, unless such a loss was accepted.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -56,8 +56,9 @@ class Segment:
     lost: bool = False
     #: And the hold on its objects was ended since.
     released: bool = False
-    #: Its end may have stood in a part of the log that was damaged since.
-    shaken: bool = False
+    #: A loss was, or may have been, accepted of its metadata partition since somebody asked for its
+    #: deletion: that may have stood in what was lost.
+    end_given_up: bool = False
     #: The storage lost an object of it.
     maimed: bool = False
 
@@ -96,6 +97,8 @@ class Books:
     partition_count: int
     #: Whether all of a segment's objects are stored now.
     is_whole: Callable[[Segment], bool] = lambda _: True
+    #: Whether none of them is.
+    is_gone: Callable[[Segment], bool] = lambda _: False
     segments: list[Segment] = field(default_factory=list)
     by_id: dict[SegmentId, Segment] = field(default_factory=dict)
     gone: set[TopicId] = field(default_factory=set)
@@ -167,6 +170,8 @@ class Books:
         fresh = [each for each in self._in(number) if not each.doubted]
         for each in fresh:
             each.doubted = True
+        for each in self._in(number):
+            each.end_given_up = each.end_given_up or each.unwanted
         return fresh
 
     def refused(self, doubted: Iterable[Segment]) -> None:
@@ -239,22 +244,25 @@ class Books:
             self.fail(f"{segment.name} was acknowledged, and a look-up is empty")
 
     def risen(self, segment: Segment) -> None:
-        """A ready fold shows a deleted segment as finished; its end may be what the log lost."""
-        if not segment.shaken:
+        """A ready fold shows a deleted segment as finished.
+
+        Its end may be among what the log lost and somebody accepted. With an object it can be read,
+        or tells where it went: a write of the copy that came late.
+        """
+        if not segment.end_given_up and self.is_gone(segment):
             self.fail(f"{segment.name} was deleted, and is COPY_SEGMENT_FINISHED again")
         self.risen_segments.add(segment.first.segment_id)
 
     def damaged(self, number: int) -> None:
         """The log of a metadata partition was damaged: what stood in it may be gone."""
         self.wounded.add(number)
-        for each in self._in(number):
-            each.shaken = each.shaken or each.unwanted
 
     def forgotten(self) -> None:
         """Log, state directory and marker are lost at once: the objects alone are left."""
         for each in self.segments:
             each.lost = each.lost or each.finished
             each.doubted = each.released = False
+            each.end_given_up = each.unwanted
         self.wounded.clear()
 
     def marker_made(self) -> None:
@@ -269,8 +277,15 @@ class Books:
                 self.fail(f"a marker is made anew, and the log names {each.name}")
 
     def appended(self, value: bytes) -> None:
-        """Somebody who is no client appends a record: never the return of what was deleted."""
+        """Somebody who is no client appends a record: never the return of what was deleted.
+
+        Nor the end of what can be read.
+        """
         event = records.decode(value)
+        if isinstance(event, SegmentUpdate) and event.state is SegmentState.DELETE_SEGMENT_STARTED:
+            segment = self.by_id[event.segment_id]
+            if segment.finished and not segment.unwanted and self.is_whole(segment):
+                self.fail(f"{segment.name} is whole, and is ended")
         if isinstance(event, SegmentUpdate) and event.state is SegmentState.COPY_SEGMENT_FINISHED:
             segment = self.by_id[event.segment_id]
             if segment.deleted:

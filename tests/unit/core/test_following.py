@@ -95,8 +95,8 @@ INPUTS: dict[type[Input], list[Input]] = {
     ],
     Checked: [Checked()],
     Compared: [
-        Compared(missing=missing, why="cut", gaps=gaps, means=means)
-        for missing, gaps, means in product([0, 1, 2], BOTH, MEANS)
+        Compared(missing=missing, risen=risen, why="cut", gaps=gaps, means=means)
+        for missing, risen, gaps, means in product([0, 1, 2], [0, 3], BOTH, MEANS)
     ],
     Forgotten: [Forgotten(means) for means in MEANS],
     Judged: [
@@ -115,7 +115,7 @@ INPUTS: dict[type[Input], list[Input]] = {
     Trimmed: [Trimmed(position=3, start=8, doubted=doubted) for doubted in BOTH],
     Untrimmed: [Untrimmed()],
     Moved: [Moved("cut", None), Moved("recreated", ONE), Moved("recreated", OTHER)],
-    Dropped: [Dropped()],
+    Dropped: [Dropped(), Dropped(unwritten=READ)],
     Broken: [
         Broken(FailureReason.LOG_CORRUPT, "a batch", None),
         Broken(FailureReason.LOG_CORRUPT, "a batch", "rlmm doctor"),
@@ -279,7 +279,11 @@ def test_what_was_ordered_is_done_and_the_other_log_comes_first(role):
 def test_a_log_that_is_another_one_is_dropped_once_and_its_start_is_its_own():
     one = Following(partition=MetadataPartition(4), role=Ready(), accepted_start=5)
     one, effects = step(one, Moved("recreated", ONE), 5)
-    assert effects == (RestartTargets(), DropFold("recreated", written=True), Reopen(ONE))
+    assert effects == (
+        RestartTargets(),
+        DropFold("recreated", written=True, same_log=False),
+        Reopen(ONE),
+    )
     assert one.accepted_start == 0
     assert step(one, OtherLog(ONE), 5) == (one, ())
     later, _ = step(one, OtherLog(OTHER), 5)

@@ -50,6 +50,7 @@ class Follower:
     fold: Fold = field(default_factory=lambda: Fold(of(TP), COUNT))
     missing: list[bytes] = field(default_factory=list)
     comparing: bool = False
+    risen: list[tuple[TopicIdPartition, SegmentId]] = field(default_factory=list)
     uncertain: bool = False
     looked_for: bool = False
     failure: object | None = None
@@ -72,6 +73,13 @@ class Follower:
 
     def retry(self) -> None:
         self.retries += 1
+
+    @property
+    def risen_count(self) -> int:
+        return len(self.risen)
+
+    def let_be(self, segments: list[tuple[TopicIdPartition, SegmentId]]) -> None:
+        self.risen = [each for each in self.risen if each not in segments]
 
     async def append(self, partition: int, record: bytes) -> int:
         assert partition == self.partition

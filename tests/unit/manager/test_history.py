@@ -131,7 +131,7 @@ async def test_what_the_replay_finishes_again_is_not_missing(topic):
     again = Fold(MetadataPartition(0), 1)
     ended = [updated(1, SegmentState.DELETE_SEGMENT_STARTED, tp)]
     for value in [*events[:5], *ended, *events[6:]]:  # the end of the third copy is gone
-        history.applied(again.apply(again.position, value))
+        history.applied(again.apply(again.position, value), 0)
     assert history.missing_count == 1
     assert history.missing == [known.partitions[tp].get(segment_id(2))]
 
@@ -145,7 +145,7 @@ async def test_an_end_that_the_replay_rejects_is_not_found_again():
     await history.drop(known, "a rebuild")
     outcome = Fold(of(TP), COUNT).apply(0, updated(0))
     assert isinstance(outcome, Rejected)
-    history.applied(outcome)
+    history.applied(outcome, 0)
     assert history.missing_count == 1
 
 
@@ -180,7 +180,7 @@ async def test_a_segment_whose_end_the_log_holds_is_not_missing(state):
     history = History(of(TP), StateDirectory(Files(), "state"))
     await history.drop(small(2), "cut off")
     replay = Fold(of(TP), COUNT)
-    history.applied(replay.apply(0, updated(0, state)))
+    history.applied(replay.apply(0, updated(0, state)), 0)
     assert ids_of(history) == {segment_id(1)}
 
 
@@ -188,8 +188,10 @@ async def test_a_delete_that_was_meant_for_a_stuck_copy_is_no_end():
     history = History(of(TP), StateDirectory(Files(), "state"))
     await history.drop(small(1), "cut off")
     replay = Fold(of(TP), COUNT)
-    history.applied(replay.apply(0, started(0, 0, 9)))
-    history.applied(replay.apply(1, updated(0, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED)))
+    history.applied(replay.apply(0, started(0, 0, 9)), 0)
+    history.applied(
+        replay.apply(1, updated(0, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED)), 0
+    )
     assert ids_of(history) == {segment_id(0)}
 
 

@@ -352,3 +352,56 @@ async def test_a_refused_snapshot_with_a_damaged_table_does_not_answer_for_all_t
         await until(lambda: follower.failure is not None or manager.is_ready(NEIGHBOUR))
         with pytest.raises(HistoryLost, match="had been read and the log does not hold it"):
             found(manager, 195, NEIGHBOUR)
+
+
+@pytest.fixture
+async def running(rig, monkeypatch):
+    """A manager that goes on from a snapshot with a damaged table, which nobody has met yet."""
+    monkeypatch.setattr(snapshotter, "POLL_SECONDS", 10**9)  # nothing is checked by the way
+    await filled(rig)
+    (path,) = snapshot_files(rig)
+    damage(path, segment_id(1019))  # in the neighbour's table
+    async with rig.manager(snapshots=NEVER) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        yield manager
+
+
+async def judged(manager):
+    """Return the follower once it has read again, and either failed or is ready."""
+    follower = manager.fleet.followers[of(TP)]
+    known = follower.fold
+    await until(lambda: follower.fold is not known)
+    manager.replace_assignment([TP, NEIGHBOUR], [])
+    await until(lambda: follower.failure is not None or manager.is_ready(NEIGHBOUR))
+    return follower
+
+
+async def test_a_damaged_table_of_a_fold_whose_log_loses_its_tail_is_not_passed_over(rig, running):
+    """The log lost the last finish, and the table that knew of it can't be compared with."""
+    rig.store.truncate(of(TP), rig.store.partition(of(TP)).end - 1)
+    follower = await judged(running)
+    assert follower.uncertain
+    with pytest.raises(HistoryLost, match="had been read and the log does not hold it"):
+        found(running, 195, NEIGHBOUR)
+    await running.fleet.accept(follower)
+    await until(lambda: running.is_ready(NEIGHBOUR))
+
+
+async def test_a_damaged_table_of_a_fold_whose_topic_is_recreated_is_not_passed_over(rig, running):
+    """The other log holds all that the rest of the fold knew, at the same offsets and epochs."""
+    values = list(rig.store.partition(of(TP)).values)
+    rig.store.recreate(TopicId(b"o" * 16))
+    for value in [*values[:-1], *values[:2]]:
+        rig.store.put(of(TP), value)
+    follower = await judged(running)
+    assert follower.uncertain
+    with pytest.raises(HistoryLost):
+        found(running, 195, NEIGHBOUR)
+
+
+async def test_a_damaged_table_of_a_fold_that_is_rebuilt_is_read_again_from_the_log(running):
+    running.fleet.followers[of(TP)].rebuild()
+    follower = await judged(running)
+    assert follower.failure is None
+    assert (segments_of(running), segments_of(running, NEIGHBOUR)) == (20, 20)

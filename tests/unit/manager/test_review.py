@@ -498,9 +498,9 @@ async def test_a_topic_that_is_deleted_under_us_is_not_ready_and_does_not_spin(r
         drops = []
         drop = follower.history.drop
 
-        async def counted(fold, reason):
+        async def counted(fold, reason, **options):
             drops.append(reason)
-            await drop(fold, reason)
+            return await drop(fold, reason, **options)
 
         monkeypatch.setattr(follower.history, "drop", counted)
         rig.store.exists = False
