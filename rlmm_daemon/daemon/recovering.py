@@ -59,6 +59,8 @@ class Candidate:
     segment: SegmentMetadata
     #: What the log says of it now: COPY_SEGMENT_STARTED, or nothing.
     state: SegmentState | None
+    #: By its event it is younger than what was lost, but its broker's clock may have been ahead.
+    younger: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,11 @@ class Recovery:
             "metadata_partition": follower.partition,
             "executed": execute,
             "put_back" if execute else "can_be_put_back": [_row(each.segment) for each, _ in whole],
-            "not_whole": [_row(each.segment) | {"reason": why} for each, why in look.lacking],
+            "not_whole": [
+                _row(each.segment) | {"reason": why}
+                for each, why in look.lacking
+                if not each.younger
+            ],
             "ended" if execute else "can_be_ended": [_row(each) for each in risen.gone],
             "came_back": [_row(each) | {"reason": why} for each, why in risen.there],
             "may_have_ended": may_have_ended and bool(whole),
@@ -143,8 +149,11 @@ class Recovery:
                 await asyncio.sleep(0)
             since = segment.event_timestamp_ms
             doubted = uncertain or held(holds, follower.partition, since) is not None
-            if doubted and segment.segment_id not in known and not self._may_run(segment):
-                found.append(Candidate(segment=segment, state=S.COPY_SEGMENT_STARTED))
+            younger = not doubted and held(holds, follower.partition, None) is not None
+            may = doubted or younger
+            if may and segment.segment_id not in known and not self._may_run(segment):
+                begun = Candidate(segment=segment, state=S.COPY_SEGMENT_STARTED, younger=younger)
+                found.append(begun)
         return found
 
     def _may_run(self, segment: SegmentMetadata) -> bool:

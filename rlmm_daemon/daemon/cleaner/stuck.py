@@ -46,8 +46,8 @@ COPIES_MAX: Final = 100
 #: A delete younger than this is not worth asking every broker about its topic.
 ASK_AFTER_MS: Final = 60_000
 _STORED_BEFORE: Final = (
-    "by its event a copy was begun after a loss was accepted, but it was stored before, so it is "
-    "kept; run: rlmm log recover {}"
+    "by its event it was {} after a loss was accepted, but it was stored before, so it is kept; "
+    "run: {}"
 )
 STUCK_COPY, STUCK_DELETE, UNLISTED = "stuck_copy", "stuck_delete", "unlisted"
 
@@ -127,6 +127,8 @@ class Stuck:
         if ending and self._owner():
             self._holds = await self._tools.bucket.holds()
             ending = [i for i in ending if self._judge_delete(cache, i, StuckNote(), gone=gone)]
+            if not gone:
+                ending = [i for i in ending if not await self._is_kept(cache, i)]
             await self._end_deletes(partition, ending)
         if self._owner():
             await self._end_unlisted(partition, note)
@@ -187,19 +189,23 @@ class Stuck:
         if tails.broker_of(tail) != self._tools.broker_id:
             self._peers = await self._tools.peers.look()
         self._holds = await self._tools.bucket.holds()
-        if held(self._holds, self._number, None) and await self._was_stored_before(
-            cache, segment_id
+        if await self._was_stored_before(
+            cache, segment_id, "begun", f"rlmm log recover {self._number}"
         ):
             return False
         if cache.state(segment_id) is not S.COPY_SEGMENT_STARTED:
             return False
         return self._judge_copy(cache, segment_id, StuckNote()) is CopyStep.REMOVE
 
-    async def _was_stored_before(self, cache: PartitionCache, segment_id: SegmentId) -> bool:
+    async def _was_stored_before(
+        self, cache: PartitionCache, segment_id: SegmentId, what: str, command: str
+    ) -> bool:
         """Whether a hold keeps what the storage has of a copy, by the storage's own time.
 
-        By its event it is younger, but that is of its broker's clock, which may have been ahead.
+        By its event it is younger, but that is of its writer's clock, which may have been ahead.
         """
+        if held(self._holds or (), self._number, None) is None:
+            return False
         record = cache.get(segment_id)
         if record is None:
             return False
@@ -210,7 +216,7 @@ class Stuck:
             return True  # nobody can say
         if all(held(self._holds or (), self._number, row.modified_ms) is None for row in rows):
             return False
-        self._segments.backoff.failed(segment_id, _STORED_BEFORE.format(self._number))
+        self._segments.backoff.failed(segment_id, _STORED_BEFORE.format(what, command))
         return True
 
     def _patience_ms(self, *, own: bool) -> int:
@@ -336,6 +342,16 @@ class Stuck:
         )
         add_stuck(note.deletes, step, segment_id, event_ms)
         return step in (DeleteStep.FINISH, DeleteStep.OBJECTS)
+
+    async def _is_kept(self, cache: PartitionCache, segment_id: SegmentId) -> bool:
+        """Whether a hold keeps a stuck copy whose delete was begun by a clock that was ahead."""
+        tail = cache.segments.get(segment_id)
+        if tail is None or not is_only_if_started(tails.custom_of(tail)):
+            return False  # somebody asked for it
+        if self._segments.backoff.waits(segment_id):
+            return True
+        end_hold = f"rlmm partition end-hold {self._number}"
+        return await self._was_stored_before(cache, segment_id, "deleted", end_hold)
 
     async def _end_deletes(self, partition: TopicIdPartition, ending: list[SegmentId]) -> None:
         def candidates(cache: PartitionCache) -> Iterator[SegmentId]:

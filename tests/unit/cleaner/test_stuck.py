@@ -14,7 +14,7 @@ from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.cleaner import stuck
-from rlmm_daemon.domain.errors import RlmmError, TimedOut
+from rlmm_daemon.domain.errors import RlmmError, SegmentNotFound, TimedOut
 from rlmm_daemon.domain.ids import BrokerId, Offset
 from rlmm_daemon.domain.segment import CustomMetadata
 from rlmm_daemon.domain.segment import SegmentState as S
@@ -255,6 +255,35 @@ def test_nobody_ends_a_stuck_copy_beside_the_cleaner_while_its_objects_go():
         slow.set()
         await world.until(lambda: is_gone(world), 60)
         assert world.stored(AT) == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("finish_first", [True, False])
+def test_clocks_alone_never_take_what_was_acknowledged(finish_first):
+    """A clock that was ahead when the broker started, and is so again, makes every copy old.
+
+    The finish of one that runs is refused then, and its broker copies it again; what was finished
+    is none of the cleaner's. A copy that runs in this daemon is live whatever its age.
+    """
+
+    async def scenario(world: CleanWorld) -> None:
+        daemon = world.daemon()
+        await asyncio.sleep(3)
+        daemon.manager.hello_from_broker(world.clock.now_ms())
+        old = world.clock.now_ms() - round(1000 * 24 * HOUR)
+        world.place(1, AT)
+        world.put(replace(world.started(1, AT), event_timestamp_ms=old))
+        if not finish_first:
+            finish = records.encode(world.updated(1, AT, S.COPY_SEGMENT_FINISHED, CUSTOM))
+            await world.until(lambda: is_gone(world), 120)
+            with pytest.raises(SegmentNotFound):
+                await daemon.manager.update(finish, Caller.BROKER, 5.0)
+            return
+        world.put(world.updated(1, AT, S.COPY_SEGMENT_FINISHED, CUSTOM))
+        await asyncio.sleep(2 * PATIENCE)
+        assert world.state(1, AT) is S.COPY_SEGMENT_FINISHED
+        assert len(world.stored(AT)) > 0
 
     run(scenario)
 
@@ -618,6 +647,30 @@ def test_a_delete_that_was_meant_for_a_stuck_copy_is_kept_and_a_callers_is_not()
         assert is_gone(world, 2)
         assert world.state(1, AT) is S.DELETE_SEGMENT_STARTED
         assert deletes(world) == {DeleteStep.HOLD: 1}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("stored_before", [True, False])
+def test_a_stuck_copys_delete_by_a_clock_that_was_ahead_is_kept_by_the_storages_time(stored_before):
+    async def scenario(world: CleanWorld) -> None:
+        await begun(world, options=replace(OPTIONS, stuck_delete_seconds=60.0))
+        await accepted(world)
+        await asyncio.sleep(1)
+        if not stored_before:
+            world.place(1, AT)
+        ahead = world.clock.now_ms() + 60_000
+        delete = world.updated(1, AT, S.DELETE_SEGMENT_STARTED, custom=ONLY_IF_STARTED)
+        world.put(replace(delete, event_timestamp_ms=ahead))
+        await asyncio.sleep(2 * PATIENCE)
+        assert (world.state(1, AT) is S.DELETE_SEGMENT_STARTED) == stored_before
+        assert is_gone(world) != stored_before
+        if stored_before:
+            note = world.daemons[1].cleaner.notes.stuck[AT]
+            assert note.error is not None
+            assert note.error.endswith(f"run: rlmm partition end-hold {number_of(AT)}")
+            await world.daemons[1].bucket.end_holds(number_of(AT), cluster_id=None)
+            await world.until(lambda: is_gone(world), 2 * PATIENCE)
 
     run(scenario)
 

@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from crc32c import crc32c
 
@@ -12,7 +13,7 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import batches, custom_metadata, records
 from rlmm_daemon.codec.custom_metadata import StoredFacts
-from rlmm_daemon.codec.marker import AcceptedLoss
+from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss, BucketMarker, Hold
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.daemon import recovering
@@ -254,6 +255,27 @@ async def test_a_copy_that_began_may_have_been_finished_in_what_was_lost(world, 
     assert told["may_have_ended"] is (why == "uncertain")
     (update,) = map(update_in, world.follower.appended)
     assert update.state is S.COPY_SEGMENT_FINISHED, "its beginning is in the log"
+
+
+async def test_a_hold_means_copies_of_a_clock_that_was_ahead_too_where_they_are_whole(world):
+    """The cleaner keeps them by the storage's time, and names this order."""
+    loss = AcceptedLoss(topic_id="t", metadata_partition=of(TP), accepted_at_ms=1, broker_id=1)
+    for number in (1, 2):
+        world.follower.apply(records.encode(begun(number)))
+    await world.store(begun(1))
+    assert (await world.recover())["can_be_put_back"] == []
+    hold = Hold(metadata_partition=of(TP), before_ms=begun(1).event_timestamp_ms - 1, broker_id=1)
+    await world.bucket.accept_loss(loss, cluster_id="c1")
+    marker = replace_hold(await world.bucket.peek(), hold)
+    await world.storage.overwrite_control(MARKER_KEY, msgspec.json.encode(marker))
+    told = await world.recover()
+    assert numbers(told["can_be_put_back"]) == [1]
+    assert told["not_whole"] == [], "the second is a stuck copy as any"
+
+
+def replace_hold(marker: BucketMarker | None, hold: Hold) -> BucketMarker:
+    assert marker is not None
+    return msgspec.structs.replace(marker, holds=(hold,))
 
 
 async def test_nothing_is_said_of_an_end_where_nothing_is_put_back(world):
