@@ -1,17 +1,25 @@
-"""The check of `rlmm doctor` that asks the remote storage: whether its marker is in order."""
+"""The checks of `rlmm doctor` that ask the remote storage: its marker, and whether holds bind."""
 
 import asyncio
 import random
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final
 
 from rlmm_daemon.cli.finding import Finding
-from rlmm_daemon.cli.verifying import kept_marker, rows_of
-from rlmm_daemon.codec.marker import BucketMarker
+from rlmm_daemon.cli.verifying import CONTROL, kept_marker, rows_of
+from rlmm_daemon.codec.marker import BucketMarker, Hold
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.marker_verdict import REBUILD, why_remade
 from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.wiring import adapters
 
+#: Objects that are looked at for how old they are.
+OBJECTS_MAX: Final = 1_000
+#: How far the clocks of storage and daemons may be apart.
+SKEW_MS: Final = 300_000
 _CHECK = "bucket marker"
 
 
@@ -23,13 +31,43 @@ async def marker(config: Config, seconds: float) -> list[Finding]:
     try:
         async with asyncio.timeout(seconds):
             present = await made.bucket.peek()
-        return [_judged(config, present, await kept_marker(config))]
+            holds = present.held if present else ()
+            ages = await _ages(made.backend) if holds else []
+        return [_judged(config, present, await kept_marker(config)), *copied(holds, ages)]
     except TimeoutError:
         return [Finding(check=_CHECK, verdict="failed", found=f"no answer within {seconds:g} s")]
     except RlmmError as error:
         return [Finding(check=_CHECK, verdict="failed", found=error.message)]
     finally:
         await made.backend.close()
+
+
+async def _ages(storage: RemoteStorage) -> list[int]:
+    """Return when the storage took some of its objects, our small ones left out."""
+    found = list[int]()
+    async with aclosing(storage.list("")) as pages:
+        async for page in pages:
+            found += [row.modified_ms for row in page if not row.key.startswith(CONTROL)]
+            if len(found) >= OBJECTS_MAX:
+                break
+    return found
+
+
+def copied(holds: Sequence[Hold], ages_ms: Sequence[int]) -> list[Finding]:
+    """Return a warning if no object is as old as a hold; nothing otherwise."""
+    before_ms = min((hold.before_ms for hold in holds), default=None)
+    if before_ms is None or not ages_ms or min(ages_ms) <= before_ms + SKEW_MS:
+        return []
+    return [
+        Finding(
+            check="holds",
+            verdict="warning",
+            found=f"of the first {phrases.number(len(ages_ms), 'object')} none is as old as the "
+            f"hold of {phrases.moment(before_ms)}: the bucket looks copied",
+            advice="holds go by the storage's times, which a copy does not keep: the nightly job "
+            "keeps all that no event names until rlmm partition end-hold (docs/recovery.md)",
+        )
+    ]
 
 
 def _judged(config: Config, present: BucketMarker | None, kept: BucketMarker | None) -> Finding:

@@ -135,12 +135,28 @@ def test_a_log_that_lost_the_events_of_live_segments_condemns_nothing(
         assert len(held) == len(found) - 4 == 156
 
 
-def accept(world: World, number: int, end: int) -> None:
+def test_a_hold_keeps_everything_in_a_bucket_that_was_copied_since(spark, tmp_path: Path) -> None:
+    """Every object is of the time of the copying then, and none as old as the hold."""
+    world = World(tmp_path, NOW)
+    for _ in range(10):
+        world.store(world.live())
+    world.write_log()
+    world.write_local()
+    ((number, end),) = world.ends.items()
+    lose(world, number)
+    accept(world, number, end - 1, before_ms=1)
+    run, night = reconcile(spark, world, execute=True)
+    assert (night.refused, night.condemned, night.quarantined) == ([], 0, 0)
+    found = pq.read_table(run.directory / "findings").to_pylist()
+    assert sum("held since a loss was accepted" in row["facts"] for row in found) == 36
+
+
+def accept(world: World, number: int, end: int, *, before_ms: int = NOW - HOUR) -> None:
     """Accept what is lost before an offset, as `rlmm partition accept-loss` does."""
     gap = AcceptedGap(
         metadata_partition=number, topic_id=uuid_text(world.log_topic_id), start=0, end=end
     )
-    hold = Hold(metadata_partition=number, before_ms=NOW - HOUR, broker_id=1)
+    hold = Hold(metadata_partition=number, before_ms=before_ms, broker_id=1)
     held = msgspec.structs.replace(world.marker(), accepted_gaps=(gap,), holds=(hold,))
     world.write_control("marker.json", marker.encode(held))
     world.write_control("daemons/1.json", marker.encode(world.presence()))

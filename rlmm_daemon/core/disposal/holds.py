@@ -6,8 +6,12 @@ an object that no event names, may be the data of an acknowledged segment. Every
 hold in the bucket marker. It binds the cleaner of each daemon and the nightly job until an operator
 ends it (`rlmm partition end-hold`). It does not bind whoever asks for that very segment to be
 deleted, nor the removal of a topic that is proven gone.
+
+A bucket that was copied says of each object when it was copied. Where nothing is as old as a hold,
+that is what it looks like, and the hold keeps everything of its partition.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -31,6 +35,19 @@ def held(holds: Holds, metadata_partition: int | None, since_ms: int | None) -> 
         if not other and (since_ms is None or since_ms <= hold.before_ms):
             return hold
     return None
+
+
+def by_times(holds: Holds, oldest_ms: int | None) -> tuple[Hold, ...]:
+    """Return the holds as they bind where the oldest object is of `oldest_ms`; None: none is there.
+
+    One that nothing is as old as keeps whatever there is: the times say nothing of what it meant.
+    """
+    return tuple(
+        hold
+        if oldest_ms is None or oldest_ms <= hold.before_ms
+        else msgspec.structs.replace(hold, before_ms=sys.maxsize)
+        for hold in holds
+    )
 
 
 def with_hold(holds: Iterable[Hold], hold: Hold) -> tuple[Hold, ...]:

@@ -1,0 +1,48 @@
+"""What `rlmm doctor` says of holds by the times of a bucket's objects."""
+
+import pytest
+
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.storage.memory import MemoryStorage
+from rlmm_daemon.cli import checkup_storage
+from rlmm_daemon.cli.checkup_storage import SKEW_MS, copied
+from rlmm_daemon.codec.marker import Hold
+
+AT = 1_700_000_000_000
+
+
+def hold(before_ms: int = AT) -> Hold:
+    return Hold(metadata_partition=1, before_ms=before_ms, broker_id=1)
+
+
+@pytest.mark.parametrize(
+    ("holds", "ages", "warned"),
+    [
+        ([], [AT + 2 * SKEW_MS], False),
+        ([hold()], [], False),
+        ([hold()], [AT + SKEW_MS, AT + 2 * SKEW_MS], False),
+        ([hold()], [AT + SKEW_MS + 1, AT + 2 * SKEW_MS], True),
+        ([hold(AT + 2 * SKEW_MS), hold()], [AT + SKEW_MS + 1], True),
+    ],
+)
+def test_a_hold_that_nothing_is_as_old_as_is_told_of(holds, ages, warned):
+    found = copied(holds, ages)
+    assert [each.verdict for each in found] == ["warning"] * warned
+    for each in found:
+        assert each.found.startswith("of the first ")
+        assert each.found.endswith("the bucket looks copied")
+
+
+class At(SystemClock):
+    def now_ms(self) -> int:
+        return AT
+
+
+async def test_of_a_large_bucket_so_many_objects_are_looked_at_and_none_of_ours(monkeypatch):
+    monkeypatch.setattr(checkup_storage, "OBJECTS_MAX", 2)
+    storage = MemoryStorage(clock=At())
+    await storage.overwrite_control("_rlmm/marker.json", b"{}")
+    assert await checkup_storage._ages(storage) == []
+    for name in ("a", "b"):
+        await storage.overwrite_control(name, b"x")
+    assert await checkup_storage._ages(storage) == [AT, AT]
