@@ -55,6 +55,6 @@ class Announcing:
 
 
 def pieces(whole: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield a sequence in pieces of one step, an empty one as an empty piece."""
-    for at in range(0, max(len(whole), 1), STEP):
+    """Yield a sequence in pieces of one step."""
+    for at in range(0, len(whole), STEP):
         yield whole[at : at + STEP]
