@@ -20,8 +20,8 @@ def command(*, target: Target) -> None:
     """Show the daemon: its log, what the broker announced, segments, copies and tasks.
 
     Exit code 1 if a metadata partition failed, the log takes no writes (its disk is full), the log
-    or the storage has trouble, a request met a bug within the last hour, or a copy failed of a
-    segment that somebody else finished.
+    or the storage has trouble, a request met a bug within the last hour, another daemon runs under
+    this broker id, or a copy failed of a segment that somebody else finished.
 
     \b
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
@@ -30,9 +30,10 @@ def command(*, target: Target) -> None:
     memory{private_bytes, mapped_bytes, copying_process_private_bytes, snapshot_bytes,
     segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,
     events_put_aside, bytes_put_aside, bytes_per_segment}, copying_process{pid, in_hand},
-    storage{kind, error}, snapshots{rejected, failures}, copies[], internal_errors{count,
-    last{where, error, seconds_ago}}, unsettled_copies[{partition, segment_id, message, at_ms}],
-    observation{watches, last_look_ms, trouble, seen_alive, marked, topics[]} or null, tasks[].
+    storage{kind, error, other_daemon}, snapshots{rejected, failures}, copies[],
+    internal_errors{count, last{where, error, seconds_ago}}, unsettled_copies[{partition,
+    segment_id, message, at_ms}], observation{watches, last_look_ms, trouble, seen_alive, marked,
+    topics[]} or null, tasks[].
     """  # noqa: D301 - click's own mark
     with asking(target) as client:
         status = client.status()
@@ -48,9 +49,10 @@ def _trouble(status: dict[str, Any]) -> bool:
     log = status["log"]
     failed = status["metadata_partitions"].get("failed", 0)
     unwritable = log.get("unwritable")  # a daemon from before says nothing of it
+    other = status["storage"].get("other_daemon")  # nor of it
     troubles = (failed, log["failure"], log["trouble"], unwritable, status["storage"]["error"])
     unsettled = status.get("unsettled_copies")  # a daemon from before says nothing of them
-    return any((*troubles, unsettled)) or _met_bug_lately(status)
+    return any((*troubles, other, unsettled)) or _met_bug_lately(status)
 
 
 def _met_bug_lately(status: dict[str, Any]) -> bool:
@@ -89,6 +91,7 @@ def _show(status: dict[str, Any]) -> None:
             "memory": _memory(status["memory"]),
             "kept": _kept(status["memory"]),
             "storage": storage["kind"] + (f": {storage['error']}" if storage["error"] else ""),
+            **({"other daemon": other} if (other := storage.get("other_daemon")) else {}),
             "copies": len(status["copies"]),
             **_bugs(status),
             **_unsettled(status.get("unsettled_copies") or []),

@@ -18,6 +18,8 @@ MARKER_FORMAT: Final = 1
 MARKER_FORMAT_HOLDS: Final = 2
 PRESENCE_PREFIX: Final = "_rlmm/daemons/"
 PRESENCE_FORMAT: Final = 1
+#: Of one that tells of another daemon: a nightly job that does not know that would delete by it.
+PRESENCE_FORMAT_OTHER: Final = 2
 #: Ten years: far above what a configuration may say.
 COPY_DEADLINE_SECONDS_MAX: Final = 315_360_000
 #: A control object beyond this is nobody's; far above a table of 65,535 layouts' usual size.
@@ -114,6 +116,15 @@ class PresencePartition(msgspec.Struct, frozen=True, kw_only=True):
     live_at: int | None = None
 
 
+class OtherDaemon(msgspec.Struct, frozen=True, kw_only=True):
+    """Another daemon that has the same broker id, or may; see `core.twins`."""
+
+    #: Host, process and start, for people.
+    who: str
+    #: It was seen to live; else it only may.
+    met: bool
+
+
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """What one daemon says of itself; rewritten on change and every 60 s."""
 
@@ -132,6 +143,14 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     metadata_manager: Literal["rlmm", "foreign"]
     #: Metadata partition -> its state.
     partitions: dict[int, PresencePartition]
+    #: Names the lock that the daemon holds; "": an older daemon's, or not known.
+    place: str = ""
+    #: Host, process and start of who writes this, for people.
+    host: str = ""
+    #: The daemon has stopped, and this is its last word.
+    ended: bool = False
+    #: Set while it is not sure to be alone: it deletes nothing, nor may the nightly job.
+    other: OtherDaemon | None = None
 
 
 def presence_key(broker_id: int) -> str:
@@ -142,10 +161,12 @@ def presence_key(broker_id: int) -> str:
 def encode(control: BucketMarker | Presence) -> bytes:
     """Return indented JSON with a newline at its end: people read these files too.
 
-    A marker gets the lowest format whose readers understand all that is in it.
+    Each gets the lowest format whose readers understand all that is in it.
     """
     if isinstance(control, BucketMarker):
         control = _in_its_format(control)
+    elif control.other is not None:
+        control = msgspec.structs.replace(control, format=PRESENCE_FORMAT_OTHER)
     return msgspec.json.format(msgspec.json.encode(control), indent=2) + b"\n"
 
 
@@ -191,7 +212,7 @@ def decode_presence(raw: bytes) -> Presence:
     Raises:
         Malformed: not a presence file, or of a newer format.
     """
-    return _decode(raw, Presence, "presence file", PRESENCE_FORMAT)
+    return _decode(raw, Presence, "presence file", PRESENCE_FORMAT_OTHER)
 
 
 class _Versioned(msgspec.Struct):

@@ -227,6 +227,8 @@ class Facts:
     #: `none`, `local`, ...
     storage_kind: str = "none"
     storage_error: LastError | None = None
+    #: Another daemon that lives under this broker id, so that nothing is deleted.
+    other_daemon: LastError | None = None
     copy_deadline_seconds: float = 600.0
     freshness: Freshness = field(default_factory=Freshness)
 

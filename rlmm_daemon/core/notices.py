@@ -170,6 +170,15 @@ NOTICES: Final = (
         command=lambda _: "rlmm status",
     ),
     NoticeRow(
+        name="other_daemon",
+        applies=lambda f: f.other_daemon is not None,
+        sentence=lambda f: (
+            "Two daemons run under one broker id, and neither knows what the other acknowledges; "
+            f"{next(iter(evidence.last_error(f.other_daemon, f.now_ms)))}."
+        ),
+        command=lambda _: "rlmm status",
+    ),
+    NoticeRow(
         name="shadowed",
         applies=lambda f: f.third_set > 0,
         sentence=lambda f: (

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -60,6 +60,10 @@ MarkerChange: TypeAlias = Callable[[BucketMarker], BucketMarker]
 log = structlog.get_logger()
 
 
+async def _nobody_else() -> None:
+    """Take it that no other daemon has this one's broker id."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketIdentity:
     """What a fresh marker is made of; known once the event log is open."""
@@ -111,6 +115,9 @@ class Bucket:
         self._looks = 0
         #: By the loop: the begin of the last look that ended with an answer.
         self._looked_at: float | None = None
+        #: Asked before anything is begun that ends in a delete, and before the delete. Raises
+        #: StorageUnavailable while another daemon of this broker id may know better.
+        self.require_alone: Callable[[], Awaitable[None]] = _nobody_else
 
     async def until_judged(self, timeout_seconds: float) -> None:
         """Return once the marker was read, whatever it is, or the time is over."""
@@ -182,10 +189,12 @@ class Bucket:
     async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
         """Delete objects as the storage does, unless the marker is not in order.
 
-        In another bucket every object is absent, which would read as success.
+        In another bucket every object is absent, which would read as success. Nor while another
+        daemon of this broker id may know of a need for them.
         """
         try:
             await self.confirm(seconds=MARKER_SECONDS)
+            await self.require_alone()
         except StorageUnavailable as error:
             return dict.fromkeys(keys, error)
         return await self.storage.delete(keys)
@@ -321,6 +330,19 @@ class Bucket:
             return accepted
         await self._hold_longer(hold, cluster_id)
         return None
+
+    async def hold_all(self, now_ms: int, broker_id: int) -> None:
+        """Hold everything that is there now, whatever the log says of it.
+
+        Raises:
+            StorageUnavailable: it was not written.
+            Malformed: the marker is damaged or newer than this program.
+        """
+        hold = Hold(metadata_partition=None, before_ms=now_ms, broker_id=broker_id)
+        await self._rewrite(
+            lambda present: held_whole(present, hold.before_ms, hold.broker_id), None
+        )
+        await self._hold_longer(hold, None)
 
     async def _hold_longer(self, hold: Hold, cluster_id: str | None) -> None:
         """Let a hold that was just written keep all that is there by the storage's own time.

@@ -47,6 +47,8 @@ class StorageView:
 
     kind: str = "none"
     error: LastError | None = None
+    #: Another daemon that lives under this broker id.
+    other_daemon: LastError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,7 @@ def _of_daemon(
         whole_failure=fleet.whole_failure,
         storage_kind=storage.kind,
         storage_error=storage.error,
+        other_daemon=storage.other_daemon,
         copy_deadline_seconds=copies.deadline_seconds,
         freshness=fleet.options.freshness,
         gate_open=manager.assignment.gate_open,

@@ -197,6 +197,7 @@ class Operator:
             "storage": {
                 "kind": storage.kind,
                 "error": storage.error and storage.error.message,
+                "other_daemon": storage.other_daemon and storage.other_daemon.message,
             },
             "snapshots": {
                 "rejected": manager.snapshots.rejected,

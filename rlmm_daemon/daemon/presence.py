@@ -1,16 +1,24 @@
-"""Keeps this daemon's presence file in the bucket fresh, for the cleaners and the nightly job."""
+"""Keeps this daemon's presence file in the bucket fresh, for the cleaners and the nightly job.
+
+It is read before each write, and before anything is deleted: another daemon of the same broker id
+writes it too (`core.twins`).
+"""
 
 import asyncio
-from collections.abc import Callable
+import hashlib
+from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import structlog
 
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import Presence, PresencePartition
+from rlmm_daemon.codec.marker import OtherDaemon, Presence, PresencePartition
+from rlmm_daemon.core import twins
 from rlmm_daemon.core.facts import LastError
-from rlmm_daemon.domain.errors import UnavailableError
+from rlmm_daemon.core.twins import Alone, Doubted, Met, Others, Own, Standing, Unread
+from rlmm_daemon.domain.errors import Malformed, StorageUnavailable, UnavailableError
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.storage import RemoteStorage
 
@@ -20,6 +28,14 @@ LEASE_SECONDS: Final = 180.0
 #: Changes within this time share one write.
 SETTLE_SECONDS: Final = 1.0
 WRITE_SECONDS_MAX: Final = 30.0
+#: A look at the file is good for so long before something is deleted.
+LOOK_SECONDS: Final = 1.0
+#: Why nothing is deleted, as errors say it.
+OTHER_DAEMON: Final = "other_daemon"
+#: What is to be deleted waits so long for the first look.
+FIRST_LOOK_SECONDS: Final = 10.0
+#: Of one that timed out and lands later, this life still knows that it is its own.
+_WRITES_KNOWN: Final = 64
 
 log = structlog.get_logger()
 
@@ -34,8 +50,25 @@ class PresenceFacts:
     partitions: dict[int, PresencePartition]
 
 
+@dataclass(frozen=True, slots=True)
+class Author:
+    """What tells this process from another daemon of the same broker id."""
+
+    #: Names the lock on the state directory, which no two processes hold; "": not known.
+    place: str = ""
+    #: Host, process and start, for people.
+    host: str = ""
+
+
+UNKNOWN_AUTHOR: Final = Author()
+
+
+async def _nothing() -> None:
+    """Do nothing about another daemon."""
+
+
 class PresenceFile:
-    """One writer for one file; `changed` asks for a write soon."""
+    """One writer for one file, unless a clone writes it; `changed` asks for a write soon."""
 
     def __init__(
         self,
@@ -47,14 +80,31 @@ class PresenceFile:
         copy_deadline_seconds: float,
         facts: Callable[[], PresenceFacts],
         may_write: Callable[[], bool] = lambda: True,
+        author: Author = UNKNOWN_AUTHOR,
+        on_met: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
-        """`may_write` is false while the storage may be somebody else's."""
+        """`may_write` is false while the storage may be somebody else's.
+
+        `on_met` is awaited at each sign of another daemon that lives, and when it was silent.
+        """
         self._may_write = may_write
+        self._author, self._on_met = author, on_met
         self._storage, self._clock, self._facts = storage, clock, facts
         self._cluster_id, self._broker_id = cluster_id, broker_id
         self._copy_deadline_seconds = copy_deadline_seconds
         self._started_at_ms = clock.now_ms()
         self._changed = asyncio.Event()
+        self.standing: Standing = Unread()
+        #: Held by whoever reads or writes the file: what was read before a write is no news.
+        self._turn = asyncio.Lock()
+        self._looked = asyncio.Event()
+        self._looked_at: float | None = None
+        self._own: deque[bytes] = deque(maxlen=_WRITES_KNOWN)
+        #: What another daemon left there, until this one has written over it.
+        self._unanswered: bytes | None = None
+        #: What `on_met` could not do is due.
+        self._owes = False
+        self._ended = False
         #: What the last write met; None if it succeeded.
         self.trouble: LastError | None = None
 
@@ -74,14 +124,70 @@ class PresenceFile:
             except TimeoutError:
                 continue
 
-    async def write(self) -> None:
-        """Write once, unless the storage may be somebody else's.
+    async def write(self, *, ended: bool = False) -> None:
+        """Look at the file and write it once, unless the storage may be somebody else's.
+
+        `ended`: this is the last word, and nothing is written after it.
 
         Raises:
             StorageUnavailable, StorageFull: as they say.
         """
         if not self._may_write():
             return
+        async with self._turn:
+            await self._look()
+            if not self._ended:
+                self._ended = ended
+                await self._write()
+
+    async def require_alone(self) -> None:
+        """Return if no other daemon shows itself under this broker id, by a look of just now.
+
+        Raises:
+            StorageUnavailable: one does or may, or nobody can say.
+        """
+        try:
+            async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                await self._looked.wait()
+                async with self._turn:
+                    now = self._clock.monotonic()
+                    if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
+                        await self._look()
+        except TimeoutError as error:
+            raise StorageUnavailable("the presence file was not read in time") from error
+        if (why := twins.sentence(self.standing, self._broker_id)) is not None:
+            raise StorageUnavailable(why, reason=OTHER_DAEMON, retry=False)
+
+    async def _look(self) -> None:
+        key = marker.presence_key(self._broker_id)
+        now = self._clock.monotonic()
+        control = await self._storage.get_control(key)
+        self._take(None if control is None else control.data, now)
+        self._looked_at = now
+        self._looked.set()
+        if self._owes:
+            await self._on_met()
+            self._owes = False
+
+    def _take(self, data: bytes | None, now: float) -> None:
+        """Go on from what the file holds."""
+        before = self.standing
+        digest = None if data is None else hashlib.sha256(data).digest()
+        seen: Own | Others = Own()
+        if data is not None and digest not in self._own:
+            seen = Others(_decoded(data), again=digest == self._unanswered)
+            self._unanswered = digest
+        self.standing = twins.step(before, seen, place=self._author.place, seconds=now)
+        if self.standing == before:
+            return
+        if isinstance(before, Met) or isinstance(self.standing, Met):
+            self._owes = True
+        if isinstance(seen, Others):
+            self._changed.set()  # so that the other one hears of this one soon
+        if type(before) is not type(self.standing):
+            _tell(before, self.standing, self._broker_id)
+
+    async def _write(self) -> None:
         facts = self._facts()
         presence = Presence(
             cluster_id=self._cluster_id,
@@ -93,9 +199,15 @@ class PresenceFile:
             lease_end_ms=facts.lease_end_ms,
             metadata_manager=facts.metadata_manager,
             partitions=facts.partitions,
+            place=self._author.place,
+            host=self._author.host,
+            ended=self._ended,
+            other=_other(self.standing),
         )
-        key = marker.presence_key(self._broker_id)
-        await self._storage.overwrite_control(key, marker.encode(presence))
+        data = marker.encode(presence)
+        self._own.append(hashlib.sha256(data).digest())
+        await self._storage.overwrite_control(marker.presence_key(self._broker_id), data)
+        self._unanswered = None
 
     async def _try_write(self) -> None:
         try:
@@ -110,3 +222,34 @@ class PresenceFile:
             )
         else:
             self.trouble = None
+
+
+def _decoded(data: bytes) -> Presence | None:
+    try:
+        return marker.decode_presence(data)
+    except Malformed as damage:
+        log.warning("a presence file that is not this daemon's can't be read", error=damage.message)
+        return None
+
+
+def _other(standing: Standing) -> OtherDaemon | None:
+    match standing:
+        case Doubted(who, _):
+            return OtherDaemon(who=who, met=False)
+        case Met(who, _):
+            return OtherDaemon(who=who, met=True)
+        case Unread() | Alone():
+            return None
+
+
+def _tell(before: Standing, standing: Standing, broker_id: int) -> None:
+    why = twins.sentence(standing, broker_id)
+    match standing:
+        case Met():
+            log.error("another daemon has this broker id", why=why)
+        case Doubted():
+            log.warning("another daemon may have this broker id", why=why)
+        case Alone() if not isinstance(before, Unread):
+            log.warning("no other daemon has this broker id; deletes go on")
+        case _:
+            return

@@ -47,10 +47,12 @@ class Removal:
 
         Raises:
             StorageUnavailable: before anything was appended, where the bucket's marker is not in
-                order: a segment that is marked is not read any more. Later, as `objects`.
+                order, or another daemon has this broker id: a segment that is marked is not read
+                any more. Later, as `objects`.
         """
         custom = metadata.custom_metadata
         await self._bucket.confirm(seconds=MARKER_SECONDS)
+        await self._bucket.require_alone()
         await self._append(metadata, SegmentState.DELETE_SEGMENT_STARTED, custom)
         await self.objects(metadata)
         await self._append(metadata, SegmentState.DELETE_SEGMENT_FINISHED, custom)
@@ -71,6 +73,7 @@ class Removal:
             FinishedElsewhere: nothing was deleted.
             RlmmError: what is left is for a repeat or the cleaner.
         """
+        await self._bucket.require_alone()
         where = metadata.partition, metadata.segment_id
         async with self._log.fence(*where, timeout_seconds):
             found = await self._log.segment(*where)

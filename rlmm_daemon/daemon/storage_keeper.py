@@ -9,15 +9,27 @@ import structlog
 
 from rlmm_daemon.codec.marker import PresencePartition
 from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core import twins
 from rlmm_daemon.core.facts import LastError
 from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.live_counts import LiveCount, LiveCounts
 from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.daemon.presence import LEASE_SECONDS, PresenceFacts, PresenceFile
+from rlmm_daemon.daemon.presence import (
+    FIRST_LOOK_SECONDS,
+    LEASE_SECONDS,
+    Author,
+    PresenceFacts,
+    PresenceFile,
+)
 from rlmm_daemon.daemon.runtime import Runtime
 from rlmm_daemon.daemon.storage_past import RecordedPast
-from rlmm_daemon.domain.errors import ConfigError, Malformed, UnavailableError
+from rlmm_daemon.domain.errors import (
+    ConfigError,
+    Malformed,
+    StorageUnavailable,
+    UnavailableError,
+)
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.observability.metrics import Metrics, StorageMetrics
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -48,7 +60,13 @@ class StorageKeeper:
         copy_deadline_seconds: float,
         trouble_by_cluster: Callable[[], str | None],
         metrics: StorageMetrics | None = None,
+        author: Callable[[], Author] = Author,
+        private_log: bool = False,
     ) -> None:
+        """`author` is asked for when the log is open, so that the state directory is locked.
+
+        `private_log`: another daemon of this broker id would have a log of its own.
+        """
         self._backend, self._bucket = backend, bucket
         self._manager, self._runtime = manager, runtime
         self._broker_id, self._cluster_id = broker_id, cluster_id
@@ -56,6 +74,10 @@ class StorageKeeper:
         self._trouble_by_cluster = trouble_by_cluster
         own = metrics or Metrics().storage
         own.marker_refused.set_function(lambda: float(bucket.trouble is not None))
+        own.other_daemon.set_function(lambda: float(self.other_daemon() is not None))
+        self._author, self._private_log = author, private_log
+        self._begun = asyncio.Event()
+        bucket.require_alone = self._require_alone
         self._refused: LastError | None = None
         self._presence: PresenceFile | None = None
 
@@ -66,6 +88,41 @@ class StorageKeeper:
         if (trouble := self._trouble_by_cluster()) is not None:
             return LastError(message=trouble, at_ms=self._manager.clock.now_ms())
         return None if self._presence is None else self._presence.trouble
+
+    def other_daemon(self) -> LastError | None:
+        """Return what is known of another daemon that lives under this broker id."""
+        if self._presence is None or not isinstance(self._presence.standing, twins.Met):
+            return None
+        message = twins.sentence(self._presence.standing, self._broker_id)
+        assert message is not None, "it was met"
+        age_seconds = self._manager.clock.monotonic() - self._presence.standing.seconds
+        at_ms = self._manager.clock.now_ms() - round(1000 * age_seconds)
+        return LastError(message=message, at_ms=at_ms)
+
+    async def _require_alone(self) -> None:
+        """Return if no other daemon shows itself under this broker id.
+
+        Raises:
+            StorageUnavailable: one does or may, or the start has not come to that question yet.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                await self._begun.wait()
+        if self._presence is None:
+            raise StorageUnavailable(twins.UNREAD_WHY)
+        await self._presence.require_alone()
+
+    async def _hold_all(self) -> None:
+        """Keep all that is there: another daemon's log may name what this one's does not.
+
+        Raises:
+            StorageUnavailable: it could not be written down.
+        """
+        if self._private_log:
+            try:
+                await self._bucket.hold_all(self._manager.clock.now_ms(), self._broker_id)
+            except Malformed as error:
+                raise StorageUnavailable(error.message) from error
 
     def _marker_trouble(self) -> LastError | None:
         """Return why the bucket is refused or was not reached yet, and since when."""
@@ -106,7 +163,10 @@ class StorageKeeper:
             copy_deadline_seconds=self._copy_deadline_seconds,
             facts=lambda: presence_of(manager, counts.known),
             may_write=lambda: self._bucket.trouble is None,
+            author=self._author(),
+            on_met=self._hold_all,
         )
+        self._begun.set()
         self._runtime.on_drain("presence", lambda: _last_words(presence))
         self._runtime.spawn("storage.presence", presence.run())
         self._runtime.spawn("storage.marker", self._watch_marker())
@@ -144,7 +204,7 @@ async def _last_words(presence: PresenceFile) -> None:
     """Leave the presence file as of the end, unless the storage is away."""
     try:
         async with asyncio.timeout(_LAST_WORDS_SECONDS):
-            await presence.write()
+            await presence.write(ended=True)
     except TimeoutError:
         logger.warning("presence file not written at the end")
 

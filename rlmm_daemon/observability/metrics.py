@@ -357,6 +357,11 @@ class StorageMetrics:
             "1 while the marker is gone, damaged or not ours, and copies and reads are refused.",
             registry=into,
         )
+        self.other_daemon = Gauge(
+            "rlmm_other_daemon",
+            "1 while another daemon runs under this broker id, and nothing is deleted.",
+            registry=into,
+        )
         #: operation: S3's name. outcome: ok, or the error's reason. An attempt is a request.
         self.requests = Counter(
             "rlmm_storage_requests_total",

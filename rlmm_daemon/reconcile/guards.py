@@ -179,6 +179,12 @@ def _presences(evidence: Evidence) -> Iterable[str]:
             yield f"{key} can't be read"
         elif presence.cluster_id != evidence.cluster_id:
             yield f"{key} is of cluster {presence.cluster_id!r}"
+        elif presence.other is not None:
+            yield (
+                f"{key}: beside the daemon that wrote it another one"
+                f" {'runs' if presence.other.met else 'may run'} under broker id"
+                f" {presence.broker_id}: {presence.other.who} (rlmm status)"
+            )
         else:
             yield from _presence(key, presence, evidence)
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ import structlog
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.lock_place import place_of
 from rlmm_daemon.adapters.mounts import is_of_this_host
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.passes.process import OneProcess
@@ -35,13 +37,14 @@ from rlmm_daemon.daemon.gauges import Gauges
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.memory import CopyingProcess
 from rlmm_daemon.daemon.operator import Operator, event_log_kind, storage_kind
+from rlmm_daemon.daemon.presence import Author
 from rlmm_daemon.daemon.read_caches import ReadCaches
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.recovering import Recovery, RecoveryOptions
 from rlmm_daemon.daemon.runtime import Runtime, Stopping, execute
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
-from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.daemon.state_directory import LOCK, StateDirectory
 from rlmm_daemon.daemon.storage_keeper import StorageKeeper
 from rlmm_daemon.daemon.systemd import Notifier
 from rlmm_daemon.domain.errors import NotReady, RlmmError
@@ -216,7 +219,9 @@ class Daemon:
             guard=self._guard,
             version=__version__,
             storage=lambda: StorageView(
-                kind=storage_kind(config), error=keeper.trouble() if keeper else None
+                kind=storage_kind(config),
+                error=keeper.trouble() if keeper else None,
+                other_daemon=keeper.other_daemon() if keeper else None,
             ),
             repair=adapters.repair_of(manager.log),
             recovery=self._recovery(manager, copier),
@@ -383,6 +388,11 @@ class Daemon:
             copy_deadline_seconds=self._config.copy.deadline_seconds,
             trouble_by_cluster=view.storage_trouble,
             metrics=self._metrics.storage,
+            author=lambda: Author(
+                place=place_of(f"{self._config.daemon.state_dir}/{LOCK}"),
+                host=f"{socket.gethostname()}, pid {os.getpid()}",
+            ),
+            private_log=not isinstance(self._config.event_log, KafkaLogConfig),
         )
 
     def _read_caches(self, manager: Manager, jobs: asyncio.TaskGroup) -> ReadCaches | None:

@@ -47,8 +47,9 @@ class Purge:
             SegmentNotFound: no event of the log names this topic id.
             InvalidArgument: the topic exists, and that was not said to be meant.
             NotReady: not every metadata partition, or not every broker, could be asked.
-            StorageUnavailable: the bucket's marker is not in order, so segments would be marked and
-                read by nobody, and nothing else would come of it.
+            StorageUnavailable: the bucket's marker is not in order, or another daemon has this
+                broker id, so segments would be marked and read by nobody, and nothing else would
+                come of it.
         """
         partitions = await self._partitions(topic_id)
         proof = (await self._tools.proof.prove([topic_id]))[topic_id]
@@ -56,6 +57,7 @@ class Purge:
             _require_meant(topic_id, proof, existing=existing)
             if proof is Proof.ALIVE:
                 await self._tools.bucket.confirm(seconds=MARKER_SECONDS)
+                await self._tools.bucket.require_alone()
         rows = [self._row(partition, proof) for partition in partitions]
         if execute:
             for partition in partitions:

@@ -225,6 +225,7 @@ class PartitionRemoval:
         self._listing = Listing.LEFTOVERS if self._found else Listing.EMPTY
 
     async def _sweep(self) -> None:
+        await self._tools.bucket.require_alone()
         logger.info("leftovers", partition=str(self._partition), count=len(self._found))
         await self._tools.leftovers.sweep(self._found)
         self._listing = Listing.NOT_TAKEN

@@ -223,6 +223,7 @@ class SegmentRemover:
 
     async def _work(self, batch: _Batch) -> None:
         try:
+            await self._tools.bucket.require_alone()
             await self._start(batch)
             gone = await self._delete_objects(batch)
             await self._finish(batch, gone)

@@ -233,6 +233,7 @@ class Stuck:
         """
         tools, key = self._tools, segment_id
         try:
+            await tools.bucket.require_alone()
             async with tools.manager.fence(partition, segment_id, tools.options.write_seconds):
                 if not await self._start_delete(partition, segment_id):
                     return

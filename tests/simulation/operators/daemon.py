@@ -24,6 +24,7 @@ from rlmm_daemon.daemon.facts import StorageView
 from rlmm_daemon.daemon.fleet import FleetOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.presence import Author
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.recovering import Recovery, RecoveryOptions
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
@@ -120,6 +121,8 @@ class Daemon:
             cluster_id=CLUSTER,
             copy_deadline_seconds=COPY.deadline_seconds,
             trouble_by_cluster=lambda: None,
+            author=lambda: Author(place="the lock of the simulated state directory"),
+            private_log=True,
         )
         self.operator = Operator(
             self.manager,

@@ -1,0 +1,142 @@
+"""Another daemon under this broker's id: is there one, by the presence file that both write?
+
+A clone (a state directory copied to another host, a snapshot of a machine brought up beside it) or
+a second daemon that was given the same broker id knows nothing of what this one acknowledges, and
+would delete it as abandoned. So whoever finds another's words in the presence file in place of its
+own is not alone.
+
+The first file that a life finds is its forerunner's: known to have ended where it says so, or where
+both held the same lock; else it may be a daemon that lives, and would write the file again before
+`QUIET_SECONDS` are over.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from rlmm_daemon.codec.marker import Presence
+
+#: A daemon that lives rewrites its file within this; the interval and a slow answer.
+QUIET_SECONDS: Final = 100.0
+#: Another daemon that was met and shows no more is gone after so long.
+GONE_SECONDS: Final = 180.0
+UNREAD_WHY: Final = (
+    "the presence file was not read yet, so another daemon may have this broker's id"
+)
+_UNREADABLE: Final = "who wrote a presence file that can't be read"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The presence file was not read yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Nothing speaks for another daemon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubted:
+    """Another daemon may live. Seconds are the clock's since the last sign of it."""
+
+    who: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """Another daemon lives, or did at the last sign of it."""
+
+    who: str
+    seconds: float
+
+
+Standing: TypeAlias = Unread | Alone | Doubted | Met
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The file is as this life last wrote it, or is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The file is not what this life wrote; None if it can't be read."""
+
+    presence: Presence | None
+    #: It was seen before, and was not written over since: no news.
+    again: bool = False
+
+
+def step(standing: Standing, seen: Own | Others, *, place: str, seconds: float) -> Standing:
+    """Return where this life stands after a look at the file.
+
+    `place` names the lock that it holds ("": not known); `seconds` is its clock.
+    """
+    if isinstance(seen, Own):
+        return _silent(standing, seconds)
+    if isinstance(standing, Unread):
+        return _first(seen.presence, place, seconds)
+    if seen.again and not isinstance(standing, Alone):
+        return replace(standing, seconds=seconds)
+    if isinstance(standing, Alone) and _may_be_forerunners(seen.presence, place):
+        return Doubted(_who(seen.presence), seconds)
+    return Met(_who(seen.presence), seconds)
+
+
+def _silent(standing: Standing, seconds: float) -> Standing:
+    match standing:
+        case Unread():
+            return Alone()
+        case Doubted(_, since) if seconds - since >= QUIET_SECONDS:
+            return Alone()
+        case Met(_, since) if seconds - since >= GONE_SECONDS:
+            return Alone()
+        case _:
+            return standing
+
+
+def _may_be_forerunners(presence: Presence | None, place: str) -> bool:
+    """Whether the last holder of this lock may have written it, in a write that came late.
+
+    So may whoever puts an old file back. Either shows once; the copy of a running machine, which
+    holds a lock of the same name, shows again.
+    """
+    return presence is None or (bool(place) and presence.place == place)
+
+
+def _first(presence: Presence | None, place: str, seconds: float) -> Standing:
+    if presence is None:
+        return Doubted(_UNREADABLE, seconds)
+    if presence.other is not None and presence.other.met:
+        return Met(presence.other.who, seconds)
+    ended = presence.ended or (bool(place) and presence.place == place)
+    if ended and presence.other is None:
+        return Alone()
+    return Doubted(_who(presence), seconds)
+
+
+def _who(presence: Presence | None) -> str:
+    if presence is None:
+        return _UNREADABLE
+    return presence.host or "a daemon of an earlier version"
+
+
+def sentence(standing: Standing, broker_id: int) -> str | None:
+    """Return what keeps this daemon from deleting anything, and what ends it; None: nothing."""
+    match standing:
+        case Unread():
+            return UNREAD_WHY
+        case Doubted(who, _):
+            return (
+                f"broker {broker_id}'s presence file is another daemon's ({who}), which may still "
+                f"run; nothing is deleted until it was silent for {QUIET_SECONDS:g} s"
+            )
+        case Met(who, _):
+            return (
+                f"another daemon has broker id {broker_id}: {who}; nothing is deleted while both "
+                f"run. Stop one of them, or mend its daemon.broker_id: {GONE_SECONDS:g} s later "
+                "deletes go on"
+            )
+        case Alone():
+            return None
