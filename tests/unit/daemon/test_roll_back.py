@@ -183,3 +183,26 @@ async def test_another_daemons_finish_that_came_first_keeps_the_objects_and_is_h
         assert world.copier.outcomes_of_roll_backs() == {"finished_elsewhere": 1}
         with pytest.raises(HistoryLost, match="rlmm log repair"):
             await world.copier.delete_log_segment_data(records.encode(metadata()))
+
+
+async def test_nothing_is_begun_while_another_daemon_has_this_broker_id(tmp_path):
+    """It may have finished the segment in a log of its own."""
+
+    async def refuse() -> None:
+        raise StorageUnavailable("another daemon has broker id 1")
+
+    async with running(tmp_path) as world:
+        key, copy = await stored(world), await uploading(world)
+        world.bucket.require_alone = refuse
+        world.storage.uploads.set()
+        error = await copy
+        assert isinstance(error, StorageUnavailable)
+        assert "another daemon" in str(error.fields["roll_back_error"])
+        assert state_of(world) is S.COPY_SEGMENT_STARTED
+        await world.manager.update(finished(), Caller.BROKER)
+        with pytest.raises(StorageUnavailable, match="another daemon"):
+            await world.copier.delete_segment(PARTITION, ID)
+        assert state_of(world) is S.COPY_SEGMENT_FINISHED, "so it is read as before"
+        (failed,) = set(map(str, (await world.bucket.delete([key])).values()))
+        assert "another daemon" in failed
+        assert key in world.storage.bucket.objects

@@ -6,7 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlmm_daemon.codec.marker import AcceptedLoss, BucketMarker, Presence, PresencePartition
+from rlmm_daemon.codec.marker import (
+    AcceptedLoss,
+    BucketMarker,
+    OtherDaemon,
+    Presence,
+    PresencePartition,
+)
 from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange
 from rlmm_daemon.reconcile.guards import SKEW_MS, Evidence, Lost, Unreadable, reasons, still
@@ -149,6 +155,16 @@ def test_a_presence_file_that_is_missing_unreadable_or_foreign() -> None:
     assert "can't be read" in against(presences={"_rlmm/daemons/2.json": None})
     foreign = {"_rlmm/daemons/2.json": presence(cluster_id="d")}
     assert "is of cluster 'd'" in against(presences=foreign)
+
+
+@pytest.mark.parametrize(("met", "words"), [(True, "another one runs"), (False, "may run")])
+def test_two_daemons_of_one_broker_id_and_nobody_knows_what_both_acknowledged(
+    *, met: bool, words: str
+) -> None:
+    other = OtherDaemon(who="host b, pid 7", met=met)
+    two = {"_rlmm/daemons/1.json": presence(other=other)}
+    assert words in against(presences=two)
+    assert "host b, pid 7" in "".join(still(evidence(presences=two), since_ms=0))
 
 
 @pytest.mark.parametrize("number", [None, 0])
