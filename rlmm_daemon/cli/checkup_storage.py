@@ -1,4 +1,4 @@
-"""The checks of `rlmm doctor` that ask the remote storage: its marker, and whether holds bind."""
+"""The checks of `rlmm doctor` that ask the storage: its marker, holds, and our broker id."""
 
 import asyncio
 import random
@@ -8,11 +8,11 @@ from typing import Final
 
 from rlmm_daemon.cli.finding import Finding
 from rlmm_daemon.cli.verifying import CONTROL, kept_marker, rows_of
-from rlmm_daemon.codec.marker import BucketMarker, Hold
+from rlmm_daemon.codec.marker import BucketMarker, Hold, decode_presence, presence_key
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.marker_verdict import REBUILD, why_remade
-from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.errors import Malformed, RlmmError
 from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.wiring import adapters
 
@@ -33,7 +33,9 @@ async def marker(config: Config, seconds: float) -> list[Finding]:
             present = await made.bucket.peek()
             holds = present.held if present else ()
             ages = await _ages(made.backend) if holds else []
-        return [_judged(config, present, await kept_marker(config)), *copied(holds, ages)]
+            other = await _other_daemon(made.backend, config.daemon.broker_id)
+        kept = await kept_marker(config)
+        return [_judged(config, present, kept), *copied(holds, ages), *other]
     except TimeoutError:
         return [Finding(check=_CHECK, verdict="failed", found=f"no answer within {seconds:g} s")]
     except RlmmError as error:
@@ -87,6 +89,31 @@ def _judged(config: Config, present: BucketMarker | None, kept: BucketMarker | N
         holds = phrases.number(len(present.held), "hold")
         found += f", {holds} on what was stored (rlmm partition end-hold --all shows them)"
     return Finding(check=_CHECK, verdict="ok", found=found)
+
+
+async def _other_daemon(storage: RemoteStorage, broker_id: int) -> list[Finding]:
+    """Tell what the daemon wrote of another one under its broker id; nothing while it is alone."""
+    control = await storage.get_control(presence_key(broker_id))
+    if control is None:
+        return []
+    try:
+        presence = decode_presence(control.data)
+    except Malformed:
+        return []  # the daemon tells of that, and writes it anew
+    if presence.other is None:
+        return []
+    runs = "runs" if presence.other.met else "may run"
+    return [
+        Finding(
+            check="broker id",
+            verdict="failed" if presence.other.met else "warning",
+            found=f"beside {presence.host} another daemon {runs} as broker {broker_id}: "
+            f"{presence.other.who}; neither deletes anything",
+            advice="stop one of the two, or mend its daemon.broker_id"
+            if presence.other.met
+            else "none: if it does not show, deletes go on within two minutes",
+        )
+    ]
 
 
 def _failed(found: str) -> Finding:

@@ -11,6 +11,7 @@ import pytest
 from rlmm_daemon.codec import marker
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import uuid_text
+from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import Stocked, eventually, make
 
@@ -54,6 +55,14 @@ def presence(it: Stocked) -> marker.Presence:
 def told(it: Stocked) -> str:
     """Return what `rlmm status` says of another daemon, "" if nothing."""
     return str(it.json("status")["storage"]["other_daemon"] or "")
+
+
+def doctor(it: Stocked) -> list[dict[str, str]]:
+    overrides = [f"--set={key}={value}" for key, value in it.daemon.settings.items()]
+    run = it.daemon.rlmm("doctor", "--config", str(CONFIG), *overrides, "--json")
+    assert run.returncode == 1, run.stderr
+    rows: list[dict[str, str]] = json.loads(run.stdout)
+    return rows
 
 
 def objects(it: Stocked, name: str) -> int:
@@ -101,6 +110,8 @@ def test_a_clone_deletes_nothing_of_what_the_original_acknowledges(
             assert f"pid {other.daemon.process.pid}" in eventually(partial(told, it))
             assert it.rlmm("status").exit_code == 1
             assert "Two daemons run under one broker id" in it.rlmm("explain", "orders-0").output
+        (found,) = [each for each in doctor(original) if each["check"] == "broker id"]
+        assert (found["verdict"], "another daemon runs" in found["found"]) == ("failed", True)
         other_daemon = presence(original).other
         assert other_daemon is not None
         assert other_daemon.met  # which the nightly job refuses
