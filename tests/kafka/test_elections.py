@@ -115,6 +115,8 @@ async def elect_the_other(rig, cluster, former: int) -> None:
         while (await asked(rig, "end", partition=0))["epoch"] <= former:
             await asked(rig, "elect", partition=0, unclean=True)
             await asyncio.sleep(0.2)
+        end = (await asked(rig, "end", partition=0))["offset"]
+    assert end <= 2 * KEPT, "replica 2 has what was written while it was frozen"
     cluster.thaw(1)
 
 

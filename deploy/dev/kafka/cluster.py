@@ -144,8 +144,15 @@ class Cluster:
         self._await_end([node_id])
 
     def freeze(self, node_id: int) -> None:
-        """SIGSTOP: its connections stay, but nothing is answered."""
+        """SIGSTOP: its connections stay, but nothing is answered from the return on.
+
+        The signal alone stops nothing: one of the process's threads has to be scheduled to take it,
+        and beside load the others serve on for some hundred ms.
+        """
         self._signal(node_id, signal.SIGSTOP)
+        pid = self.nodes[node_id].pid
+        if pid is not None and self.alive(node_id):
+            _until(lambda: _is_stopped(pid), STOP_SECONDS, f"node {node_id} is frozen")
 
     def thaw(self, node_id: int) -> None:
         """SIGCONT."""
@@ -305,6 +312,21 @@ class Cluster:
             self.nodes[node_id].pid = None
             self._children.pop(node_id, None)
         self._write()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether no thread of a process runs: each is stopped, or the process is gone.
+
+    Source: proc_pid_stat(5); the name, in parentheses, may hold anything.
+    """
+    try:
+        states = [
+            stat.read_text().rpartition(") ")[2][:1]
+            for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+        ]
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread has just ended: look again
+    return all(state in "TtZX" for state in states)
 
 
 def java(*options: str) -> list[str]:
