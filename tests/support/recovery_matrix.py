@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
 from rlmm_daemon.cli import main
 from rlmm_daemon.cli.group import Exit
+from rlmm_daemon.codec import marker
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from tests.support.failures import Failure
@@ -166,6 +168,7 @@ class World:
             it.daemon.kill()
         world = cls(failure, it, config, walk.kept, hands, directory / "copy")
         shutil.copytree(inside, world.copy, symlinks=True, ignore=_sockets)
+        _say_that_it_ended(world.copy / it.daemon.remote.relative_to(inside))
         return world
 
     def begin(self) -> Walk:
@@ -328,6 +331,14 @@ def _options(words: Sequence[str]) -> set[str]:
 _OWN: Final = re.compile(
     r"(^|/)(lock|[a-z-]+\.lock|(locks|attempts)/.*|daemons/.*|announced\.json|positions\.json|.*\.tmp|.*\.sock|daemon\.log)$"
 )
+
+
+def _say_that_it_ended(remote: Path) -> None:
+    """A copy holds another lock, so its daemon would wait for the one that was killed to show."""
+    presence = remote / marker.presence_key(1)
+    if presence.exists():
+        last = marker.decode_presence(presence.read_bytes())
+        presence.write_bytes(marker.encode(msgspec.structs.replace(last, ended=True)))
 
 
 def _sockets(directory: str, names: list[str]) -> list[str]:
