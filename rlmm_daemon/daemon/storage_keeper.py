@@ -123,6 +123,10 @@ class StorageKeeper:
                 await self._bucket.hold_all(self._manager.clock.now_ms(), self._broker_id)
             except Malformed as error:
                 raise StorageUnavailable(error.message) from error
+            logger.warning(
+                "all objects are held: another daemon's log may name them; once none of them is "
+                "needed: rlmm partition end-hold --all --execute"
+            )
 
     def _marker_trouble(self) -> LastError | None:
         """Return why the bucket is refused or was not reached yet, and since when."""

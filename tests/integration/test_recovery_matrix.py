@@ -92,6 +92,7 @@ ROWS = (
             "a list of lost segments that is damaged",
             "a marker that cannot be read at the start",
             "a bucket whose marker is gone",
+            "another daemon of the same broker id",
         )
     ),
 )

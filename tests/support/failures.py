@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.state_files import lost_head
 from rlmm_daemon.domain.errors import StorageUnavailable
@@ -449,6 +450,20 @@ def storage_not_mounted(it: Stocked) -> Hands:
     return {"storage root": back}
 
 
+def daemon_of_the_same_id(it: Stocked) -> Hands:
+    """As it is after the other one was met; with its end, the time passes that it is waited for."""
+    file = it.daemon.remote / marker.presence_key(1)
+
+    def told(other: marker.OtherDaemon | None) -> None:
+        assert it.daemon.stop() == 0
+        last = marker.decode_presence(file.read_bytes())
+        file.write_bytes(marker.encode(msgspec.structs.replace(last, other=other)))
+        it.start()
+
+    told(marker.OtherDaemon(who="elsewhere, pid 7", met=True))
+    return {"Stop one of them": lambda: told(None)}
+
+
 FAILURES: Sequence[Failure] = (
     Failure(
         name="damage amid the newest file of the log",
@@ -590,4 +605,9 @@ FAILURES: Sequence[Failure] = (
     ),
     Failure(name="a bucket whose marker is gone", cause="storage_trouble", make=marker_removed),
     Failure(name="a bucket whose marker is damaged", cause="storage_trouble", make=marker_damaged),
+    Failure(
+        name="another daemon of the same broker id",
+        cause="other_daemon",
+        make=daemon_of_the_same_id,
+    ),
 )

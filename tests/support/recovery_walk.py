@@ -38,6 +38,8 @@ _PASSING: Final = frozenset[str | None](
 #: Commands that only show something: what they print names what comes next.
 _LOOKS: Final = ("rlmm doctor", "rlmm status", "rlmm partitions", "rlmm explain", "rlmm --version")
 _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
+#: Notices of these are failures, too.
+_OF_THE_STORAGE: Final = frozenset({"storage_trouble", "other_daemon"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ class Walk:
                 return Now(answer["cause"], answer["next_command"], " ".join(text))
         for answer in answers:
             for notice in answer["also"]:
-                if notice["trouble"] and notice["cause"] == "storage_trouble":
+                if notice["trouble"] and notice["cause"] in _OF_THE_STORAGE:
                     return Now(notice["cause"], notice["next_command"], notice["sentence"])
         return Now(None, "", "")
 
