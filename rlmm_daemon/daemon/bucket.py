@@ -53,6 +53,8 @@ BACK_OFF_SECONDS: Final = 0.2
 #: A look at the marker is good for so long before a copy or delete begins.
 MARKER_SECONDS: Final = 5.0
 BACK_OFF_SECONDS_MAX: Final = 10.0
+#: The reason of an error: another daemon has this broker id, or may.
+OTHER_DAEMON: Final = "other_daemon"
 
 #: What a marker becomes by something that was accepted.
 MarkerChange: TypeAlias = Callable[[BucketMarker], BucketMarker]

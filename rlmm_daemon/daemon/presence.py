@@ -18,6 +18,7 @@ from rlmm_daemon.codec.marker import OtherDaemon, Presence, PresencePartition
 from rlmm_daemon.core import twins
 from rlmm_daemon.core.facts import LastError
 from rlmm_daemon.core.twins import Alone, Doubted, Met, Others, Own, Standing, Unread
+from rlmm_daemon.daemon.bucket import OTHER_DAEMON
 from rlmm_daemon.domain.errors import Malformed, StorageUnavailable, UnavailableError
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -30,8 +31,6 @@ SETTLE_SECONDS: Final = 1.0
 WRITE_SECONDS_MAX: Final = 30.0
 #: A look at the file is good for so long before something is deleted.
 LOOK_SECONDS: Final = 1.0
-#: Why nothing is deleted, as errors say it.
-OTHER_DAEMON: Final = "other_daemon"
 #: What is to be deleted waits so long for the first look.
 FIRST_LOOK_SECONDS: Final = 10.0
 #: Of one that timed out and lands later, this life still knows that it is its own.

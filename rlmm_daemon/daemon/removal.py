@@ -9,7 +9,7 @@ from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.disposal.holds import held
 from rlmm_daemon.core.outcome import Applied
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.daemon.bucket import MARKER_SECONDS, Bucket
+from rlmm_daemon.daemon.bucket import MARKER_SECONDS, OTHER_DAEMON, Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.segment_log import SegmentLog, update_record
 from rlmm_daemon.domain.errors import (
@@ -73,7 +73,7 @@ class Removal:
             FinishedElsewhere: nothing was deleted.
             RlmmError: what is left is for a repeat or the cleaner.
         """
-        await self._bucket.require_alone()
+        await self._require_alone()
         where = metadata.partition, metadata.segment_id
         async with self._log.fence(*where, timeout_seconds):
             found = await self._log.segment(*where)
@@ -87,6 +87,17 @@ class Removal:
                 await self._begin_roll_back(metadata, timeout_seconds)
         await self.objects(metadata)
         await self._append(metadata, SegmentState.DELETE_SEGMENT_FINISHED, None)
+
+    async def _require_alone(self) -> None:
+        """Raise if another daemon may have finished the segment; a bucket that is away is no sign.
+
+        Its objects are not reached then either, and before they are it is asked again.
+        """
+        try:
+            await self._bucket.require_alone()
+        except StorageUnavailable as error:
+            if error.fields.get("reason") == OTHER_DAEMON:
+                raise
 
     async def _require_free(self, metadata: SegmentMetadata) -> None:
         """Raise if a hold keeps what an earlier copy stored; by whose clock that was, is unknown.

@@ -10,6 +10,7 @@ from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.facts import CopyPhase
+from rlmm_daemon.daemon.bucket import OTHER_DAEMON
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.segment_log import update_record
 from rlmm_daemon.domain.errors import HistoryLost, IllegalTransition, StorageUnavailable
@@ -189,7 +190,7 @@ async def test_nothing_is_begun_while_another_daemon_has_this_broker_id(tmp_path
     """It may have finished the segment in a log of its own."""
 
     async def refuse() -> None:
-        raise StorageUnavailable("another daemon has broker id 1")
+        raise StorageUnavailable("another daemon has broker id 1", reason=OTHER_DAEMON)
 
     async with running(tmp_path) as world:
         key, copy = await stored(world), await uploading(world)
