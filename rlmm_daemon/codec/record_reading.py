@@ -37,6 +37,8 @@ from rlmm_daemon.domain.segment import (
 #: The newest record version that is read (KIP-1266).
 RECORD_VERSION_MAX: Final = 1
 _ENVELOPE_MAX: Final = 0x7FFF
+#: Two offsets, the broker, two times.
+_BEFORE_EPOCHS_BYTES: Final = 8 + 8 + 4 + 8 + 8
 
 
 def read_any(value: bytes) -> Record:
@@ -70,6 +72,24 @@ def read_envelope(cursor: Cursor) -> ApiKey:
     if version > RECORD_VERSION_MAX:
         raise cursor.fail(f"record version {version} is newer than {RECORD_VERSION_MAX}", at)
     return ApiKey(key)
+
+
+def leader_epochs_claimed(value: bytes) -> int:
+    """Return how many leader epochs a record claims, 0 for one that has none; reads no epoch.
+
+    Raises:
+        Malformed: nothing whole stands before the count, or the rest can't hold so many.
+    """
+    cursor = Cursor(value)
+    key = read_envelope(cursor)
+    if key is ApiKey.SEGMENT_METADATA:
+        _read_segment_id(cursor)
+    elif key is ApiKey.SEGMENT_SNAPSHOT:
+        cursor.uuid("segment id")
+    else:
+        return 0
+    cursor.take(_BEFORE_EPOCHS_BYTES, "the offsets and times")
+    return cursor.array_length("leader epochs", element_bytes_min=EPOCH_BYTES)
 
 
 def _read_partition(cursor: Cursor) -> TopicIdPartition:

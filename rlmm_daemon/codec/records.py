@@ -11,7 +11,7 @@ Source: RemoteLogMetadataSerde, BytesApiMessageSerde, Remote*Record.json, KIP-40
 
 from rlmm_daemon.codec import common_shape
 from rlmm_daemon.codec.primitives import Cursor
-from rlmm_daemon.codec.record_reading import read_any, read_envelope
+from rlmm_daemon.codec.record_reading import leader_epochs_claimed, read_any, read_envelope
 from rlmm_daemon.codec.record_writing import RECORD_VERSION, ApiKey, Record, encode, merge
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "decode",
     "decode_normal",
     "encode",
+    "leader_epochs_claimed",
     "merge",
     "normalise",
     "peek",

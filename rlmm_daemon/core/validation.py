@@ -5,10 +5,11 @@ the fold holds already succeeds and appends nothing, because callers retry after
 The caller first waits for appends in flight of the same segment.
 """
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec import tail as tails
+from rlmm_daemon.codec.record_writing import EPOCH_BYTES, Record
 from rlmm_daemon.core.cache import PartitionCache, illegal, illegal_partition_delete
 from rlmm_daemon.core.lifecycle import legal, legal_partition_delete
 from rlmm_daemon.core.outcome import ACCEPT, REPEAT, Verdict
@@ -17,6 +18,37 @@ from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+
+#: What a broker's own metadata manager can append at its defaults (`max.request.size`,
+#: `max.message.bytes`), and what the embedded log takes.
+RECORD_BYTES_MAX: Final = 1024 * 1024
+#: Folding takes some 6 us per leader epoch, in one step, so a record of this many holds the loop
+#: for about 0.1 s. Kafka itself has no bound but the size (80,000). An epoch is in a segment only
+#: if the partition was led anew and written to, and the segment was not rolled, in between: this
+#: many are a fail-over and a return of the preferred leader each five minutes
+#: (`leader.imbalance.check.interval.seconds`) for four weeks in one segment; by default it is
+#: rolled after one (`segment.ms`). A log that holds more all the same is folded like any other.
+LEADER_EPOCHS_MAX: Final = 16_384
+
+
+def read_offered(value: bytes) -> tuple[Record, bytes]:
+    """Return what a caller wants written, and its normal form; bounded before it is decoded.
+
+    Raises:
+        InvalidArgument: more bytes or leader epochs than anybody has to write.
+        Malformed: not a record.
+    """
+    if len(value) > RECORD_BYTES_MAX:
+        raise InvalidArgument(
+            f"a record of {len(value)} bytes is over the limit of {RECORD_BYTES_MAX}"
+        )
+    if len(value) > LEADER_EPOCHS_MAX * EPOCH_BYTES:
+        claimed = records.leader_epochs_claimed(value)
+        if claimed > LEADER_EPOCHS_MAX:
+            raise InvalidArgument(
+                f"a segment of {claimed} leader epochs is over the limit of {LEADER_EPOCHS_MAX}"
+            )
+    return records.decode_normal(value)
 
 
 def validate(cache: PartitionCache | None, event: Event) -> Verdict:

@@ -18,7 +18,12 @@ from rlmm_daemon.daemon.copy_job import CopyFacts, CopyJob, CopyOptions, CopyToo
 from rlmm_daemon.daemon.crash_guard import blamed
 from rlmm_daemon.daemon.late_objects import LateObjects
 from rlmm_daemon.daemon.removal import Removal
-from rlmm_daemon.daemon.segment_log import SegmentLog, decode_segment, same_segment
+from rlmm_daemon.daemon.segment_log import (
+    SegmentLog,
+    decode_new_segment,
+    decode_segment,
+    same_segment,
+)
 from rlmm_daemon.domain.errors import (
     Draining,
     IllegalTransition,
@@ -276,7 +281,7 @@ class Copier:
 
     def _job(self, kind: Kind, record: bytes, files: SegmentFiles, caller: Caller) -> CopyJob:
         tools = self._require_tools()
-        given = decode_segment(record)
+        given = decode_new_segment(record)
         require_topic_name(given.partition.topic)
         self._require_copyable(given.partition)
         job = self._jobs.get(given.segment_id)

@@ -659,9 +659,11 @@ class Follower:
             turn = min(at + _SLICE_CHECK_EVENTS, end)
             if not (self.writer.in_flight or self.history.comparing or self._context.hooks.every):
                 at = self._apply_run(fold, rows, at, turn)
-            for offset, value in rows[at:turn]:
-                self._apply_one(fold, offset, value)
-            at = max(at, turn)
+            while at < turn:
+                self._apply_one(fold, *rows[at])
+                at += 1
+                if clock.monotonic() >= until:
+                    break  # one of many leader epochs takes a slice alone
             if clock.monotonic() >= until:
                 await self._context.turns.wait()
                 until = clock.monotonic() + SLICE_SECONDS

@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 
 import structlog
 
-from rlmm_daemon.codec import records
 from rlmm_daemon.codec.api import FoundUntil
 from rlmm_daemon.codec.state_files import announced_json, announced_rows
 from rlmm_daemon.core import walks
@@ -28,6 +27,7 @@ from rlmm_daemon.core.readiness import (
     Question,
     TroubleKind,
 )
+from rlmm_daemon.core.validation import read_offered
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.assignment import Assignment
 from rlmm_daemon.daemon.bugs import Bugs
@@ -402,7 +402,7 @@ class Manager:
         return self._publisher.begin(event, normal, timeout_seconds, tell)
 
     def _addition(self, record: bytes, caller: Caller) -> tuple[SegmentMetadata, bytes]:
-        event, normal = records.decode_normal(record)
+        event, normal = read_offered(record)
         if not isinstance(event, SegmentMetadata):
             raise InvalidArgument("add_remote_log_segment_metadata takes a segment's record")
         if event.state is not SegmentState.COPY_SEGMENT_STARTED:
@@ -435,7 +435,7 @@ class Manager:
         return self._publisher.begin(event, normal, timeout_seconds, tell)
 
     def _change(self, record: bytes, caller: Caller) -> tuple[SegmentUpdate, bytes]:
-        event, normal = records.decode_normal(record)
+        event, normal = read_offered(record)
         if not isinstance(event, SegmentUpdate):
             raise InvalidArgument("update_remote_log_segment_metadata takes an update record")
         if event.state is SegmentState.COPY_SEGMENT_STARTED:
@@ -463,7 +463,7 @@ class Manager:
                 that nothing is left.
             OutcomeUnknown: it may be in the log, now or later.
         """
-        event, normal = records.decode_normal(record)
+        event, normal = read_offered(record)
         if not isinstance(event, PartitionDelete):
             raise InvalidArgument("put_remote_partition_delete_metadata takes a delete record")
         if not self._is_known(event.partition):
@@ -506,7 +506,7 @@ class Manager:
             IllegalTransition: it does not hold, or the life cycle refuses it; nothing was appended.
             OutcomeUnknown: it may be in the log, now or later.
         """
-        event, normal = records.decode_normal(record)
+        event, normal = read_offered(record)
         if not isinstance(event, SegmentUpdate):
             raise InvalidArgument("an update record is wanted")
 

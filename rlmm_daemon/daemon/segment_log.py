@@ -8,6 +8,7 @@ from typing import Protocol
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.outcome import Outcome
+from rlmm_daemon.core.validation import read_offered
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition
@@ -86,7 +87,21 @@ def decode_segment(record: bytes) -> SegmentMetadata:
         Malformed: not a record.
         InvalidArgument: a record that describes no segment.
     """
-    decoded = records.decode(record)
+    return _segment(records.decode(record))
+
+
+def decode_new_segment(record: bytes) -> SegmentMetadata:
+    """Return the segment of a record that is to be written, or was just now; bounded.
+
+    What a log holds already may be larger, and is fetched and deleted all the same.
+
+    Raises:
+        Malformed, InvalidArgument: as `decode_segment`, and what `read_offered` refuses.
+    """
+    return _segment(read_offered(record)[0])
+
+
+def _segment(decoded: records.Record) -> SegmentMetadata:
     if not isinstance(decoded, SegmentMetadata):
         raise InvalidArgument(f"a segment's metadata is wanted, not a {type(decoded).__name__}")
     return decoded

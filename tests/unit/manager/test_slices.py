@@ -12,6 +12,7 @@ from rlmm_daemon.codec.state_files import (
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.daemon import follower
 from rlmm_daemon.daemon.assignment import Assignment, from_file
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import TP, of, started, until, updated
 
@@ -100,3 +101,32 @@ def written(rows) -> list[TopicIdPartition]:
     """Return what a later daemon reads of rows that were written down."""
     pieces = announced_json(map(announced_rows, rows))
     return from_file(from_json(b"".join(pieces), Announced, ""))
+
+
+async def test_one_event_that_takes_a_slice_is_the_last_before_others_have_their_turn(
+    rig, monkeypatch
+):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        for number in range(50):
+            await manager.log.append(of(TP), updated(number))  # none of them goes in a run
+    between = [0]
+    apply, wait = Fold.apply, Turns.wait
+
+    def noted(self, offset, value):
+        between[-1] += 1
+        return apply(self, offset, value)
+
+    async def waited(self):
+        between.append(0)
+        await wait(self)
+
+    monkeypatch.setattr(follower, "SLICE_SECONDS", 0.0)  # so each event takes one
+    monkeypatch.setattr(Fold, "apply", noted)
+    monkeypatch.setattr(Turns, "wait", waited)
+    async with rig.manager("with nothing to go by") as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+    assert sum(between) == 50
+    assert max(between) == 1

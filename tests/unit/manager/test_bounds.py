@@ -1,0 +1,105 @@
+"""What no caller may have written: it is refused before it is decoded, and folded where it is."""
+
+from dataclasses import replace
+
+import pytest
+
+from rlmm_daemon.codec import record_reading, records
+from rlmm_daemon.core.validation import LEADER_EPOCHS_MAX, RECORD_BYTES_MAX, read_offered
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.segment_log import decode_new_segment
+from rlmm_daemon.domain.errors import InvalidArgument, Malformed
+from rlmm_daemon.domain.ids import LeaderEpoch, Offset
+from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata
+from tests.unit.manager.events import TP, of, segment_id, started, until, updated
+
+
+def segment(end: int) -> SegmentMetadata:
+    decoded = records.decode(started(1, 0, end))
+    assert isinstance(decoded, SegmentMetadata)
+    return decoded
+
+
+def of_epochs(count: int) -> bytes:
+    epochs = {LeaderEpoch(epoch): Offset(10 * epoch) for epoch in range(count)}
+    return records.encode(replace(segment(10 * count), segment_leader_epochs=epochs))
+
+
+LARGE = of_epochs(100_000)
+MANY = of_epochs(LEADER_EPOCHS_MAX + 1)
+OVER_SIZE = rf"{len(LARGE)} bytes is over the limit of {RECORD_BYTES_MAX}"
+OVER_COUNT = rf"{LEADER_EPOCHS_MAX + 1} leader epochs is over the limit of {LEADER_EPOCHS_MAX}"
+
+
+@pytest.fixture
+def decodings(monkeypatch) -> list[int]:
+    """Sizes of the values whose records were read."""
+    sizes: list[int] = []
+    read_any = record_reading.read_any
+
+    def noted(value):
+        sizes.append(len(value))
+        return read_any(value)
+
+    monkeypatch.setattr(records, "read_any", noted)
+    return sizes
+
+
+@pytest.mark.parametrize(("record", "why"), [(LARGE, OVER_SIZE), (MANY, OVER_COUNT)])
+async def test_what_is_too_large_is_refused_before_it_is_decoded(rig, decodings, record, why):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        decodings.clear()
+        for write in (
+            manager.add(record, Caller.BROKER),
+            manager.add(record, Caller.OPERATOR),
+            manager.update(record, Caller.BROKER),
+            manager.put_partition_delete(record, Caller.BROKER),
+            manager.update_if(record, lambda _: True, 1.0),
+        ):
+            with pytest.raises(InvalidArgument, match=why):
+                await write
+        with pytest.raises(InvalidArgument, match=why):
+            manager.begin_add(record, 1.0, lambda _: None)
+        with pytest.raises(InvalidArgument, match=why):
+            manager.begin_update(record, 1.0, lambda _: None)
+        with pytest.raises(InvalidArgument, match=why):
+            decode_new_segment(record)
+        assert decodings == []
+        assert manager.fleet.followers[of(TP)].fold.position == 0
+
+
+async def test_what_a_log_holds_is_folded_whatever_it_holds(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await manager.log.append(of(TP), MANY)
+        await manager.log.append(of(TP), updated(1))
+        cache = manager.fleet.followers[of(TP)].fold.partitions
+        await until(lambda: cache.get(TP) is not None and cache[TP].segments_by_state[1] == 1)
+        found = manager.remote_log_segment_metadata(
+            TP, LEADER_EPOCHS_MAX, 10 * LEADER_EPOCHS_MAX, Caller.BROKER
+        )
+        assert found is not None
+        assert segment_id(1) in found
+
+
+def test_the_largest_that_may_be_written_is_read():
+    assert read_offered(of_epochs(LEADER_EPOCHS_MAX))[0] == records.decode(
+        of_epochs(LEADER_EPOCHS_MAX)
+    )
+
+
+def test_many_bytes_alone_are_no_many_epochs():
+    custom = CustomMetadata(bytes(500_000))
+    wide = records.encode(replace(segment(9), custom_metadata=custom))
+    wide_update = updated(1, custom=custom)
+    assert read_offered(wide)[1] == wide
+    assert read_offered(wide_update)[1] == wide_update
+
+
+def test_a_count_that_the_bytes_cannot_hold_is_malformed():
+    claimed = bytearray(MANY[:-LEADER_EPOCHS_MAX])
+    with pytest.raises(Malformed, match="claims"):
+        read_offered(bytes(claimed))
