@@ -475,7 +475,10 @@ class Follower:
                 await self._reopen(topic_id)
             case ForgetHistory():
                 await self._context.snapshots.remove(self.partition)
-                await self.history.forget()
+                if self._foreign_evidence() is None:
+                    await self.history.forget()
+                else:
+                    self.history.end_for_now()
                 self._take(Forgotten(self._means))
             case _:
                 raise AssertionError(effect)

@@ -48,9 +48,6 @@ _WORDS_MAX: Final = 110
 _LOOKED_FOR: Final = frozenset({"log_missing", "log_unnamed", "newer_log"})
 #: Causes for which a command waits, in case they pass.
 _WAITED_FOR: Final = frozenset({"marker_unread", "log_not_open"})
-#: A directory that somebody put in the log's place: all that was known is put into it, but state
-#: directory and marker name the former log until that is accepted.
-_UNTIL_A_RESTART: Final = frozenset({("another log in its place", "log repair")})
 #: What no command that an operator is sent to may do while history is uncertain.
 _DELETIONS: Final = ("rlmm delete", "rlmm purge", "rlmm partition end-hold")
 
@@ -248,8 +245,7 @@ def _typed(world: World, column: Column, expected: Cell | None, walk: Walk) -> C
         words=_words(world, printed),
     )
     _hold(world, column)
-    ended = before.cause is not None and settled.cause is None
-    if ended and (world.failure.name, column.command) not in _UNTIL_A_RESTART:
+    if before.cause is not None and settled.cause is None:
         _stays_ended(world, column, walk, cell)
     world.clean = refused and settled.cause == before.cause
     return cell

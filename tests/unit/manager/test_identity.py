@@ -523,3 +523,29 @@ async def test_explain_says_what_is_wrong_with_the_log_beside_the_answer(
         (notice,) = [each for each in answer["also"] if each["cause"] == cause]
         assert words in notice["sentence"]
         assert (notice["next_command"], notice["trouble"]) == (command, True)
+
+
+def failure(manager) -> str:
+    found = [each.failure for each in manager.followed() if each.partition == of(TP)]
+    return found[0].evidence if found and found[0] is not None else ""
+
+
+async def test_a_log_that_holds_all_that_was_known_of_another_serves_after_a_restart_too(rig):
+    await one_segment(rig)
+    rig.store = MemoryLogStore(topic_id=OTHER, partition_count=3)
+    bucket = FakeBucket(BucketLog(topic_id=TopicId(bytes(range(16))), partition_count=3))
+    async with rig.manager(bucket=bucket) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: "1 finished segment" in failure(manager))
+        for record in (started(1, 0, 9), updated(1)):  # as `log repair` does
+            await manager.log.append(of(TP), record)
+        await until(lambda: manager.is_ready(TP))
+    for _ in range(2):
+        async with rig.manager(bucket=bucket) as manager:
+            manager.replace_assignment([TP], [])
+            await until(lambda: manager.is_ready(TP))
+            assert manager.remote_log_segment_metadata(TP, 0, 0, BROKER) is not None
+    rig.store = MemoryLogStore(topic_id=OTHER, partition_count=3)  # and that one is lost
+    async with rig.manager(bucket=bucket) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: "1 finished segment" in failure(manager))
