@@ -91,6 +91,15 @@ def _cut_short(f: Facts) -> bool:
     return f.log_end is not None and f.log_end < read
 
 
+def _file(f: Facts) -> str | None:
+    """Return the file of this machine that a partition waits for."""
+    return None if f.trouble is None else f.trouble.file
+
+
+def _is_snapshot(f: Facts) -> bool:
+    return (_file(f) or "").endswith(".snapshot")
+
+
 def _unread(f: Facts) -> Iterable[str]:
     yield f"asked for: {f.selector}"
     for each in f.unread[:_UNREAD]:
@@ -289,6 +298,28 @@ _STATES: Final = (
         evidence=evidence.role,
         command=lambda f: f"rlmm explain {evidence.argument(f)}",
         covers=frozenset({P.UNASSIGNED}),
+    ),
+    Cause(
+        name="file_unusable",
+        verdict=Verdict.FAILED,
+        applies=lambda f: (_in(P.STARTING, f) or _in(P.REPLAYING, f)) and _file(f) is not None,
+        sentence=lambda f: (
+            f"{_file(f)}, which metadata partition {evidence.number(f)} needs, can't be used. Let "
+            "the daemon's user read and write it, mend the disk, or put it back from a copy: it is "
+            "tried again and again."
+            + (
+                " A snapshot can be given up as well: the log is read from its start instead."
+                if _is_snapshot(f)
+                else ""
+            )
+        ),
+        evidence=lambda f: (*evidence.last_error(f.trouble, f.now_ms), *evidence.where(f)),
+        command=lambda f: (
+            f"rlmm partition rebuild {evidence.number(f)}"
+            if _is_snapshot(f)
+            else f"ls -l {_file(f)}"
+        ),
+        covers=frozenset({P.STARTING, P.REPLAYING}),
     ),
     Cause(
         name="log_unreachable",

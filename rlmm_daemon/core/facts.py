@@ -43,6 +43,8 @@ class LastError:
     message: str
     at_ms: int
     consecutive: int = 1
+    #: The file of this machine that can't be read or written, if that is it.
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

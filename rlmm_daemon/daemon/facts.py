@@ -168,7 +168,10 @@ def _of_follower(facts: Facts, follower: Follower, partition: TopicIdPartition) 
         trouble=None
         if trouble is None
         else LastError(
-            message=trouble.message, at_ms=trouble.at_ms, consecutive=trouble.consecutive
+            message=trouble.message,
+            at_ms=trouble.at_ms,
+            consecutive=trouble.consecutive,
+            file=trouble.file,
         ),
         target=follower.confirmation.target,
         lag=follower.lag,

@@ -29,7 +29,7 @@ from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.follow_set import FollowSet
 from rlmm_daemon.daemon.follower import Follower, FollowerContext
 from rlmm_daemon.daemon.hooks import ManagerHooks
-from rlmm_daemon.daemon.os_errors import is_shortage
+from rlmm_daemon.daemon.os_errors import in_words, is_shortage
 from rlmm_daemon.daemon.snapshots import SnapshotStore
 from rlmm_daemon.daemon.snapshotter import Snapshotter, allowed
 from rlmm_daemon.daemon.state_directory import StateDirectory
@@ -176,7 +176,7 @@ class Fleet:
         #: The positions file says of some position that nothing was appended beyond it.
         self._exact_on_disk = False
         #: Why they could not be rewritten.
-        self._no_room = ""
+        self._unwritten: OSError | None = None
         #: The last positions are written: nothing is appended any more.
         self._stopping = False
         self._identity_unwritten = False
@@ -231,10 +231,7 @@ class Fleet:
     async def _begin_life(self) -> None:
         """Let no position in the file count as exact any more, before anything is appended.
 
-        A disk without room is tried again later: nothing is appended until then.
-
-        Raises:
-            OSError: not now, and not for want of room.
+        A disk that does not take it is tried again later: nothing is appended until then.
         """
         self._exact_on_disk = any(at.exact for at in self._recorded.values())
         if not self._exact_on_disk:
@@ -242,21 +239,24 @@ class Fleet:
         try:
             await self.write_positions()
         except OSError as error:
-            if not is_shortage(error):
-                raise
-            self._no_room = error.strerror or str(error)
+            self._unwritten = error
             logger.warning("positions not written yet", error=str(error))
 
     @property
     def refusal(self) -> str:
         """Why nothing is appended for now, whatever the log could do; empty if it is."""
-        return self._no_room if self._exact_on_disk else ""
+        error = self._unwritten
+        if error is None or not self._exact_on_disk:
+            return ""
+        return str(error.strerror) if is_shortage(error) else in_words(error)
 
     def _may_append(self) -> None:
         if self._stopping:
             raise Draining("the daemon stops; nothing was begun")
         if self._exact_on_disk:
-            raise StorageFull(f"the state directory: {self._no_room}; nothing was begun")
+            full = self._unwritten is None or is_shortage(self._unwritten)
+            error = StorageFull if full else StorageUnavailable
+            raise error(f"the state directory: {self.refusal}; nothing was begun")
 
     async def _open_log(self, *, named: bool, cluster_id: str | None) -> LogIdentity:
         """Open the log, however long that takes; each failure is told and may pass.
@@ -432,12 +432,10 @@ class Fleet:
             await self._try_write_identity()
 
     async def _try_write_identity(self) -> None:
-        """Write the identity, now or with the positions: reads do not wait for a full disk."""
+        """Write the identity, now or with the positions: reads do not wait for such a disk."""
         try:
             await self.write_identity()
         except OSError as error:
-            if not is_shortage(error):
-                raise
             logger.warning("identity of the log not written yet", error=str(error))
             self._identity_unwritten = True
         else:

@@ -68,6 +68,7 @@ from rlmm_daemon.daemon.confirmation import Asked, Confirmation
 from rlmm_daemon.daemon.crash_guard import PartitionCrash
 from rlmm_daemon.daemon.history import History
 from rlmm_daemon.daemon.hooks import ManagerHooks
+from rlmm_daemon.daemon.os_errors import is_shortage
 from rlmm_daemon.daemon.snapshots import NewerSnapshot, SnapshotStore
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.turns import Turns
@@ -118,6 +119,8 @@ class Trouble:
     message: str
     at_ms: int
     consecutive: int = 1
+    #: The file of this machine that can't be read or written, if that is it.
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -746,7 +749,8 @@ class Follower:
     def _troubled(self, error: Exception) -> None:
         before = self.trouble.consecutive if self.trouble else 0
         message = error.message if isinstance(error, RlmmError) else str(error)
-        self.trouble = Trouble(message, self._context.clock.now_ms(), before + 1)
+        file = error.filename if isinstance(error, OSError) and not is_shortage(error) else None
+        self.trouble = Trouble(message, self._context.clock.now_ms(), before + 1, file)
         self.changed.ring()
 
 

@@ -37,7 +37,7 @@ from rlmm_daemon.daemon.fleet import BucketRecord, Fleet, FleetOptions
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.gates import Gates
 from rlmm_daemon.daemon.hooks import ManagerHooks
-from rlmm_daemon.daemon.os_errors import is_shortage
+from rlmm_daemon.daemon.os_errors import in_words, is_for_a_person, is_shortage
 from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.publisher import Publisher
 from rlmm_daemon.daemon.remembered import keep_announced, remembered
@@ -46,6 +46,7 @@ from rlmm_daemon.daemon.snapshotter import SnapshotOptions, Snapshotter
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.turns import Turns, keep_freeing
 from rlmm_daemon.domain.errors import (
+    ConfigError,
     IllegalTransition,
     InvalidArgument,
     NotLeader,
@@ -179,16 +180,30 @@ class Manager:
             await self.state.close()
 
     async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step of the start again and again while room, memory or descriptors lack for it."""
+        """Do a step of the start again and again while the disk does not let us.
+
+        Raises:
+            ConfigError: a file is not this user's to use, which does not pass.
+        """
         while True:
             try:
                 return await step()
             except OSError as error:
+                found = in_words(error)
+                if is_for_a_person(error):
+                    raise ConfigError(
+                        f"{found}; let the daemon's user read and write its state directory, "
+                        f"{self.state.path}; nothing of it was changed"
+                    ) from error
+                message = f"the state directory can't be used yet: {found}"
                 if not is_shortage(error):
-                    raise
-                message = f"the state directory can't be used yet: {error}"
+                    message += (
+                        "; mend its disk, or put that file back from a copy: it is tried again and "
+                        "again"
+                    )
+                if self.fleet.trouble is None or self.fleet.trouble.message != message:  # once
+                    logger.warning("state directory not usable yet", error=found)
                 self.fleet.trouble = LogTrouble(TroubleKind.STATE_AWAY, message)
-                logger.warning("state directory not usable yet", error=str(error))
             await asyncio.sleep(START_AGAIN_SECONDS)
 
     def _warm(self, warm: list[TopicIdPartition]) -> None:

@@ -25,15 +25,13 @@ async def remembered(
     """Return what the state directory knows of earlier lives.
 
     Raises:
-        ConfigError: it was written by a newer daemon, the log's identity is damaged, or what
-            guards the log is not this user's to read.
+        ConfigError: it was written by a newer daemon, or the log's identity is damaged.
+        OSError: what guards the log can't be read.
     """
     try:
         known = await state.identity()
         positions = await _or_none(state.positions())
         announced = await _or_none(state.announced(), guards=False)
-    except (PermissionError, IsADirectoryError) as foreign:
-        raise ConfigError(f"{foreign}: let the daemon's user read it") from foreign
     except Malformed as damage:
         raise ConfigError(
             f"{damage.message}; put it back from a copy, or move this one file aside: then the "

@@ -26,6 +26,7 @@ from rlmm_daemon.codec.snapshot import (
 from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.user_partitions import Image
+from rlmm_daemon.daemon.os_errors import named
 from rlmm_daemon.domain.errors import (
     CorruptError,
     Malformed,
@@ -112,7 +113,10 @@ class SnapshotStore:
         """
         for _, name in await self._generations(partition):
             path = f"{self._directory}/{name}"
-            data = await self._disk.map(path)
+            try:
+                data = await self._disk.map(path)
+            except OSError as error:
+                raise named(error, path) from error
             try:
                 header, fold = unsealing.in_place(data)
                 if header.metadata_partition != partition:

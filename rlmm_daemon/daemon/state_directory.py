@@ -36,6 +36,7 @@ from rlmm_daemon.codec.state_files import (
     marker_json,
     to_json,
 )
+from rlmm_daemon.daemon.os_errors import named
 from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -92,6 +93,8 @@ class StateDirectory:
             return await self.disk.read(f"{self.path}/{name}")
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise named(error, f"{self.path}/{name}") from error
 
     async def identity(self) -> Identity | None:
         """Return the log's identity of earlier starts; None on a fresh directory."""

@@ -446,7 +446,7 @@ def test_a_guard_that_cannot_be_read_is_told_in_a_line(it, name):
     guard.mkdir()
     it.daemon.start()
     assert it.daemon.ended() == 78  # which systemd does not start again
-    assert f"{guard}': let the daemon's user read it" in it.daemon.last_words(1)
+    assert f"{guard}: Is a directory; let the daemon's user read" in it.daemon.last_words(1)
     guard.rmdir()
     (it.daemon.directory / "kept").rename(guard)
     it.start()
