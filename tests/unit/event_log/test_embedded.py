@@ -557,6 +557,41 @@ async def test_a_full_disk_is_opened_and_read_and_takes_writes_once_there_is_roo
     assert (await log.epoch_end(P0, 1_000_000)).epoch > epoch
 
 
+@pytest.mark.parametrize("name", ["identity.json", "state.json"])
+@pytest.mark.parametrize("found", [b"damaged", None])
+async def test_a_full_disk_is_read_though_a_file_that_names_the_log_is_damaged(
+    bench: Bench, name: str, found: bytes | None
+) -> None:
+    log = await bench.open()
+    filled, identity = await fill(log, values(5)), log.identity
+    epoch = (await log.epoch_end(P0, 1_000_000)).epoch
+    await log.close()
+    file = bench.directory / name
+    file.unlink() if found is None else file.write_bytes(found)
+    for _ in range(2):
+        # Without the ends of a clean stop the tail is written anew, in the place that it has.
+        fill_the_disk(bench, *(["write_atomically"] if name == "state.json" else []))
+        log = bench.make()
+        assert await log.open(create=False) == identity
+        assert await read(log, P0, 0, 5) == filled
+        assert await log.epoch_end(P0, epoch) == EpochEnd(epoch=epoch, end_offset=5)
+        assert (await log.epoch_end(P0, epoch + 1)).epoch == epoch
+        with pytest.raises(StorageFull):
+            await log.append(P0, b"new")
+        assert (file.read_bytes() if file.exists() else None) == found
+        await log.close()
+        bench.disk.heal()
+    log = bench.make()
+    await log.open(create=False)
+    assert await log.append(P0, b"new") == 5
+    kept = file.with_name(f"{name}.corrupt")
+    assert (kept.read_bytes() if kept.exists() else None) == found
+    if name == "state.json":
+        assert (await log.epoch_end(P0, 1_000_000)).epoch > epoch + 100
+    await log.close()
+    assert (await bench.open()).identity == identity
+
+
 async def test_an_open_without_writes_changes_nothing_and_the_first_write_ends_what_a_stop_knew(
     bench: Bench,
 ) -> None:

@@ -3,7 +3,8 @@
 The identity is written once, after the state, so that a log with an identity has a state. The
 state is replaced before the first write of every open, and at every cut; only a clean stop leaves
 `clean` ends in it, and they are replaced before anything is written, so they can never be out of
-date. An open that writes nothing needs no room: a full disk does not keep a log from being read.
+date. An open that writes nothing needs no room: a full disk does not keep a log from being read,
+though one of the two be damaged.
 
 Either can be made again when it is damaged: the state holds the identity too, and what else is in
 it can be told from the segment files. One of a newer format is left untouched. Each ends in a
@@ -14,6 +15,7 @@ import asyncio
 from typing import Final
 
 import msgspec
+import structlog
 from crc32c import crc32c
 
 from rlmm_daemon.adapters.event_log.embedded.files import (
@@ -25,6 +27,8 @@ from rlmm_daemon.domain.errors import InvalidArgument, LogCorrupt, UnsupportedPr
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import NO_EPOCH, LogIdentity, LogUnnamed
+
+_log = structlog.get_logger(__name__)
 
 FORMAT = 1
 #: The last field of either file: of all the bytes before it. Earlier versions wrote none.
@@ -144,6 +148,8 @@ class Generations:
         self._current = -1
         #: Whether it was begun since the log was opened: before, no batch may carry it.
         self._begun = False
+        #: What stands in the file is no state; it is set aside before it is replaced.
+        self._damaged = False
         #: Not to be written any more, nor anything below.
         self.floor = NO_EPOCH
         self._writing = asyncio.Lock()
@@ -170,6 +176,13 @@ class Generations:
             raise LogCorrupt(f"{self.path} is damaged: {error}", file=self.path) from error
         self._current = max(self._current, found.generation)
         return clean
+
+    def go_on_without(self, *, beyond: int) -> None:
+        """Begin with a later generation than `beyond`: the state is damaged or gone.
+
+        What is left of it is kept when it is replaced, by the next write.
+        """
+        self._current, self._damaged = max(self._current, beyond), True
 
     async def advance(self, *, beyond: int = -1) -> int:
         """Begin and return a new generation, larger than `beyond` too.
@@ -200,6 +213,10 @@ class Generations:
         await self._write(self._current, clean)
 
     async def _write(self, generation: int, clean: dict[MetadataPartition, CleanEnd]) -> None:
+        if self._damaged:
+            kept = await set_aside(self._disk, self.path)
+            self._damaged = False
+            _log.warning("log_state_made_again", path=self.path, kept=kept)
         content = _StateFile(
             format=FORMAT,
             generation=generation,

@@ -223,9 +223,14 @@ class EmbeddedLog:
             if found is None:
                 raise
             path = f"{self.directory}/{files.IDENTITY_NAME}"
-            kept = await identity.set_aside(disk, path)
-            await identity.write_identity(disk, self.directory, found)
-            _log.warning("log_identity_made_again", path=path, kept=kept, why=damaged.message)
+            why = damaged.message
+            try:
+                kept = await identity.set_aside(disk, path)
+                await identity.write_identity(disk, self.directory, found)
+            except OSError as error:  # the copy does as well, and the next open tries again
+                _log.warning("log_identity_not_made_again_yet", why=why, error=str(error))
+            else:
+                _log.warning("log_identity_made_again", path=path, kept=kept, why=why)
             return found
 
     async def _named(self) -> LogIdentity | None:
@@ -253,13 +258,13 @@ class EmbeddedLog:
         try:
             clean = await self._generations.load()
         except (FileNotFoundError, LogCorrupt) as lost:
-            kept = await identity.set_aside(disk, self._generations.path)
             newest = await newest_generation(disk, self.directory)
-            _log.warning(
-                "log_state_made_again", path=self._generations.path, kept=kept, why=str(lost)
-            )
             # Some may have been used and cut off since: positions in them must stay unconfirmed.
-            await self._generations.advance(beyond=newest + GENERATIONS_SKIPPED)
+            self._generations.go_on_without(beyond=newest + GENERATIONS_SKIPPED)
+            try:
+                await self._generations.advance()
+            except OSError as error:  # reads need none, and the first write tries again
+                _log.warning("log_state_not_made_again_yet", why=str(lost), error=str(error))
             return {}
         # The identity's maker may have failed before its own sync.
         await disk.fsync_directory(self.directory)
