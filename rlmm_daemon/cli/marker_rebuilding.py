@@ -21,7 +21,7 @@ from rlmm_daemon.core.disposal.inventory import History
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE
 from rlmm_daemon.core.marker_rebuilding import Evidence, Rebuilt, rebuilt
-from rlmm_daemon.core.marker_verdict import why_remade
+from rlmm_daemon.core.marker_verdict import MarkerReason, Owner, owner_of, why_not_ours, why_remade
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     Malformed,
@@ -91,7 +91,8 @@ async def _run(config: Config, told: Mapping[int, str], *, execute: bool) -> Out
         control = await storage.get_control(MARKER_KEY)
         async with reading(config) as log:
             cluster_id = _cluster_of(config, log.identity)
-            present, damage = _present(control, cluster_id)
+            ours = Owner(cluster_id=cluster_id, topic_id=uuid_text(log.identity.topic_id))
+            present, damage = _present(control, ours)
             kept = await kept_marker(config)
             if kept is not None and kept.cluster_id != cluster_id:
                 kept = None
@@ -129,9 +130,7 @@ def _cluster_of(config: Config, identity: LogIdentity) -> str:
     return cluster_id
 
 
-def _present(
-    control: ControlObject | None, cluster_id: str
-) -> tuple[BucketMarker | None, str | None]:
+def _present(control: ControlObject | None, ours: Owner) -> tuple[BucketMarker | None, str | None]:
     """Return the marker that is there, or what is wrong with it.
 
     Raises:
@@ -147,12 +146,13 @@ def _present(
         raise
     except Malformed as error:
         return None, f"damaged: {error.message}"
-    if present.cluster_id != cluster_id:
-        raise InvalidArgument(
-            f"the storage belongs to cluster {present.cluster_id!r}, this is {cluster_id!r}: its "
-            "marker is left alone"
-        )
-    return present, None
+    wrong = why_not_ours(owner_of(present), ours)
+    if wrong is None:
+        return present, None
+    reason, why = wrong
+    if reason is MarkerReason.DAMAGED:
+        return None, f"damaged: {why}"
+    raise InvalidArgument(f"{why}: its marker is left alone")
 
 
 def _needs_of(history: History, needs: dict[SegmentId, int | None]) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from rlmm_daemon.codec.marker import BucketMarker
+
 #: One row of a marker's table: kind and prefix; its number is its place, from 1.
 Rows = Sequence[tuple[str, str]]
 
@@ -35,6 +37,38 @@ class LogHistory:
     named: frozenset[int] = frozenset()
     #: Metadata partition -> why its whole past can't be read.
     unread: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose a marker is, or who asks."""
+
+    cluster_id: str
+    #: Of the metadata topic, in Kafka's text form.
+    topic_id: str
+
+
+def owner_of(marker: BucketMarker) -> Owner:
+    """Return whom a marker names."""
+    return Owner(cluster_id=marker.cluster_id, topic_id=marker.metadata_topic_id)
+
+
+def why_not_ours(present: Owner, ours: Owner) -> tuple[MarkerReason, str] | None:
+    """Return how a marker is not this cluster's; None if it is.
+
+    Topic ids are drawn by luck, so no other cluster has ours: a marker that names it beside
+    another cluster is our own, with damage in that name.
+    """
+    if present.cluster_id == ours.cluster_id:
+        return None
+    if present.topic_id == ours.topic_id:
+        return MarkerReason.DAMAGED, (
+            f"it names this event log, {ours.topic_id}, and the cluster {present.cluster_id!r}, "
+            f"where this is {ours.cluster_id!r}: its cluster id is damaged"
+        )
+    return MarkerReason.FOREIGN, (
+        f"the remote storage belongs to cluster {present.cluster_id!r}, this is {ours.cluster_id!r}"
+    )
 
 
 def why_not_made(history: LogHistory) -> str | None:

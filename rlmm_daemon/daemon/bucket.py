@@ -22,7 +22,16 @@ from rlmm_daemon.codec.marker import (
 )
 from rlmm_daemon.core.disposal.holds import as_known, held_whole, joined, with_hold
 from rlmm_daemon.core.layout import Layout, may_have_objects, object_key
-from rlmm_daemon.core.marker_verdict import REBUILD, MarkerReason, Rows, why_not_made, why_remade
+from rlmm_daemon.core.marker_verdict import (
+    REBUILD,
+    MarkerReason,
+    Owner,
+    Rows,
+    owner_of,
+    why_not_made,
+    why_not_ours,
+    why_remade,
+)
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.earlier_objects import why_held
 from rlmm_daemon.daemon.storage_past import NoPast, StoragePast
@@ -234,8 +243,8 @@ class Bucket:
     def _accepts(self, present: BucketMarker) -> bool:
         """Hold a marker against what is known, and set `trouble` if it is not ours."""
         identity = self._identity
-        if identity is not None and present.cluster_id != identity.cluster_id:
-            self._refuse(MarkerReason.FOREIGN, _foreign(present, identity))
+        if identity is not None and (wrong := why_not_ours(owner_of(present), _own(identity))):
+            self._refuse(*wrong)
             return False
         if self._marker is not None and (why := why_remade(_rows(self._marker), _rows(present))):
             self._refuse(MarkerReason.REMADE, why)
@@ -597,11 +606,13 @@ class Bucket:
         self, present: BucketMarker, identity: BucketIdentity
     ) -> BucketMarker | None:
         """Return what we knew of the marker, which is this cluster's and only appended to that."""
-        if present.cluster_id != identity.cluster_id:
-            why = _foreign(present, identity)
-            self._refuse(MarkerReason.FOREIGN, why)
+        if (wrong := why_not_ours(owner_of(present), _own(identity))) is not None:
+            reason, why = wrong
+            self._refuse(reason, why)
+            if reason is MarkerReason.DAMAGED:
+                raise Malformed(f"{_marker_of(self.name)}: {why}; {_NEXT[reason]}")
             raise ConfigError(
-                f"{why}; {_NEXT[MarkerReason.FOREIGN]}",
+                f"{why}; {_NEXT[reason]}",
                 theirs=present.cluster_id,
                 ours=identity.cluster_id,
             )
@@ -647,11 +658,8 @@ def _why(error: Malformed) -> str:
     return inner.message if isinstance(inner, Malformed) else error.message
 
 
-def _foreign(present: BucketMarker, identity: BucketIdentity) -> str:
-    return (
-        f"the remote storage belongs to cluster {present.cluster_id!r}, this is "
-        f"{identity.cluster_id!r}"
-    )
+def _own(identity: BucketIdentity) -> Owner:
+    return Owner(cluster_id=identity.cluster_id, topic_id=identity.metadata_topic_id)
 
 
 def _accepting(

@@ -603,7 +603,8 @@ def test_a_foreign_bucket_takes_no_copies_while_metadata_is_served(it):
     assert it.daemon.stop() == 0
     path = it.daemon.remote / "_rlmm" / "marker.json"
     marker = json.loads(path.read_text())
-    path.write_text(json.dumps(marker | {"cluster_id": "another-cluster"}))
+    foreign = {"cluster_id": "another-cluster", "metadata_topic_id": "AAAAAAAAQACAAAAAAAAABg"}
+    path.write_text(json.dumps(marker | foreign))
     before = path.read_bytes()
     it.start()
     assert len(it.listed(0)) == len(it.copied(0))

@@ -164,15 +164,27 @@ def test_another_partition_count_ends_for_good_once_its_loss_was_accepted(it):
     it.serves(0)
 
 
+def renamed(marker: bytes) -> bytes:
+    """Return a marker after a flipped bit in its cluster's name."""
+    return marker.replace(b"rlmm-demo-cluster", b"rlmm-demo-cluspdr")
+
+
+def foreign(marker: bytes) -> bytes:
+    content = json.loads(marker)
+    content |= {"cluster_id": "another-cluster", "metadata_topic_id": "AAAAAAAAQACAAAAAAAAABg"}
+    return json.dumps(content).encode()
+
+
 @pytest.mark.parametrize(
     ("damaged", "reason"),
     [
         (lambda data: data[: len(data) // 2], "bad_marker"),
         (lambda _: b"", "bad_marker"),
         (lambda data: data.replace(b'"format": 1', b'"format": 99'), "newer_marker"),
-        (lambda data: data.replace(b"rlmm-demo-cluster", b"another-cluster"), "foreign_marker"),
+        (renamed, "bad_marker"),
+        (foreign, "foreign_marker"),
     ],
-    ids=["truncated", "empty", "newer", "foreign"],
+    ids=["truncated", "empty", "newer", "renamed", "foreign"],
 )
 def test_a_marker_that_cannot_be_used_at_the_start_ends_storage_and_nothing_else(
     it, damaged, reason
@@ -189,16 +201,17 @@ def test_a_marker_that_cannot_be_used_at_the_start_ends_storage_and_nothing_else
     it.serves(0)
 
 
-def test_a_damaged_marker_is_rebuilt_and_the_former_one_is_kept_beside_it(it):
+@pytest.mark.parametrize("damaged", [lambda data: data[:40], renamed])
+def test_a_damaged_marker_is_rebuilt_and_the_former_one_is_kept_beside_it(it, damaged):
     assert it.daemon.stop() == 0
     whole = marker_of(it).read_bytes()
-    marker_of(it).write_bytes(whole[:40])
+    marker_of(it).write_bytes(damaged(whole))
     it.start()
     refuses(it, "bad_marker")
     told = tool(it, "storage", "rebuild-marker", "--execute", "--json")
     outcome = json.loads(told.stdout)
     assert outcome["written"]
-    assert (it.daemon.remote / outcome["former"]).read_bytes() == whole[:40]
+    assert (it.daemon.remote / outcome["former"]).read_bytes() == damaged(whole)
     assert marker_of(it).read_bytes() == whole
     eventually(lambda: it.json("status"), lambda status: status["storage"]["error"] is None)
     it.serves(0)
@@ -206,8 +219,8 @@ def test_a_damaged_marker_is_rebuilt_and_the_former_one_is_kept_beside_it(it):
 
 def test_a_foreign_or_newer_marker_is_never_rebuilt(it):
     whole = marker_of(it).read_bytes()
-    for old, new in ((b"rlmm-demo-cluster", b"another-cluster"), (b'format": 1', b'format": 99')):
-        marker_of(it).write_bytes(whole.replace(old, new))
+    for left_alone in (foreign(whole), whole.replace(b'format": 1', b'format": 99')):
+        marker_of(it).write_bytes(left_alone)
         present = marker_of(it).read_bytes()
         told = tool(it, "storage", "rebuild-marker", "--execute")
         assert told.returncode != 0

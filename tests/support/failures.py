@@ -425,11 +425,25 @@ def marker_damaged(it: Stocked) -> None:
     it.start()
 
 
-def marker_replaced(old: bytes, new: bytes, words: str) -> Callable[[Stocked], Hands]:
+def marker_renamed(it: Stocked) -> None:
+    """A bit flipped in its cluster's name."""
+    assert it.daemon.stop() == 0
+    whole = marker_of(it).read_bytes()
+    marker_of(it).write_bytes(whole.replace(b"rlmm-demo-cluster", b"rlmm-demo-clustep"))
+    assert marker_of(it).read_bytes() != whole
+    it.start()
+
+
+def marker_of_another_cluster(marker: bytes) -> bytes:
+    foreign = {"cluster_id": "another-cluster", "metadata_topic_id": "AAAAAAAAQACAAAAAAAAABg"}
+    return json.dumps(json.loads(marker) | foreign).encode()
+
+
+def marker_replaced(change: Callable[[bytes], bytes], words: str) -> Callable[[Stocked], Hands]:
     def make_it(it: Stocked) -> Hands:
         assert it.daemon.stop() == 0
         whole = marker_of(it).read_bytes()
-        marker_of(it).write_bytes(whole.replace(old, new))
+        marker_of(it).write_bytes(change(whole))
         assert marker_of(it).read_bytes() != whole
         it.start()
         return {words: lambda: marker_of(it).write_bytes(whole)}
@@ -583,17 +597,22 @@ FAILURES: Sequence[Failure] = (
     Failure(
         name="a bucket of another cluster",
         cause="storage_trouble",
-        make=marker_replaced(b"rlmm-demo-cluster", b"another-cluster", "of its own"),
+        make=marker_replaced(marker_of_another_cluster, "of its own"),
     ),
     Failure(
         name="a bucket of a newer version",
         cause="storage_trouble",
-        make=marker_replaced(b'format": 1', b'format": 99', "newer version"),
+        make=marker_replaced(
+            lambda marker: marker.replace(b'format": 1', b'format": 99'), "newer version"
+        ),
     ),
     Failure(
         name="a bucket whose layouts are others",
         cause="storage_trouble",
-        make=marker_replaced(b'"prefix": ""', b'"prefix": "x"', "restore the former one"),
+        make=marker_replaced(
+            lambda marker: marker.replace(b'"prefix": ""', b'"prefix": "x"'),
+            "restore the former one",
+        ),
     ),
     Failure(
         name="a storage that is not mounted", cause="storage_trouble", make=storage_not_mounted
@@ -609,5 +628,10 @@ FAILURES: Sequence[Failure] = (
         name="another daemon of the same broker id",
         cause="other_daemon",
         make=daemon_of_the_same_id,
+    ),
+    Failure(
+        name="a bucket whose marker names another cluster by a flipped bit",
+        cause="storage_trouble",
+        make=marker_renamed,
     ),
 )

@@ -79,7 +79,7 @@ async def test_another_clusters_bucket_is_refused_and_stays_untouched(shared):
     await bucket(shared).open(IDENTITY)
     raw = shared.objects[marker.MARKER_KEY]
     other = bucket(shared, "mine")
-    foreign = BucketIdentity(cluster_id="c2", partition_count=5, metadata_topic_id="t")
+    foreign = BucketIdentity(cluster_id="c2", partition_count=5, metadata_topic_id="u")
     with pytest.raises(ConfigError, match=r"c1.*c2"):
         await other.open(foreign)
     with pytest.raises(StorageUnavailable):
@@ -405,10 +405,11 @@ async def test_a_marker_with_other_numbers_than_the_copy_is_refused_and_left_alo
         (lambda _: b"", "bad_marker"),
         (lambda body: body[:30], "bad_marker"),
         (lambda body: body.replace(b'"format": 1', b'"format": 9'), "newer_marker"),
-        (lambda body: body.replace(b'"c1"', b'"c2"'), "foreign_marker"),
+        (lambda body: body.replace(b'"c1"', b'"c2"'), "bad_marker"),
+        (lambda body: body.replace(b'"c1"', b'"c2"').replace(b'"t"', b'"u"'), "foreign_marker"),
         (lambda body: body.replace(b'"mine"', b'"theirs"'), "remade_marker"),
     ],
-    ids=["removed", "empty", "truncated", "newer", "foreign", "remade"],
+    ids=["removed", "empty", "truncated", "newer", "another_name", "foreign", "remade"],
 )
 async def test_a_marker_that_changes_while_it_is_used_is_noticed_and_its_return_too(
     shared, spoil, reason
