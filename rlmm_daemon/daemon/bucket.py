@@ -20,7 +20,7 @@ from rlmm_daemon.codec.marker import (
     LayoutRow,
     NewerMarker,
 )
-from rlmm_daemon.core.disposal.holds import as_known, held_whole, joined, with_hold
+from rlmm_daemon.core.disposal.holds import as_known, held_whole, joined, recounted, with_hold
 from rlmm_daemon.core.layout import Layout, may_have_objects, object_key
 from rlmm_daemon.core.marker_verdict import (
     REBUILD,
@@ -578,8 +578,7 @@ class Bucket:
             metadata_topic_id=identity.metadata_topic_id,
         )
         made = msgspec.structs.replace(
-            kept or fresh,
-            partition_count=identity.partition_count,
+            recounted(kept or fresh, identity.partition_count),
             metadata_topic_id=identity.metadata_topic_id,
         )
         return made if self._vouched else await self._held_if_used(made, identity)
@@ -668,10 +667,10 @@ def _accepting(
     """Return what puts an accepted loss into a marker, once however often it is done."""
 
     def accepted(present: BucketMarker) -> BucketMarker:
+        present = recounted(present, partition_count or present.partition_count)
         return msgspec.structs.replace(
             present,
             metadata_topic_id=loss.topic_id,
-            partition_count=partition_count or present.partition_count,
             accepted_losses=tuple(dict.fromkeys((*present.accepted_losses, loss))),
             accepted_gaps=_joined([*present.gaps, *gaps]),
             holds=with_hold(present.held, hold),

@@ -57,10 +57,24 @@ def with_hold(holds: Iterable[Hold], hold: Hold) -> tuple[Hold, ...]:
     return (*others, max(hold, *same, key=lambda each: each.before_ms) if same else hold)
 
 
+def recounted(marker: BucketMarker, partition_count: int) -> BucketMarker:
+    """Return a marker for a log of that many partitions, which keeps no less.
+
+    A user partition is another metadata partition's by another count, so a hold on one of them may
+    mean any.
+    """
+    if marker.partition_count == partition_count:
+        return marker
+    holds = tuple[Hold, ...]()
+    for hold in marker.held:
+        holds = with_hold(holds, msgspec.structs.replace(hold, metadata_partition=None))
+    return msgspec.structs.replace(marker, partition_count=partition_count, holds=holds)
+
+
 def joined(marker: BucketMarker, other: BucketMarker) -> BucketMarker:
     """Return a marker that accepts and keeps what the other one does, too."""
     holds = marker.held
-    for hold in other.held:
+    for hold in recounted(other, marker.partition_count).held:
         holds = with_hold(holds, hold)
     losses = dict.fromkeys((*marker.accepted_losses, *other.accepted_losses))
     gaps = dict.fromkeys((*marker.gaps, *other.gaps))
@@ -76,7 +90,9 @@ def as_known(marker: BucketMarker, known: BucketMarker | None) -> BucketMarker:
     """
     if known is None or set(known.accepted_losses) <= set(marker.accepted_losses):
         return marker
-    return msgspec.structs.replace(joined(marker, known), metadata_topic_id=known.metadata_topic_id)
+    # Which log it was, and of how many partitions, was accepted with them.
+    whole = joined(recounted(marker, known.partition_count), known)
+    return msgspec.structs.replace(whole, metadata_topic_id=known.metadata_topic_id)
 
 
 def held_whole(marker: BucketMarker, now_ms: int, broker_id: int) -> BucketMarker:

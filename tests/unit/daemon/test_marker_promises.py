@@ -310,6 +310,16 @@ async def test_the_marker_of_another_cluster_is_left_alone_by_every_acceptance(s
     assert written(shared).accepted_losses == (loss(),)
 
 
+async def test_an_acceptance_of_another_count_makes_holds_on_single_partitions_keep_all(shared):
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    await one.accept_loss(loss(2), cluster_id=OURS)
+    assert [hold.metadata_partition for hold in written(shared).held] == [2]
+    await one.accept_loss(loss(None, at_ms=2_000), cluster_id=OURS, partition_count=7)
+    assert written(shared).partition_count == 7
+    assert [hold.metadata_partition for hold in written(shared).held] == [None]
+
+
 async def test_a_peek_makes_nothing_and_judges_what_is_there(shared):
     one = bucket(shared)
     assert await one.peek() is None

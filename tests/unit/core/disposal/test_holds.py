@@ -4,7 +4,15 @@ import msgspec
 import pytest
 
 from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker, Hold
-from rlmm_daemon.core.disposal.holds import by_times, held, held_whole, joined, with_hold
+from rlmm_daemon.core.disposal.holds import (
+    as_known,
+    by_times,
+    held,
+    held_whole,
+    joined,
+    recounted,
+    with_hold,
+)
 
 AT = 1_000
 MARKER = BucketMarker(cluster_id="c", partition_count=5, metadata_topic_id="t")
@@ -89,3 +97,24 @@ def test_a_hold_that_nothing_is_as_old_as_keeps_everything_of_its_partition(olde
     assert held(bound, 2, AT + 50) is None
     assert held(bound, 3, AT) is None
     assert held(bound, 2, AT + 9) is not None
+
+
+def test_a_hold_on_one_of_fewer_partitions_may_mean_any_of_more() -> None:
+    """By another count a user partition's events lie in another metadata partition."""
+    few = msgspec.structs.replace(MARKER, holds=(hold(1, AT - 1), hold(4, AT + 1)))
+    assert recounted(few, 5) is few
+    many = recounted(few, 7)
+    assert (many.partition_count, many.held) == (7, (hold(None, AT + 1),))
+    assert joined(msgspec.structs.replace(MARKER, partition_count=7), few).held == many.held
+    assert joined(MARKER, few).held == few.held
+
+
+def test_an_older_marker_that_is_put_back_gets_the_count_that_was_accepted_since() -> None:
+    older = msgspec.structs.replace(MARKER, partition_count=3, holds=(hold(1),))
+    known = msgspec.structs.replace(
+        MARKER, metadata_topic_id="u", accepted_losses=(loss(2),), holds=(hold(2),)
+    )
+    whole = as_known(older, known)
+    assert (whole.partition_count, whole.metadata_topic_id) == (5, "u")
+    assert whole.held == (hold(None), hold(2))
+    assert as_known(known, older) is known
