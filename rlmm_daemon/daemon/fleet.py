@@ -57,6 +57,7 @@ from rlmm_daemon.ports.event_log import (
     LogRange,
     LogUnnamed,
     NoTopicId,
+    OwnEpochs,
     ranges_joined,
 )
 
@@ -214,7 +215,7 @@ class Fleet:
             marker = None
         await self._compare(self.identity, known, marker)
         if positions is not None and positions.topic_id == uuid_text(self.identity.topic_id):
-            self._recorded = dict(positions.numbered())
+            self._recorded = {n: self._believed(at) for n, at in positions.numbered().items()}
             self._accepted_starts = {int(n): at for n, at in positions.accepted_starts.items()}
             await self._begin_life()
         if marker is not None and marker.topic_id == self.identity.topic_id:
@@ -831,7 +832,15 @@ class Fleet:
         if recorded is None:
             return {}
         exact = at is not None and at.next_offset == recorded.next_offset
-        return {follower.partition: msgspec.structs.replace(recorded, exact=exact)}
+        ended = self._believed(msgspec.structs.replace(recorded, exact=exact))
+        return {follower.partition: ended}
+
+    def _believed(self, at: Position) -> Position:
+        """Return a position that is exact only in a log which nobody else writes to.
+
+        Into a log of brokers, other daemons write while this one is stopped.
+        """
+        return at if isinstance(self._log, OwnEpochs) else _inexact(at)
 
     async def write_last_positions(self) -> None:
         """Let nothing be appended any more, and write down where each partition ends."""

@@ -14,6 +14,13 @@ from rlmm_daemon.daemon.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.ids import TopicId
 
 
+class SoleLog(MemoryEventLog):
+    """A log that nobody but this daemon writes to, as the embedded one."""
+
+    def begin_beyond(self, epoch: int) -> None:
+        """Nothing here is put back as an older copy."""
+
+
 class Rig:
     """Builds managers over one shared log, one state directory each."""
 
@@ -22,13 +29,14 @@ class Rig:
         self.store = MemoryLogStore(topic_id=TopicId(bytes(range(16))), partition_count=3)
         self.disk = LocalDisk()
         self.heartbeat_seconds = 0.05
+        self.log_of: type[MemoryEventLog] = SoleLog
 
     @asynccontextmanager
     async def manager(
         self, name: str = "a", bucket=None, **options
     ) -> AsyncGenerator[Manager, None]:
         manager = Manager(
-            log=MemoryEventLog(self.store, heartbeat_seconds=self.heartbeat_seconds),
+            log=self.log_of(self.store, heartbeat_seconds=self.heartbeat_seconds),
             disk=self.disk,
             clock=SystemClock(),
             rng=random.Random(1),

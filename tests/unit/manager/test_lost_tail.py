@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlmm_daemon.codec.state_files import Positions, from_json
+from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
+from rlmm_daemon.codec.state_files import Positions, from_json, to_json
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.mending import Mending
 from rlmm_daemon.daemon.operator import Operator
@@ -145,3 +146,22 @@ def test_positions_are_loaded_by_older_daemons_and_from_them():
     assert (known.next_offset, known.leader_epoch, known.exact) == (10, 3, False)
     older = msgspec.json.decode(file % b"[10, 3, true]", type=OlderFile).partitions["2"]
     assert (older.next_offset, older.leader_epoch) == (10, 3)
+
+
+async def test_no_position_is_exact_in_a_log_that_other_daemons_write_to(rig):
+    """They go on while this one is stopped, and what they wrote may be lost, too."""
+    rig.log_of = MemoryEventLog
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+    assert not any(at.exact for at in recorded(rig).partitions.values())
+    # Nor is one believed that an earlier version wrote.
+    file = Path(rig.directory, "a", "positions.json")
+    kept = recorded(rig)
+    exactly = {n: msgspec.structs.replace(at, exact=True) for n, at in kept.partitions.items()}
+    file.write_bytes(to_json(msgspec.structs.replace(kept, partitions=exactly)))
+    async with rig.manager() as manager:
+        await ready(manager)
+        assert not any(at.exact for at in manager.fleet.furthest().values())
+        await copied(manager, 2, 10, 19)

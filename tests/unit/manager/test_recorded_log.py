@@ -63,9 +63,9 @@ def recorded(
     )
 
 
-def identity(cluster_id: str = "c1") -> BucketIdentity:
+def identity(cluster_id: str = "c1", topic_id: TopicId = OURS) -> BucketIdentity:
     return BucketIdentity(
-        cluster_id=cluster_id, partition_count=3, metadata_topic_id=uuid_text(OURS)
+        cluster_id=cluster_id, partition_count=3, metadata_topic_id=uuid_text(topic_id)
     )
 
 
@@ -132,7 +132,7 @@ async def test_a_position_is_void_by_a_loss_that_was_accepted_after_it_was_writt
 
 
 async def test_another_clusters_marker_says_nothing_and_is_not_written(storage, bucket):
-    await bucket.open(identity("another"))
+    await bucket.open(identity("another", OTHER))
     before = await storage.get_control(MARKER_KEY)
     ours = Bucket(storage, layout=Layout(), rng=random.Random(1))
     with pytest.raises(ConfigError):
