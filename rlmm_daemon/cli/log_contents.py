@@ -25,7 +25,7 @@ from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, SegmentNotFoun
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogRange, ranges_joined
+from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogRange, begun, ranges_joined
 from rlmm_daemon.wiring import adapters
 
 KAFKA: Final = "kafka"
@@ -230,12 +230,21 @@ async def append_all(log: EventLog, number: MetadataPartition, values: Sequence[
     Raises:
         RlmmError: not all of them are in the log.
     """
-    appended: list[asyncio.Task[int]] = []
+    offsets = set[int]()
     for begin in range(0, len(values), _IN_FLIGHT):
-        async with asyncio.TaskGroup() as group:
-            several = values[begin : begin + _IN_FLIGHT]
-            appended += [group.create_task(log.append(number, value)) for value in several]
-    return {task.result() for task in appended}
+        waiting, refused = list[asyncio.Future[int]](), list[RlmmError]()
+        for value in values[begin : begin + _IN_FLIGHT]:
+            try:
+                waiting.append(begun(log, number, value))
+            except RlmmError as error:
+                refused.append(error)
+                break  # nothing may come behind what is not in the log
+        if waiting:
+            await asyncio.wait(waiting)
+        offsets.update([each.result() for each in waiting])  # the first that failed raises
+        if refused:
+            raise refused[0]
+    return offsets
 
 
 def first_of(group: BaseExceptionGroup[RlmmError]) -> RlmmError:

@@ -232,6 +232,15 @@ class OwnEpochs(Protocol):
 
 async def appended(log: EventLog, partition: MetadataPartition, value: bytes) -> int:
     """Return what `EventLog.append` promises, by `begin_append`."""
+    return await begun(log, partition, value)
+
+
+def begun(log: EventLog, partition: MetadataPartition, value: bytes) -> asyncio.Future[int]:
+    """Begin an append, in the order of these calls; return what `EventLog.append` would.
+
+    Raises:
+        UnavailableError, InvalidArgument, PartitionFailed, LogCorrupt: not taken.
+    """
     offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def told(outcome: int | RlmmError) -> None:
@@ -243,7 +252,7 @@ async def appended(log: EventLog, partition: MetadataPartition, value: bytes) ->
             offset.set_result(outcome)
 
     log.begin_append(partition, value, told)
-    return await offset
+    return offset
 
 
 class LogMissing(Exception):

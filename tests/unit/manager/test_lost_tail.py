@@ -148,6 +148,13 @@ def test_positions_are_loaded_by_older_daemons_and_from_them():
     assert (older.next_offset, older.leader_epoch) == (10, 3)
 
 
+def write_exactly(rig) -> None:
+    kept = recorded(rig)
+    exactly = {n: msgspec.structs.replace(at, exact=True) for n, at in kept.partitions.items()}
+    file = Path(rig.directory, "a", "positions.json")
+    file.write_bytes(to_json(msgspec.structs.replace(kept, partitions=exactly)))
+
+
 async def test_no_position_is_exact_in_a_log_that_other_daemons_write_to(rig):
     """They go on while this one is stopped, and what they wrote may be lost, too."""
     rig.log_of = MemoryEventLog
@@ -156,11 +163,7 @@ async def test_no_position_is_exact_in_a_log_that_other_daemons_write_to(rig):
         await copied(manager, 1, 0, 9)
         await manager.drain()
     assert not any(at.exact for at in recorded(rig).partitions.values())
-    # Nor is one believed that an earlier version wrote.
-    file = Path(rig.directory, "a", "positions.json")
-    kept = recorded(rig)
-    exactly = {n: msgspec.structs.replace(at, exact=True) for n, at in kept.partitions.items()}
-    file.write_bytes(to_json(msgspec.structs.replace(kept, partitions=exactly)))
+    write_exactly(rig)  # nor is one believed that an earlier version wrote
     async with rig.manager() as manager:
         await ready(manager)
         assert not any(at.exact for at in manager.fleet.furthest().values())
