@@ -98,6 +98,9 @@ class Following:
     unconfirmed: tuple[Position, ...] = ()
     #: Those that the log has confirmed, until the fold has reached them: it may lose its tail yet.
     ahead: tuple[Position, ...] = ()
+    #: Those that it confirmed for this fold, reached or not: what lies before one of them in its
+    #: epoch is confirmed, too.
+    confirmed: tuple[Position, ...] = ()
     #: As far as what an earlier life had read of this log is written down, for the comparison.
     written: Position | None = None
     #: The fold was held against what an earlier one knew, and lacks nothing of it.
@@ -520,22 +523,25 @@ def _ordered(
 def _accepted(one: Following) -> Following:
     start = one.accepted_start if one.trimmed_to is None else one.trimmed_to
     told = _ordered(one, over=True)
-    given_up = replace(told, unconfirmed=(), ahead=(), doubted=False)
+    given_up = replace(told, unconfirmed=(), ahead=(), confirmed=(), doubted=False)
     return replace(given_up, accepted_start=start, trimmed_to=None)
 
 
 def _recheck(one: Following, given: Recheck) -> Following:
-    """Check these positions too, unless the fold is beyond them in their own epoch.
+    """Check these positions too, unless the fold, or one that was confirmed, is beyond them.
 
-    Nor those for which the comparison answers: a bucket that is read late tells nothing new.
+    Nor those for which the comparison answers: a bucket that is read late tells nothing new, and
+    what is ready stays so. Any other position is news of events that may be lost: what had not
+    come from here would be answered as "empty", so nothing is until the log has confirmed it.
     """
-    at = given.settled
+    known = one.confirmed if given.settled is None else (*one.confirmed, given.settled)
     unsure = tuple(
         position
         for position in _not_written(given.recorded, one.written)
-        if at is None
-        or position.leader_epoch != at.leader_epoch
-        or position.next_offset > at.next_offset
+        if not any(
+            position.leader_epoch == at.leader_epoch and position.next_offset <= at.next_offset
+            for at in known
+        )
     )
     idle = one.crash_loops or not (unsure or given.doubted)
     told = one if idle else _ordered(one, over=True)
@@ -547,7 +553,7 @@ def _written_down(one: Following, at: Position) -> Stepped:
     told = one if isinstance(one.role, Stopped) else _ordered(one, over=True)
     left = _not_written(one.unread, at)
     forget = () if left else (ForgetPosition(),)
-    return replace(told, unconfirmed=left, ahead=()), forget
+    return replace(told, unconfirmed=left, ahead=(), confirmed=()), forget
 
 
 def _obeyed(one: Following, at: Position) -> Stepped:
@@ -559,6 +565,8 @@ def _obeyed(one: Following, at: Position) -> Stepped:
         return _moved(one, "the metadata topic was recreated", orders.other_log)
     begun = replace(_begun(one, Starting()), failure=None, alarmed=False)
     given_up = () if orders.damage is None else (GiveUpSnapshot(orders.damage),)
+    if given_up:
+        begun = replace(begun, confirmed=())  # what the fold had reached is to be read again
     if given_up and at.leader_epoch >= 0:
         # The log is not compared with that fold: it has to be read as far again.
         begun = replace(begun, unconfirmed=(*begun.unconfirmed, at))
@@ -581,7 +589,7 @@ def _moved(one: Following, why: str, topic_id: TopicId | None, *first: Effect) -
         role = rest if rest.over or other is not None else role
     if isinstance(role, Starting) and one.crash_loops:
         role = Stopped(started=False)
-    moved = _begun(one, role)
+    moved = replace(_begun(one, role), confirmed=())
     drop = DropFold(why, written=not one.doubted, same_log=topic_id is None)
     effects = (RestartTargets(), *first, drop)
     if topic_id is None:
@@ -642,7 +650,8 @@ def _answered(one: Following, given: Answered, now_ms: int) -> Following:
     if given.confirmed:
         left = tuple(each for each in one.unconfirmed if each != given.position)
         ahead = (given.position,) if given.position.next_offset > given.read else ()
-        return replace(one, unconfirmed=left, ahead=one.ahead + ahead)
+        confirmed = (*one.confirmed, given.position)
+        return replace(one, unconfirmed=left, ahead=one.ahead + ahead, confirmed=confirmed)
     return _unconfirmed(one, given.position, given.missing, given.means, now_ms)
 
 

@@ -207,7 +207,7 @@ class Follower:
         self.looked_for = False
         #: Offsets that the fold passed over and nobody vouches for, accepted or not.
         self._gaps: tuple[LogRange, ...] = ()
-        #: The position behind the last whole batch, with that batch's epoch.
+        #: The position behind the last whole batch, with that batch's epoch; or of the snapshot.
         self.settled: Position | None = None
 
     # What others ask.
@@ -581,6 +581,7 @@ class Follower:
         position = Position(loaded.fold.position, loaded.fold.leader_epoch)
         if loaded.same_log and await self._confirmed(position):
             self.fold = loaded.fold
+            self.settled = position
             self._watch_damage()
             gc.freeze()
             self.snapshot_at_ms = loaded.created_at_ms

@@ -419,6 +419,25 @@ def test_what_a_damaged_snapshot_had_read_has_to_be_read_again():
     assert step(told, Obeyed(READ), 5)[0].unread == (), "the fold is kept"
 
 
+def test_what_comes_late_and_was_confirmed_already_leaves_ready_what_is():
+    """The bucket's word of an earlier life: this one's own file said as much, and was asked for."""
+    asked = Following(partition=MetadataPartition(4), unconfirmed=(FURTHER,))
+    one, _ = step(
+        asked, Answered(position=FURTHER, confirmed=True, read=9, missing=0, means=NONE), 5
+    )
+    one = replace(one, role=Ready())
+    for at in (FURTHER, Position(3, FURTHER.leader_epoch)):
+        late = Recheck(recorded=(at,), settled=None, doubted=False)
+        assert step(one, late, 5) == (one, ())
+    for at in (Position(10, FURTHER.leader_epoch), READ):
+        news, _ = step(one, Recheck(recorded=(at,), settled=None, doubted=False), 5)
+        assert isinstance(news.role, Ordered), "news of what may be lost"
+    doubted, _ = step(one, Recheck(recorded=(), settled=None, doubted=True), 5)
+    assert isinstance(doubted.role, Ordered)
+    for ended in (Moved("cut", None), Moved("made anew", OTHER), Accepted()):
+        assert not step(one, ended, 5)[0].confirmed, "of this fold alone"
+
+
 def test_a_position_is_checked_again_unless_the_fold_is_beyond_it_in_its_epoch():
     one = Following(partition=MetadataPartition(4), role=Ready())
     for settled, read in ((None, READ), (READ, FURTHER), (FURTHER, READ)):

@@ -13,6 +13,7 @@ from rlmm_daemon.core.readiness import TroubleKind
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.confirmation import Confirmation
 from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.domain.errors import (
     ConfigError,
@@ -573,3 +574,37 @@ async def test_an_export_is_refused_while_a_metadata_partition_is_not_even_follo
         with pytest.raises(NotReady, match="2 of 3 metadata partitions"):
             [record async for record in operator.export(None)]
         assert [record async for record in operator.export(str(TP))] == []
+
+
+async def test_the_buckets_word_that_comes_late_and_says_nothing_new_makes_no_partition_wait(
+    rig, monkeypatch
+):
+    """The state directory knows as much as the presence file; each life writes in its own epoch."""
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await copied(manager, 2, 10, 19)
+        await manager.fleet.write_positions()
+    rig.store.begin_epoch(of(TP))
+    bucket = FakeBucket(
+        BucketLog(
+            topic_id=rig.store.identity.topic_id,
+            partition_count=3,
+            positions={of(TP): Position(4, 0)},
+        ),
+        away=True,
+    )
+    async with rig.manager(bucket=bucket) as manager:
+        await ready(manager)
+        await copied(manager, 3, 20, 29)
+        rechecked = list[bool]()
+        recheck = Follower.recheck
+
+        def noted(self, recorded):
+            recheck(self, recorded)
+            rechecked.append(manager.is_ready(TP))
+
+        monkeypatch.setattr(Follower, "recheck", noted)
+        bucket.away = False
+        await until(lambda: manager.fleet.marker_checked)
+        assert rechecked == [True]
