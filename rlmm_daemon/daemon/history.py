@@ -232,6 +232,14 @@ class History:
         self._missing, self.reasons = None, []
         self.read, self._risen, self.common_end = (), {}, 0
 
+    def end_for_now(self) -> None:
+        """End the comparison in a log that is another one than was known: all was found again.
+
+        The list stays: a later life that had nothing to hold this log against could not tell it
+        from one that lost everything.
+        """
+        self._missing, self.reasons = None, []
+
 
 def _furthest(read: Sequence[Position]) -> list[Position]:
     """Return positions without those that another one is beyond in every way, the latest few."""
@@ -244,14 +252,6 @@ def _furthest(read: Sequence[Position]) -> list[Position]:
 
 def _beyond(one: Position, other: Position) -> bool:
     return one.next_offset >= other.next_offset and one.leader_epoch >= other.leader_epoch
-
-    def end_for_now(self) -> None:
-        """End the comparison in a log that is another one than was known: all was found again.
-
-        The list stays: a later life that had nothing to hold this log against could not tell it
-        from one that lost everything.
-        """
-        self._missing, self.reasons = None, []
 
 
 def _ends(update: bytes) -> bool:
