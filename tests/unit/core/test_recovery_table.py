@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rlmm_daemon.core.causes import CAUSES
 from rlmm_daemon.core.readiness import FAILURES, FailureReason
 
 REPOSITORY = Path(__file__).parents[3]
@@ -53,7 +54,10 @@ def test_a_failure_stands_in_the_operators_table_with_the_command_that_it_names(
 
 
 def test_the_table_names_no_failure_that_there_is_not():
-    assert {row.split("`")[1] for row in ROWS} == {reason.value for reason in FailureReason}
+    tried_again = {row.split("`")[1] for row in ROWS if "(not a failure" in row}
+    assert tried_again <= {cause.name for cause in CAUSES}
+    failures = {row.split("`")[1] for row in ROWS} - tried_again
+    assert failures == {reason.value for reason in FailureReason}
 
 
 @pytest.mark.parametrize("reason", [FailureReason.LOG_MISSING, FailureReason.LOG_CORRUPT])

@@ -40,6 +40,7 @@ from rlmm_daemon.config import load
 from rlmm_daemon.core import crc_joining
 from rlmm_daemon.core.crc_joining import joined
 from rlmm_daemon.core.marker_verdict import MarkerReason
+from rlmm_daemon.daemon.bucket import OTHER_DAEMON
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     ObjectMissing,
@@ -402,7 +403,12 @@ def test_every_reason_that_an_operator_meets_is_on_paper():
     code = "".join(file.read_text() for room in rooms for file in sorted(room.glob("*.py")))
     reasons = {row.reason for row in vars(errors).values() if isinstance(row, errors._Row)}
     assert len(reasons) > 20
-    reasons |= {SOURCE_UNREADABLE, LOST_REASON, *(reason.value for reason in MarkerReason)}
+    reasons |= {
+        SOURCE_UNREADABLE,
+        LOST_REASON,
+        OTHER_DAEMON,
+        *(reason.value for reason in MarkerReason),
+    }
     reasons |= {*re.findall(r'reason="(\w+)"', code)}
     page = (root / "docs" / "s3.md").read_text().partition("## When it does not work")[2]
     on_paper = {
