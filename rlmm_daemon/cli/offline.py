@@ -236,9 +236,10 @@ async def _read_log(disk: Disk, log_dir: Path, read: _Read) -> None:
         if finding.kind == "corrupt"
     ]
     home = partition_directory(str(log_dir), number)
-    for base in await segments(disk, home):
+    bases = await segments(disk, home)
+    for base, after in zip(bases, [*bases[1:], None], strict=True):
         buffer = await read_segment(disk, segment_path(home, base))
-        for piece in pieces(buffer, base):
+        for piece in pieces(buffer, base, end=after):
             if piece.found and piece.next_offset > read.fold.position:
                 _fold(read.fold, buffer[piece.position : piece.end], piece.next_offset)
 

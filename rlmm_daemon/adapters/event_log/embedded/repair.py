@@ -99,7 +99,7 @@ def _mend(buffer: bytes, base: int, file_end: int | None) -> tuple[bytes, list[L
             gaps.append(LogRange(start=offset, end=end))
             parts.append(_empty_batch(offset, end, epoch))
 
-    for piece in pieces(buffer, base):
+    for piece in pieces(buffer, base, end=file_end):
         if piece.found:
             parts.append(buffer[piece.position : piece.end])
             epoch = piece.found[-1].leader_epoch

@@ -83,16 +83,33 @@ def skip_to(buffer: bytes, next_offset: int, wanted: int, *, begin: int) -> tupl
     return position, next_offset
 
 
-def valid_behind(buffer: bytes, position: int, next_offset: int) -> Found | None:
-    """Return a valid batch of a later offset anywhere behind `position`: proof of no torn tail.
+def valid_behind(
+    buffer: bytes, position: int, next_offset: int, *, end: int | None = None
+) -> Found | None:
+    """Return the valid batch behind `position` that the log goes on with: proof of no torn tail.
 
-    A base offset lies outside the CRC: one too far off to be filled up to is damage as well.
+    A base offset lies outside the CRC, so a batch that no other agrees with is believed only as far
+    as those behind it bear it out, up to the first two in a row. One too far off to be filled up
+    to, or beyond the file's `end` where that is known, is damage as well.
     """
+    last = next_offset + _GAP_MAX if end is None else min(next_offset + _GAP_MAX, end - 1)
+    alone: list[Found] = []
+    past = position
     for candidate in _candidates(buffer, position + 1):
-        batch = _batch_at(buffer, candidate)
-        if isinstance(batch, Found) and 0 < batch.base_offset - next_offset <= _GAP_MAX:
-            return batch
-    return None
+        batch = _batch_at(buffer, candidate) if candidate >= past else ""
+        if isinstance(batch, str):
+            continue
+        past = candidate + batch.size
+        if next_offset < batch.base_offset <= last:
+            alone.append(batch)
+            after = _batch_at(buffer, past)
+            if isinstance(after, Found) and after.base_offset == batch.next_offset:
+                break
+    believed = None
+    for batch in reversed(alone):
+        if believed is None or batch.next_offset <= believed.base_offset:
+            believed = batch
+    return believed
 
 
 def is_blank(buffer: bytes, position: int) -> bool:

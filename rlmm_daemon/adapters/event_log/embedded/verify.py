@@ -71,8 +71,11 @@ async def verify_partition(disk: Disk, home: str, partition: MetadataPartition) 
     return report
 
 
-def pieces(buffer: bytes, base_offset: int) -> Iterator[Piece]:
-    """Yield what a segment file holds, valid and invalid runs in turn; not the zeros at its end."""
+def pieces(buffer: bytes, base_offset: int, *, end: int | None = None) -> Iterator[Piece]:
+    """Yield what a segment file holds, valid and invalid runs in turn; not the zeros at its end.
+
+    `end` is the offset behind the file's last, where another file or the writer says it.
+    """
     position, offset = 0, base_offset
     while position < len(buffer):
         walked = scan.walk(buffer[position:], offset)
@@ -82,7 +85,7 @@ def pieces(buffer: bytes, base_offset: int) -> Iterator[Piece]:
             yield Piece(position=position, end=stop, next_offset=offset, found=found, reason="")
         if not walked.reason:
             return
-        behind = scan.valid_behind(buffer, stop, offset)
+        behind = scan.valid_behind(buffer, stop, offset, end=end)
         position = len(buffer) if behind is None else behind.position
         offset = offset if behind is None else behind.base_offset
         yield Piece(position=stop, end=position, next_offset=offset, found=[], reason=walked.reason)
@@ -93,7 +96,7 @@ def _judge_file(
 ) -> int:
     """Add what one file holds to the report, and return the offset at its end."""
     offset, end = base, 0
-    for piece in pieces(buffer, base):
+    for piece in pieces(buffer, base, end=after):
         report.batches += len(piece.found)
         report.records += sum(each.next_offset - each.base_offset for each in piece.found)
         offset, end = piece.next_offset, piece.end
