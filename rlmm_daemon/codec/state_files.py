@@ -1,7 +1,9 @@
 """The small files of the state directory: who the log is, what is announced, how far we had read.
 
 All but `Lost` are JSON, so that an operator can read them; each carries a format number, and an
-unknown newer one is refused untouched.
+unknown newer one is refused untouched. They end in a checksum, for a flipped bit leaves most names
+names and most numbers numbers; older daemons wrote none, and read past it. The announcement has
+none: it only decides what to warm.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +29,8 @@ LOST_FORMAT_READ: Final = 2
 LOST_RECORDS_AT_ONCE: Final = 256
 _LOST_MAGIC: Final = b"RLML"
 _CRC_BYTES: Final = 4
+#: The last key of a JSON file: the CRC-32C of all before it.
+_CHECKSUM: Final = b',\n "crc32c": '
 #: What MessagePack's shortest head of an array can say; array 16 and array 32 come behind it.
 _FIXARRAY_MAX: Final = 15
 
@@ -130,8 +134,20 @@ class _Format(msgspec.Struct):
 
 
 def to_json(content: Identity | Announced | Positions | Accepted | Observed) -> bytes:
-    """Return a file's bytes, indented, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+    """Return a file's bytes, indented, ending in its checksum and a newline."""
+    body = msgspec.json.format(msgspec.json.encode(content), indent=1).removesuffix(b"\n}")
+    return body + _CHECKSUM + b"%d\n}\n" % crc32c(body)
+
+
+def _check(data: bytes) -> None:
+    """Raise unless the file is what was written.
+
+    Raises:
+        ValueError: it is not.
+    """
+    body, begun, checksum = data.rpartition(_CHECKSUM)
+    if begun and checksum.rstrip() != b"%d\n}" % crc32c(body):
+        raise ValueError("its checksum does not hold")
 
 
 def announced_rows(rows: Sequence[AnnouncedPartition]) -> bytes:
@@ -187,6 +203,7 @@ def from_json(data: bytes, kind: type[JsonFile], name: str) -> JsonFile:
         UnsupportedProtocol: written by a newer daemon.
     """
     try:
+        _check(data)
         if msgspec.json.decode(data, type=_Format).format > FORMAT:
             raise UnsupportedProtocol(f"{name} was written by a newer daemon; it is left untouched")
         content = msgspec.json.decode(data, type=kind)

@@ -1,5 +1,8 @@
 """The small JSON files of the state directory: damage is called damage, whatever JSON takes."""
 
+import itertools
+
+import msgspec
 import pytest
 
 from rlmm_daemon.codec.state_files import (
@@ -36,6 +39,28 @@ def test_what_was_written_is_read(content):
     ],
 )
 def test_one_bit_in_a_name_is_damage_and_no_bug(content, old, new):
-    data = to_json(content).decode().replace(old, new, 1).encode()
+    data = _of_an_older_daemon(content).decode().replace(old, new, 1).encode()
     with pytest.raises(Malformed, match="name is damaged"):
         from_json(data, type(content), "name")
+
+
+@pytest.mark.parametrize("content", [IDENTITY, POSITIONS, ACCEPTED])
+def test_no_flipped_bit_is_taken_for_what_was_written(content):
+    data = to_json(content)
+    for at, bit in itertools.product(range(len(data)), range(8)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << bit
+        try:
+            found = from_json(bytes(flipped), type(content), "name")
+        except Malformed:
+            continue
+        assert found == content, "a bit of the checksum's own name, or of white space"
+
+
+@pytest.mark.parametrize("content", [IDENTITY, POSITIONS, ACCEPTED])
+def test_a_file_without_checksum_is_an_older_daemons(content):
+    assert from_json(_of_an_older_daemon(content), type(content), "name") == content
+
+
+def _of_an_older_daemon(content: Identity | Positions | Accepted) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
