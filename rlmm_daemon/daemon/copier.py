@@ -292,15 +292,28 @@ class Copier:
             raise Draining
         if len(self._jobs) >= self._options.parallel_max + self._options.waiting_max:
             raise Overloaded("too many copies are waiting")
-        if self.late is not None:
-            if self.late.is_busy(given.segment_id):
-                raise Overloaded("what a failed copy of this segment left is being removed")
-            self.late.begun(given.segment_id)
+        if self.late is not None and self.late.is_busy(given.segment_id):
+            raise Overloaded("what a failed copy of this segment left is being removed")
         job = CopyJob(kind, record, files, tools, caller=caller)
-        self._jobs[given.segment_id] = job
-        job.outcome.add_done_callback(lambda outcome: self._ended(job, outcome))
-        self._tasks.create_task(job.run(), name=f"copy {given.partition}")
+        self._begin(job)
         return job
+
+    def _begin(self, job: CopyJob) -> None:
+        """Start a job's task.
+
+        Raises:
+            Draining: the daemon's task group is ending.
+        """
+        segment_id, work = job.metadata.segment_id, job.run()
+        try:
+            self._tasks.create_task(work, name=f"copy {job.metadata.partition}")
+        except RuntimeError:  # the task group is ending
+            work.close()
+            raise Draining("the daemon stops; nothing was begun") from None
+        if self.late is not None:
+            self.late.begun(segment_id)
+        self._jobs[segment_id] = job
+        job.outcome.add_done_callback(lambda outcome: self._ended(job, outcome))
 
     def _ended(self, job: CopyJob, outcome: asyncio.Future[bytes]) -> None:
         self._jobs.pop(job.metadata.segment_id, None)

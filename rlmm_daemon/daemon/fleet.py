@@ -70,6 +70,7 @@ _ENDED_BY_ACCEPTANCE: Final = frozenset(
 )
 _RETRY_SECONDS_MIN: Final = 0.05
 _RETRY_SECONDS_MAX: Final = 5.0
+_NOT_OPENED: Final = LogTrouble(TroubleKind.NOT_OPENED, "not opened yet")
 
 logger = structlog.get_logger(__name__)
 
@@ -159,7 +160,7 @@ class Fleet:
         self.whole_failure: Failure | None = None
         #: Set when the log is not the one that state directory or marker name.
         self.foreign_evidence: str | None = None
-        self.trouble: LogTrouble | None = LogTrouble(TroubleKind.NOT_OPENED, "not opened yet")
+        self.trouble: LogTrouble | None = _NOT_OPENED
         self.follow_set: FollowSet | None = None
         self.followers: dict[MetadataPartition, Follower] = {}
         self._tasks: dict[MetadataPartition, asyncio.Task[None]] = {}
@@ -394,13 +395,17 @@ class Fleet:
         wait = _RETRY_SECONDS_MIN
         while True:
             try:
-                return await self._bucket.log()
+                found = await self._bucket.log()
             except RlmmError as error:
                 message = f"the bucket marker was not read yet: {error}"
                 trouble = LogTrouble(TroubleKind.MARKER_UNREAD, message)
                 if trouble != self.trouble:  # once, however long it lasts
                     logger.warning("bucket marker not read yet", error=str(error))
                 self.trouble = trouble
+            else:
+                if self.trouble is not None and self.trouble.kind is TroubleKind.MARKER_UNREAD:
+                    self.trouble = None if self.identity else _NOT_OPENED
+                return found
             await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
             wait = min(wait * 2, _RETRY_SECONDS_MAX)
 

@@ -93,6 +93,7 @@ from rlmm_daemon.ports.event_log import (
     LogTrimmed,
     OwnEpochs,
     TopicIdChanged,
+    range_of,
     ranges_joined,
     ranges_less,
 )
@@ -552,13 +553,11 @@ class Follower:
         """Skip no offsets of a log that starts before them: it lost all, or is an older copy.
 
         Raises:
-            UnavailableError: the log does not say where it starts.
+            RlmmError: the log does not say where it starts.
         """
         if self.accepted_start:
-            ranges = await self._context.log.end_offsets([self.partition])
-            if self.partition not in ranges:
-                raise UnavailableError("the log does not say where it starts")
-            if ranges[self.partition].start < self.accepted_start:
+            known = await range_of(self._context.log, self.partition)
+            if known.start < self.accepted_start:
                 self._take(Untrimmed())
 
     @property

@@ -1,6 +1,6 @@
 """The past of a storage, the marker apart: the state directory's copy of it, and the event log."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from contextlib import aclosing
 from typing import Final, Protocol
 
@@ -11,10 +11,10 @@ from rlmm_daemon.codec.marker import BucketMarker
 from rlmm_daemon.core.marker_verdict import LogHistory
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.turns import Turns
-from rlmm_daemon.domain.errors import Malformed, RlmmError, StorageUnavailable, UnavailableError
+from rlmm_daemon.domain.errors import Malformed, RlmmError, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
-from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogMoved, LogRange
+from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogMoved, LogRange, range_of
 
 #: What custom metadata of ours begins with: a record without these bytes names no layout.
 _HINT: Final = custom_metadata.ONLY_IF_STARTED[:2]
@@ -112,32 +112,30 @@ class RecordedPast:
     async def history(self) -> LogHistory:
         """Read the log until it names a layout; what was found once stays found.
 
-        An empty log costs one question. Any other is read whole at most once: where there is no
-        history the marker is made, and where there is one it is remembered.
+        An empty log costs one question. Any other is read whole at most once, but for partitions
+        that could not be read: an order may have mended them since.
         """
-        if self._found is None:
-            found = await self._read()
-            if not found.named and not found.unread:
-                return found
-            self._found = found
-        return self._found
+        if self._found is not None and self._found.named:
+            return self._found
+        found = await self._read(self._found.unread if self._found else self._every())
+        self._found = found if found.named or found.unread else None
+        return found
 
-    async def _read(self) -> LogHistory:
+    def _every(self) -> Iterable[int]:
         identity = self._log.identity
         assert identity is not None, "the log is open"
-        every = [MetadataPartition(number) for number in range(identity.partition_count)]
-        ranges = await self._log.end_offsets(every)
-        if missing := [number for number in every if number not in ranges]:
-            raise StorageUnavailable(
-                f"the ends of {len(missing)} metadata partitions are not known now"
-            )
+        return range(identity.partition_count)
+
+    async def _read(self, numbers: Iterable[int]) -> LogHistory:
+        partitions = [MetadataPartition(number) for number in numbers]
+        ranges = await self._log.end_offsets(partitions)
         unread: dict[int, str] = {}
-        for number in every:
-            if ranges[number].start > 0:
-                unread[number] = f"its log begins at offset {ranges[number].start}"
-                continue
+        for number in partitions:
             try:
-                if (layout := await self._first_named(number, ranges[number])) is not None:
+                known = ranges.get(number) or await range_of(self._log, number)
+                if known.start > 0:
+                    unread[number] = f"its log begins at offset {known.start}"
+                elif (layout := await self._first_named(number, known)) is not None:
                     return LogHistory(named=frozenset({layout}))
             except UnavailableError:
                 raise

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from rlmm_daemon.domain.errors import LogCorrupt, RlmmError
+from rlmm_daemon.domain.errors import LogCorrupt, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 
 #: Leader epoch of a position before which nothing was read, or nobody knows in which epoch.
@@ -90,6 +90,20 @@ def ranges_without(begin: int, end: int, offsets: Iterable[int]) -> tuple[LogRan
     if end > begin:
         found.append(LogRange(start=begin, end=end))
     return tuple(found)
+
+
+async def range_of(log: "EventLog", partition: MetadataPartition) -> LogRange:
+    """Return where a partition starts and ends.
+
+    Raises:
+        UnavailableError: not now.
+        RlmmError: why not, where the log knows it: of a corrupt partition no end is known either.
+    """
+    ranges = await log.end_offsets([partition])
+    if partition not in ranges:
+        await log.epoch_end(partition, 0)  # asked for its error alone
+        raise StorageUnavailable(f"the ends of metadata partition {partition} are not known now")
+    return ranges[partition]
 
 
 def ranges_joined(ranges: Iterable[LogRange]) -> tuple[LogRange, ...]:

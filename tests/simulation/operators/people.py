@@ -38,6 +38,8 @@ NAMING_SHARE: Final = 0.5
 GIVE_UP_SHARE: Final = 0.5
 #: Commands that a person who follows the advice types before one gives up, on a calm machine.
 PATIENCE: Final = 40
+#: Commands one after another, each named by the error of the one before.
+ADVICE_DEPTH_MAX: Final = 4
 #: A command in the words of an error.
 _NAMED: Final = re.compile(r"run: (rlmm [a-zA-Z0-9 -]+)")
 
@@ -81,12 +83,12 @@ class Person:
     # Following the advice.
 
     async def heal(self) -> None:
-        """Type what is named next until nothing is wrong; what is named last is believed first."""
-        for _ in range(PATIENCE):
+        """Type what is named next until nothing is wrong, one after another."""
+        for turn in range(PATIENCE):
             named = await self.named()
             if not named:
                 return
-            await self._obey(named[0])
+            await self._obey(named[turn % len(named)])
             await asyncio.sleep(TYPING_SECONDS)
 
     async def step(self) -> None:
@@ -124,7 +126,7 @@ class Person:
         """Return the commands that the daemon's own answers name."""
         operator = self.daemon.operator
         status = await operator.status()
-        found = list[str]()
+        found = list(filter(None, [_named_in(status["log"]["trouble"] or "")]))
         if (failure := status["log"]["failure"]) is not None:
             found.append(failure["command"])
         failures = [row["failure"] for row in await operator.partitions()]
@@ -144,17 +146,17 @@ class Person:
             for words in (accept, f"{accept} --without-looking"):
                 if not isinstance(await self.type(words), RlmmError):
                     return
-        answer = await self.type(command)
-        rebuilds = command.startswith("rlmm storage rebuild-marker")
-        if rebuilds and isinstance(answer, InvalidArgument):
-            await self._restore_marker()  # "restore it, or": it looks like another cluster's
-        can_be = ("can_be_put_back", "can_be_ended")
-        if isinstance(answer, Mapping) and any(map(answer.get, can_be)):
-            await self.type(f"{command} --execute")
-        elif isinstance(answer, RlmmError):
-            inner = _named_in(answer.message)
-            if inner not in ("", command):
-                await self.type(inner)
+        typed = set[str]()
+        while command and command not in typed and len(typed) < ADVICE_DEPTH_MAX:
+            typed.add(command)
+            answer = await self.type(command)
+            rebuilds = command.startswith("rlmm storage rebuild-marker")
+            if rebuilds and isinstance(answer, InvalidArgument):
+                await self._restore_marker()  # "restore it, or": it looks like another cluster's
+            can_be = ("can_be_put_back", "can_be_ended")
+            if isinstance(answer, Mapping) and any(map(answer.get, can_be)):
+                await self.type(f"{command} --execute")
+            command = _named_in(answer.message) if isinstance(answer, RlmmError) else ""
 
     async def _find_log(self, command: str) -> None:
         """Put back what names the log, or its disk, or give it up."""
@@ -329,6 +331,7 @@ async def _purge(person: Person, words: Words) -> Any:
     topic_id = TopicId(uuid_bytes(words[0]))
     existing = "--existing" in words
     if existing and "--execute" in words:
+        person.books.purged.add(topic_id)
         for segment in person.books.segments:
             segment.unwanted = segment.unwanted or segment.first.partition.topic_id == topic_id
     return await person.daemon.operator.purge(

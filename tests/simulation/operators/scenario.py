@@ -244,10 +244,13 @@ class OperatorsScenario:
             tasks.append(self._operator(daemon, "reckless"))
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(each, name=f"world.{n}") for n, each in enumerate(tasks)]
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(rng.uniform(*LIFE_SECONDS)):
                     await daemon.runtime.stopped.wait()
-            self._over = True
+            except TimeoutError:
+                pass
+            finally:
+                self._over = True
             for task in running:
                 task.cancel()
 
@@ -403,10 +406,13 @@ class OperatorsScenario:
                 return
             await asyncio.sleep(1.0)
 
-    def _not_ready(self, daemon: Daemon) -> dict[int, str]:
+    def _not_ready(self, daemon: Daemon) -> dict[str, str]:
+        fleet = daemon.manager.fleet
+        if fleet.trouble is not None:
+            return {"the event log": fleet.trouble.message}
         return {
-            number: follower.state.value
-            for number, follower in daemon.manager.fleet.followers.items()
+            str(number): follower.state.value
+            for number, follower in fleet.followers.items()
             if follower.state is not PartitionState.READY
         }
 
@@ -414,8 +420,8 @@ class OperatorsScenario:
         """Nothing is wrong any more, and everything that was promised is there."""
         if named:
             raise Violation(f"{typed} commands, and these are named yet: {named}")
-        for number, state in self._not_ready(daemon).items():
-            raise Violation(f"calm, yet {number} is {state}")
+        for what, state in self._not_ready(daemon).items():
+            raise Violation(f"calm, yet {what} is {state}")
         for segment in self.books.segments:
             if segment.promised and segment.first.partition.topic_id not in self.books.gone:
                 self._require_objects(segment)

@@ -102,6 +102,8 @@ class Books:
     segments: list[Segment] = field(default_factory=list)
     by_id: dict[SegmentId, Segment] = field(default_factory=dict)
     gone: set[TopicId] = field(default_factory=set)
+    #: Topics that exist, and whose remote segments an operator had deleted all the same.
+    purged: set[TopicId] = field(default_factory=set)
     #: What no later step repairs; raised by whoever looks next.
     violation: str | None = None
     #: Objects whose removal was judged.
@@ -204,9 +206,10 @@ class Books:
 
     def removed(self, key: str) -> None:
         """An object that was there goes."""
-        if key in self.spared and key not in self._asked_for():
-            self.fail(f"{key} goes, and its manifest was restored")
         parsed = parse_key(LAYOUT, key)
+        swept = parsed is not None and parsed.partition.topic_id in self.gone | self.purged
+        if key in self.spared and not swept and key not in self._asked_for():
+            self.fail(f"{key} goes, and its manifest was restored")
         if parsed is None:
             return
         self.judged += 1
@@ -224,11 +227,11 @@ class Books:
         self.fail(f"{parsed.suffix} of {segment.name} goes, which was acknowledged: {why}")
 
     def _asked_for(self) -> set[str]:
-        """Return the keys of what callers deleted, or lost its topic: no manifest spares that."""
+        """Return the keys of what callers deleted: no manifest spares that."""
         return {
             key
             for each in self.segments
-            if each.unwanted or not each.finished or each.first.partition.topic_id in self.gone
+            if each.unwanted or not each.finished
             for key in self.keys(each)
         }
 

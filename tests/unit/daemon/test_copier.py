@@ -891,6 +891,15 @@ async def test_a_draining_copier_takes_no_more(world):
         await world.copier.copy_segment(RECORD, world.files)
 
 
+async def test_a_copy_that_is_asked_for_while_the_tasks_end_was_not_begun(world):
+    async with asyncio.TaskGroup() as ended:
+        pass
+    world.copier._tasks = ended
+    for _ in range(2):
+        with pytest.raises(Draining):
+            await world.copier.copy_segment(RECORD, world.files)
+
+
 # ---- deletes ------------------------------------------------------------------------------------
 
 

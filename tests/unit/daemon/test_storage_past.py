@@ -14,7 +14,7 @@ from rlmm_daemon.domain.errors import LogCorrupt, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import CustomMetadata
-from rlmm_daemon.ports.event_log import LogBatch, LogIdentity, LogMoved, LogRange
+from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogIdentity, LogMoved, LogRange
 from tests.unit.manager.events import marked, started, updated
 
 MARKER = BucketMarker(
@@ -39,6 +39,8 @@ class Log:
             cluster_id="c", topic_id=TopicId(bytes(16)), partition_count=len(partitions)
         )
         self.start, self.read, self.silent = 0, list[int](), set[int]()
+        #: Partitions that nobody can open, and why.
+        self.corrupt: dict[int, LogCorrupt] = {}
 
     async def end_offsets(self, numbers: list[int]) -> dict[int, LogRange]:
         def end(found: Any) -> int:
@@ -47,8 +49,13 @@ class Log:
         return {
             number: LogRange(start=self.start, end=max(end(self.partitions[number]), self.start))
             for number in numbers
-            if number not in self.silent
+            if number not in self.silent | self.corrupt.keys()
         }
+
+    async def epoch_end(self, number: int, _: int) -> EpochEnd:
+        if number in self.corrupt:
+            raise self.corrupt[number]
+        return EpochEnd(epoch=-1, end_offset=-1)
 
     async def follow(
         self, number: int, start: int, *, epoch: int
@@ -130,13 +137,25 @@ async def test_a_partition_that_cannot_be_read_hides_no_other_one(error):
     known = past(log)
     for _ in range(2):
         assert list((await known.history()).unread) == [0]
-    assert log.read == [0, 1], "it is known and not read again"
+    assert log.read == [0, 1, 0], "the others are not read again"
+    log.partitions = ([], [named(1)], [])
+    assert await known.history() == LogHistory(), "an order has mended it"
+
+
+async def test_a_partition_that_cannot_be_opened_is_no_log_that_does_not_answer():
+    log = Log([started(1, 0, 9)], [], [])
+    log.corrupt = {1: LogCorrupt("an invalid batch; `rlmm log repair` ends it")}
+    known = past(log)
+    found = await known.history()
+    assert found.unread == {1: "an invalid batch; `rlmm log repair` ends it"}
+    log.corrupt.clear()
+    assert await known.history() == LogHistory()
 
 
 async def test_a_log_that_does_not_answer_now_says_nothing():
-    log = Log([named(1)], [], [])
+    log = Log([started(1, 0, 9)], [], [])
     log.silent = {2}
-    with pytest.raises(StorageUnavailable, match="ends of 1 metadata"):
+    with pytest.raises(StorageUnavailable, match="ends of metadata partition 2"):
         await past(log).history()
     with pytest.raises(StorageUnavailable, match="away"):
         await past(Log(StorageUnavailable("away"), [], [])).history()

@@ -9,7 +9,7 @@ import pytest
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.core.readiness import TroubleKind
+from rlmm_daemon.core.readiness import FailureReason, TroubleKind
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.confirmation import Confirmation
 from rlmm_daemon.daemon.fleet import BucketLog
@@ -20,6 +20,7 @@ from rlmm_daemon.domain.errors import (
     Draining,
     HistoryLost,
     InvalidArgument,
+    LogCorrupt,
     NotReady,
     StorageUnavailable,
 )
@@ -342,6 +343,30 @@ async def test_a_log_that_starts_before_an_accepted_head_again_is_read_from_ther
         await until(lambda: not manager.fleet._accepted_starts)
 
 
+async def test_a_corrupt_log_whose_head_was_given_up_is_said_to_be_corrupt(rig, monkeypatch):
+    for number in (1, 2):
+        rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
+    rig.store.trim(of(TP), 1)
+    async with rig.manager(snapshots=NEVER) as manager:
+        await manager.fleet.accept(await failed(manager))
+        await until(lambda: manager.is_ready(TP))
+
+    async def unknown(_: object) -> dict[int, object]:
+        return {}
+
+    async def corrupt(*_: object) -> None:
+        raise LogCorrupt("an invalid batch")
+
+    async with rig.manager(snapshots=NEVER) as manager:
+        monkeypatch.setattr(manager.log, "end_offsets", unknown)
+        monkeypatch.setattr(manager.log, "epoch_end", corrupt)
+        manager.replace_assignment([TP], [])
+        await until(lambda: of(TP) in manager.fleet.followers)
+        follower = manager.fleet.followers[of(TP)]
+        await until(lambda: follower.failure is not None)
+        assert follower.failure.reason is FailureReason.LOG_CORRUPT
+
+
 async def test_a_storage_that_is_away_does_not_hold_up_a_known_state_directory(rig):
     bucket = FakeBucket()
     async with rig.manager(bucket=bucket) as manager:
@@ -360,6 +385,21 @@ async def test_a_storage_that_is_away_does_not_hold_up_a_known_state_directory(r
         await until(lambda: manager.fleet.followers[of(TP)].failure is not None)
         with pytest.raises(HistoryLost, match="bucket marker"):
             ask(manager)
+
+
+async def test_a_marker_that_was_read_at_last_is_no_trouble_any_more(rig):
+    bucket = FakeBucket()
+    async with rig.manager(bucket=bucket) as manager:
+        await ready(manager)
+        await manager.drain()
+    bucket.away = True
+    async with rig.manager(bucket=bucket) as manager:
+        await ready(manager)
+        await until(lambda: manager.fleet.trouble is not None)
+        assert manager.fleet.trouble.kind is TroubleKind.MARKER_UNREAD
+        bucket.away = False
+        await until(lambda: manager.fleet.marker_checked)
+        assert manager.fleet.trouble is None
 
 
 def test_an_end_offset_of_an_earlier_lineage_is_dropped():
