@@ -287,10 +287,13 @@ async def _accept_loss(person: Person, words: Words) -> Any:
 
 
 def _missing(person: Person, number: int | None) -> list[Segment]:
-    """Return what the daemon knows to be missing from its log."""
+    """Return what an acceptance would give up of what the daemon knows to be missing.
+
+    Where the head of the log is given up alone, the list stays.
+    """
     found = []
     for each, follower in person.daemon.manager.fleet.followers.items():
-        if number in (None, each):
+        if number in (None, each) and not follower.head_alone:
             events = map(records.decode, follower.history.missing)
             found += [e.segment_id for e in events if isinstance(e, SegmentMetadata)]
     return [person.books.by_id[segment_id] for segment_id in found]
