@@ -112,17 +112,20 @@ MUTANTS: Final[Sequence[Mutant]] = (
         seeds=8,
         first=30,
     ),
-)
-
-#: Found before people and calamities grew, and by 135 seeds no more: the scenario has to reach them
-#: again, or say what masks them.
-UNSEEN: Final[Sequence[Mutant]] = (
     _planted(
         "acceptance_leaves_no_hold",
         f"{_DAEMON}.bucket",
-        "            holds=with_hold(present.held, hold),\n",
-        "            holds=present.held,\n",
-        seeds=135,
+        "        accepted = _accepting(loss, gaps, hold, partition_count)\n"
+        "        if not await self._rewrite(accepted, cluster_id):\n"
+        "            self._unwritten.append(accepted)\n"
+        "            return accepted\n"
+        "        await self._hold_longer(hold, cluster_id)\n",
+        "        hold = msgspec.structs.replace(hold, before_ms=0)\n"
+        "        accepted = _accepting(loss, gaps, hold, partition_count)\n"
+        "        if not await self._rewrite(accepted, cluster_id):\n"
+        "            self._unwritten.append(accepted)\n"
+        "            return accepted\n",
+        seeds=100,
         first=0,
     ),
     _planted(
@@ -130,7 +133,40 @@ UNSEEN: Final[Sequence[Mutant]] = (
         f"{_RECONCILE}.guards",
         '        reason = "" if over else _against(number, seen, evidence)\n',
         '        reason = ""\n',
-        seeds=135,
+        seeds=100,
+        first=0,
+    ),
+    _planted(
+        "accepts_before_anybody_looked",
+        f"{_DAEMON}.mending",
+        "            if self._recovery is None or not follower.history.missing_count "
+        "or follower.looked_for:\n",
+        "            if True:\n",
+        seeds=100,
+        first=0,
+    ),
+    _planted(
+        "one_hold_ends_all",
+        f"{_DAEMON}.bucket",
+        "                present, holds=() if metadata_partition is None else tuple(left)\n",
+        "                present, holds=()\n",
+        seeds=100,
+        first=0,
+    ),
+    _planted(
+        "ready_while_it_compares",
+        "rlmm_daemon.core.following",
+        "    whole = one.failure is None and not (one.unread or given.comparing or doubted)\n",
+        "    whole = one.failure is None and not (one.unread or doubted)\n",
+        seeds=100,
+        first=0,
+    ),
+    _planted(
+        "restore_does_not_wait",
+        f"{_RECONCILE}.lease",
+        "        if renewals >= RENEWALS:\n",
+        "        if True:\n",
+        seeds=100,
         first=0,
     ),
 )

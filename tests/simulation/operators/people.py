@@ -266,23 +266,22 @@ async def _rebuild(person: Person, words: Words) -> Any:
 
 async def _accept_loss(person: Person, words: Words) -> Any:
     number, blind = _number(words), "--without-looking" in words
-    doubted, missing = person.books.accepting(number), _missing(person, number)
+    books = person.books
+    whole = [each for each in _missing(person, number) if each.promised and books.is_whole(each)]
+    doubted = books.accepting(number)
     risen = _risen(person, number)
     try:
         answer = await person.daemon.operator.partition_accept_loss(
             number, everything="--all" in words, without_looking=blind
         )
     except RefusedError:
-        person.books.refused(doubted)
+        books.refused(doubted)
         raise
-    for segment in missing if not blind else ():
-        if segment.promised and person.books.is_whole(segment):
-            person.books.fail(f"{segment.name} is whole and was known, and its loss is accepted")
+    for segment in whole if not blind else ():
+        books.fail(f"{segment.name} is whole and was known, and its loss is accepted")
     for segment in risen if not blind else ():
-        if segment.deleted and person.books.is_gone(segment):
-            person.books.fail(
-                f"{segment.name} was known to be deleted, and is left as it came back"
-            )
+        if segment.deleted and books.is_gone(segment):
+            books.fail(f"{segment.name} was known to be deleted, and is left as it came back")
     return answer
 
 
@@ -305,7 +304,7 @@ def _risen(person: Person, number: int | None) -> list[Segment]:
         person.books.by_id[segment_id]
         for each, follower in person.daemon.manager.fleet.followers.items()
         for _, segment_id in follower.history.risen
-        if number in (None, each)
+        if number in (None, each) and not follower.head_alone
     ]
 
 

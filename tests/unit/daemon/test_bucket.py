@@ -251,13 +251,16 @@ async def test_a_loss_that_was_accepted_without_a_marker_is_held_by_the_next_one
     assert not await one.holds(), "it is written once"
 
 
-async def test_a_loss_that_is_accepted_by_a_clock_that_is_behind_holds_what_is_there_now(shared):
+@pytest.mark.parametrize("number", [2, None])
+async def test_a_loss_that_is_accepted_by_a_clock_that_is_behind_holds_what_is_there_now(
+    shared, number
+):
     """A power loss may take events and the machine's clock together."""
     one, began_ms = bucket(shared), SystemClock().now_ms()
     await one.open(IDENTITY)
     loss = marker.AcceptedLoss(
         broker_id=1,
-        metadata_partition=2,
+        metadata_partition=number,
         topic_id=IDENTITY.metadata_topic_id,
         accepted_at_ms=1_000,
     )
