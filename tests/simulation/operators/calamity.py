@@ -2,7 +2,8 @@
 
 `rot` damages what comes; here is damage that is aimed: at every event of some segments, at the log
 behind what a snapshot knows, at events that a snapshot knows and nothing else does, at an object
-beside the events that named it, and at all that a machine had beside the bucket.
+beside the events that named it, at the end of a log, which nothing in the log itself tells, and at
+all that a machine had beside the bucket.
 """
 
 import random
@@ -17,7 +18,7 @@ from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
 from tests.simulation.operators.bucket import World
 from tests.simulation.operators.daemon import LOG_DIRECTORY, STATE_DIRECTORY
-from tests.simulation.operators.rot import Rot
+from tests.simulation.operators.rot import Rot, cut_file, position_of
 from tests.simulation.operators.truth import Segment
 from tests.simulation.platter import Inode, Platter
 from tests.simulation.world import Life
@@ -66,11 +67,19 @@ class Calamity:
         ways = [self._wipe, self._wipe, self._fall_behind, self._fall_behind, self._hollow]
         for way in rng.sample(ways, len(ways)):
             what = what or way(rng, platter, world)
+        self._note(life, what)
+        return bool(what)
+
+    def forget(self, life: Life, world: World) -> None:
+        """Lose the end of a log that is whole yet, and nothing else."""
+        if not world.books.wounded:
+            self._note(life, self._forget(life.rng("calamity"), life.disk.platter, world))
+
+    def _note(self, life: Life, what: str) -> None:
         if what:
             kind = f"calamity {what.split(maxsplit=1)[0]}"
             self.counts[kind] = self.counts.get(kind, 0) + 1
             life.loop.note(f"calamity: {what}")
-        return bool(what)
 
     # The log.
 
@@ -136,6 +145,29 @@ class Calamity:
             _empty(platter.names[path], [row for row in every if row.path == path], gone)
         world.books.damaged(number)
         return f"hollow {len(gone)} batches of {number} from {min(gone)}"
+
+    def _forget(self, rng: random.Random, platter: Platter, world: World) -> str:
+        """Cut the newest file before a segment's first event, where a position lies beyond."""
+        number = rng.randrange(world.books.partition_count)
+        begins = dict[bytes, _Batch]()
+        newest = ""
+        for row in _batches(platter, number):
+            newest = row.path
+            for name in row.named:
+                begins.setdefault(name, row)
+        known = position_of(platter, number)
+        promised = [e for e in world.books.segments if e.promised]
+        rows = [begins.get(bytes(each.first.segment_id)) for each in promised]
+        chosen = [row for row in rows if row and row.path == newest and row.base_offset < known]
+        if not chosen:
+            return ""
+        row = rng.choice(chosen)
+        cut_file(platter.names[row.path], row.position)
+        world.books.damaged(number)
+        told = f"forget {row.path} from {row.base_offset}"
+        return told + (
+            _lose_snapshots(platter, number) if rng.random() < SNAPSHOTS_TOO_SHARE else ""
+        )
 
     # The machine.
 

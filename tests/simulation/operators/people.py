@@ -32,6 +32,9 @@ TYPING_SECONDS: Final = 1.0
 TIDY_SHARE: Final = 0.15
 #: How often somebody who sees a night at work restores a manifest.
 SPARING_SHARE: Final = 0.3
+#: Who restores waits for the next renewal of the lease, for so many looks.
+RENEWAL_LOOKS: Final = 100
+RENEWAL_LOOK_SECONDS: Final = 0.02
 #: How often a log is named again from the state directory, and not from a copy.
 NAMING_SHARE: Final = 0.5
 #: How often somebody hasty gives a log up whose disk, or whose copy, is at hand.
@@ -111,7 +114,20 @@ class Person:
         """Restore a manifest while a night is at work."""
         manifests = self._manifests()
         if manifests and await self._is_night() and self.rng.random() < SPARING_SHARE:
+            await self._renewal()
             await self.type(f"rlmm reconcile restore {self.rng.choice(manifests)}")
+
+    async def _renewal(self) -> None:
+        """Wait until the night renews its lease: it has looked at all, and is about to delete."""
+        before = self._lease_tag()
+        for _ in range(RENEWAL_LOOKS):
+            if self._lease_tag() != before:
+                return
+            await asyncio.sleep(RENEWAL_LOOK_SECONDS)
+
+    def _lease_tag(self) -> str | None:
+        stored = self.daemon.world.bucket.objects.get(job.lease.LEASE_KEY)
+        return None if stored is None else stored.etag
 
     async def _is_night(self) -> bool:
         try:

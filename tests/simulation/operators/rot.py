@@ -92,7 +92,7 @@ class Rot:
 
     def _flip(self, rng: random.Random, platter: Platter, number: int, paths: list[str]) -> str:
         """Flip a bit of a batch that others follow, or that a position lies behind."""
-        known = max(_position(platter, number), _end(platter, paths) - 1)
+        known = max(position_of(platter, number), _end(platter, paths) - 1)
         rows = [
             (path, batch)
             for path in paths
@@ -111,14 +111,14 @@ class Rot:
         """Cut the last file, so that a position that was written down lies beyond its end."""
         if not paths:
             return ""
-        path, known = paths[-1], _position(platter, number)
+        path, known = paths[-1], position_of(platter, number)
         found = scan.walk(bytes(platter.names[path].data), _base(path)).found
         rows = [batch for batch in found if batch.base_offset < known]
         if not rows:
             return ""
         batch = rng.choice(rows)
         size = batch.position + rng.choice([0, 0, rng.randrange(batch.size)])
-        _cut(platter.names[path], size)
+        cut_file(platter.names[path], size)
         return f"cut {path} at {batch.base_offset}"
 
     def _drop_file(
@@ -127,7 +127,7 @@ class Rot:
         if not paths:
             return ""
         path = rng.choice(paths)
-        if path == paths[-1] and _base(path) >= _position(platter, number):
+        if path == paths[-1] and _base(path) >= position_of(platter, number):
             return ""
         platter.lose(path)
         return f"drop {path}"
@@ -204,7 +204,7 @@ def _base(path: str) -> int:
     return int(path.rpartition("/")[2].removesuffix(".log"))
 
 
-def _position(platter: Platter, number: int) -> int:
+def position_of(platter: Platter, number: int) -> int:
     """Return how far the state directory says that a partition was read; 0: it does not."""
     inode = platter.names.get(f"{STATE_DIRECTORY}/positions.json")
     if inode is None:
@@ -223,7 +223,7 @@ def _flip(inode: Inode, at: int, rng: random.Random) -> None:
         inode.base[at] = inode.data[at]
 
 
-def _cut(inode: Inode, size: int) -> None:
+def cut_file(inode: Inode, size: int) -> None:
     del inode.data[size:]
     del inode.base[size:]
     inode.unsynced.clear()
@@ -236,7 +236,7 @@ def _spoil(rng: random.Random, platter: Platter, path: str) -> str:
         platter.lose(path)
         return "lost"
     if kind == 1:
-        _cut(inode, rng.randrange(len(inode.data)))
+        cut_file(inode, rng.randrange(len(inode.data)))
         return "cut"
     _flip(inode, rng.randrange(len(inode.data)), rng)
     return "flipped"

@@ -10,7 +10,7 @@
 import asyncio
 import contextlib
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlmm_daemon.codec import records
@@ -76,18 +76,24 @@ class Manners:
     nights: bool
     #: Restore what a night is about to delete.
     sparing: bool
+    #: Nobody looks before the last life: the log loses its end, and nights go on beside that.
+    unwatched: bool
 
     @classmethod
     def draw(cls, seed: int) -> "Manners":
         rng = random.Random(f"{seed}/manners")
-        return cls(
+        drawn = cls(
             sane=rng.random() < 0.7,
             reckless=rng.random() < 0.5,
             topics_go=rng.random() < 0.3,
             nights=rng.random() < 0.75,
             hasty=rng.random() < 0.4,
             sparing=rng.random() < 0.4,
+            unwatched=rng.random() < 0.08,
         )
+        if not drawn.unwatched:
+            return drawn
+        return replace(drawn, sane=False, reckless=False, nights=True)
 
 
 @dataclass(slots=True)
@@ -193,7 +199,9 @@ class OperatorsScenario:
             self._daemon = None
 
     def _strike(self, life: Life) -> None:
-        if not self.calamity.strike(life, self.world, self.rot):
+        if self.manners.unwatched:
+            self.calamity.forget(life, self.world)
+        elif not self.calamity.strike(life, self.world, self.rot):
             self.rot.strike(life, self.world)
 
     def _move_aside(self, life: Life) -> None:
