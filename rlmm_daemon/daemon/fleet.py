@@ -6,7 +6,8 @@ followers share: start and stop, end offsets, positions.
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -170,6 +171,8 @@ class Fleet:
         self._present: dict[int, Position] = {}
         #: Whose loss was accepted in this life: what the presence file said before is void.
         self._given_up: set[int] = set()
+        #: Whose loss is being written down right now.
+        self._being_given_up: frozenset[int] = frozenset()
         #: Where each log started whose missing head was accepted.
         self._accepted_starts: dict[int, int] = {}
         #: By metadata partition, gaps of the present log whose loss was accepted here or elsewhere.
@@ -532,12 +535,16 @@ class Fleet:
             raise _nothing_missing("the event log", self.followers.values())
         if self._recounted is not None:
             await self._recount()
-        if self.identity is not None:
-            await self._accepted(None, {f.partition: f.open_gaps for f in self.followers.values()})
-        self._accept_missing = True
-        self.foreign_evidence = None
-        self.whole_failure = None
-        self._recorded, self._present = {}, {}
+        every: dict[int, Sequence[LogRange]] = {
+            f.partition: f.open_gaps for f in self.followers.values()
+        }
+        with self._giving_up([*self._present, *self._recorded, *every]):
+            if self.identity is not None:
+                await self._accepted(None, every)
+            self._accept_missing = True
+            self.foreign_evidence = None
+            self.whole_failure = None
+            self._recorded, self._present = {}, {}
         if doubted:
             await self._snapshots.remove_all()
             await self._state.remove_all_lost()
@@ -580,10 +587,24 @@ class Fleet:
             )
         if not follower.lacking:
             raise _nothing_missing(f"metadata partition {follower.partition}", [follower])
-        await self._accepted(follower.partition, {follower.partition: follower.open_gaps})
-        self._given_up.add(follower.partition)
-        self._forget_position(follower.partition)
+        with self._giving_up([follower.partition]):
+            await self._accepted(follower.partition, {follower.partition: follower.open_gaps})
+            self._given_up.add(follower.partition)
+            self._forget_position(follower.partition)
         await self._accept_in(follower, without_looking=without_looking)
+
+    @contextmanager
+    def _giving_up(self, partitions: Iterable[int]) -> Iterator[None]:
+        """Tell of no position of theirs while its loss is being written down.
+
+        Behind the acceptance it would be taken for what was read since, and be missed anew.
+        """
+        before = self._being_given_up
+        self._being_given_up = before | {*partitions}
+        try:
+            yield
+        finally:
+            self._being_given_up = before
 
     async def _accept_in(self, follower: Follower, *, without_looking: bool) -> None:
         await follower.accept_loss(without_looking=without_looking)
@@ -829,14 +850,19 @@ class Fleet:
                 follower = self.followers.get(MetadataPartition(number))
                 if follower is None or not follower.position_confirmed:
                     known[number] = position
-        return {MetadataPartition(number): position for number, position in known.items()}
+        return {
+            MetadataPartition(number): position
+            for number, position in known.items()
+            if number not in self._being_given_up
+        }
 
     def _exactly(self, follower: Follower) -> dict[int, Position]:
         """Return the recorded position of a follower, exact if nothing lies beyond it."""
         recorded, at = self._recorded.get(follower.partition), follower.read_all
         if recorded is None:
             return {}
-        exact = at is not None and at.next_offset == recorded.next_offset
+        # One that was not read to its end yet took no append: it is as the life before left it.
+        exact = recorded.exact if at is None else at.next_offset == recorded.next_offset
         ended = self._believed(msgspec.structs.replace(recorded, exact=exact))
         return {follower.partition: ended}
 

@@ -1,18 +1,20 @@
 """A log that lost its tail behind a snapshot, after lives that stopped cleanly and did not."""
 
 import errno
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
-from rlmm_daemon.codec.state_files import Positions, from_json, to_json
+from rlmm_daemon.codec.state_files import Position, Positions, from_json, to_json
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.mending import Mending
 from rlmm_daemon.daemon.operator import Operator
-from rlmm_daemon.domain.errors import Draining, StorageFull
+from rlmm_daemon.domain.errors import Draining, StorageFull, StorageUnavailable
 from tests.unit.manager.events import TP, of, started, until, updated
+from tests.unit.manager.test_identity import FakeBucket
 
 BROKER = Caller.BROKER
 
@@ -67,6 +69,35 @@ async def test_what_a_crashed_life_acknowledged_beyond_its_position_stays_lost(r
             assert command == f"rlmm partition accept-loss {of(TP)}"
     async with rig.manager() as manager:
         follower = await failed(manager)
+        await manager.fleet.accept(follower)
+        await until(lambda: manager.is_ready(TP))
+
+
+class Asked(FakeBucket):
+    """A bucket that looks at what the presence file would say while it keeps an acceptance."""
+
+    furthest: Callable[[], Mapping[int, Position]]
+
+    async def accept_loss(self, partition, identity, gaps):
+        assert of(TP) not in self.furthest()
+        if self.away:
+            raise StorageUnavailable
+        await super().accept_loss(partition, identity, gaps)
+
+
+async def test_a_position_whose_loss_is_being_accepted_is_told_to_nobody_meanwhile(rig):
+    """A presence file written behind the acceptance would name it as what was read since."""
+    await lose_tail(rig, clean=False)
+    bucket = Asked()
+    async with rig.manager(bucket=bucket) as manager:
+        follower = await failed(manager)
+        bucket.furthest, bucket.away = manager.fleet.furthest, True
+        lost = manager.fleet.furthest()[of(TP)]
+        for accept in (lambda: manager.fleet.accept(follower), manager.fleet.accept_all):
+            with pytest.raises(StorageUnavailable):
+                await accept()
+            assert manager.fleet.furthest()[of(TP)] == lost, "nothing was accepted"
+        bucket.away = False
         await manager.fleet.accept(follower)
         await until(lambda: manager.is_ready(TP))
 
