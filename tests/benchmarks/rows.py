@@ -20,6 +20,7 @@ class Scale:
     copy_bytes: int = 1024 * 1024 * 1024
     copy_rounds: int = 3
     ranges: int = 20
+    small_copies: int = 40
     announced: int = 10_000
 
     @classmethod
@@ -34,6 +35,7 @@ class Scale:
             copy_bytes=32 * 1024 * 1024,
             copy_rounds=1,
             ranges=2,
+            small_copies=4,
             announced=200,
         )
 

@@ -16,7 +16,7 @@ from typing import Final
 from rich.console import Console
 
 from rlmm_daemon.observability import logging
-from tests.benchmarks import announce, copy, daemon, lookup, write
+from tests.benchmarks import announce, copy, daemon, lookup, small_copies, write
 from tests.benchmarks.rows import Row, Scale, table
 from tests.support.daemon_process import REPOSITORY, DaemonProcess
 
@@ -25,6 +25,7 @@ GROUPS: Final[Mapping[str, Group]] = {
     "lookup": lookup.run,
     "write": write.run,
     "copy": copy.run,
+    "small copies": small_copies.run,
     "announce": announce.run,
 }
 RESULTS: Final = REPOSITORY / "var" / "bench"
