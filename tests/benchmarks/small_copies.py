@@ -159,8 +159,9 @@ def daemon(process: DaemonProcess, segments: Sequence[KafkaSegment]) -> Iterator
 def bare(directory: Path, segments: Sequence[KafkaSegment]) -> Iterator[Party]:
     """The same files and syncs in this process."""
     home = directory / "bare"
-    (home / "remote").mkdir(parents=True)
-    (home / "temporary").mkdir()
+    for name in ("remote", "temporary"):
+        (home / name).mkdir(parents=True)
+    remote, temporary = (os.open(home / name, os.O_RDONLY) for name in ("remote", "temporary"))
     record = records.encode(segments[0].metadata)
     batch = batches.build([record], base_offset=0, leader_epoch=0, timestamp_ms=0)
     log = os.open(home / "log", os.O_RDWR | os.O_CREAT, 0o644)
@@ -176,37 +177,32 @@ def bare(directory: Path, segments: Sequence[KafkaSegment]) -> Iterator[Party]:
         names = [f"{lane}{suffix}" for suffix in segments[lane].sha256]
         append()
         for name, suffix in zip(names, segments[lane].sha256, strict=True):
-            _store(f"{segments[lane].stem}{suffix}", f"{home}/temporary/{name}")
+            _store(f"{segments[lane].stem}{suffix}", name, temporary)
         for name in names[1:]:
-            os.rename(f"{home}/temporary/{name}", f"{home}/remote/{name}")
-        _sync_names(f"{home}/remote")
-        os.rename(f"{home}/temporary/{names[0]}", f"{home}/remote/{names[0]}")
-        _sync_names(f"{home}/remote")
+            os.rename(name, name, src_dir_fd=temporary, dst_dir_fd=remote)
+        os.fsync(remote)
+        os.rename(names[0], names[0], src_dir_fd=temporary, dst_dir_fd=remote)
+        os.fsync(remote)
         append()
 
     def delete(lane: int) -> None:
         append()
         for suffix in segments[lane].sha256:
-            os.unlink(f"{home}/remote/{lane}{suffix}")
-        _sync_names(f"{home}/remote")
+            os.unlink(f"{lane}{suffix}", dir_fd=remote)
+        os.fsync(remote)
         append()
 
     for segment in segments:
         Path(f"{segment.stem}.leader_epoch_checkpoint").write_bytes(segment.checkpoint)
     yield Party(copy=copy, delete=delete, cpu_ns=time.process_time_ns)
-    os.close(log)
+    for descriptor in (log, remote, temporary):
+        os.close(descriptor)
 
 
-def _store(source: str, target: str) -> None:
+def _store(source: str, target: str, directory: int) -> None:
     read = os.open(source, os.O_RDONLY)
-    written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
     os.copy_file_range(read, written, os.fstat(read).st_size)
     os.fdatasync(written)
     os.close(written)
     os.close(read)
-
-
-def _sync_names(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(descriptor)
-    os.close(descriptor)

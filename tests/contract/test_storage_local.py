@@ -29,10 +29,10 @@ class LocalHarness:
     def break_the_last_step(self) -> None:
         real = os.rename
 
-        def rename(source: Any, target: Any) -> None:
+        def rename(source: Any, target: Any, **directories: int) -> None:
             if str(target).endswith(".log"):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            real(source, target)
+            real(source, target, **directories)
 
         self.monkeypatch.setattr(os, "rename", rename)
 

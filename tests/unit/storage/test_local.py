@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -137,22 +136,50 @@ async def test_a_failed_attempt_leaves_an_earlier_one_whole(storage, monkeypatch
 
 
 async def test_the_log_gets_its_name_last_and_after_a_directory_sync(storage, monkeypatch):
-    steps: list[str] = []
-    rename, fsync = Path.rename, os.fsync
-
-    def seen_rename(self, target):
-        steps.append(Path(target).suffix)
-        return rename(self, target)
-
-    def seen_fsync(descriptor):
-        steps.append("sync")
-        return fsync(descriptor)
-
-    monkeypatch.setattr(Path, "rename", seen_rename)
-    monkeypatch.setattr(os, "fsync", seen_fsync)
+    steps = seen_steps(monkeypatch)
     await storage.put_segment(segment(), progress=Progress())
-    assert steps[-3:] == ["sync", ".log", "sync"]
-    assert steps[-4] == ".leader_epoch_checkpoint"
+    first = [step for step, _ in steps].index("rename")
+    assert [what if step == "rename" else step for step, what in steps[first:]] == [
+        *(key.rpartition("/")[2] for _, key, _ in segment()[:-1]),
+        "fsync",
+        segment()[-1][1].rpartition("/")[2],
+        "fsync",
+    ]
+
+
+async def test_no_object_gets_its_name_before_all_bytes_of_all_are_on_the_disk(
+    storage, tmp_path, monkeypatch
+):
+    steps = seen_steps(monkeypatch)
+    await storage.put_segment(segment(), progress=Progress())
+    first = [step for step, _ in steps].index("rename")
+    durable = {what for step, what in steps[:first] if step == "fdatasync"}
+    for kind, key, _ in segment():
+        status = (tmp_path / "remote" / key).stat()
+        assert (status.st_ino, len(body(kind))) in durable, key
+
+
+def seen_steps(monkeypatch) -> list[tuple[str, object]]:
+    """What changes names or waits for the disk: renames by name, syncs by inode and size."""
+    steps: list[tuple[str, object]] = []
+    real = {name: getattr(os, name) for name in ("rename", "fsync", "fdatasync")}
+
+    def rename(source, target, **directories):
+        steps.append(("rename", target))
+        real["rename"](source, target, **directories)
+
+    def synced(name):
+        def sync(descriptor):
+            status = os.fstat(descriptor)
+            real[name](descriptor)
+            steps.append((name, (status.st_ino, status.st_size)))
+
+        return sync
+
+    monkeypatch.setattr(os, "rename", rename)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, synced(name))
+    return steps
 
 
 def test_a_repeat_that_is_killed_at_any_step_leaves_an_object_under_every_name(tmp_path):

@@ -48,8 +48,8 @@ async def test_a_copy_that_is_stopped_once_all_is_stored_shows_nothing(
 ) -> None:
     store = Attempt._store
 
-    def stopped(self: Attempt, number: int, kind: ObjectKind, *given: Any) -> Any:
-        stored = store(self, number, kind, *given)
+    def stopped(self: Attempt, kind: ObjectKind, *given: Any) -> Any:
+        stored = store(self, kind, *given)
         if kind is ObjectKind.LOG:
             self.stop.set()
         return stored

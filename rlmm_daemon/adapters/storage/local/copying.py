@@ -4,17 +4,27 @@ Everything here blocks, in one worker thread; `stop` ends it soon, short of the 
 """
 
 import concurrent.futures
+import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from rlmm_daemon.adapters.storage.local.root import Root, make_directories, sync_directory
+from rlmm_daemon.adapters.storage.local.root import Root, make_directories, open_directory
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageFull
 from rlmm_daemon.ports.passes import Passes, Stopped
 from rlmm_daemon.ports.storage import ObjectKind, Progress, ReadSource, Source, StoredObject
+
+#: Names what an attempt stores, beside the files: a key may be longer than one file name.
+NOTE: Final = "0.key"
+#: Between a note's keys, of which none holds it.
+NOTE_SEPARATOR: Final = "\0"
+#: Of files up to this size the disk has them all in hand before the first one is waited for.
+EARLY_BYTES: Final = 1024 * 1024
+_NEW_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
@@ -26,22 +36,36 @@ class Attempt:
     stop: threading.Event
     progress: Progress
     passes: Passes
+    #: Descriptors of temporary files that are whole, and not durable yet.
+    _unsynced: list[int] = field(default_factory=list)
 
     def run(self, objects: Sequence[tuple[ObjectKind, str, Source]]) -> list[StoredObject]:
         """Store all objects, the `.log` visible last and only when all is durable."""
-        progress = self.progress
+        progress, keys = self.progress, [key for _, key, _ in objects]
         progress.phase, progress.bytes_total = "upload", sum(s.size for _, _, s in objects)
         self._require_space()
         Path(self.directory).mkdir()
         try:
-            progress.write_begun = True
-            stored = [self._store(number, *row) for number, row in enumerate(objects)]
-            self._check_stop()
-            progress.call = "rename"
-            self._publish([self.root.file(key) for _, key, _ in objects])
-        finally:
+            with open_directory(self.directory) as home:
+                progress.write_begun = True
+                self._note(keys, home)
+                stored = self._store_all(objects, home)
+                self._check_stop()
+                progress.call = "rename"
+                self._publish([self.root.file(key) for key in keys], home)
+        except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+        self._clear()
         return stored
+
+    def _clear(self) -> None:
+        """Remove what all the renames left; the segment is stored, whatever this comes to."""
+        try:
+            Path(f"{self.directory}/{NOTE}").unlink()
+            Path(self.directory).rmdir()
+        except OSError:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def _require_space(self) -> None:
         status = os.statvfs(self.root.path)
@@ -49,41 +73,68 @@ class Attempt:
         if self.progress.bytes_total > free:
             raise StorageFull(needed_bytes=self.progress.bytes_total, free_bytes=free)
 
-    def _store(self, number: int, kind: ObjectKind, key: str, source: Source) -> StoredObject:
-        self.progress.call = f"copy {kind.value}"
-        path = f"{self.directory}/{number}"
-        # The key beside the file: it may be longer than one file name.
-        Path(f"{path}.key").write_text(key, encoding="utf-8")
-        target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    def _note(self, keys: Sequence[str], home: int) -> None:
+        note = os.open(NOTE, _NEW_FILE, 0o644, dir_fd=home)
         try:
-            before = _status(source)
-            crc32c = self._copy(source, target)
-            if _status(source) != before or os.fstat(target).st_size != source.size:
-                raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
-            os.fdatasync(target)
+            # On a full disk it may be cut short, and then nothing that it names is stored either.
+            os.write(note, NOTE_SEPARATOR.join(keys).encode())
         finally:
-            os.close(target)
-        self.progress.parts_done += 1
+            os.close(note)
+
+    def _store_all(
+        self, objects: Sequence[tuple[ObjectKind, str, Source]], home: int
+    ) -> list[StoredObject]:
+        stored: list[StoredObject] = []
+        try:
+            for number, (kind, key, source) in enumerate(objects):
+                self.progress.call = f"copy {kind.value}"
+                target = os.open(str(number), _NEW_FILE, 0o644, dir_fd=home)
+                self._unsynced.append(target)
+                stored.append(self._store(kind, key, source, target))
+                if kind is ObjectKind.LOG:  # a segment ends with it
+                    self._sync_files()
+            self._sync_files()
+        finally:
+            self._close_files()
+        return stored
+
+    def _store(self, kind: ObjectKind, key: str, source: Source, target: int) -> StoredObject:
+        before = _status(source)
+        crc32c = self._copy(kind, source, target)
+        if _status(source) != before or os.fstat(target).st_size != source.size:
+            raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
+        if source.size <= EARLY_BYTES:
+            _begin_write_back(target)
         return StoredObject(key=key, size=source.size, crc32c=crc32c)
 
-    def _copy(self, source: Source, target: int) -> int:
+    def _copy(self, kind: ObjectKind, source: Source, target: int) -> int:
         """Return the CRC-32C of what the target holds, which is that of the source."""
-        # One that is read meanwhile is not read a second time.
-        reads = not isinstance(source, ReadSource)
+        # A `.log` that is read by somebody else is not read a second time.
+        elsewhere = source if kind is ObjectKind.LOG and isinstance(source, ReadSource) else None
         copied = self.passes.copy(
-            source, target, reads=reads, stop=self.stop, moved=self.progress.moved
+            source, target, reads=elsewhere is None, stop=self.stop, moved=self.progress.moved
         )
         read = copied.read
-        if isinstance(source, ReadSource):
+        if elsewhere is not None:
             try:
-                read = source.checksum()
+                read = elsewhere.checksum()
             except concurrent.futures.CancelledError as error:
                 raise Stopped from error
         if read != copied.written:
             raise ChecksumMismatch("the copy differs from its source")
         return copied.written
 
-    def _publish(self, targets: Sequence[str]) -> None:
+    def _sync_files(self) -> None:
+        for target in self._unsynced:
+            os.fdatasync(target)
+        self.progress.parts_done += len(self._unsynced)
+        self._close_files()
+
+    def _close_files(self) -> None:
+        while self._unsynced:
+            os.close(self._unsynced.pop())
+
+    def _publish(self, targets: Sequence[str], home: int) -> None:
         """Rename in order. From the first rename on nothing stops this short of a crash.
 
         The directory is synced before the `.log` gets its name: after a crash a visible `.log`
@@ -91,25 +142,41 @@ class Attempt:
         never removed: a COPY_SEGMENT_FINISHED may name it. Until the `.log` is replaced, the old
         one stands beside new companions; each of them belongs to the same segment.
         """
-        for directory in {_parent(target) for target in targets}:
-            make_directories(directory, below=self.root.path)
-        for number, target in enumerate(targets):
-            if number == len(targets) - 1:
-                self._sync(targets[:-1])
-            Path(f"{self.directory}/{number}").rename(target)
-        self._sync(targets[-1:])
-
-    def _sync(self, targets: Sequence[str]) -> None:
-        for directory in {_parent(target) for target in targets}:
-            sync_directory(directory)
+        places = [_split(target) for target in targets]
+        with contextlib.ExitStack() as held:
+            opened: dict[str, int] = {}
+            for directory, _ in places:
+                if directory not in opened:
+                    make_directories(directory, below=self.root.path)
+                    opened[directory] = held.enter_context(open_directory(directory))
+            for number, (directory, name) in enumerate(places):
+                if number == len(places) - 1:
+                    _sync_names({opened[directory] for directory, _ in places[:-1]})
+                os.rename(str(number), name, src_dir_fd=home, dst_dir_fd=opened[directory])
+            _sync_names({opened[places[-1][0]]})
 
     def _check_stop(self) -> None:
         if self.stop.is_set():
             raise Stopped
 
 
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
+def _begin_write_back(target: int) -> None:
+    """Have the disk take a file now, without waiting: a hint.
+
+    By the time the first one is synced all are on their way, in one transaction of a journal.
+    """
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _sync_names(directories: Iterable[int]) -> None:
+    for directory in directories:
+        os.fsync(directory)
+
+
+def _split(path: str) -> tuple[str, str]:
+    directory, _, name = path.rpartition("/")
+    return directory, name
 
 
 def _status(source: Source) -> tuple[int, int, int] | None:

@@ -105,13 +105,20 @@ def translated(error: OSError, what: str) -> RlmmError:
     return kind(f"{what}: {error.strerror}", errno=errno.errorcode.get(error.errno or 0, "?"))
 
 
-def sync_directory(path: str) -> None:
-    """Make the names in a directory durable."""
+@contextlib.contextmanager
+def open_directory(path: str) -> Iterator[int]:
+    """Give a directory's descriptor, good for `dir_fd` and `fsync`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    with open_directory(path) as descriptor:
+        os.fsync(descriptor)
 
 
 def make_directories(path: str, *, below: str) -> None:

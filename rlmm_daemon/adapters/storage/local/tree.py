@@ -6,15 +6,17 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from rlmm_daemon.adapters.storage.local.copying import NOTE_SEPARATOR
 from rlmm_daemon.adapters.storage.local.root import (
     PRIVATE,
     NameTooLong,
     Root,
     make_directories,
+    open_directory,
     sync_directory,
 )
 from rlmm_daemon.domain.errors import RlmmError
@@ -71,29 +73,52 @@ class Tree:
 
     def delete(self, keys: Collection[str]) -> dict[str, RlmmError | None]:
         """Unlink each, then sync each directory once."""
-        results: dict[str, RlmmError | None] = {}
-        touched: dict[str, list[str]] = {}
+        results: dict[str, RlmmError | None] = dict.fromkeys(keys)
+        names: dict[str, dict[str, str]] = {}
         for key in keys:
             try:
-                with (
-                    self.root.told(f"delete {key}"),
-                    contextlib.suppress(NotADirectoryError, NameTooLong),  # it was never stored
-                ):
-                    path = self.root.file(key)
-                    with contextlib.suppress(FileNotFoundError):
-                        Path(path).unlink()
-                        touched.setdefault(path.rpartition("/")[0], []).append(key)
-                self.root.check()
-                results[key] = None
+                directory, _, name = self.root.file(key).rpartition("/")
+            except NameTooLong:
+                continue  # it was never stored
             except RlmmError as error:
                 results[key] = error
-        for directory, gone in touched.items():
+            else:
+                names.setdefault(directory, {})[key] = name
+        for directory, inside in names.items():
             try:
-                with self.root.told("sync of a delete"), contextlib.suppress(FileNotFoundError):
-                    sync_directory(directory)
+                with (
+                    self.root.told(f"delete in {directory}"),
+                    contextlib.suppress(FileNotFoundError, NotADirectoryError),  # none is there
+                    open_directory(directory) as opened,
+                ):
+                    self._delete(inside, opened, results)
             except RlmmError as error:
-                results.update(dict.fromkeys(gone, error))
+                results.update(dict.fromkeys(inside, error))
+        try:
+            # In another directory under the root's name all of it would be absent.
+            self.root.check()
+        except RlmmError as error:
+            results = {key: failed or error for key, failed in results.items()}
         return results
+
+    def _delete(
+        self, names: Mapping[str, str], directory: int, results: dict[str, RlmmError | None]
+    ) -> None:
+        gone: list[str] = []
+        for key, name in names.items():
+            try:
+                with self.root.told(f"delete {key}"), contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=directory)
+                    gone.append(key)
+            except RlmmError as error:
+                results[key] = error
+        if not gone:
+            return
+        try:
+            with self.root.told("sync of a delete"):
+                os.fsync(directory)
+        except RlmmError as error:
+            results.update(dict.fromkeys(gone, error))
 
     def objects(self, prefix: str) -> Iterator[list[ObjectInfo]]:
         """Yield pages of at most PAGE_KEYS; directories are read as they are reached."""
@@ -212,10 +237,14 @@ class Tree:
         upload_id = f"{directory.parent.name}/{directory.name}"
         rows: list[UploadInfo] = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            # One for all objects; a daemon before 0.1.0 wrote one for each.
             for note in directory.glob("*.key"):
-                key, begun_ms = note.read_text("utf-8"), note.stat().st_mtime_ns // 1_000_000
-                if key.startswith(prefix):
-                    rows.append(UploadInfo(key=key, upload_id=upload_id, initiated_ms=begun_ms))
+                keys, begun_ms = note.read_text("utf-8"), note.stat().st_mtime_ns // 1_000_000
+                rows.extend(
+                    UploadInfo(key=key, upload_id=upload_id, initiated_ms=begun_ms)
+                    for key in keys.split(NOTE_SEPARATOR)
+                    if key.startswith(prefix)
+                )
         return rows
 
 
