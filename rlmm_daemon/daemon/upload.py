@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from typing import Final
 
 from rlmm_daemon.codec import custom_metadata
 from rlmm_daemon.codec.custom_metadata import StoredFacts
@@ -13,7 +14,7 @@ from rlmm_daemon.daemon.bucket import SegmentPlace
 from rlmm_daemon.daemon.sources import SegmentSources
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata
-from rlmm_daemon.ports.passes import Claims, Passes
+from rlmm_daemon.ports.passes import Claims, Passes, Stopped
 from rlmm_daemon.ports.storage import (
     ObjectKind,
     Progress,
@@ -23,27 +24,42 @@ from rlmm_daemon.ports.storage import (
 )
 from rlmm_daemon.ports.threads import in_thread
 
+#: A `.log` up to this size is read by whoever asks for its checksum first: that is done sooner than
+#: another thread is woken.
+SHORT_BYTES: Final = 1024 * 1024
+
 
 class _ReadMeanwhile:
     """`ports.storage.ReadSource`: the `.log`, whose bytes the check reads while they are stored."""
 
-    def __init__(self, log: Source) -> None:
-        self._log = log
+    def __init__(self, log: Source, check: Callable[[], int]) -> None:
+        self._log, self._check = log, check
         self.size, self.fileno, self.pread = log.size, log.fileno, log.pread
         self.crc32c: concurrent.futures.Future[int] = concurrent.futures.Future()
 
     def checksum(self) -> int:
-        """Wait for the reader; its error is ours."""
+        """Wait for the reader, or be it; its error is ours."""
+        if self.size <= SHORT_BYTES and not self.crc32c.done():
+            return self.read()
         return self.crc32c.result()
 
+    def read(self) -> int:
+        """Read and check all of it, and tell whoever waits what that came to."""
+        try:
+            found = self._check()
+        except Stopped:
+            self.crc32c.cancel()
+            raise
+        except Exception as error:
+            self.crc32c.set_exception(error)
+            raise
+        self.crc32c.set_result(found)
+        return found
+
     def ended(self, reading: asyncio.Task[int]) -> None:
-        """Tell what the reader came to, also if it never began."""
+        """Tell the storage's thread, which waits, that the reader never began."""
         if reading.cancelled():
             self.crc32c.cancel()
-        elif (error := reading.exception()) is not None:
-            self.crc32c.set_exception(error)
-        else:
-            self.crc32c.set_result(reading.result())
 
 
 async def upload(
@@ -74,22 +90,28 @@ async def upload(
         size_bytes=metadata.segment_size_bytes,
     )
     check = partial(passes.check, sources.log, claims if checks else None, stop=stop)
-    log = _ReadMeanwhile(sources.log)
+    log = _ReadMeanwhile(sources.log, check)
     rows = [
         (kind, place.keys[kind], log if kind is ObjectKind.LOG else source)
         for kind, source in sources.objects
     ]
-    try:
-        async with asyncio.TaskGroup() as group:
-            reading = group.create_task(in_thread(threads, check, stop), name="copy.check")
-            reading.add_done_callback(log.ended)
-            stored = await storage.put_segment(rows, progress=progress)
-            entered("check")
-    except* RlmmError as errors:
-        raise _first(errors) from None
+    if log.size <= SHORT_BYTES:
+        stored = await storage.put_segment(rows, progress=progress)
+        entered("check")
+        if not log.crc32c.done():
+            await in_thread(threads, log.read, stop)
+    else:
+        try:
+            async with asyncio.TaskGroup() as group:
+                reading = group.create_task(in_thread(threads, log.read, stop), name="copy.check")
+                reading.add_done_callback(log.ended)
+                stored = await storage.put_segment(rows, progress=progress)
+                entered("check")
+        except* RlmmError as errors:
+            raise _first(errors) from None
     sources.check_unchanged()
     by_kind = dict(zip((kind for kind, _, _ in rows), stored, strict=True))
-    if by_kind[ObjectKind.LOG].crc32c != reading.result():
+    if by_kind[ObjectKind.LOG].crc32c != log.crc32c.result():
         raise ChecksumMismatch("the storage holds another .log than the broker's disk")
     return _custom_metadata(place, by_kind)
 

@@ -52,10 +52,10 @@ class Source(Protocol):
 
 @runtime_checkable
 class ReadSource(Source, Protocol):
-    """A `Source` that somebody else reads meanwhile from front to back."""
+    """A `Source` that is read from front to back once, by whoever copies it or somebody else."""
 
     def checksum(self) -> int:
-        """Return the CRC-32C of all bytes, blocking until they were read.
+        """Return the CRC-32C of all bytes, blocking until they were read; it may read them now.
 
         Raises:
             RlmmError: the reader found something wrong.

@@ -115,12 +115,12 @@ def measure(party: Party, count: int) -> Spent:
             party.delete(number)
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         list(threads.map(lane, range(AT_ONCE)))
-        seconds = time.perf_counter() - begun
-    copy_cpu, delete_cpu = (each / count / 1e6 for each in cpu)
-    copy, delete = (each / count / 1e6 for each in taken)
-    return Spent(copy_cpu, copy, delete_cpu, delete, AT_ONCE * count / seconds)
+        seconds = time.perf_counter() - started
+    copy_cpu_ms, delete_cpu_ms = (each / count / 1e6 for each in cpu)
+    copy_ms, delete_ms = (each / count / 1e6 for each in taken)
+    return Spent(copy_cpu_ms, copy_ms, delete_cpu_ms, delete_ms, AT_ONCE * count / seconds)
 
 
 def lanes(log_dir: Path, count: int) -> list[KafkaSegment]:

@@ -21,6 +21,7 @@ from rlmm_daemon.codec import custom_metadata, marker, records
 from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.progress_floor import ProgressFloor, TooSlow
+from rlmm_daemon.daemon import upload
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.copier import Copier
@@ -317,6 +318,7 @@ async def test_a_whole_copy_ends_finished_with_what_was_stored(world):
     assert world.copier.jobs() == []
 
 
+@pytest.mark.usefixtures("length")
 async def test_what_checks_a_copy_comes_behind_what_others_wait_for(world, monkeypatch):
     seen, read = set(), FileSource.pread
 
@@ -696,6 +698,13 @@ async def test_a_delete_touches_nothing_before_the_copy_has_ended(world, whole):
     assert slow.stored == set()
 
 
+@pytest.fixture(params=[upload.SHORT_BYTES, 0], ids=["short", "long"])
+def length(request, monkeypatch) -> None:
+    """A `.log` that counts as short, and one that is read while it is stored."""
+    monkeypatch.setattr(upload, "SHORT_BYTES", request.param)
+
+
+@pytest.mark.usefixtures("length")
 async def test_a_check_that_finds_fault_fails_the_copy(world):
     class Strict:
         def __init__(self, segment) -> None:
@@ -716,6 +725,45 @@ async def test_a_check_that_finds_fault_fails_the_copy(world):
     await lax.copy_segment(RECORD, world.files)
 
 
+async def test_a_long_log_that_is_found_at_fault_ends_its_upload(world, monkeypatch):
+    class Strict:
+        def __init__(self, _: Any) -> None: ...
+
+        def feed(self, _: bytes) -> None:
+            raise ChecksumMismatch("batch at 17")
+
+        def finish(self) -> None: ...
+
+    monkeypatch.setattr(upload, "SHORT_BYTES", 0)
+    world.storage.gate.clear()  # for good
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        outcome = await _outcome(
+            world.new_copier(new_check=Strict).copy_segment(RECORD, world.files)
+        )
+    assert isinstance(outcome, ChecksumMismatch)
+    assert (world.state, world.stored) == (None, set())
+
+
+async def test_a_short_log_is_read_by_the_thread_that_stores_it(world, tmp_path, monkeypatch):
+    """To wake another one takes longer."""
+    (tmp_path / "remote").mkdir()
+    local = LocalStorage(str(tmp_path / "remote"), owner="1")
+    own = World(world.home, world.group, local)
+    await own.bucket.open(IDENTITY)
+    readers: list[str] = []
+    read = upload._ReadMeanwhile.read
+
+    def noted(log: Any) -> int:
+        readers.append(threading.current_thread().name.partition("_")[0])
+        return read(log)
+
+    monkeypatch.setattr(upload._ReadMeanwhile, "read", noted)
+    await own.copier.copy_segment(RECORD, own.files)
+    await local.close()
+    assert readers == ["storage.copy"]
+
+
+@pytest.mark.usefixtures("length")
 @pytest.mark.parametrize("suffix", ["log", "timeindex"])
 async def test_a_bad_sector_ends_the_copy_that_meets_it_and_no_other(world, monkeypatch, suffix):
     bad = (world.home / f"11.{suffix}").stat().st_ino
@@ -807,6 +855,7 @@ async def test_a_storage_that_holds_other_bytes_fails_the_copy(world):
     assert lying.log.written[-1] == "DELETE_SEGMENT_FINISHED"
 
 
+@pytest.mark.usefixtures("length")
 @pytest.mark.parametrize("suffix", ["log", "index"])
 async def test_a_file_that_changed_after_it_was_stored_fails_the_copy(world, suffix):
     """What was stored may be of two moments, and none of its checksums says so."""
@@ -824,6 +873,7 @@ async def test_a_file_that_changed_after_it_was_stored_fails_the_copy(world, suf
     assert (late.state, late.stored) == (None, set())
 
 
+@pytest.mark.usefixtures("length")
 @pytest.mark.parametrize("damage", [False, True])
 async def test_a_real_segment_passes_the_check_and_a_damaged_one_is_rolled_back(world, damage):
     row = json.loads((REAL / "manifest.json").read_bytes())["partitions"][0]["segments"][0]
@@ -860,6 +910,7 @@ async def test_copies_run_in_turns_and_too_many_are_refused(world):
         await task
 
 
+@pytest.mark.usefixtures("length")
 async def test_a_copy_that_a_slow_disk_holds_up_takes_no_thread_from_anybody_else(world):
     """Reads of what is stored want one, to fetch what the page cache lacks."""
     loop, began, freed = asyncio.get_running_loop(), asyncio.Event(), threading.Event()

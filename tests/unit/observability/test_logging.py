@@ -63,6 +63,22 @@ def test_no_secret_gets_out_however_it_is_wrapped(out: io.StringIO):
     assert "[hidden]" in out.getvalue()
 
 
+@pytest.mark.parametrize("word", ["secret", "PASSWORD", "Passwd", "passphrase", "token"])
+@pytest.mark.parametrize("case", ["{}=hunter2", "x.{}: 'hunter2'", "a {} = hunter2, b"])
+def test_a_secret_in_a_text_is_hidden_whatever_it_is_called(out: io.StringIO, word: str, case: str):
+    structlog.get_logger("ours").info("a", error=case.format(word))
+    assert "hunter2" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "name", ["credential", "access_key", "AccessKey", "\u017fecret", "to\u212aen"]
+)
+def test_letters_that_only_look_like_others_hide_no_secret(out: io.StringIO, name: str):
+    """A long s and the sign of Kelvin are those letters to whoever ignores case."""
+    structlog.get_logger("ours").info("a", error=f"{name}=hunter2")
+    assert "hunter2" not in out.getvalue()
+
+
 def test_a_traceback_shows_no_local_variables():
     for style in ("json", "console"):
         stream = io.StringIO()
