@@ -6,6 +6,7 @@ for a write that the disk has taken in a tenth of a millisecond is most of what 
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -28,13 +29,18 @@ class DiskThreads:
     To start one takes a thread's turn and back, which on a busy machine is long.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(
+        self, count: int, name: str = "disk", first: Callable[[], None] = lambda: None
+    ) -> None:
+        """`first` is called by each thread before anything else."""
+        self._count, self._name, self._first = count, name, first
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         #: One for each thread without a call, as long as more may be started. No lock is as cheap.
         self._idle: deque[None] = deque(maxlen=count)
         self._closed = False
+        # Whoever forgets `close` leaves no threads behind.
+        weakref.finalize(self, _end, self._queue, count).atexit = False
 
     def run(
         self, call: Callable[[], T], *, unwanted: Callable[[T], None] | None = None
@@ -54,28 +60,37 @@ class DiskThreads:
         self._queue.put(_Job(call, loop, future, unwanted))
         return future
 
-    def close(self) -> None:
-        """Return once the calls that were taken are over and the threads have ended."""
+    def close(self, *, wait: bool = True) -> None:
+        """Return once the calls that were taken are over and the threads have ended.
+
+        Without `wait`, at once: a disk or mount that hangs must not hold up whoever ends.
+        """
         self._closed = True
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
+        _end(self._queue, len(self._threads))
+        if wait:
+            for thread in self._threads:
+                thread.join()
         self._threads.clear()
 
     def _start(self) -> None:
-        # Daemonic: whoever forgets `close` ends all the same, as by a crash.
+        # Daemonic: a call that hangs does not keep the process, as little as a crash would.
         thread = threading.Thread(
             target=_work,
-            args=(self._queue, self._idle),
-            name=f"disk-{len(self._threads)}",
+            args=(self._queue, self._idle, self._first),
+            name=f"{self._name}-{len(self._threads)}",
             daemon=True,
         )
         thread.start()
         self._threads.append(thread)
 
 
-def _work(queue: "SimpleQueue[_Job | None]", idle: deque[None]) -> None:
+def _end(queue: "SimpleQueue[_Job | None]", count: int) -> None:
+    for _ in range(count):
+        queue.put(None)
+
+
+def _work(queue: "SimpleQueue[_Job | None]", idle: deque[None], first: Callable[[], None]) -> None:
+    first()
     while (job := queue.get()) is not None:
         result, failure = None, None
         try:

@@ -202,7 +202,7 @@ class CopyJob:
             "partition": str(self.metadata.partition),
             "segment_id": uuid_text(self.metadata.segment_id),
         }
-        log.info("copy started", kind=self.kind.value, **where)
+        log.debug("copy started", kind=self.kind.value, **where)
         try:
             async with self._tools.log.keep_followed(self.metadata.partition):
                 answer = await self._finish(await self._stoppable_part())

@@ -20,10 +20,11 @@ T = TypeVar("T")
 
 def copying_threads(count: int, name: str) -> ThreadPoolExecutor:
     """Return threads that read, hash and write what is copied, and come behind all others."""
-    return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=_come_behind)
+    return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=come_behind)
 
 
-def _come_behind() -> None:
+def come_behind() -> None:
+    """Have the calling thread give way to all others that want a processor."""
     # On Linux a thread has a niceness of its own, which those that it starts inherit.
     thread = threading.get_native_id()
     with contextlib.suppress(OSError):  # of no consequence for what is copied

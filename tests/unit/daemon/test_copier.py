@@ -754,7 +754,7 @@ async def test_a_short_log_is_read_by_the_thread_that_stores_it(world, tmp_path,
     read = upload._ReadMeanwhile.read
 
     def noted(log: Any) -> int:
-        readers.append(threading.current_thread().name.partition("_")[0])
+        readers.append(threading.current_thread().name.partition("-")[0])
         return read(log)
 
     monkeypatch.setattr(upload._ReadMeanwhile, "read", noted)

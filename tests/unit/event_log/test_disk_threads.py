@@ -1,6 +1,7 @@
 """A thread for each call that blocks, up to their number, and none before it is needed."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 
@@ -42,3 +43,31 @@ async def test_there_are_no_more_threads_than_that(threads: DiskThreads) -> None
     go_on.set()
     await asyncio.wait(calls)
     assert len({call.result() for call in calls}) <= COUNT
+
+
+async def test_each_thread_prepares_itself_before_its_first_call() -> None:
+    prepared: list[str] = []
+    threads = DiskThreads(1, "reader", lambda: prepared.append(threading.current_thread().name))
+    assert await threads.run(lambda: list(prepared)) == ["reader-0"]
+    assert await threads.run(lambda: list(prepared)) == ["reader-0"]
+    threads.close()
+
+
+async def test_whoever_does_not_wait_for_the_end_is_not_held_up_by_a_call_that_hangs() -> None:
+    threads, go_on = DiskThreads(1), threading.Event()
+    hangs = threads.run(lambda: go_on.wait(PATIENCE_SECONDS))
+    threads.close(wait=False)
+    assert not hangs.done()
+    with pytest.raises(RuntimeError):
+        threads.run(threading.get_ident)
+    go_on.set()
+    assert await hangs
+
+
+async def test_threads_end_with_whoever_forgot_to_close_them() -> None:
+    threads = DiskThreads(1)
+    thread = await threads.run(threading.current_thread)
+    del threads
+    gc.collect()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()

@@ -10,10 +10,10 @@ import functools
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
+from rlmm_daemon.adapters.disk_threads import DiskThreads
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.local.copying import Attempt
 from rlmm_daemon.adapters.storage.local.root import Root
@@ -30,7 +30,7 @@ from rlmm_daemon.ports.storage import (
     StoredObject,
     UploadInfo,
 )
-from rlmm_daemon.ports.threads import copying_threads
+from rlmm_daemon.ports.threads import come_behind
 
 READ_BYTES: Final = 1024 * 1024
 THREADS_MAX: Final = 4
@@ -63,9 +63,9 @@ class LocalStorage:
         self._tree = Tree(self._root, owner, reads_only=reads_only)
         self._owner = owner
         self._passes = passes or InThreads()
-        self._threads = copying_threads(threads_max, "storage.copy")
+        self._threads = DiskThreads(threads_max, "storage.copy", come_behind)
         #: Short calls: a queue of long copies must not hold them up.
-        self._calls = ThreadPoolExecutor(threads_max, thread_name_prefix="storage.call")
+        self._calls = DiskThreads(threads_max, "storage.call")
 
     async def open(self) -> None:
         """Check the root and sweep what an earlier run of this owner left."""
@@ -85,8 +85,7 @@ class LocalStorage:
             progress=progress,
             passes=self._passes,
         )
-        work = functools.partial(self._attempt, attempt, objects)
-        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        future = self._threads.run(functools.partial(self._attempt, attempt, objects))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -96,7 +95,9 @@ class LocalStorage:
 
     async def fetch(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield the range in pieces of at most 1 MiB, each read in a thread."""
-        descriptor = await self._call(self._open_object, key)
+        descriptor = await self._calls.run(
+            functools.partial(self._open_object, key), unwanted=os.close
+        )
         try:
             while start < end:
                 size = min(READ_BYTES, end - start)
@@ -203,7 +204,7 @@ class LocalStorage:
     async def close(self) -> None:
         """Let running calls end and free the threads."""
         for pool in (self._threads, self._calls):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.close(wait=False)
 
     def _attempt(
         self, attempt: Attempt, objects: Sequence[tuple[ObjectKind, str, Source]]
@@ -228,8 +229,7 @@ class LocalStorage:
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a short blocking call. A cancel leaves it to end by itself."""
-        call = functools.partial(function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._calls, call)
+        return await self._calls.run(functools.partial(function, *args, **kwargs))
 
 
 def _remove_empty(directories: Sequence[str]) -> None:
