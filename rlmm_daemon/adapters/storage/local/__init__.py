@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapp
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from rlmm_daemon.adapters.disk_threads import DiskThreads
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.local.copying import Attempt
 from rlmm_daemon.adapters.storage.local.root import Root
 from rlmm_daemon.adapters.storage.local.tree import Tree
 from rlmm_daemon.domain.errors import ObjectMissing, RlmmError, StorageUnavailable
+from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.passes import Passes, Stopped
 from rlmm_daemon.ports.storage import (
     ControlObject,
@@ -30,7 +30,7 @@ from rlmm_daemon.ports.storage import (
     StoredObject,
     UploadInfo,
 )
-from rlmm_daemon.ports.threads import come_behind
+from rlmm_daemon.ports.threads import copying_threads
 
 READ_BYTES: Final = 1024 * 1024
 THREADS_MAX: Final = 4
@@ -63,7 +63,7 @@ class LocalStorage:
         self._tree = Tree(self._root, owner, reads_only=reads_only)
         self._owner = owner
         self._passes = passes or InThreads()
-        self._threads = DiskThreads(threads_max, "storage.copy", come_behind)
+        self._threads = copying_threads(threads_max, "storage.copy")
         #: Short calls: a queue of long copies must not hold them up.
         self._calls = DiskThreads(threads_max, "storage.call")
 

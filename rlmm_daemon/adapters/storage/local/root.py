@@ -28,7 +28,8 @@ class Root:
     """A root that must exist already: one that vanished is unmounted, not empty."""
 
     def __init__(self, path: str) -> None:
-        self.path = str(Path(path).absolute())
+        self._here = Path(path).absolute()
+        self.path = str(self._here)
         self._identity: tuple[int, int] | None = None
 
     @property
@@ -91,7 +92,7 @@ class Root:
 
     def _look(self) -> tuple[int, int]:
         try:
-            status = Path(f"{self.path}/.").stat()
+            status = self._here.stat()
         except OSError as error:
             raise StorageUnavailable(
                 f"storage root {self.path} is not there: {error.strerror}"
