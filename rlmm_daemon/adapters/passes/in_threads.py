@@ -76,7 +76,9 @@ class InThreads:
                 copier.copy(offset, length)
                 if reads:
                     read = crc32c(source.pread(offset, length), read)
-                written = crc32c(os.pread(target, length, offset), written)
+                # At its end it must be as long as its source: one byte more has another checksum.
+                last = offset + length == source.size
+                written = crc32c(os.pread(target, length + last, offset), written)
                 moved(length)
                 write_back.advance(offset + length)
         finally:

@@ -90,6 +90,23 @@ async def test_a_file_changed_in_the_middle_of_its_copy_never_becomes_visible(
     assert await uploads(storage) == []
 
 
+async def test_a_copy_that_is_longer_than_its_source_never_becomes_visible(
+    storage, tmp_path, monkeypatch
+):
+    real = os.copy_file_range
+
+    def copy_and_more(source, target, length, *offsets):
+        copied = real(source, target, length, *offsets)
+        os.pwrite(target, b"!", offsets[1] + copied)
+        return copied
+
+    monkeypatch.setattr(os, "copy_file_range", copy_and_more)
+    for size in (1000, BLOCK_BYTES, 2 * BLOCK_BYTES):
+        with pytest.raises(ChecksumMismatch):
+            await put(storage, source(tmp_path, bytes(size)))
+    assert await keys(storage) == set()
+
+
 @pytest.mark.parametrize(
     "fault",
     [(errno.ENOSPC, StorageFull), (errno.EDQUOT, StorageFull), (errno.EIO, StorageUnavailable)],

@@ -22,7 +22,7 @@ from rlmm_daemon.ports.storage import ObjectKind, Progress, ReadSource, Source, 
 NOTE: Final = "0.key"
 #: Between a note's keys, of which none holds it.
 NOTE_SEPARATOR: Final = "\0"
-#: Of files up to this size the disk has them all in hand before the first one is waited for.
+#: Companions up to this size are all on their way to the disk before the `.log` is waited for.
 EARLY_BYTES: Final = 1024 * 1024
 _NEW_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -101,9 +101,9 @@ class Attempt:
     def _store(self, kind: ObjectKind, key: str, source: Source, target: int) -> StoredObject:
         before = _status(source)
         crc32c = self._copy(kind, source, target)
-        if _status(source) != before or os.fstat(target).st_size != source.size:
+        if _status(source) != before:
             raise ChecksumMismatch(f"the source of {key} changed while it was copied", key=key)
-        if source.size <= EARLY_BYTES:
+        if kind is not ObjectKind.LOG and source.size <= EARLY_BYTES:
             _begin_write_back(target)
         return StoredObject(key=key, size=source.size, crc32c=crc32c)
 
@@ -125,7 +125,8 @@ class Attempt:
         return copied.written
 
     def _sync_files(self) -> None:
-        for target in self._unsynced:
+        # The last one first, which alone is not on its way yet.
+        for target in reversed(self._unsynced):
             os.fdatasync(target)
         self.progress.parts_done += len(self._unsynced)
         self._close_files()
@@ -147,13 +148,19 @@ class Attempt:
             opened: dict[str, int] = {}
             for directory, _ in places:
                 if directory not in opened:
-                    make_directories(directory, below=self.root.path)
-                    opened[directory] = held.enter_context(open_directory(directory))
+                    opened[directory] = self._entered(directory, held)
             for number, (directory, name) in enumerate(places):
                 if number == len(places) - 1:
                     _sync_names({opened[directory] for directory, _ in places[:-1]})
                 os.rename(str(number), name, src_dir_fd=home, dst_dir_fd=opened[directory])
             _sync_names({opened[places[-1][0]]})
+
+    def _entered(self, directory: str, held: contextlib.ExitStack) -> int:
+        try:
+            return held.enter_context(open_directory(directory))
+        except FileNotFoundError:
+            make_directories(directory, below=self.root.path)
+            return held.enter_context(open_directory(directory))
 
     def _check_stop(self) -> None:
         if self.stop.is_set():
@@ -163,7 +170,7 @@ class Attempt:
 def _begin_write_back(target: int) -> None:
     """Have the disk take a file now, without waiting: a hint.
 
-    By the time the first one is synced all are on their way, in one transaction of a journal.
+    What a file system notes of it in its journal is then in one transaction with the others'.
     """
     with contextlib.suppress(OSError):
         os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
