@@ -4,6 +4,7 @@ Modules take their logger with `structlog.get_logger(__name__)` and bind fields;
 that use the standard library's `logging` pass through the same processors.
 """
 
+import contextlib
 import functools
 import logging
 import os
@@ -67,10 +68,11 @@ def configure(
         escape_values,
     ]
     handler = logging.StreamHandler(stream)
+    renderers = _renderers(as_json=as_json, journal=journal)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.PositionalArgumentsFormatter(), *shared],
-            processors=_renderers(as_json=as_json, journal=journal),
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
     logging.basicConfig(handlers=[handler], force=True)
@@ -81,7 +83,8 @@ def configure(
             structlog.stdlib.filter_by_level,
             structlog.stdlib.PositionalArgumentsFormatter(),
             *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+            *renderers,
+            _Written(handler),
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
@@ -131,12 +134,33 @@ def _is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def _renderers(*, as_json: bool, journal: bool) -> Sequence[Processor]:
-    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     if not as_json:
         plain = structlog.dev.plain_traceback  # rich's shows local variables, secrets among them
-        return [remove, structlog.dev.ConsoleRenderer(exception_formatter=plain)]
+        return [structlog.dev.ConsoleRenderer(exception_formatter=plain)]
     render = structlog.processors.JSONRenderer(sort_keys=False)
-    return [remove, render, *([_Prefixed()] if journal else [])]
+    return [render, *([_Prefixed()] if journal else [])]
+
+
+class _Written:
+    """Write a rendered line where a handler writes its own.
+
+    The way through a record of the standard library, which names the caller's file and line too,
+    takes as long as all the rest.
+    """
+
+    def __init__(self, handler: "logging.StreamHandler[TextIO]") -> None:
+        self._handler = handler
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        self._handler.acquire()
+        try:
+            # A stream that is closed, or full, has nobody whom it could be told.
+            with contextlib.suppress(OSError, ValueError):
+                self._handler.stream.write(f"{event}\n")
+                self._handler.flush()
+        finally:
+            self._handler.release()
+        raise structlog.DropEvent
 
 
 class _Prefixed:

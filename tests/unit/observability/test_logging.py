@@ -1,5 +1,6 @@
 """What a log line shows, and what it never shows."""
 
+import errno
 import io
 import json
 import logging
@@ -61,6 +62,18 @@ def test_no_secret_gets_out_however_it_is_wrapped(out: io.StringIO):
     assert len(lines(out)) == 4
     assert "hunter2" not in out.getvalue()
     assert "[hidden]" in out.getvalue()
+
+
+def test_a_log_that_takes_nothing_ends_no_work():
+    class Full(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    closed = io.StringIO()
+    closed.close()
+    for stream in (Full(), closed):
+        configure(level="info", style="json", stream=stream)
+        structlog.get_logger("ours").info("said")
 
 
 @pytest.mark.parametrize("word", ["secret", "PASSWORD", "Passwd", "passphrase", "token"])
