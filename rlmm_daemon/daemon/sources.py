@@ -75,11 +75,13 @@ def open_sources(
     opened: list[tuple[ObjectKind, FileSource | BufferSource]] = []
     sources = SegmentSources(opened)
     try:
-        for kind in ObjectKind:
-            if kind is ObjectKind.LEADER_EPOCH:
-                opened.append((kind, BufferSource(files.leader_epoch_checkpoint)))
-            elif (path := wanted[kind]) is not None:
-                opened.append((kind, open_source(metadata.partition, path, log_dirs)))
+        with _Directories() as directories:
+            for kind in ObjectKind:
+                if kind is ObjectKind.LEADER_EPOCH:
+                    opened.append((kind, BufferSource(files.leader_epoch_checkpoint)))
+                elif (path := wanted[kind]) is not None:
+                    source = _open_source(metadata.partition, path, log_dirs, directories)
+                    opened.append((kind, source))
         _settle_transaction_index(metadata, opened)
         if sources.log.size != metadata.segment_size_bytes:
             raise InvalidArgument(
@@ -99,6 +101,32 @@ def open_source(partition: TopicIdPartition, path: str, log_dirs: Sequence[str])
         PathNotAllowed: as `open_sources`; no path that a file can have.
         InvalidArgument: no such file.
     """
+    with _Directories() as directories:
+        return _open_source(partition, path, log_dirs, directories)
+
+
+class _Directories(contextlib.ExitStack):
+    """Directories of one partition, each opened once for all files of a segment in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened: dict[str, int] = {}
+
+    def open(self, root: str, name: str) -> int:
+        """Return the descriptor of the directory below that log directory."""
+        if root not in self._opened:
+            top = os.open(root, _DIRECTORY)
+            try:
+                self._opened[root] = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+            finally:
+                os.close(top)
+            self.callback(os.close, self._opened[root])
+        return self._opened[root]
+
+
+def _open_source(
+    partition: TopicIdPartition, path: str, log_dirs: Sequence[str], directories: _Directories
+) -> FileSource:
     if not _can_be_a_path(path):
         raise PathNotAllowed(f"{_shown(path)} is no path that a file can have", path=_shown(path))
     directory = f"{partition.topic}-{partition.partition}"
@@ -109,7 +137,7 @@ def open_source(partition: TopicIdPartition, path: str, log_dirs: Sequence[str])
             if parts[0] != directory or parts[1] in {"", ".", ".."}:
                 break
             with _told(path):
-                return FileSource(_open_below(root, directory, parts[1]), path)
+                return FileSource(_open_in(directories.open(root, directory), parts[1]), path)
     shown = _shown(path)
     where = f"{_shown(directory)}/ under a log directory"
     raise PathNotAllowed(f"{shown} does not lie in {where}", path=shown)
@@ -130,20 +158,15 @@ def _shown(path: str) -> str:
     return text if len(path) <= _SHOWN_CHARACTERS else f"{text}..."
 
 
-def _open_below(root: str, directory: str, name: str) -> int:
-    with contextlib.ExitStack() as held:
-        top = os.open(root, _DIRECTORY)
-        held.callback(os.close, top)
-        middle = os.open(directory, _DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
-        held.callback(os.close, middle)
-        # Looked at before it is opened too: opening a device may do something.
-        if not stat.S_ISREG(os.stat(name, dir_fd=middle, follow_symlinks=False).st_mode):
-            raise PathNotAllowed(f"{_shown(name)} is not a regular file", path=_shown(name))
-        descriptor = os.open(name, _FILE, dir_fd=middle)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise PathNotAllowed(f"{_shown(name)} is not a regular file", path=_shown(name))
-        return descriptor
+def _open_in(directory: int, name: str) -> int:
+    # Looked at before it is opened too: opening a device may do something.
+    if not stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+        raise PathNotAllowed(f"{_shown(name)} is not a regular file", path=_shown(name))
+    descriptor = os.open(name, _FILE, dir_fd=directory)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise PathNotAllowed(f"{_shown(name)} is not a regular file", path=_shown(name))
+    return descriptor
 
 
 def _settle_transaction_index(

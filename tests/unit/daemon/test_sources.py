@@ -149,6 +149,24 @@ def test_a_file_that_changes_is_noticed(home, log_dirs):
     source.close()
 
 
+def test_a_segments_directory_is_opened_once_and_let_go(home, log_dirs, monkeypatch):
+    files = files_in(home)
+    directories: list[object] = []
+    real = os.open
+
+    def counted(path, flags, *more, **where):
+        if flags & os.O_DIRECTORY:
+            directories.append(path)
+        return real(path, flags, *more, **where)
+
+    monkeypatch.setattr(os, "open", counted)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    sources = open_sources(metadata(), files, log_dirs)
+    assert len(directories) == len(["the log directory", "the partition's"])
+    sources.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_a_disk_that_fails_is_told_with_the_files_name(home, log_dirs, monkeypatch, code):
     (home / "a.log").write_bytes(b"mine")

@@ -176,6 +176,31 @@ async def test_no_object_gets_its_name_before_all_bytes_of_all_are_on_the_disk(
         assert (status.st_ino, len(body(kind))) in durable, key
 
 
+async def test_a_small_copy_asks_the_kernel_for_little(storage, monkeypatch):
+    """Each call gives the interpreter up and takes it back, which is most of what it costs."""
+    await storage.put_segment(segment(Buffer(b"first")), progress=Progress())
+    counted: list[str] = []
+    for name in CALLS:
+        monkeypatch.setattr(os, name, noted(counted, name, getattr(os, name)))
+    await storage.put_segment(segment(Buffer(b"again")), progress=Progress())
+    monkeypatch.undo()
+    assert len(counted) <= 8 * len(ObjectKind) + 15, counted
+
+
+CALLS = (
+    *("open", "close", "fstat", "stat", "lstat", "statvfs", "scandir", "mkdir", "rmdir", "unlink"),
+    *("rename", "fsync", "fdatasync", "pread", "pwrite", "write", "read", "posix_fadvise"),
+)
+
+
+def noted(counted: list[str], name: str, call):
+    def then(*given, **named):
+        counted.append(name)
+        return call(*given, **named)
+
+    return then
+
+
 def seen_steps(monkeypatch) -> list[tuple[str, object]]:
     """What changes names or waits for the disk: renames by name, syncs by inode and size."""
     steps: list[tuple[str, object]] = []
