@@ -125,10 +125,21 @@ def object_key(
         InvalidArgument: a topic name that Kafka forbids.
     """
     assert suffix in SUFFIXES, suffix
+    return key_stem(layout, partition, start_offset, segment_id) + suffix
+
+
+def key_stem(
+    layout: Layout, partition: TopicIdPartition, start_offset: Offset, segment_id: SegmentId
+) -> str:
+    """Return what the keys of all objects of a segment begin with, up to their suffix.
+
+    Raises:
+        InvalidArgument: a topic name that Kafka forbids.
+    """
     if not may_have_objects(partition):
         raise InvalidArgument(f"{partition.topic!r} is not a topic name of Kafka's")
     directory = f"{partition.topic}-{partition.partition}-{uuid_text(partition.topic_id)}"
-    name = f"{start_offset:020d}-{uuid_text(segment_id)}{suffix}"
+    name = f"{start_offset:020d}-{uuid_text(segment_id)}"
     return f"{layout.directory(segment_id)}{directory}/{name}"
 
 

@@ -21,7 +21,7 @@ from rlmm_daemon.codec.marker import (
     NewerMarker,
 )
 from rlmm_daemon.core.disposal.holds import as_known, held_whole, joined, recounted, with_hold
-from rlmm_daemon.core.layout import Layout, may_have_objects, object_key
+from rlmm_daemon.core.layout import Layout, key_stem, may_have_objects
 from rlmm_daemon.core.marker_verdict import (
     REBUILD,
     MarkerReason,
@@ -706,10 +706,5 @@ def _with_layout(present: BucketMarker, layout: Layout) -> tuple[BucketMarker, i
 
 
 def _place(number: int, layout: Layout, metadata: SegmentMetadata) -> SegmentPlace:
-    keys = {
-        kind: object_key(
-            layout, metadata.partition, metadata.start_offset, metadata.segment_id, kind.value
-        )
-        for kind in ObjectKind
-    }
-    return SegmentPlace(layout_number=number, keys=keys)
+    stem = key_stem(layout, metadata.partition, metadata.start_offset, metadata.segment_id)
+    return SegmentPlace(layout_number=number, keys={kind: stem + kind.value for kind in ObjectKind})

@@ -296,6 +296,7 @@ class CopyJob:
         """Return custom metadata, or the finished record of a job that was done before."""
         self._enter("queued")
         async with self._tools.turns:
+            place = self._tools.bucket.place_for_new(self.metadata)  # raises while there is none
             self._enter("open")
             sources = await self._open()
             try:
@@ -311,7 +312,7 @@ class CopyJob:
                     self._tools.bucket.storage,
                     self.metadata,
                     sources,
-                    self._tools.bucket.place_for_new(self.metadata),
+                    place,
                     progress=self.progress,
                     entered=self._enter,
                     passes=self._tools.passes,
@@ -325,7 +326,6 @@ class CopyJob:
             return stored
 
     async def _open(self) -> SegmentSources:
-        self._tools.bucket.place_for_new(self.metadata)  # raises while there is no bucket
         opened: list[SegmentSources] = []
         stop = threading.Event()
 

@@ -58,6 +58,10 @@ _FAST: Final = {
 }
 
 
+#: Jobs that wait for a disk soon, and have little to do before.
+_DISK_BOUND: Final = frozenset({"copy_segment", "delete_segment"})
+
+
 async def fail(error: Exception) -> None:
     """Raise a partition's crash where the server's task group sees it: it ends the process."""
     raise error
@@ -509,7 +513,7 @@ class Session(asyncio.Protocol):
             with structlog.contextvars.bound_contextvars(correlation_id=correlation_id):
                 async with deadline:
                     if self._caller is Caller.OPERATOR:
-                        await self._shared.turns.wait()
+                        await self._shared.turns.wait(yields=method not in _DISK_BOUND)
                     frame = await work()
         except RlmmError as error:
             outcome = error.wire_name()

@@ -23,12 +23,14 @@ class Turns:
         #: Whether somebody was given a turn that he has not begun.
         self._given = False
 
-    async def wait(self) -> None:
+    async def wait(self, *, yields: bool = True) -> None:
         """Return in a later turn of the loop, in which nobody else returns from here.
 
-        Whoever was answered in the turns before gets the processor first, if he waits for this one.
-        The kernel would leave it to a thread that never sleeps until a tick or two later, and the
-        broker's thread that was woken on the same processor would have its answer and not run.
+        With `yields`, whoever was answered in the turns before gets the processor first, if he
+        waits for this one. The kernel would leave it to a thread that never sleeps until a tick or
+        two later, and the broker's thread that was woken on the same processor would have its
+        answer and not run. A work that soon waits by itself does without: on a busy machine it
+        would be milliseconds until the loop runs again.
         """
         future: asyncio.Future[None] | None = None
         try:
@@ -39,7 +41,8 @@ class Turns:
             else:
                 self._given = True
                 await asyncio.sleep(0)
-            os.sched_yield()
+            if yields:
+                os.sched_yield()
         finally:
             if future is None or not future.cancelled():  # else it was not ours to pass on
                 self._pass_on()

@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from rlmm_daemon.codec import custom_metadata
@@ -89,13 +88,20 @@ async def upload(
         end_offset=metadata.end_offset,
         size_bytes=metadata.segment_size_bytes,
     )
-    check = partial(passes.check, sources.log, claims if checks else None, stop=stop)
+    is_short = sources.log.size <= SHORT_BYTES
+
+    def check() -> int:
+        found = passes.check(sources.log, claims if checks else None, stop=stop)
+        if is_short:  # all others have been read by then
+            sources.check_unchanged()
+        return found
+
     log = _ReadMeanwhile(sources.log, check)
     rows = [
         (kind, place.keys[kind], log if kind is ObjectKind.LOG else source)
         for kind, source in sources.objects
     ]
-    if log.size <= SHORT_BYTES:
+    if is_short:
         stored = await storage.put_segment(rows, progress=progress)
         entered("check")
         if not log.crc32c.done():
@@ -109,7 +115,7 @@ async def upload(
                 entered("check")
         except* RlmmError as errors:
             raise _first(errors) from None
-    sources.check_unchanged()
+        sources.check_unchanged()
     by_kind = dict(zip((kind for kind, _, _ in rows), stored, strict=True))
     if by_kind[ObjectKind.LOG].crc32c != log.crc32c.result():
         raise ChecksumMismatch("the storage holds another .log than the broker's disk")

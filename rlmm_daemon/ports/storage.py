@@ -57,6 +57,8 @@ class ReadSource(Source, Protocol):
     def checksum(self) -> int:
         """Return the CRC-32C of all bytes, blocking until they were read; it may read them now.
 
+        Asked for once nothing else of the segment is read any more.
+
         Raises:
             RlmmError: the reader found something wrong.
             CancelledError: of `concurrent.futures`; the reader was stopped.

@@ -3,6 +3,8 @@
 import asyncio
 import os
 
+import pytest
+
 from rlmm_daemon.core import leavings
 from rlmm_daemon.daemon import turns as turns_module
 from rlmm_daemon.daemon.turns import Turns, keep_freeing
@@ -46,6 +48,23 @@ async def test_each_step_lets_whoever_waits_for_the_processor_run_first(monkeypa
         for name in "ab":
             tasks.create_task(stepped(turns, name, 3, said))
     assert said == ["yield", "a", "yield", "b"] * 3
+
+
+async def test_a_work_that_soon_waits_by_itself_keeps_the_processor(monkeypatch):
+    monkeypatch.setattr(os, "sched_yield", lambda: pytest.fail("it was given up"))
+    turns, at = Turns(), list[int]()
+
+    async def step(number: int) -> None:
+        await turns.wait(yields=False)
+        at.append(number)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(3):
+            tasks.create_task(step(number))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(at) <= 1, "one in a turn all the same"
+    assert at == [0, 1, 2]
 
 
 async def test_whoever_is_cancelled_holds_up_nobody_and_gives_no_second_turn():

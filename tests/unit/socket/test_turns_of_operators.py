@@ -1,10 +1,11 @@
 """Many requests of operators at once: the loop is never theirs for long, nor the memory."""
 
 import asyncio
+import os
 
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon.confirmation import ON_DEMAND_MAX, Confirmation
-from rlmm_daemon.domain.ids import TopicIdPartition
+from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 from tests.unit.socket.fakes import ORDERS, Raw, daemon, until
 
 MANY = 500
@@ -43,6 +44,23 @@ async def test_operators_writes_and_questions_begin_one_in_a_turn_of_the_loop(tm
         assert most[0] == 1
         answered = {(await raw.answer())[0] for _ in range(2 * MANY)}
         assert answered == set(range(4, 2 * MANY + 4))
+        raw.close()
+        await until(lambda: it.server.stats.requests_now == 0)
+
+
+async def test_only_what_computes_gives_up_the_processor_as_it_begins(tmp_path, monkeypatch):
+    """A delete waits for its disk anyway; a loop that gave way on a busy machine comes late."""
+    yielded: list[str] = []
+    monkeypatch.setattr(os, "sched_yield", lambda: yielded.append("yield"))
+    async with daemon(str(tmp_path / "s")) as it:
+        raw = await Raw.connect(it.path)
+        params = api.SegmentParams(api.Partition.of(ORDERS), SegmentId(bytes(16)))
+        raw.writer.write(frames.request_frame(2, "delete_segment", params))
+        await raw.answer()
+        assert yielded == []
+        raw.writer.write(frames.request_frame(3, "status", api.NoParams()))
+        await raw.answer()
+        assert yielded == ["yield"]
         raw.close()
         await until(lambda: it.server.stats.requests_now == 0)
 

@@ -7,6 +7,7 @@ lie in `.rlmm` below the same root: a rename never crosses file systems, a listi
 import asyncio
 import contextlib
 import functools
+import itertools
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
@@ -62,6 +63,8 @@ class LocalStorage:
         self._root.file(owner)
         self._tree = Tree(self._root, owner, reads_only=reads_only)
         self._owner = owner
+        #: Attempts are named by it and by their number: nobody else's has such a name.
+        self._run, self._numbers = os.urandom(8).hex(), itertools.count()
         self._passes = passes or InThreads()
         self._threads = copying_threads(threads_max, "storage.copy")
         #: Short calls: a queue of long copies must not hold them up.
@@ -80,7 +83,7 @@ class LocalStorage:
             self._root.file(key)
         attempt = Attempt(
             root=self._root,
-            directory=f"{self._tree.own_attempts}/{os.urandom(8).hex()}",
+            directory=f"{self._tree.own_attempts}/{self._run}-{next(self._numbers)}",
             stop=threading.Event(),
             progress=progress,
             passes=self._passes,
