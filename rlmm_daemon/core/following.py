@@ -741,6 +741,8 @@ def _overtaken(one: Following, given: Judged) -> bool:
 
 def _passed(one: Following, at: Position | None) -> Following:
     """Let go of the positions that the fold has reached."""
+    if not one.ahead:
+        return one
     left = tuple(each for each in one.ahead if at is None or each.next_offset > at.next_offset)
     return replace(one, ahead=left)
 

@@ -24,6 +24,8 @@ from tests.support.kafka_segments import KafkaSegment
 GROUP: Final = "small copies"
 SIZE_BYTES: Final = 48 * 1024
 AT_ONCE: Final = 8
+#: Three times what the daemon reached when this was first measured, at 0.13 of the bare calls.
+AT_ONCE_AT_LEAST: Final = 0.4
 _PREALLOCATED: Final = 1024 * 1024
 #: Linux's clock of another process's processor time, from its id (clock_getcpuclockid(3)).
 _CPU_CLOCK: Final = 2
@@ -66,15 +68,17 @@ def run(process: DaemonProcess, scale: Scale) -> list[Row]:
             for name, party in parties.items():
                 spent[name].append(measure(party, scale.small_copies))
     return [
-        row
-        for what, unit, of, budget in (
-            ("copy of 48 KiB, processor time", "ms", lambda s: s.copy_cpu_ms, 2.0),
-            ("copy of 48 KiB", "ms", lambda s: s.copy_ms, 2.0),
-            ("delete of it, processor time", "ms", lambda s: s.delete_cpu_ms, None),
-            ("delete of it", "ms", lambda s: s.delete_ms, None),
-            ("copies and deletes, 8 at once", "1/s", lambda s: s.pairs_per_second, None),
-        )
-        for row in [_row(what, unit, spent, of, budget)]
+        _row("copy of 48 KiB, processor time", "ms", spent, lambda s: s.copy_cpu_ms, at_most=2),
+        _row("copy of 48 KiB", "ms", spent, lambda s: s.copy_ms, at_most=2),
+        _row("delete of it, processor time", "ms", spent, lambda s: s.delete_cpu_ms),
+        _row("delete of it", "ms", spent, lambda s: s.delete_ms),
+        _row(
+            f"copies and deletes, {AT_ONCE} at once",
+            "1/s",
+            spent,
+            lambda s: s.pairs_per_second,
+            at_least=AT_ONCE_AT_LEAST,
+        ),
     ]
 
 
@@ -83,7 +87,9 @@ def _row(
     unit: str,
     spent: dict[str, list[Spent]],
     of: Callable[[Spent], float],
-    at_most: float | None,
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
 ) -> Row:
     ours, theirs = (list(map(of, spent[name])) for name in ("ours", "bare"))
     return Row(
@@ -96,6 +102,7 @@ def _row(
         # Of each round, for what disturbed a round disturbed both.
         ratio=median([one / other for one, other in zip(ours, theirs, strict=True)]),
         at_most=at_most,
+        at_least=at_least,
     )
 
 
