@@ -16,7 +16,7 @@ from tests.support.daemon_process import DaemonProcess
 
 def test_every_group_measures_something_and_keeps_it(tmp_path: Path):
     rows = measure(tmp_path, Scale.quick(), list(GROUPS))
-    groups = {"look-up", "durable write", "segments", "announce", "start"}
+    groups = {"look-up", "durable write", "segments", "small copies", "announce", "start"}
     assert {row.group for row in rows} == groups
     assert all(row.value for row in rows)
     compared = [row for row in rows if row.peer]
