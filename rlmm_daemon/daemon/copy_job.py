@@ -4,6 +4,7 @@ import asyncio
 import enum
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,7 +38,6 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
-from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.passes import Passes
 from rlmm_daemon.ports.storage import Progress
 from rlmm_daemon.ports.threads import in_thread
@@ -122,7 +122,7 @@ class CopyTools:
     turns: asyncio.Semaphore
     #: As many as there are turns: a copy opens its files and reads them in one, and whoever reads
     #: from the storage never stands behind a broker's slow disk.
-    threads: DiskThreads
+    threads: Executor
     passes: Passes
     bugs: Bugs
 

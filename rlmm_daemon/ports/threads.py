@@ -5,9 +5,8 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, TypeVar
-
-from rlmm_daemon.ports.disk_threads import DiskThreads
 
 #: For a thread to end after a cancel: one read of a disk that works, however busy.
 LET_GO_SECONDS: Final = 10.0
@@ -19,12 +18,13 @@ COPY_NICE: Final = 5
 T = TypeVar("T")
 
 
-def copying_threads(count: int, name: str) -> DiskThreads:
+def copying_threads(count: int, name: str) -> ThreadPoolExecutor:
     """Return threads that read, hash and write what is copied, and come behind all others."""
-    return DiskThreads(count, name, _come_behind)
+    return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=come_behind)
 
 
-def _come_behind() -> None:
+def come_behind() -> None:
+    """Have the calling thread give way to all others that want a processor."""
     # On Linux a thread has a niceness of its own, which those that it starts inherit.
     thread = threading.get_native_id()
     with contextlib.suppress(OSError):  # of no consequence for what is copied
@@ -33,14 +33,14 @@ def _come_behind() -> None:
 
 
 async def in_thread(
-    threads: DiskThreads, work: Callable[[], T], stop: threading.Event | None = None
+    threads: Executor, work: Callable[[], T], stop: threading.Event | None = None
 ) -> T:
     """Run blocking work in one of `threads`; a cancel sets `stop` and waits for the work to end.
 
     Not for ever: a disk or mount that hangs keeps the thread, never the caller. The work must bear
     that its files are closed then; nobody takes what it comes to.
     """
-    future = threads.run(work)
+    future = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlmm_daemon.ports.disk_threads import DiskThreads
+from rlmm_daemon.adapters.disk_threads import DiskThreads
 
 COUNT = 3
 PATIENCE_SECONDS = 20.0

@@ -5,6 +5,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import Body
 from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.domain.errors import StorageUnavailable
-from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.contract.storage import Buffer, segment
 from tests.simulation.loop import SimLoop, ended
@@ -29,7 +29,7 @@ COPIES, SLOTS = 4, 4
 def no_threads(monkeypatch):
     """Sources are read at once, so that a run has one order."""
 
-    async def at_once(_threads: DiskThreads, work: Callable[[], Any]) -> Any:
+    async def at_once(_threads: Executor, work: Callable[[], Any]) -> Any:
         return work()
 
     monkeypatch.setattr(reading, "in_thread", at_once)

@@ -14,12 +14,12 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapp
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
+from rlmm_daemon.adapters.disk_threads import DiskThreads
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.local.copying import Attempt
 from rlmm_daemon.adapters.storage.local.root import Root
 from rlmm_daemon.adapters.storage.local.tree import Tree
 from rlmm_daemon.domain.errors import ObjectMissing, RlmmError, StorageUnavailable
-from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.passes import Passes, Stopped
 from rlmm_daemon.ports.storage import (
     ControlObject,
@@ -31,7 +31,7 @@ from rlmm_daemon.ports.storage import (
     StoredObject,
     UploadInfo,
 )
-from rlmm_daemon.ports.threads import copying_threads
+from rlmm_daemon.ports.threads import come_behind
 
 READ_BYTES: Final = 1024 * 1024
 THREADS_MAX: Final = 4
@@ -66,7 +66,7 @@ class LocalStorage:
         #: Attempts are named by it and by their number: nobody else's has such a name.
         self._run, self._numbers = os.urandom(8).hex(), itertools.count()
         self._passes = passes or InThreads()
-        self._threads = copying_threads(threads_max, "storage.copy")
+        self._threads = DiskThreads(threads_max, "storage.copy", come_behind)
         #: Short calls: a queue of long copies must not hold them up.
         self._calls = DiskThreads(threads_max, "storage.call")
 

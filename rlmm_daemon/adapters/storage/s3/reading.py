@@ -64,7 +64,7 @@ class Reader:
 
     def close(self) -> None:
         """Free the threads; running reads end by themselves."""
-        self._threads.close(wait=False)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Body:
