@@ -97,10 +97,11 @@ def test_restarts_are_held_against_their_limit_and_each_other(tmp_path: Path, mo
     taken = daemon_restart.Taken
     monkeypatch.setattr(daemon_restart, "stocked", lambda _, __, each: each)
     monkeypatch.setattr(daemon_restart, "first_answer", lambda each: taken(500.0, 40.0 + each))
+    monkeypatch.setattr(daemon_restart, "libraries", lambda: 250.0)
     rows = daemon_restart.measure(tmp_path, 400, [30, 10])
     found = [(row.value, row.limit, row.ratio, row.met) for row in rows]
     assert found == [
-        (500.0, None, None, None),
+        (500.0, None, 2.0, False),
         (50.0, 60, None, True),
         (70.0, 60, None, False),
         (70.0, None, 1.4, True),
