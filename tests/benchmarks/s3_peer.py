@@ -13,6 +13,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 MIB = 1024 * 1024
+#: Of 16 MiB each its ranges took twice the processor time: every buffer's pages are new to it.
+OBSTORE_RANGE = 4 * MIB
 
 
 def boto3_client(job):
@@ -77,6 +79,8 @@ def obstore_work(job):
         secret_access_key=job["secret"],
         region="us-east-1",
         virtual_hosted_style_request=False,
+        # As for all others: a SHA-256 of each part was four tenths of its upload.
+        unsigned_payload=True,
         client_options={"allow_http": True},
     )
     match job["work"]:
@@ -91,11 +95,11 @@ def obstore_work(job):
 
             def take(row):
                 size = os.path.getsize(row[2])
-                starts = list(range(0, size, 16 * MIB))
+                starts = list(range(0, size, OBSTORE_RANGE))
                 with open(row[0], "wb") as file:
 
                     def part(start):
-                        length = min(16 * MIB, size - start)
+                        length = min(OBSTORE_RANGE, size - start)
                         os.pwrite(
                             file.fileno(),
                             obstore.get_range(store, row[1], start=start, length=length),
