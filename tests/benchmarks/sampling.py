@@ -30,7 +30,7 @@ _PACKAGES: Final = {
     "aiobotocore": "aiobotocore and botocore", "botocore": "aiobotocore and botocore",
     "dateutil": "aiobotocore and botocore", "yarl": "aiohttp", "multidict": "aiohttp",
     "propcache": "aiohttp", "frozenlist": "aiohttp", "aiohappyeyeballs": "aiohttp",
-    "tenacity": "stamina", "uvloop": LOOP,
+    "uvloop": LOOP,
 }  # fmt: skip
 
 

@@ -7,12 +7,13 @@ here is one request on the wire.
 import asyncio
 import collections
 import contextlib
+import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-import stamina
+import structlog
 
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, Remedy, Verdict, judge
 from rlmm_daemon.domain.errors import RlmmError
@@ -28,6 +29,8 @@ SLOWER_EVERY_SECONDS: Final = 0.5
 
 T = TypeVar("T")
 
+logger = structlog.get_logger(__name__)
+
 
 @dataclass(slots=True)
 class Stats:
@@ -39,19 +42,6 @@ class Stats:
     #: Retries that the budget refused.
     retries_refused: int = 0
     throttled: int = 0
-
-
-class _AgainError(Exception):
-    """An attempt failed in a way that is worth another one, after a pause."""
-
-    def __init__(self, error: RlmmError, pause_seconds: float) -> None:
-        super().__init__(error.message)  # what stamina logs
-        self.pause_seconds = pause_seconds
-
-
-def _pause(error: Exception) -> float | bool:
-    """Tell stamina how long to wait: only the rim knows what is worth a repetition."""
-    return error.pause_seconds if isinstance(error, _AgainError) else False
 
 
 class RetryBudget:
@@ -192,19 +182,22 @@ class Rim:
         Raises:
             RlmmError: the last attempt's, or `work`'s own, which is never repeated.
         """
-        repeats = stamina.retry_context(on=_pause, attempts=call.attempts_max, timeout=None)
-        async for attempt in repeats:
-            with attempt:
-                generation = self._credentials.generation
-                verdict = await self._attempt(call, gate, work)
-                if not isinstance(verdict, Verdict):
-                    return verdict[0]
-                if attempt.num >= call.attempts_max or not await self._worth_it(
-                    verdict, generation
-                ):
-                    raise verdict.error
-                pause = verdict.retry_after or self.back_off(attempt.num)
-                raise _AgainError(verdict.error, pause) from verdict.error
+        for number in itertools.count(1):
+            generation = self._credentials.generation
+            verdict = await self._attempt(call, gate, work)
+            if not isinstance(verdict, Verdict):
+                return verdict[0]
+            if number >= call.attempts_max or not await self._worth_it(verdict, generation):
+                raise verdict.error
+            pause = verdict.retry_after or self.back_off(number)
+            logger.warning(
+                "a call to the storage is repeated",
+                call=call.name,
+                attempt=number + 1,
+                pause_seconds=round(pause, 3),
+                error=verdict.error.message,
+            )
+            await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
     def may_repeat(self) -> bool:
