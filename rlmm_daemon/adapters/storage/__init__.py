@@ -27,7 +27,7 @@ Q: rabbitmq-stream-s3, C: Crabka. A complaint that is not about storage or reads
         test_every_phase_that_the_copier_enters_has_its_words
 7   A #513: deleted segments held open pin the disk
         test_a_refusal_leaks_no_descriptor
-        test_a_copy_holds_no_more_than_its_parts_in_memory_whatever_happens
+        test_copies_hold_none_of_their_parts_in_memory_whatever_happens
 8   A #557: the metadata topic only grows (`daemon.snapshotter`)
         test_a_trimmed_head_is_history_lost
 9   K 16681: failed copies counted towards retention evicted good segments (`core.cache`)
@@ -53,7 +53,7 @@ Q: rabbitmq-stream-s3, C: Crabka. A complaint that is not about storage or reads
         test_a_200_with_nobodys_body_is_no_empty_listing_and_no_delete
 
 C2.7  parts in memory without a bound
-        test_a_copy_holds_no_more_than_its_parts_in_memory_whatever_happens
+        test_copies_hold_none_of_their_parts_in_memory_whatever_happens
 C2.7  an upload is aborted only if completing it failed
         test_a_lasting_fault_ends_in_its_own_error_and_leaves_nothing
 C2.7  a whole range in memory before its first byte is sent

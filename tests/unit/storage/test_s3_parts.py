@@ -227,7 +227,7 @@ def test_a_file_that_cannot_be_looked_at_is_an_error_of_ours(tmp_path, monkeypat
 def test_parts_are_never_more_than_s3_takes(size: int):
     part = S3Options(bucket="b").part_size(size)
     assert -(-size // part) <= PARTS_MAX
-    assert part >= 16 * MIB
+    assert part >= 64 * MIB
 
 
 def client_error(status: int, code: str, **headers: str) -> ClientError:
