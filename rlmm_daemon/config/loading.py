@@ -382,15 +382,11 @@ def _check_s3_storage(config: Config, storage: S3Storage) -> Iterator[str]:
         yield "storage.session_token_* belongs to an access key, and there is none"
     if storage.sse_kms_key is not None and storage.sse != "aws:kms":
         yield 'storage.sse_kms_key is used with storage.sse = "aws:kms" only'
-    if storage.transport == "obstore":
-        yield from _check_obstore(storage)
-
-
-def _check_obstore(storage: S3Storage) -> Iterator[str]:
-    """What it can't do as the other transport does: not silently otherwise."""
-    here = 'storage.transport = "obstore"'
-    if {".", ".."} & set(storage.prefix.split("/")):
-        yield f'storage.prefix and {here}: it takes no "." and ".." in a key'
+    if storage.transport == "obstore" and storage.bucket.endswith("--x-s3"):
+        yield (
+            "storage.bucket is a directory bucket, which is opened by a session of its own: "
+            'set storage.transport = "aiobotocore"'
+        )
 
 
 def _check_local_storage(config: Config, storage: LocalStorage) -> Iterator[str]:

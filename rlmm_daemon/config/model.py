@@ -247,12 +247,12 @@ class S3Storage(_Section, frozen=True, kw_only=True, tag_field="kind", tag="s3")
     region: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,64}$")] | None = None
     #: Default: AWS's own for the region.
     endpoint: Annotated[str, Meta(pattern=r"^https?://[^/\s@]+/?$")] | None = None
-    #: Who makes ranged GETs; "obstore" is the extra [obstore]. All other calls are aiobotocore's.
-    transport: Literal["aiobotocore", "obstore"] = "aiobotocore"
+    #: Who makes ranged GETs. All other calls are aiobotocore's.
+    transport: Literal["aiobotocore", "obstore"] = "obstore"
     #: Of the segments' keys; no leading or trailing slash.
     prefix: KeyPrefix = ""
     addressing: Literal["auto", "path", "virtual"] = "auto"
-    #: PEM file of the authorities to trust. Default: the system's.
+    #: PEM file of the authorities to trust. Default: AWS_CA_BUNDLE's, else the SDK's own.
     ca_file: FilePath | None = None
     proxy: Annotated[str, Meta(pattern=r"^https?://[^/\s@]+/?$")] | None = None
     #: Keys from files (or, named with `_env`, from the environment); without them the SDK's chain.
@@ -265,7 +265,7 @@ class S3Storage(_Section, frozen=True, kw_only=True, tag_field="kind", tag="s3")
     #: A `.log` at least so large is sent in parts.
     multipart_threshold_bytes: Annotated[int, Meta(ge=_MIB, le=5_120 * _MIB)] = 100 * _MIB
     #: Grown where a segment would need more than 10,000 parts.
-    part_size_bytes: Annotated[int, Meta(ge=5 * _MIB, le=5_120 * _MIB)] = 16 * _MIB
+    part_size_bytes: Annotated[int, Meta(ge=5 * _MIB, le=5_120 * _MIB)] = 64 * _MIB
     #: Over all copies.
     parts_in_flight_max: Annotated[int, Meta(ge=1, le=256)] = 4
     #: Calls at once; halved while the storage asks for fewer.

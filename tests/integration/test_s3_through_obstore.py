@@ -2,14 +2,22 @@
 
 import asyncio
 import random
+import ssl
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from deploy.dev.kafka import keys as tls_keys
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys
-from rlmm_daemon.domain.errors import ChecksumMismatch, ConfigError, ObjectMissing, RlmmError
+from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    ObjectMissing,
+    RlmmError,
+    StorageUnavailable,
+)
 from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.ports.storage import Version
 
@@ -26,13 +34,14 @@ class Server:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        self._scheme = "https" if tls else "http"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
 
     @property
     def endpoint(self) -> str:
         assert self._server is not None, "started"
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
         assert self._server is not None, "started"
@@ -278,7 +287,117 @@ async def test_the_expected_owner_is_named_and_signed(server):
     await storage.close()
 
 
-def test_without_the_package_the_start_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(ConfigError, match=r"storage\.transport.*rlmm-daemon\[obstore\]"):
-        S3Storage(S3Options(bucket="b", transport="obstore"), owner="1", rng=random.Random(7))
+@pytest.mark.parametrize(
+    ("environment", "asks_proxy"),
+    [
+        ({"http_proxy": "PROXY"}, True),
+        ({"HTTP_PROXY": "PROXY"}, True),
+        ({"http_proxy": "PROXY", "no_proxy": "example.invalid"}, False),
+        # Which the SDK knows nothing of.
+        ({"ALL_PROXY": "PROXY"}, False),
+        ({"AWS_PROXY_URL": "PROXY"}, False),
+    ],
+    ids=lambda each: "+".join(each) if isinstance(each, dict) else "",
+)
+async def test_the_environments_proxy_is_asked_where_the_sdk_asks_it(
+    server, monkeypatch, environment, asks_proxy
+):
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value.replace("PROXY", server.endpoint))
+    server.rows = [row(206, b"0123456789", **RIGHT)]
+    for transport in ("obstore", "aiobotocore"):
+        server.asked = []
+        storage = storage_on(server, transport=transport, endpoint="http://s3.example.invalid")
+        if asks_proxy:
+            assert await read(storage) == b"0123456789", transport
+        else:
+            with pytest.raises(StorageUnavailable):
+                await read(storage)
+        assert len(server.asked) == asks_proxy, transport
+        await storage.close()
+
+
+@pytest.fixture
+async def tls_server(tmp_path) -> AsyncIterator[Server]:
+    tls_keys.make(tmp_path)
+    server = Server()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem")
+    await server.start(context)
+    server.rows = [row(206, b"0123456789", **RIGHT)]
+    yield server
+    await server.stop()
+
+
+async def test_who_is_trusted_by_the_sdk_is_trusted_and_nobody_else(
+    tls_server, tmp_path, monkeypatch
+):
+    # Not the system's: the SDK does not ask it either, and uploads would fail.
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    for transport in ("obstore", "aiobotocore"):
+        storage = storage_on(tls_server, transport=transport)
+        with pytest.raises(StorageUnavailable) as failure:
+            await read(storage)
+        assert failure.value.fields["reason"] == "tls"
+        await storage.close()
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+    for transport in ("obstore", "aiobotocore"):
+        storage = storage_on(tls_server, transport=transport)
+        assert await read(storage) == b"0123456789"
+        await storage.close()
+
+
+async def test_a_server_whose_own_certificate_is_the_authority_is_read_through_the_sdk(
+    tmp_path, capsys
+):
+    """As `openssl req -x509` makes one: copies would succeed and reads would not."""
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+        "-keyout self.key -out self.pem -subj /CN=own -addext subjectAltName=IP:127.0.0.1"
+    )
+    async with asyncio.timeout(50):
+        made = await asyncio.create_subprocess_exec(
+            *command.split(), cwd=tmp_path, stderr=asyncio.subprocess.DEVNULL
+        )
+        assert await made.wait() == 0
+    server = Server()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "self.pem", tmp_path / "self.key")
+    await server.start(context)
+    server.rows = [page(403, "AccessDenied"), row(206, b"0123456789", **RIGHT)]
+    storage = storage_on(server, ca_file=str(tmp_path / "self.pem"))
+    with pytest.raises(StorageUnavailable) as failure:
+        await read(storage)
+    assert failure.value.fields["reason"] == "denied", "the SDK's own error"
+    for _ in range(2):
+        assert await read(storage) == b"0123456789"
+    assert storage.stats.calls == {("GetObject", "denied"): 1, ("GetObject", "ok"): 2}
+    assert len(server.asked) == 3
+    assert capsys.readouterr().out.count("read through aiobotocore") == 1
+    await storage.close()
+    await server.stop()
+
+
+async def test_keys_that_are_no_paths_are_read_all_the_same(server):
+    """Of a prefix with dots, an earlier one perhaps, which the bucket's marker still knows."""
+    storage = storage_on(server)
+    server.rows = [row(206, b"0123456789", **RIGHT)]
+    pieces = storage.fetch("a/../b.log", 0, 10)
+    assert b"".join([piece async for piece in pieces]) == b"0123456789"
+    assert server.asked[0].startswith("GET /b/a/../b.log ")
+    await storage.close()
+
+
+def test_nothing_is_imported_before_something_is_read():
+    """Who only copies starts without its tenth of a second, and without its memory."""
+    script = (
+        "import random, sys\n"
+        "from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage\n"
+        "S3Storage(S3Options(bucket='b'), owner='1', rng=random.Random(7))\n"
+        "sys.exit('obstore' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=50)

@@ -49,7 +49,7 @@ def s3_server() -> Iterator[S3Server]:
 @pytest.fixture
 def transport(request: pytest.FixtureRequest) -> str:
     """Return who makes the GETs: the default, unless the test is marked `through_each`."""
-    chosen: str = getattr(request, "param", "aiobotocore")
+    chosen: str = getattr(request, "param", "obstore")
     if chosen == "obstore":
         _start_obstore()
     return chosen
@@ -72,7 +72,7 @@ def _admin(server: S3Server) -> Any:
 class S3World:
     """A bucket, and storages that reach it through the proxy."""
 
-    def __init__(self, server: S3Server, *, transport: str = "aiobotocore") -> None:
+    def __init__(self, server: S3Server, *, transport: str = "obstore") -> None:
         self.server, self.transport = server, transport
         self.bucket = f"t-{uuid.uuid4().hex[:16]}"
         self.admin = _admin(server)

@@ -108,7 +108,7 @@ def test_keys_are_read_from_their_files_when_asked_and_never_shown(tmp_path: Pat
             "both set",
         ),
         (["storage.sse_kms_key=k"], "aws:kms"),
-        (["storage.transport=obstore", "storage.prefix=a/../b"], "storage.prefix and"),
+        (["storage.bucket=b--usw2-az1--x-s3"], "directory bucket"),
         (["storage.transport=curl"], "storage.transport"),
         (["storage.bucket=a"], "storage.bucket"),
         (["storage.endpoint=http://u:p@h"], "storage.endpoint"),

@@ -12,6 +12,8 @@ from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import checksum_text
 
 Answer = Callable[..., Any]
+#: Reads too are the script's.
+SCRIPTED: dict[str, Any] = {"bucket": "b", "transport": "aiobotocore"}
 
 
 class ScriptedS3:
@@ -57,7 +59,7 @@ def storage_on(s3: ScriptedS3 | None, *, sweeps: bool = False, **options: Any) -
     Its back-offs are the real ones, so keep failures few.
     """
     storage = S3Storage(
-        S3Options(bucket="b", **options), owner="1", rng=random.Random(7), sweeps=sweeps
+        S3Options(**SCRIPTED | options), owner="1", rng=random.Random(7), sweeps=sweeps
     )
     storage._client._s3 = s3
     return storage

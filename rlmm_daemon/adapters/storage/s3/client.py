@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
+from botocore.httpsession import get_cert_path
 
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.storage.s3.credentials import ReloadableCredentials, session_with
@@ -56,6 +57,17 @@ class OneRequestSession(AIOHTTPSession):  # type: ignore[misc]  # aiobotocore is
         session._retry_connection = False  # noqa: SLF001 - aiohttp's own test tools set it too
         return session
 
+    @property
+    def authorities(self) -> str:
+        """The file of those who are trusted: ours, the environment's, or the SDK's own."""
+        file: str = get_cert_path(self._verify)
+        return file
+
+    def proxy_for(self, url: str) -> str | None:
+        """Return the proxy through which an address is asked, the environment's perhaps."""
+        proxy: str | None = self._proxy_config.proxy_url_for(url)
+        return proxy
+
 
 class Client:
     """One bucket's client: the calls, their gates, their common parameters."""
@@ -79,6 +91,13 @@ class Client:
         """The botocore client, for `work` given to `call`."""
         assert self._s3 is not None, "connected by `call`"
         return self._s3
+
+    @property
+    def http(self) -> OneRequestSession:
+        """What the botocore client asks through."""
+        session = self.s3._endpoint.http_session  # noqa: SLF001 - nothing else tells
+        assert isinstance(session, OneRequestSession), "we gave it the class"
+        return session
 
     async def call(
         self,

@@ -40,14 +40,14 @@ class S3Options:
     #: None: AWS's own for the region.
     endpoint: str | None = None
     #: Who makes the ranged GETs; all other calls are aiobotocore's.
-    transport: Literal["aiobotocore", "obstore"] = "aiobotocore"
+    transport: Literal["aiobotocore", "obstore"] = "obstore"
     addressing: Literal["auto", "path", "virtual"] = "auto"
     ca_file: str | None = None
     proxy: str | None = None
     #: Reads the files anew at each call; None: the SDK's own chain.
     static_keys: Callable[[], StaticKeys] | None = None
     multipart_threshold_bytes: int = 100 * MIB
-    part_size_bytes: int = 16 * MIB
+    part_size_bytes: int = 64 * MIB
     #: Over all copies.
     parts_in_flight_max: int = 4
     connect_timeout: float = 5.0

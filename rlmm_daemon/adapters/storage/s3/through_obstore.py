@@ -1,8 +1,10 @@
-"""GETs through obstore, which needs less processor time: `transport = "obstore"`.
+"""GETs through obstore, which needs less processor time than aiobotocore: the default.
 
 Its own retries are off, and what it raises becomes what the SDK would raise, so that the rim, the
-gate, the counters and the table of errors are the same. It does not show a `Retry-After` (our own
-back-off it is), nor the region that a redirect names in its headers.
+gate, the counters and the table of errors are the same. It trusts whom the SDK trusts and asks the
+proxy that the SDK asks. It does not show a `Retry-After` (our own back-off it is), nor the region
+that a redirect names in its headers. What it can't do, aiobotocore does: keys with `.` or `..` as a
+part, and servers whose TLS OpenSSL takes and it does not.
 """
 
 import asyncio
@@ -11,10 +13,11 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
+import structlog
 from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import (
     BotoCoreError,
@@ -25,10 +28,10 @@ from botocore.exceptions import (
 )
 
 from rlmm_daemon import __version__
-from rlmm_daemon.adapters.storage.s3.answers import Answer
+from rlmm_daemon.adapters.storage.s3.answers import Answer, SdkTransport
 from rlmm_daemon.adapters.storage.s3.client import REGION_DEFAULT, Client
 from rlmm_daemon.adapters.storage.s3.options import BYTES_PER_SECOND_MIN, S3Options
-from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable
+from rlmm_daemon.domain.errors import StorageUnavailable
 
 #: It holds what comes until it is so much, as each piece wakes our loop; more costs memory.
 PIECE_BYTES: Final = 1024 * 1024
@@ -38,61 +41,89 @@ _STATUS: Final = re.compile(r"Server returned non-2xx status code: (\d{3})[^:]*:
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _REGION: Final = re.compile(r"<Region>([a-z0-9-]{1,64})</Region>")
 _REDIRECT: Final = 301
+#: Of rustls: a certificate, the server's refusal of all it offers, its own of what the server does.
+_NO_TLS: Final = re.compile(r"\b(InvalidCertificate|AlertReceived|PeerIncompatible)\(")
+
+#: Names and addresses.
+_EVERYWHERE: Final = "*,0.0.0.0/0,::/0"
+
+logger = structlog.get_logger(__name__)
+
+
+class _Made(NamedTuple):
+    """A client for one generation of keys, and the library that it is of."""
+
+    keys: ReadOnlyCredentials
+    store: Any
+    get: Any
+    #: An object that is absent is a FileNotFoundError, a key that it can't take a ValueError.
+    raised: tuple[type[Exception], ...]
 
 
 class ObstoreTransport:
-    """One obstore client for each generation of keys."""
+    """One obstore client for each generation of keys, made when something is read."""
 
     def __init__(self, client: Client) -> None:
-        """Import it.
-
-        Raises:
-            ConfigError: it is not installed.
-        """
-        try:
-            self._obstore = importlib.import_module("obstore")
-            self._stores = importlib.import_module("obstore.store")
-            exceptions = importlib.import_module("obstore.exceptions")
-        except ImportError as error:
-            raise ConfigError(
-                'storage.transport = "obstore" needs the package obstore: '
-                "install rlmm-daemon[obstore], or leave the key out"
-            ) from error
-        #: An object that is absent is a FileNotFoundError, a key that it can't take a ValueError.
-        self._raised = (exceptions.BaseError, OSError, ValueError)
         self._client, self._options = client, client.options
-        self._made: tuple[ReadOnlyCredentials, Any] | None = None
+        self._sdk = SdkTransport(client)
+        self._made: _Made | None = None
+        self._making = asyncio.Lock()
+        #: Since aiobotocore got an answer over a TLS that obstore refuses.
+        self._sdk_alone = False
 
     async def get(self, key: str, start: int, end: int, etag: str) -> Answer:
         """Ask; see `answers.Transport`."""
-        wanted: dict[str, Any] = {"range": (start, end)}
-        if etag:
-            wanted["if_match"] = etag
+        if self._sdk_alone or not _nameable(key):
+            return await self._sdk.get(key, start, end, etag)
         keys = await self._client.credentials.get_frozen_credentials()
         if keys is None:
             raise NoCredentialsError
+        wanted: dict[str, Any] = {"range": (start, end)}
+        if etag:
+            wanted["if_match"] = etag
+        made = await self._for(keys)
         try:
-            store = await self._store(keys)
-            found = await self._obstore.get_async(store, key, options=wanted)
-        except self._raised as error:
-            # Not the cause: its text repeats the server's page, which may name an access key.
-            raise translated(error) from None
-        return _Answer(found, self._raised)
+            found = await made.get(made.store, key, options=wanted)
+        except made.raised as error:
+            if _NO_TLS.search(str(error)) is None:
+                # Not the cause: its text repeats the server's page, which may name an access key.
+                raise translated(error) from None
+        else:
+            return _Answer(found, made.raised)
+        return await self._over_other_tls(key, start, end, etag)
 
     def close(self) -> None:
         """Let the client go, and its idle connections with it."""
         self._made = None
 
-    async def _store(self, keys: ReadOnlyCredentials) -> Any:
-        if self._made is None or self._made[0] != keys:
-            # The region's, the environment's or the configured one: uploads go there too.
-            address = address_of(self._options, self._client.s3.meta.endpoint_url)
-            # It reads the system's certificates.
-            self._made = (keys, await asyncio.to_thread(self._new, keys, address))
-        return self._made[1]
+    async def _over_other_tls(self, key: str, start: int, end: int, etag: str) -> Answer:
+        """Ask through the SDK, whose errors count then; its answer says who is asked from now on.
 
-    def _new(self, keys: ReadOnlyCredentials, address: str) -> Any:
-        return self._stores.S3Store(
+        OpenSSL takes a self-signed certificate as its own authority, and older ciphers.
+        """
+        answer = await self._sdk.get(key, start, end, etag)
+        if not self._sdk_alone:
+            self._sdk_alone = True
+            logger.warning(
+                "segments are read through aiobotocore: "
+                "obstore refuses the certificate or the ciphers of the server",
+                endpoint=self._options.endpoint,
+            )
+        return answer
+
+    async def _for(self, keys: ReadOnlyCredentials) -> _Made:
+        async with self._making:
+            if self._made is None or self._made.keys != keys:
+                # The region's, the environment's or the configured one: uploads go there too.
+                address = address_of(self._options, self._client.s3.meta.endpoint_url)
+                # The first import takes a tenth of a second, and authorities are read from a file.
+                self._made = await asyncio.to_thread(self._new, keys, address)
+            return self._made
+
+    def _new(self, keys: ReadOnlyCredentials, address: str) -> _Made:
+        obstore = importlib.import_module("obstore")
+        exceptions = importlib.import_module("obstore.exceptions")
+        store = importlib.import_module("obstore.store").S3Store(
             self._options.bucket,
             # Given so, nothing of the environment is mixed with them.
             credential_provider=lambda: {
@@ -101,8 +132,19 @@ class ObstoreTransport:
                 "token": keys.token,
                 "expires_at": None,
             },
-            **store_settings(self._options, address),
+            **store_settings(
+                self._options,
+                address,
+                authorities=self._client.http.authorities,
+                proxy=self._client.http.proxy_for(address),
+            ),
         )
+        return _Made(keys, store, obstore.get_async, (exceptions.BaseError, OSError, ValueError))
+
+
+def _nameable(key: str) -> bool:
+    """Return whether a key is a path to obstore."""
+    return not {"", ".", ".."} & set(key.split("/"))
 
 
 def address_of(options: S3Options, endpoint: str) -> str:
@@ -118,17 +160,16 @@ def address_of(options: S3Options, endpoint: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path}/{bucket}"
 
 
-def store_settings(options: S3Options, address: str) -> dict[str, Any]:
+def store_settings(
+    options: S3Options, address: str, *, authorities: str, proxy: str | None
+) -> dict[str, Any]:
     """Return obstore's words for ours: nothing is left to its defaults that we have a key for.
 
-    Blocks, to read the authorities' file.
+    Blocks, to read the authorities' file. No `proxy`: none is asked, whatever the environment says.
     """
     more: dict[str, Any] = {}
-    if options.proxy:
-        more["proxy_url"] = options.proxy
-    if options.ca_file:
-        more["root_certificate"] = _authorities(options.ca_file)
-        more["disable_system_certificates"] = True
+    if address.startswith("https://") or (proxy or "").startswith("https://"):
+        more["root_certificate"] = _read(authorities)
     if options.expected_bucket_owner:
         # Signed with the rest.
         more["default_headers"] = {"x-amz-expected-bucket-owner": options.expected_bucket_owner}
@@ -141,6 +182,11 @@ def store_settings(options: S3Options, address: str) -> dict[str, Any]:
         "skip_signature": False,
         "client_options": {
             "allow_http": address.startswith("http://"),
+            "allow_invalid_certificates": False,
+            "disable_system_certificates": True,
+            # Told none, it would look for one in the environment, by rules of its own.
+            "proxy_url": proxy or address,
+            "proxy_excludes": "" if proxy else _EVERYWHERE,
             "connect_timeout": timedelta(seconds=options.connect_timeout),
             "read_timeout": timedelta(seconds=options.read_timeout),
             "timeout": _ANSWER_LASTS,
@@ -152,12 +198,14 @@ def store_settings(options: S3Options, address: str) -> dict[str, Any]:
     }
 
 
-def _authorities(file: str) -> bytes:
+def _read(authorities: str) -> bytes:
     try:
-        return Path(file).read_bytes()
+        return Path(authorities).read_bytes()
     except OSError as error:
         raise StorageUnavailable(
-            f"storage.ca_file can't be read: {error.strerror}", reason="tls", retry=False
+            f"the authorities in {authorities} can't be read: {error.strerror}",
+            reason="tls",
+            retry=False,
         ) from error
 
 
