@@ -35,8 +35,8 @@ MIB: Final = 1024 * 1024
 CHUNK_BYTES: Final = 4 * MIB
 PARTS_IN_FLIGHT: Final = 4
 PART_MIB: Final = 16
-#: Ours, with `storage.transport = "obstore"`: only reads go through it.
-OBSTORE: Final = "ours through obstore"
+#: Ours, with `storage.transport = "aiobotocore"`, which all but reads goes through anyway.
+SDK: Final = "ours through aiobotocore"
 HERE: Final = Path(__file__).parent
 Figures = Mapping[str, float]
 
@@ -63,9 +63,9 @@ class Bench:
 
     def python(self, client: str, job: dict[str, Any]) -> Figures:
         """Run ours or a Python peer in a fresh process."""
-        module = {"ours": "s3_ours", OBSTORE: "s3_ours", "aiobotocore": "s3_plain"}.get(client)
-        if client == OBSTORE:
-            job = job | {"transport": "obstore"}
+        module = {"ours": "s3_ours", SDK: "s3_ours", "aiobotocore": "s3_plain"}.get(client)
+        if client == SDK:
+            job = job | {"transport": "aiobotocore"}
         command = (
             [sys.executable, "-m", f"tests.benchmarks.{module}"]
             if module
@@ -167,7 +167,7 @@ def download(bench: Bench, rounds: int) -> list[Row]:
     return [
         *_transfer_rows("download", what, bench, found, cpu_max=0.8),
         *_transfer_rows(
-            "download", f"{what}, through obstore", bench, found, cpu_max=0.8, client=OBSTORE
+            "download", f"{what}, through aiobotocore", bench, found, cpu_max=0.8, client=SDK
         ),
     ]
 
@@ -186,7 +186,7 @@ def ranges(bench: Bench, rounds: int) -> list[Row]:
             figures[peer].append(bench.calm.measure(partial(bench.python, peer, job)))
         for name, client, warm in (
             ("ours", "ours", False),
-            (OBSTORE, OBSTORE, False),
+            (SDK, SDK, False),
             ("ours warm", "ours", True),
         ):
             cache = bench.home / f"cache-{number}-{name.replace(' ', '-')}"
@@ -196,12 +196,12 @@ def ranges(bench: Bench, rounds: int) -> list[Row]:
         name: median([each["p50"] for each in several]) * 1000 for name, several in figures.items()
     }
     rows = []
-    for name, most in (("ours", 1.1), (OBSTORE, 1.1), ("ours warm", 0.25)):
+    for name, most in (("ours", 1.1), (SDK, 1.1), ("ours warm", 0.25)):
         rows.append(
             Row(
                 group="ranges",
                 what=f"random 1 MiB read, p50, {'warm' if 'warm' in name else 'cold'}"
-                + (", through obstore" if name == OBSTORE else ""),
+                + (", through aiobotocore" if name == SDK else ""),
                 value=p50[name],
                 unit="ms",
                 peer="boto3",
@@ -256,7 +256,7 @@ def _rounds(
     for _ in range(rounds):
         # What the library costs by itself, where it is asked for whole parts.
         plain = ("aiobotocore",) if job["work"] == "upload" else ()
-        other = (OBSTORE,) if job["work"] == "download" else ()
+        other = (SDK,) if job["work"] == "download" else ()
         for client in ("ours", *other, "boto3", "obstore", *plain):
             found[client].append(bench.calm.measure(partial(bench.python, client, job)))
         for name, command in tools.items():
@@ -280,7 +280,7 @@ def _transfer_rows(
 
     speed = {name: bench.size / of(name, "seconds") / 1e6 for name in found}
     best = max(("boto3", "obstore", "awscli"), key=lambda name: speed[name])
-    peers = [name for name in found if name not in {"ours", OBSTORE}]
+    peers = [name for name in found if name not in {"ours", SDK}]
     others = ", ".join(f"{name} {of(name, 'cpu') / gib:.2f}" for name in peers)
     walls = ", ".join(f"{name} {speed[name]:.0f}" for name in peers)
     memory = ", ".join(f"{name} {of(name, 'extra_mib'):.0f}" for name in peers)
@@ -322,12 +322,12 @@ def profiles(bench: Bench, console: Console) -> None:
          ("ours", "aiobotocore"), len(small), "16 MiB"),
         (f"fetch of {bench.size // MIB:,} MiB",
          {"work": "download", "files": [[str(target), "bench/big", str(bench.big)]]},
-         ("ours", OBSTORE), len(small), "16 MiB"),
+         ("ours", SDK), len(small), "16 MiB"),
         (f"{len(starts)} random reads of 1 MiB, nothing cached",
          {"work": "ranges", "object": "bench/big", "size": bench.size,
           "starts": [each * CHUNK_BYTES + 4711 for each in starts],
           "cache": str(bench.home / "cache")},
-         ("ours", OBSTORE), len(starts), "read"),
+         ("ours", SDK), len(starts), "read"),
     ]  # fmt: skip
     for title, job, clients, times, each in rows:
         run = bench.cached if job["work"] == "ranges" else bench.python
