@@ -18,7 +18,7 @@ import errno
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -36,7 +36,7 @@ from rlmm_daemon.daemon.services import FileSlice
 from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.observability.metrics import ReadMetrics
-from rlmm_daemon.ports.disk import Disk, DiskLock
+from rlmm_daemon.ports.disk import DiskLock, ScratchDisk
 
 READ_BYTES: Final = 256 * 1024
 #: Files that may be kept for each chunk of full size that there is room for: a start and a delete
@@ -44,8 +44,6 @@ READ_BYTES: Final = 256 * 1024
 FILES_PER_CHUNK: Final = 16
 #: Files that are looked at in one turn of the loop.
 STEP_FILES: Final = 16
-#: One write call; pieces of the network are smaller.
-WRITE_BYTES: Final = 1024 * 1024
 WRITES_MAX: Final = 2
 #: How long nothing is written after a failure; doubled with each further one.
 PAUSE_SECONDS: Final = 5.0
@@ -79,7 +77,7 @@ class ChunkCache:
     def __init__(
         self,
         options: ChunkCacheOptions,
-        disk: Disk,
+        disk: ScratchDisk,
         deleted: DeletedSegments,
         *,
         metrics: ReadMetrics,
@@ -344,26 +342,9 @@ class ChunkCache:
     # Writing.
 
     async def _write(self, chunk: Chunk, pieces: Sequence[bytes]) -> None:
-        """Write under a temporary name and rename; leaves litter for the sweep if it ends early."""
-        temporary = f"{chunk.name}{_TEMPORARY}"
-        whole, failures = False, self._failures
-        try:
-            file = await self._disk.open(self._path(temporary), write=True, create=True)
-            try:
-                at = 0
-                for block in _blocks(pieces):
-                    rest = memoryview(block)
-                    while rest:
-                        taken = await file.pwrite(at, rest)
-                        rest, at = rest[taken:], at + taken
-            finally:
-                # A close that is cancelled before its thread began would leak the descriptor.
-                await asyncio.shield(file.close())
-            await self._disk.rename(self._path(temporary), self._path(chunk.name))
-            whole = True
-        finally:
-            if not whole:
-                self._throw_away(temporary, chunk.name)
+        """Write under a temporary name and rename."""
+        failures = self._failures
+        await self._disk.write_scratch(self._path(chunk.name), pieces, suffix=_TEMPORARY)
         if failures == self._failures:
             self._resumed()
 
@@ -456,11 +437,7 @@ class ChunkCache:
         self._littered.ring()
 
     async def _sweep(self) -> None:
-        """Remove dropped files; one that cannot be removed is found again at the next start.
-
-        In order and one by one: once a temporary file is gone, a rename that a cancelled write
-        left in its thread either has happened or cannot happen any more.
-        """
+        """Remove dropped files; one that cannot be removed is found again at the next start."""
         async with self._sweeping:
             while self._litter:
                 with suppress(OSError):
@@ -472,19 +449,6 @@ class ChunkCache:
 
 def _is_ours(name: str) -> bool:
     return _NAME.fullmatch(name.removesuffix(_TEMPORARY)) is not None
-
-
-def _blocks(pieces: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the pieces joined to larger ones, each for one call."""
-    block: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        if block and size + len(piece) > WRITE_BYTES:
-            yield b"".join(block)
-            block, size = [], 0
-        block.append(piece)
-        size += len(piece)
-    yield b"".join(block)
 
 
 def _stamp(descriptor: int) -> Stamp:

@@ -15,7 +15,7 @@ from rlmm_daemon.daemon.segment_log import SegmentLog
 from rlmm_daemon.daemon.single_flight import Spawn
 from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.observability.metrics import ReadMetrics
-from rlmm_daemon.ports.disk import Disk
+from rlmm_daemon.ports.disk import ScratchDisk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class ReadCaches:
         options: ReadCacheOptions,
         log: SegmentLog,
         *,
-        disk: Disk,
+        disk: ScratchDisk,
         spawn: Spawn,
         rng: random.Random,
         metrics: ReadMetrics,

@@ -4,6 +4,7 @@ What makes a write durable is said by the caller: `fdatasync` for bytes and size
 for names. Errors are `OSError` with its errno, as the kernel gave it.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from rlmm_daemon.codec.snapshot import Mapped
@@ -126,4 +127,16 @@ class Disk(Protocol):
 
     async def free_bytes(self, path: str) -> int:
         """Return the bytes an unprivileged writer can still use on that file system."""
+        ...
+
+
+class ScratchDisk(Disk, Protocol):
+    """A disk for files too that nobody misses after a crash."""
+
+    async def write_scratch(self, path: str, pieces: Sequence[bytes], *, suffix: str) -> None:
+        """Write a new file under its name and `suffix`, then rename it; nothing is synced.
+
+        One call for what `open`, `pwrite`, `close` and `rename` do in four. After an error neither
+        name is there; of a cancelled caller's neither will be, once what has begun is over.
+        """
         ...

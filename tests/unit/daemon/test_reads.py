@@ -264,7 +264,7 @@ class PausedDisk(FaultyDisk):
         return call
 
 
-@pytest.mark.parametrize("step", ["download", "free_bytes", "rename"])
+@pytest.mark.parametrize("step", ["download", "free_bytes", "write_scratch"])
 async def test_a_fill_that_ends_after_the_delete_brings_nothing_back(tmp_path, step):
     made = []
 
@@ -364,7 +364,7 @@ async def test_the_cache_keeps_its_size_and_the_most_recently_used(tmp_path):
 
 @pytest.mark.parametrize(
     ("call", "number"),
-    [("pwrite", errno.ENOSPC), ("open", errno.EROFS), ("rename", errno.EIO), ("pwrite", errno.EIO)],
+    [("write_scratch", errno.ENOSPC), ("write_scratch", errno.EROFS), ("free_bytes", errno.EIO)],
 )
 async def test_a_full_or_failing_disk_switches_writing_off_for_a_while(tmp_path, call, number):
     clock, made = TurnedClock(), []

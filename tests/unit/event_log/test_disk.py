@@ -1,8 +1,10 @@
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,3 +144,69 @@ async def test_a_cancelled_open_leaks_no_descriptor(disk: LocalDisk, tmp_path: P
     async with asyncio.timeout(30):  # the loop gives back what came too late for its caller
         while len(os.listdir("/proc/self/fd")) > before:  # noqa: ASYNC110, PTH208  # as above
             await asyncio.sleep(0)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+async def test_a_scratch_file_is_whole_however_little_is_taken_at_once(
+    disk: LocalDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writev, write = os.writev, os.write
+    monkeypatch.setattr(os, "writev", lambda fd, pieces: writev(fd, [*pieces[:2], pieces[2][:1]]))
+    monkeypatch.setattr(os, "write", lambda fd, rest: write(fd, rest[:2]))
+    pieces = [b"ab", b"", b"cde", b"fghij", b"k"] * 300
+    await disk.write_scratch(str(tmp_path / "file"), pieces, suffix=".partial")
+    assert files(tmp_path) == {"file": b"".join(pieces)}
+
+
+@pytest.mark.parametrize("step", ["open", "writev", "close", "rename"])
+async def test_a_scratch_file_that_fails_leaves_nothing(
+    disk: LocalDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    close = os.close
+
+    def fail(*arguments: Any) -> None:
+        if step == "close":
+            close(arguments[0])
+        raise OSError(errno.ENOSPC, "ordered")
+
+    where, name = (Path, "replace") if step == "rename" else (os, step)
+    with monkeypatch.context() as patched:
+        patched.setattr(where, name, fail)
+        with pytest.raises(OSError, match="ordered"):
+            await disk.write_scratch(str(tmp_path / "file"), [b"ab", b"c"], suffix=".partial")
+    assert files(tmp_path) == {}
+
+
+@pytest.mark.parametrize("came", [False, True])
+async def test_a_scratch_file_of_a_cancelled_caller_is_gone_in_the_end(
+    disk: LocalDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, came: bool
+) -> None:
+    """Whether the cancellation comes while it is written or together with its end."""
+    renamed, go = threading.Event(), threading.Event()
+    replace = Path.replace
+
+    def wait(self: Path, target: str) -> None:
+        replace(self, target)
+        renamed.set()
+        assert go.wait(50)
+
+    monkeypatch.setattr(Path, "replace", wait)
+    writing = asyncio.get_running_loop().create_task(
+        disk.write_scratch(str(tmp_path / "file"), [b"ab"], suffix=".partial")
+    )
+    await asyncio.to_thread(renamed.wait, 50)
+    assert files(tmp_path) == {"file": b"ab"}
+    if came:
+        go.set()
+        disk.close()  # returns when the thread has told the loop
+        await asyncio.sleep(0)  # whose next turn would be the caller's
+    writing.cancel()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    async with asyncio.timeout(50):
+        while files(tmp_path):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
