@@ -108,14 +108,17 @@ class ChunkFill:
         """Return whether a reader at `at` is served here, now or soon."""
         return not self.over and self.start <= at < self.end
 
-    def take(self, at: int) -> bytes | None:
-        """Return what came from `at` on, the rest of one piece; None: not yet, or not any more."""
+    def take(self, at: int, end: int) -> bytes | None:
+        """Return what came of [at, end) in one piece, or its rest; None: not yet, or not any more.
+
+        A piece is cut once, as cutting copies.
+        """
         if not self.start <= at < self.at or not self._pieces:
             return None
         self._takes += 1
         number = bisect_right(self._starts, at) - 1
-        piece, skipped = self._pieces[number], at - self._starts[number]
-        return piece[skipped:] if skipped else piece
+        piece, start = self._pieces[number], self._starts[number]
+        return piece[at - start : end - start]
 
     async def run(self) -> None:
         """Download and keep; an error is kept for the holders."""

@@ -396,10 +396,9 @@ class _Reader:
             self._look_ahead(hold.work.end)
             fill, before = hold.work, self.at
             while self.at < min(fill.end, self._end):
-                piece = fill.take(self.at)
+                piece = fill.take(self.at, self._end)
                 if piece is not None:
                     self._require_same(fill.version)
-                    piece = piece[: self._end - self.at]
                     self.at += len(piece)
                     yield piece
                 elif fill.over or fill.at > self.at:
