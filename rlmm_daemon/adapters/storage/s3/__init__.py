@@ -1,4 +1,4 @@
-"""Remote storage on S3 and what speaks its protocol, through aiobotocore.
+"""Remote storage on S3 and what speaks its protocol, through aiobotocore, reads through obstore.
 
 `client` opens the connection and closes the traps of the stack, `retries` is the one rim where
 calls are bounded and repeated, `errors` says what each answer means, `upload` stores a segment,
