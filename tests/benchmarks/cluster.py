@@ -22,6 +22,7 @@ from rich.console import Console
 
 from deploy.dev.kafka import libs
 from deploy.dev.kafka.cluster import FAST, Cluster, java
+from tests.benchmarks.bursts import bursts
 from tests.benchmarks.kafka import FIRST_PARTITIONS, USER_PARTITIONS, peer
 from tests.benchmarks.rows import Row, table
 from tests.benchmarks.stolen import Calm
@@ -57,6 +58,8 @@ class Scale:
     rounds: int = 2
     events: int = 1_000_000
     lookups: int = 20_000
+    marks: int = 20_000
+    burst_rounds: int = 3
 
 
 def tool(fleet: Fleet, name: str, *arguments: str) -> str:
@@ -295,20 +298,31 @@ def main() -> int:
     options.add_argument("--past-records", type=int, default=Scale().past_records)
     options.add_argument("--rounds", type=int, default=Scale().rounds)
     options.add_argument("--events", type=int, default=Scale().events)
-    options.add_argument("--only", choices=["segments", "managers"])
+    options.add_argument("--only", choices=["segments", "managers", "bursts"])
+    options.add_argument("--marks", type=int, default=Scale().marks)
+    options.add_argument("--burst-rounds", type=int, default=Scale().burst_rounds)
+    options.add_argument(
+        "--before", type=Path, help="an earlier checkout, its plugin built: bursts beside it, too"
+    )
     chosen = options.parse_args()
     scale = Scale(
         records=chosen.records,
         past_records=chosen.past_records,
         rounds=chosen.rounds,
         events=chosen.events,
+        marks=chosen.marks,
+        burst_rounds=chosen.burst_rounds,
     )
     console = Console(width=None if sys.stdout.isatty() else 150)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="rlmm-bench-", ignore_cleanup_errors=True) as directory:
-        if chosen.only != "segments":
+        if chosen.only in {None, "managers"}:
             rows += managers(Path(directory) / "managers", scale)
-        if chosen.only != "managers":
+        if chosen.only in {None, "bursts"}:
+            rows += bursts(
+                Path(directory) / "bursts", scale.marks, scale.burst_rounds, console, chosen.before
+            )
+        if chosen.only in {None, "segments"}:
             rows += segments(Path(directory) / "segments", scale, console)
     console.print(table(rows))
     console.print(f"{os.cpu_count()} processors")
