@@ -89,6 +89,10 @@ def bursts(
     assert len(kinds) * (len(BUDGETS) + 1) * rounds <= _METADATA_PARTITIONS, "too many rounds"
     try:
         cluster.start()
+        java("fill", cluster.bootstrap(), "0", "0")
+        for kind in kinds:
+            if kind.daemon is not None:  # now, since one that is new to a log reads all its past
+                kind.daemon.start()
         java("fill", cluster.bootstrap(), str(_METADATA_PARTITIONS), str(marks))
         for number in range(rounds):
             for kind in kinds[number % len(kinds) :] + kinds[: number % len(kinds)]:
@@ -125,17 +129,12 @@ def java(*arguments: str, jar: Path | None = None) -> str:
 def _round(kind: Kind, cluster: Cluster, taken: list[str]) -> dict[str, Any]:
     pids, socket = [cluster.nodes[1].pid], "none"
     if kind.daemon is not None:
-        kind.daemon.start()
         assert kind.daemon.process is not None, "started"
         pids, socket = [*pids, kind.daemon.process.pid], kind.daemon.socket_path
-    try:
-        said = java(
-            "run", kind.manager, cluster.bootstrap(), cluster.cluster_id, socket,
-            ",".join(map(str, pids)), *taken, jar=kind.jar,
-        )  # fmt: skip
-    finally:
-        if kind.daemon is not None:
-            kind.daemon.kill()
+    said = java(
+        "run", kind.manager, cluster.bootstrap(), cluster.cluster_id, socket,
+        ",".join(map(str, pids)), *taken, jar=kind.jar,
+    )  # fmt: skip
     return dict(json.loads(said.strip().splitlines()[-1]))
 
 

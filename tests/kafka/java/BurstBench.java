@@ -31,7 +31,8 @@ import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentState;
 
 /**
  * Bursts of DELETE_SEGMENT_STARTED, as a broker makes them of a whole partition. `BurstBench fill BOOTSTRAP LANES SEGMENTS`
- * writes finished segments of one user partition for each metadata partition below LANES. `BurstBench run CLASS BOOTSTRAP
+ * writes finished segments of one user partition for each metadata partition below LANES, into a topic that it makes if
+ * there is none. `BurstBench run CLASS BOOTSTRAP
  * CLUSTER_ID SOCKET PIDS LANE:SEGMENTS:IN_FLIGHT...` announces those partitions to a manager, marks so many segments of
  * each, and prints one line of JSON: for each burst seconds, failures and latencies, and the processor time of this
  * process and of others whose ids stand in PIDS, by a comma.
@@ -73,13 +74,16 @@ public final class BurstBench {
     }
 
     private static RemoteLogSegmentMetadataUpdate to(RemoteLogSegmentState state, RemoteLogSegmentId id) {
-        return new RemoteLogSegmentMetadataUpdate(id, 1_700_000_000_001L, Optional.empty(), state, 1);
+        // As of now: a cleaner takes over what was begun to be deleted long ago.
+        return new RemoteLogSegmentMetadataUpdate(id, System.currentTimeMillis(), Optional.empty(), state, 1);
     }
 
     private static void fill(String bootstrap, int lanes, int segments) throws Exception {
         try (var admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
             var topic = new NewTopic(TOPIC, METADATA_PARTITIONS, (short) 1);
-            admin.createTopics(List.of(topic.configs(Map.of("retention.ms", "-1", "cleanup.policy", "delete")))).all().get();
+            if (!admin.listTopics().names().get().contains(TOPIC)) {
+                admin.createTopics(List.of(topic.configs(Map.of("retention.ms", "-1", "cleanup.policy", "delete")))).all().get();
+            }
             Bench.awaitLeaders(admin, TOPIC, METADATA_PARTITIONS);
         }
         var serde = new RemoteLogMetadataSerde();
