@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
-from rlmm_daemon.domain.ids import BrokerId, LeaderEpoch, Offset, SegmentId, TopicId
+from rlmm_daemon.domain.ids import (
+    UUID_BYTES,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    SegmentId,
+    TopicId,
+)
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import (
@@ -24,6 +31,9 @@ from rlmm_daemon.domain.segment import (
 #: Enough for every partition of a broker; names here are under 127 bytes, so under 2 MiB in all.
 _PARTITIONS_MAX: Final = 8192
 _VARINT_TOP: Final = 0x80
+_UPDATE_KIND: Final = b"\x01\x01\x00"
+#: Of an update, between the partition's name and the segment's id: topic id, partition, no tags.
+_BEFORE_ID_BYTES: Final = UUID_BYTES + 5
 
 # A trailing B is a tag count (0) or the one-byte length varint that follows in the record.
 _UPDATE: Final = struct.Struct(">16siB16sBiqB")
@@ -61,6 +71,14 @@ def read(
         return reader(value)
     except (struct.error, LookupError, ValueError, _Uncommon):
         return None
+
+
+def updated(normal: bytes) -> SegmentId | None:
+    """Return the segment of an update in normal form; None: it is none, or has a long name."""
+    if normal[:3] != _UPDATE_KIND or normal[3] >= _VARINT_TOP:
+        return None
+    at = 3 + normal[3] + _BEFORE_ID_BYTES
+    return SegmentId(normal[at : at + UUID_BYTES])
 
 
 @lru_cache(_PARTITIONS_MAX)
@@ -192,7 +210,7 @@ def _epochs(encoded: bytes, count: int) -> dict[LeaderEpoch, Offset]:
 _Reader = Callable[[bytes], SegmentMetadata | SegmentUpdate | PartitionDelete | SegmentSnapshot]
 _READERS: Final[Mapping[bytes, _Reader]] = {
     b"\x01\x00\x00": _segment,
-    b"\x01\x01\x00": _update,
+    _UPDATE_KIND: _update,
     b"\x01\x02\x00": _delete,
     b"\x01\x03\x00": _snapshot,
 }

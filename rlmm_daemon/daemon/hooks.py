@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from rlmm_daemon.codec.common_shape import updated
 from rlmm_daemon.core.outcome import Applied, Deferred, Outcome
 from rlmm_daemon.daemon.segment_log import DeleteStarted
 from rlmm_daemon.daemon.snapshots import WrittenSnapshot
@@ -59,12 +60,14 @@ class ManagerHooks:
 
 
 def _delete_started(outcome: Outcome) -> tuple[TopicIdPartition, SegmentId] | None:
-    """Return the segment whose DELETE_SEGMENT_STARTED this is, decoding only such a record.
+    """Return the segment whose DELETE_SEGMENT_STARTED this is, decoding next to nothing else.
 
     It was applied, or put aside; what was rejected deletes nothing.
     """
     if not isinstance(outcome, Applied | Deferred) or outcome.value[-2] != _DELETE_STARTED:
         return None  # in normal form an update's state stands before its empty tags
+    if isinstance(outcome, Applied) and (segment_id := updated(outcome.value)) is not None:
+        return outcome.partition, segment_id
     try:
         event = outcome.event
     except RlmmError:

@@ -1,11 +1,14 @@
 """What a writer is told, for everything that a leader may answer or leave unanswered."""
 
 import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.record.default_records import DefaultRecordBatch
 
+from rlmm_daemon.adapters.event_log.kafka import KafkaLog, producer
 from rlmm_daemon.adapters.event_log.kafka.producer import Producer
 from rlmm_daemon.config import KafkaProducer
 from rlmm_daemon.domain.errors import (
@@ -18,6 +21,7 @@ from rlmm_daemon.domain.errors import (
     UnavailableError,
 )
 from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.ports.event_log import NO_EPOCH, LogBatch
 from tests.unit.kafka.broker import FakeBroker, lost_answer, opened, refused, values_in
 
 P0, P1 = MetadataPartition(0), MetadataPartition(1)
@@ -38,6 +42,78 @@ async def test_what_waits_while_a_request_is_under_way_shares_the_next_one():
     assert first.result() == other.result() == 0
     assert [each.result() for each in rest] == list(range(1, 64))
     assert len(broker.requests("ProduceById")) == 2
+
+
+@asynccontextmanager
+async def unread_burst(log: KafkaLog) -> AsyncIterator[AsyncGenerator[LogBatch, None]]:
+    """Four records that were written at once, and that a follower holds and has not taken in."""
+    async with aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
+        await anext(batches)
+        await asyncio.gather(*(log.append(P0, b"%d" % n) for n in range(4)))
+        assert len((await anext(batches)).records) == 4
+        yield batches
+
+
+async def test_who_was_in_one_batch_and_is_told_piece_by_piece_shares_the_next_one_too(monkeypatch):
+    monkeypatch.setattr(producer, "GATHER_SECONDS", FOR_EVER)
+    broker = FakeBroker()
+    async with opened(broker) as log, unread_burst(log), asyncio.TaskGroup() as tasks:
+        for n in range(4):
+            tasks.create_task(log.append(P0, b"again %d" % n))
+            for _ in range(20):  # turns of the loop in which it could be sent
+                await asyncio.sleep(0)
+    assert len(broker.requests("ProduceById")) == 2
+    assert written(broker)[4:] == [b"again %d" % n for n in range(4)]
+
+
+async def test_what_waits_for_company_is_sent_once_all_that_was_written_is_read_back(monkeypatch):
+    monkeypatch.setattr(producer, "GATHER_SECONDS", FOR_EVER)
+    broker = FakeBroker()
+    async with opened(broker) as log, unread_burst(log) as batches:
+        two = [asyncio.create_task(log.append(P0, value)) for value in (b"a", b"b")]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(broker.requests("ProduceById")) == 1
+        assert len((await anext(batches)).records) == 2
+        assert await asyncio.gather(*two) == [4, 5]
+    assert len(broker.requests("ProduceById")) == 2
+
+
+async def test_what_waits_for_company_is_sent_when_the_follower_ends(monkeypatch):
+    monkeypatch.setattr(producer, "GATHER_SECONDS", FOR_EVER)
+    broker = FakeBroker()
+    async with opened(broker) as log:
+        async with unread_burst(log):
+            one = asyncio.create_task(log.append(P0, b"one"))
+            await asyncio.sleep(0)
+        assert await one == 4
+
+
+async def test_what_waits_for_company_is_sent_after_a_moment_although_nothing_is_read_back():
+    broker = FakeBroker()
+    async with opened(broker) as log, unread_burst(log):
+        assert await log.append(P0, b"one") == 4
+
+
+async def test_one_writer_alone_waits_for_nobody(monkeypatch):
+    monkeypatch.setattr(producer, "GATHER_SECONDS", FOR_EVER)
+    broker = FakeBroker()
+    async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
+        await anext(batches)
+        for n in range(5):
+            one = asyncio.create_task(log.append(P0, b"%d" % n))
+            assert (await anext(batches)).next_offset == n + 1
+            assert await one == n
+
+
+async def test_closing_sends_what_waits_for_company(monkeypatch):
+    monkeypatch.setattr(producer, "GATHER_SECONDS", 0.05)
+    broker = FakeBroker()
+    async with opened(broker) as log, unread_burst(log):
+        one = asyncio.create_task(log.append(P0, b"one"))
+        await asyncio.sleep(0)
+        await log.close()
+        assert await one == 4
 
 
 async def test_records_carry_no_key_and_every_request_wants_all_replicas():

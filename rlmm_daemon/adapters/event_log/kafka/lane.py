@@ -67,14 +67,31 @@ class Lane:
     batch: Batch | None = None
     identity: Identity | None = None
     sequence: int = 0
-    #: Queued at a sender, being sent, or waiting for another attempt.
+    #: Queued at a sender, being sent, or waiting for another attempt or for more records.
     busy: bool = False
+    #: Waiting for more records.
+    gathering: bool = False
     failures: int = 0
+    #: Behind the last batch that was written.
+    end: int = 0
+    #: How far a follower here has read and taken in; None: nobody follows.
+    read: int | None = None
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to be sent."""
         return self.batch is None and not self.waiting
+
+    @property
+    def ripe(self) -> bool:
+        """Whether as much waits as was written and not read back yet.
+
+        Writers come again once theirs was read back, in the pieces in which they hear of it. Sent
+        one by one, the pieces stay as small for ever, and each costs a request, an answer to the
+        follower and a wake-up of everybody. Like this, many writers fall into two halves: one on
+        its way in, the other on its way back. One writer alone never waits.
+        """
+        return self.read is None or len(self.waiting) >= self.end - self.read
 
     def next_batch(self, now_ms: int) -> Batch | None:
         """Return the batch to send: the one under way again, else one of what waits."""
@@ -88,6 +105,7 @@ class Lane:
         """The leader named the offset of the batch's first record."""
         batch = self._leave()
         self.sequence = (self.sequence + len(batch.entries)) % _SEQUENCES
+        self.end = base_offset + len(batch.entries)
         for index, entry in enumerate(batch.entries):
             entry.tell(base_offset + index)
 

@@ -248,7 +248,9 @@ class KafkaLog:
         try:
             async for batch in batches:
                 yield batch
+                self.producer.read_back(partition, batch.next_offset)
         finally:
+            self.producer.read_back(partition, None)
             await batches.aclose()
             self._fetchers.discard(fetcher)
             self._fetch_errors += fetcher.errors_count

@@ -51,6 +51,8 @@ _PERHAPS_WRITTEN: Final = frozenset({-1, 7, 13, 20, 56})
 #: The leader refuses before it appends anything, and the same bytes would be refused again.
 _REFUSALS: Final = frozenset({Reaction.REFUSED, Reaction.TOO_LARGE, Reaction.SEQUENCE})
 PURPOSE: Final = "produce"
+#: What waits is sent after so long, however little it is.
+GATHER_SECONDS: Final = 0.002
 _RECREATED: Final = "the metadata topic was recreated"
 
 
@@ -118,7 +120,22 @@ class Producer:
         lane.waiting.append(Entry(value, told, loop.time() + seconds))
         if not lane.busy:
             lane.busy = True
-            loop.call_soon(self._queue, lane)  # what it finds out, nobody is told from within here
+            if lane.ripe:  # what is found out then, nobody is told from within here
+                loop.call_soon(self._queue, lane)
+            else:
+                self._gather(lane)
+        elif lane.gathering and lane.ripe:
+            self._gathered(lane)
+
+    def read_back(self, partition: MetadataPartition, position: int | None) -> None:
+        """A follower here has taken in all before `position`; None: it ended."""
+        lane = self._lanes.get(partition)
+        if lane is None:
+            return
+        # Another one may follow from far behind.
+        lane.read = None if position is None else max(position, lane.read or 0)
+        if lane.gathering and lane.ripe:
+            self._gathered(lane)
 
     async def close(self, timeout_seconds: float) -> None:
         """Finish what was taken, for at most so long; then what was sent is unknown."""
@@ -147,9 +164,20 @@ class Producer:
 
     # Who sends what when.
 
+    def _gather(self, lane: Lane) -> None:
+        """Give those who write to a lane a moment to come together."""
+        lane.gathering = True
+        loop = asyncio.get_running_loop()
+        self._timers[lane] = loop.call_later(GATHER_SECONDS, self._queue, lane)
+
+    def _gathered(self, lane: Lane) -> None:
+        lane.gathering = False
+        self._timers.pop(lane).cancel()
+        asyncio.get_running_loop().call_soon(self._queue, lane)
+
     def _queue(self, lane: Lane) -> None:
         """Hand a lane to its leader's sender, or look for the leader first."""
-        lane.busy = True
+        lane.busy, lane.gathering = True, False
         self._timers.pop(lane, None)
         leader = self._directory.leader(lane.partition)
         if leader is None:
@@ -310,8 +338,10 @@ class Producer:
         if lane.idle:
             lane.busy = False
             self._settled.set()
-        else:
+        elif lane.ripe:
             self._queue(lane)
+        else:
+            self._gather(lane)
 
     def _again(self, lane: Lane, error: RlmmError) -> None:
         """Try again after a while, or conclude what has run out of time."""
@@ -358,7 +388,7 @@ class Producer:
             self._lose(lane, "the event log was closed while the record was on its way")
         for entry in lane.expire(float("inf")):
             entry.tell(Draining("the event log was closed before the record was sent"))
-        lane.busy = False
+        lane.busy = lane.gathering = False
         self._settled.set()
 
     def _recreated(self, lane: Lane) -> bool:
