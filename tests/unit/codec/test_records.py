@@ -286,6 +286,15 @@ def test_the_short_cut_reads_what_the_long_way_reads(record):
     assert read_any(value) == record
 
 
+@given(anything)
+def test_the_segment_of_an_update_is_found_without_reading_the_rest(record):
+    found = common_shape.updated(records.encode(record))
+    if isinstance(record, SegmentUpdate) and len(record.partition.topic.encode()) < 127:
+        assert found == record.segment_id
+    else:
+        assert found is None
+
+
 @given(segments, updates)
 def test_a_spliced_update_equals_the_update_of_the_decoded_segment(segment, update):
     fields = {name: getattr(update, name) for name in SegmentUpdate.__slots__}
