@@ -45,23 +45,32 @@ async def test_what_waits_while_a_request_is_under_way_shares_the_next_one():
 
 
 @asynccontextmanager
-async def unread_burst(log: KafkaLog) -> AsyncIterator[AsyncGenerator[LogBatch, None]]:
+async def unread_burst(
+    log: KafkaLog,
+) -> AsyncIterator[tuple[AsyncGenerator[LogBatch, None], asyncio.TaskGroup]]:
     """Four records that were written at once, and that a follower holds and has not taken in."""
     async with aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         await anext(batches)
-        await asyncio.gather(*(log.append(P0, b"%d" % n) for n in range(4)))
+        async with asyncio.TaskGroup() as tasks:
+            for n in range(4):
+                tasks.create_task(log.append(P0, b"%d" % n))
         assert len((await anext(batches)).records) == 4
-        yield batches
+        async with asyncio.TaskGroup() as tasks:
+            yield batches, tasks
+
+
+async def until_it_could_be_sent():
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 async def test_who_was_in_one_batch_and_is_told_piece_by_piece_shares_the_next_one_too(monkeypatch):
     monkeypatch.setattr(producer, "GATHER_SECONDS", FOR_EVER)
     broker = FakeBroker()
-    async with opened(broker) as log, unread_burst(log), asyncio.TaskGroup() as tasks:
+    async with opened(broker) as log, unread_burst(log) as (_, tasks):
         for n in range(4):
             tasks.create_task(log.append(P0, b"again %d" % n))
-            for _ in range(20):  # turns of the loop in which it could be sent
-                await asyncio.sleep(0)
+            await until_it_could_be_sent()
     assert len(broker.requests("ProduceById")) == 2
     assert written(broker)[4:] == [b"again %d" % n for n in range(4)]
 
@@ -69,24 +78,23 @@ async def test_who_was_in_one_batch_and_is_told_piece_by_piece_shares_the_next_o
 async def test_what_waits_for_company_is_sent_once_all_that_was_written_is_read_back(monkeypatch):
     monkeypatch.setattr(producer, "GATHER_SECONDS", FOR_EVER)
     broker = FakeBroker()
-    async with opened(broker) as log, unread_burst(log) as batches:
-        two = [asyncio.create_task(log.append(P0, value)) for value in (b"a", b"b")]
-        for _ in range(20):
-            await asyncio.sleep(0)
+    async with opened(broker) as log, unread_burst(log) as (batches, tasks):
+        two = [tasks.create_task(log.append(P0, value)) for value in (b"a", b"b")]
+        await until_it_could_be_sent()
         assert len(broker.requests("ProduceById")) == 1
         assert len((await anext(batches)).records) == 2
-        assert await asyncio.gather(*two) == [4, 5]
+    assert [each.result() for each in two] == [4, 5]
     assert len(broker.requests("ProduceById")) == 2
 
 
 async def test_what_waits_for_company_is_sent_when_the_follower_ends(monkeypatch):
     monkeypatch.setattr(producer, "GATHER_SECONDS", FOR_EVER)
     broker = FakeBroker()
-    async with opened(broker) as log:
-        async with unread_burst(log):
-            one = asyncio.create_task(log.append(P0, b"one"))
-            await asyncio.sleep(0)
-        assert await one == 4
+    async with opened(broker) as log, unread_burst(log) as (batches, tasks):
+        one = tasks.create_task(log.append(P0, b"one"))
+        await until_it_could_be_sent()
+        await batches.aclose()
+    assert one.result() == 4
 
 
 async def test_what_waits_for_company_is_sent_after_a_moment_although_nothing_is_read_back():
@@ -101,19 +109,20 @@ async def test_one_writer_alone_waits_for_nobody(monkeypatch):
     async with opened(broker) as log, aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
         await anext(batches)
         for n in range(5):
-            one = asyncio.create_task(log.append(P0, b"%d" % n))
-            assert (await anext(batches)).next_offset == n + 1
-            assert await one == n
+            async with asyncio.TaskGroup() as tasks:
+                one = tasks.create_task(log.append(P0, b"%d" % n))
+                assert (await anext(batches)).next_offset == n + 1
+            assert one.result() == n
 
 
 async def test_closing_sends_what_waits_for_company(monkeypatch):
     monkeypatch.setattr(producer, "GATHER_SECONDS", 0.05)
     broker = FakeBroker()
-    async with opened(broker) as log, unread_burst(log):
-        one = asyncio.create_task(log.append(P0, b"one"))
-        await asyncio.sleep(0)
+    async with opened(broker) as log, unread_burst(log) as (_, tasks):
+        one = tasks.create_task(log.append(P0, b"one"))
+        await until_it_could_be_sent()
         await log.close()
-        assert await one == 4
+    assert one.result() == 4
 
 
 async def test_records_carry_no_key_and_every_request_wants_all_replicas():
