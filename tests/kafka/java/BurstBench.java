@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -157,7 +158,7 @@ public final class BurstBench {
             permits.acquire();
             int at = segment - from;
             long begun = System.nanoTime();
-            manager.updateRemoteLogSegmentMetadata(to(RemoteLogSegmentState.DELETE_SEGMENT_STARTED, id(user, burst.lane, segment)))
+            mark(manager, to(RemoteLogSegmentState.DELETE_SEGMENT_STARTED, id(user, burst.lane, segment)))
                 .whenComplete((done, error) -> {
                     micros[at] = (System.nanoTime() - begun) / 1e3;
                     if (error != null && failed.getAndIncrement() == 0) {
@@ -170,6 +171,14 @@ public final class BurstBench {
             throw new IllegalStateException("some were never answered");
         }
         return failed.get();
+    }
+
+    private static CompletableFuture<Void> mark(RemoteLogMetadataManager manager, RemoteLogSegmentMetadataUpdate update) {
+        try {
+            return manager.updateRemoteLogSegmentMetadata(update);
+        } catch (Exception refused) { // at once
+            return CompletableFuture.failedFuture(refused);
+        }
     }
 
     /** Of this process, then of each other one. */
