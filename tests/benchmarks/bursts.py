@@ -2,7 +2,7 @@
 
 A broker marks all segments of a partition in one go. Both managers write to the same broker, each
 in a JVM that does with it what a broker does, in turn, each burst to a partition of its own whose
-segments lie in the log already. Of a burst the first tenth only warms up. Beside each rate stands
+segments lie in the log already. Of a burst the first quarter only warms up. Beside each rate stands
 what a mark cost of each process: the processors are few, so that is what bounds it.
 """
 
