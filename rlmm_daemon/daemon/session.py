@@ -149,7 +149,7 @@ class Session(asyncio.Protocol):
                 self._break(error)
             else:
                 if answer is not None:
-                    self._transport.write(answer)
+                    self._write(answer)
             return
         if self._unfinished_bytes or self._paused:
             self._splitter.feed(data)
@@ -167,7 +167,7 @@ class Session(asyncio.Protocol):
         answers, taken = self._quick.answer_many(data, self._splitter.frame_bytes_max, BURST_BYTES)
         self._stats.requests += len(answers)
         if answers:
-            self._transport.write(b"".join(answers))
+            self._write(b"".join(answers))
         return taken
 
     def _answer_common(self, body: bytes) -> bytes | None:
@@ -200,7 +200,7 @@ class Session(asyncio.Protocol):
                 answers.append(answer)
                 size += len(answer)
                 if size >= BURST_BYTES:
-                    self._transport.write(b"".join(answers))
+                    self._write(b"".join(answers))
                     answers, size = [], 0
             self._account()
         except (Malformed, Overloaded) as error:
@@ -208,7 +208,12 @@ class Session(asyncio.Protocol):
             self._break(error)
             return
         if answers:
-            self._transport.write(b"".join(answers))
+            self._write(b"".join(answers))
+
+    def _write(self, answer: bytes) -> None:
+        """Send what somebody waits for, and let him run before the next step of a long work."""
+        self._transport.write(answer)
+        self._shared.turns.answered()
 
     def _account(self) -> None:
         """Keep the server's sum of unfinished frames; refuse to be one too many."""
@@ -453,10 +458,15 @@ class Session(asyncio.Protocol):
             self._loop.call_soon(self._flush_answers)
 
     def _flush_answers(self) -> None:
-        """Send what one turn of the loop answered: a call into the kernel costs more than it."""
+        """Send what one turn of the loop answered: a call into the kernel costs more than it.
+
+        In a burst nobody waits for one of many answers as for a look-up's.
+        """
         answers, self._answers = self._answers, []
         if answers and not self._transport.is_closing():
             self._transport.write(b"".join(answers))
+            if not self._writes:
+                self._shared.turns.answered()
 
     def _leave_write(self, request_id: int) -> None:
         """Nobody waits for it any more; the record is not taken back."""
@@ -537,7 +547,7 @@ class Session(asyncio.Protocol):
         while self._paused and not self._transport.is_closing():
             await self._writable.wait()
         if not self._transport.is_closing():
-            self._transport.write(frame)
+            self._write(frame)
 
     async def _written(
         self, request_id: int, write: handlers.Write, params: Any, until: float

@@ -22,6 +22,11 @@ class Turns:
         self._waiting: deque[asyncio.Future[None]] = deque()
         #: Whether somebody was given a turn that he has not begun.
         self._given = False
+        self._answered = False
+
+    def answered(self) -> None:
+        """Somebody was answered who may wait for this very processor: let him run first."""
+        self._answered = True
 
     async def wait(self, *, yields: bool = True) -> None:
         """Return in a later turn of the loop, in which nobody else returns from here.
@@ -30,7 +35,9 @@ class Turns:
         waits for this one. The kernel would leave it to a thread that never sleeps until a tick or
         two later, and the broker's thread that was woken on the same processor would have its
         answer and not run. A work that soon waits by itself does without: on a busy machine it
-        would be milliseconds until the loop runs again.
+        would be milliseconds until the loop runs again. So does a turn in which nobody was
+        answered: Linux charges a whole slice for it, 3 ms, and who gives away what is left of one
+        after a tenth of it is left a tenth of his share beside other processes.
         """
         future: asyncio.Future[None] | None = None
         try:
@@ -41,7 +48,8 @@ class Turns:
             else:
                 self._given = True
                 await asyncio.sleep(0)
-            if yields:
+            if yields and self._answered:
+                self._answered = False
                 os.sched_yield()
         finally:
             if future is None or not future.cancelled():  # else it was not ours to pass on

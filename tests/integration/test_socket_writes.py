@@ -6,6 +6,7 @@ import pytest
 
 from rlmm_daemon.codec import api, frames, records
 from rlmm_daemon.core.outcome import Applied, Rejected
+from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.errors import IllegalTransition, OutcomeUnknown
 from tests.unit.socket.fakes import BROKER, CLUSTER, ORDERS, Raw, daemon, segment, until
 
@@ -56,6 +57,29 @@ async def test_writes_are_answered_in_the_order_in_which_they_end(path):
         assert await raw.answer() == (4, None, None)
         assert it.server.stats.requests_now == 0
         assert it.server.stats.outcomes[ADD, "ok"] == 3
+
+
+async def test_a_long_work_gives_way_to_a_look_up_and_a_lone_write_and_not_within_a_burst(
+    path, monkeypatch
+):
+    gave_way: list[bool] = []
+    monkeypatch.setattr(Turns, "answered", lambda _: gave_way.append(True))
+    async with daemon(path) as it, broker(path) as raw:
+        it.manager.begins = True
+        raw.writer.write(b"".join(add(number) for number in (2, 3, 4)))
+        await until(lambda: len(it.manager.begun) == 3)
+        gave_way.clear()
+        for number in (2, 3):
+            it.manager.begun[number - 2].hear(applied(number))
+            assert await raw.answer() == (number, None, None)
+        assert not gave_way
+        it.manager.begun[2].hear(applied(4))
+        assert await raw.answer() == (4, None, None)
+        assert gave_way == [True]
+        asks = api.PartitionParams(api.Partition.of(ORDERS))
+        raw.writer.write(frames.request_frame(5, "is_ready", asks))
+        await raw.answer()
+        assert gave_way == [True, True]
 
 
 async def test_a_repeat_and_a_refusal_are_answered_at_once(path):
