@@ -66,21 +66,23 @@ def bursts(
     """Measure both, and, if given, what an earlier checkout with its plugin built makes of it."""
     calm = Calm()
     cluster = Cluster(directory=directory / "kafka", count=1, heap="768m", java_options=FAST)
-    (directory / "remote").mkdir(parents=True)
 
-    def home(name: str) -> Path:
-        (directory / name).mkdir()
-        return directory / name
+    def beside(kind: type[BesideKafka], name: str) -> BesideKafka:
+        """Return a daemon with a tier of its own: there are two of the same broker."""
+        home, remote = directory / name, directory / f"{name}-remote"
+        home.mkdir(parents=True)
+        remote.mkdir()
+        return kind(home, 1, cluster, DirectoryTier(remote))
 
-    tier = DirectoryTier(directory / "remote")
     ours = Kind(
         name="ours", manager=_PLUGIN, jar=libs.REPOSITORY / JAR, rounds=[],
-        daemon=BesideKafka(home("d1"), 1, cluster, tier),
+        daemon=beside(BesideKafka, "d1"),
     )  # fmt: skip
     kafkas = Kind(name="kafka", manager=_TBRLMM, jar=None, daemon=None, rounds=[])
     kinds = [ours, kafkas]
     if before is not None:
-        earlier = _Earlier(home("d0"), 1, cluster, tier)
+        earlier = beside(_Earlier, "d0")
+        assert isinstance(earlier, _Earlier), "made so"
         earlier.checkout = before
         kinds.append(
             Kind(name="before", manager=_PLUGIN, jar=before / JAR, rounds=[], daemon=earlier)
