@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -237,7 +238,8 @@ async def _read_log(disk: Disk, log_dir: Path, read: _Read) -> None:
     ]
     home = partition_directory(str(log_dir), number)
     bases = await segments(disk, home)
-    for base, after in zip(bases, [*bases[1:], None], strict=True):
+    # A partition that was never written to has no file.
+    for base, after in zip_longest(bases, bases[1:]):
         buffer = await read_segment(disk, segment_path(home, base))
         for piece in pieces(buffer, base, end=after):
             if piece.found and piece.next_offset > read.fold.position:
