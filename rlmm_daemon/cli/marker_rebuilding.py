@@ -33,6 +33,7 @@ from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.ports.event_log import LogIdentity, LogMissing, LogMoved
 from rlmm_daemon.ports.storage import Conflict, ControlObject, RemoteStorage
+from rlmm_daemon.reconcile import storage_time
 from rlmm_daemon.wiring import adapters
 
 #: What `Outcome.present` says where there is no marker.
@@ -113,7 +114,8 @@ async def _run(config: Config, told: Mapping[int, str], *, execute: bool) -> Out
             if execute and outcome.needed:
                 wanted = _marker(outcome.rows, [present, kept], cluster_id, log.identity)
                 if outcome.holds_all:
-                    wanted = held_whole(wanted, SystemClock().now_ms(), config.daemon.broker_id)
+                    before_ms = max(SystemClock().now_ms(), await _storages_ms(storage))
+                    wanted = held_whole(wanted, before_ms, config.daemon.broker_id)
                 outcome.former = await _write(storage, wanted, control)
                 outcome.written = True
             return outcome
@@ -220,6 +222,11 @@ def _marker(
     for other in others:
         first = joined(first, other)
     return msgspec.structs.replace(first, layouts=layouts)
+
+
+async def _storages_ms(storage: RemoteStorage) -> int:
+    """Return the storage's time: by a clock that is behind it a hold would keep nothing new."""
+    return (await storage_time.read(storage)).now_ms()
 
 
 async def _write(

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.cli import marker_rebuilding
+from rlmm_daemon.config import load
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.segment import SegmentState
 from tests.support.daemon_process import CONFIG
@@ -261,6 +264,21 @@ def test_a_rebuilt_marker_holds_what_the_lost_one_may_have_held(it):
     ] == [None]
     assert it.rlmm("partition", "end-hold", "--all", "--execute").exit_code == 0
     assert held(it) == []
+
+
+def test_a_marker_rebuilt_by_a_clock_that_is_behind_holds_all_that_is_there(it, monkeypatch):
+    """The storage's time counts, as for every other hold: nothing would be as old as that clock."""
+    assert it.daemon.stop() == 0
+    marker_of(it).unlink()
+    (it.state_dir / "marker.json").unlink()
+    taken_ms = max((it.daemon.remote / key).stat().st_mtime_ns for key in objects(it)) // 1_000_000
+    monkeypatch.chdir(it.daemon.directory)
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _self: taken_ms - 2 * 86_400_000)
+    config = load(str(CONFIG), [f"{key}={value}" for key, value in it.daemon.settings.items()])
+    assert marker_rebuilding.run(config, {}, execute=True).holds_all
+    [(which, until_ms)] = held(it)
+    assert which is None
+    assert until_ms >= taken_ms
 
 
 def test_what_the_copy_of_a_remade_marker_held_stays_held(it):
