@@ -7,10 +7,11 @@ from contextlib import aclosing
 from typing import Final
 
 from rlmm_daemon.cli.finding import Finding
-from rlmm_daemon.cli.verifying import CONTROL, kept_marker, rows_of
+from rlmm_daemon.cli.verifying import kept_marker, rows_of
 from rlmm_daemon.codec.marker import BucketMarker, Hold, decode_presence, presence_key
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
+from rlmm_daemon.core.layout import SEGMENT_KEY
 from rlmm_daemon.core.marker_verdict import REBUILD, why_remade
 from rlmm_daemon.domain.errors import Malformed, RlmmError
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -45,11 +46,11 @@ async def marker(config: Config, seconds: float) -> list[Finding]:
 
 
 async def _ages(storage: RemoteStorage) -> list[int]:
-    """Return when the storage took some of its objects, our small ones left out."""
+    """Return when the storage took some objects of segments."""
     found = list[int]()
     async with aclosing(storage.list("")) as pages:
         async for page in pages:
-            found += [row.modified_ms for row in page if not row.key.startswith(CONTROL)]
+            found += [row.modified_ms for row in page if SEGMENT_KEY.search(row.key)]
             if len(found) >= OBJECTS_MAX:
                 break
     return found

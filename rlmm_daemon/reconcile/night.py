@@ -240,7 +240,9 @@ class Run:
         holds = ours.marker.held if ours.marker else ()
         if not holds:
             return ()
-        (oldest_ms,) = self._frame("objects", OBJECTS).selectExpr("min(modified_ms)").first()
+        # Of segments alone: whatever else lies there may be older than the copy of a bucket.
+        segments = sifting.topics(sifting.keyed(self._spark, self._frame("objects", OBJECTS)))
+        (oldest_ms,) = segments.selectExpr("min(modified_ms)").first()
         return by_times(holds, None if oldest_ms is None else oldest_ms - ages.skew_ms)
 
     def _unknown(self, events: Any, objects: Any) -> Any:

@@ -136,10 +136,11 @@ def test_a_log_that_lost_the_events_of_live_segments_condemns_nothing(
 
 
 def test_a_hold_keeps_everything_in_a_bucket_that_was_copied_since(spark, tmp_path: Path) -> None:
-    """Every object is of the time of the copying then, and none as old as the hold."""
+    """Every segment's is of the time of the copying then, and none as old as the hold."""
     world = World(tmp_path, NOW)
     for _ in range(10):
         world.store(world.live())
+    world.objects["README"] = (1, 0)  # it was in the new bucket before
     world.write_log()
     world.write_local()
     ((number, end),) = world.ends.items()

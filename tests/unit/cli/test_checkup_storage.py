@@ -38,11 +38,14 @@ class At(SystemClock):
         return AT
 
 
-async def test_of_a_large_bucket_so_many_objects_are_looked_at_and_none_of_ours(monkeypatch):
+async def test_of_a_large_bucket_so_many_segments_objects_are_looked_at(monkeypatch):
+    """What else lies there may be older than a copy of the bucket."""
     monkeypatch.setattr(checkup_storage, "OBJECTS_MAX", 2)
     storage = MemoryStorage(clock=At())
     await storage.overwrite_control("_rlmm/marker.json", b"{}")
+    await storage.overwrite_control("README", b"x")
     assert await checkup_storage._ages(storage) == []
-    for name in ("a", "b"):
-        await storage.overwrite_control(name, b"x")
+    name = f"tiered/orders-0-{'A' * 22}/{'0' * 20}-{'A' * 22}"
+    for suffix in (".index", ".log"):
+        await storage.overwrite_control(name + suffix, b"x")
     assert await checkup_storage._ages(storage) == [AT, AT]
