@@ -627,6 +627,19 @@ async def test_what_is_written_after_an_epoch_was_passed_over_bears_a_later_one(
     assert (await state_of(bench))["generation"] == latest
 
 
+async def test_who_cannot_know_yet_what_was_written_writes_far_beyond(bench: Bench) -> None:
+    log = await bench.open()
+    await log.append(P0, b"x")
+    known = (await log.epoch_end(P0, 1_000)).epoch
+    await bench.kill(log)
+    log = await bench.open()
+    log.begin_apart(250)
+    for _ in range(2):
+        await log.append(P0, b"x")
+    assert (await log.epoch_end(P0, 1_000)).epoch == known + 250
+    assert (await log.epoch_end(P0, known + 1)).epoch == known, "which a lost life may have had"
+
+
 async def test_a_repair_ends_what_a_clean_stop_knew_before_it_changes_a_file(bench: Bench) -> None:
     log = await bench.open()
     await fill(log, values(5))

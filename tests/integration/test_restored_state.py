@@ -1,0 +1,64 @@
+"""A state directory that is put back from a backup, while the storage is away at first."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.codec import marker
+from rlmm_daemon.domain.errors import HistoryLost
+from rlmm_daemon.domain.ids import SegmentId
+from tests.support.fork_server import ForkServer
+from tests.support.stocked_daemon import Stocked, eventually, make
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    with ForkServer() as server:
+        yield server
+
+
+@pytest.fixture
+def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
+    stocked = make(tmp_path, forks)
+    with stocked.daemon:
+        stocked.stock()
+        yield stocked
+
+
+def begin(it: Stocked, serial: int) -> None:
+    """Append what a broker does while its storage is away: the begin of a copy."""
+    segment = it.next(0).metadata
+    fresh = SegmentId(bytes([*segment.segment_id[:14], 9, serial]))
+    with it.broker() as broker:
+        broker.add_remote_log_segment_metadata(replace(segment, segment_id=fresh))
+
+
+def test_what_is_written_before_the_storage_comes_back_does_not_pass_for_what_was_lost(
+    it, tmp_path
+):
+    """The epoch that is next in the backup was used already, by what the backup does not have."""
+    assert it.daemon.stop() == 0
+    shutil.copytree(it.state_dir, backup := tmp_path / "backup")
+    it.start()
+    it.copy_new(0)
+    assert it.daemon.stop() == 0
+    said = marker.decode_presence((it.daemon.remote / marker.presence_key(1)).read_bytes())
+    known = said.partitions[it.number(0)]
+    shutil.rmtree(it.state_dir)
+    backup.rename(it.state_dir)
+    away = it.daemon.remote.rename(tmp_path / "away")
+    it.start()
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+    eventually(lambda: it.lines("bucket marker not read yet"))
+    for serial in range(known.next_offset):
+        begin(it, serial)
+    assert it.row(0)["position"] > known.next_offset
+    away.rename(it.daemon.remote)
+    eventually(lambda: it.row(0)["state"], lambda state: state == "failed")
+    assert it.row(0)["failure"]["reason"] == "history_lost"
+    with pytest.raises(HistoryLost):
+        it.listed(0)
+    it.serves(1)
