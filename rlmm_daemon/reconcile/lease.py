@@ -117,6 +117,8 @@ async def take_away(
         try:
             etag = await storage.put_control(LEASE_KEY, control.encode(lease), if_etag=etag)
         except Conflict as error:
+            if not expires_ms:
+                return  # over by then, so the next run has it already
             raise LeaseHeld(f"{found.owner} renewed {LEASE_KEY}: it lives") from error
         while expires_ms > now_ms():
             await pause(POLL_SECONDS)

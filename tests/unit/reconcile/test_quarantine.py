@@ -469,6 +469,22 @@ async def test_a_lease_that_is_broken_is_nobodys_until_it_would_have_ended() -> 
     assert other.fence == 10
 
 
+async def test_a_lease_that_is_broken_may_be_taken_before_that_is_said() -> None:
+    storage, clock = MemoryStorage(clock=SystemClock()), Clock()
+    await storage.open()
+    other = holder(storage, clock, "other")
+    await holder(storage, clock, "gone").acquire()
+    found = await lease.look(storage)
+    assert found is not None
+
+    async def taken(_seconds: float) -> None:
+        clock.now = found.ends_ms
+        await other.acquire()
+
+    await lease.take_away(storage, found, by="me", fence=9, now_ms=clock, pause=taken)
+    await other.renew()
+
+
 async def test_a_lease_whose_owner_lives_is_not_broken_unseen() -> None:
     storage, clock = MemoryStorage(clock=SystemClock()), Clock()
     await storage.open()
