@@ -183,7 +183,8 @@ def _presences(evidence: Evidence) -> Iterable[str]:
             yield (
                 f"{key}: beside the daemon that wrote it another one"
                 f" {'runs' if presence.other.met else 'may run'} under broker id"
-                f" {presence.broker_id}: {presence.other.who} (rlmm status)"
+                f" {presence.broker_id}: {presence.other.who} (written {_written(presence)}; rlmm"
+                " status there; if neither will ever run again, remove the file)"
             )
         else:
             yield from _presence(key, presence, evidence)
@@ -201,9 +202,12 @@ def _presence(key: str, presence: Presence, evidence: Evidence) -> Iterable[str]
         )
         reason = "" if over else _against(number, seen, evidence)
         if reason:
-            at = datetime.fromtimestamp(presence.written_at_ms / 1000, tz=UTC)
-            written = f"{at:%Y-%m-%dT%H:%M:%SZ}"
-            yield f"{key}: metadata partition {number} {reason} (written {written})"
+            yield f"{key}: metadata partition {number} {reason} (written {_written(presence)})"
+
+
+def _written(presence: Presence) -> str:
+    at = datetime.fromtimestamp(presence.written_at_ms / 1000, tz=UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _against(number: int, seen: PresencePartition, evidence: Evidence) -> str:

@@ -164,6 +164,8 @@ def test_two_daemons_of_one_broker_id_and_nobody_knows_what_both_acknowledged(
     other = OtherDaemon(who="host b, pid 7", met=met)
     two = {"_rlmm/daemons/1.json": presence(other=other)}
     assert words in against(presences=two)
+    # Of a broker that was scrapped nobody ever says otherwise.
+    assert "if neither will ever run again, remove the file" in against(presences=two)
     assert "host b, pid 7" in "".join(still(evidence(presences=two), since_ms=0))
 
 
