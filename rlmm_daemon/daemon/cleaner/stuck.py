@@ -369,11 +369,12 @@ class Stuck:
     # What no listing shows.
 
     async def _end_unlisted(self, partition: TopicIdPartition, note: StuckNote) -> None:
-        if held(self._holds or (), self._number, None) is not None:
-            return  # what seems to cover it may have been deleted by an event that is lost
         cache = self._tools.cache(partition)
         segment_id = None if cache is None or cache.held else removable(cache)
         if segment_id is not None:
+            self._holds = await self._tools.bucket.holds()
+            if held(self._holds, self._number, None) is not None:
+                return  # what seems to cover it may have been deleted by an event that is lost
             chosen = segment_id
             await self._segments.remove(
                 partition,

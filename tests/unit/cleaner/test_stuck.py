@@ -692,6 +692,30 @@ def test_what_no_listing_shows_goes_once_listed_segments_hold_it():
     run(scenario)
 
 
+def test_it_stays_if_a_loss_is_accepted_within_the_pass(monkeypatch):
+    """The event that deleted what seems to hold its offsets may be among what was lost."""
+
+    async def scenario(world: CleanWorld) -> None:
+        superseded = world.daemon().cleaner.tools.superseded
+        known, asked = superseded.of, []
+
+        async def accepted_meanwhile(*question: Any) -> Any:
+            asked.append(question)
+            monkeypatch.setattr(superseded, "of", known)
+            await accepted(world)
+            return await known(*question)
+
+        monkeypatch.setattr(superseded, "of", accepted_meanwhile)
+        for number, start, end in ((1, 10, 100), (2, 10, 90), (3, 91, 200)):
+            put(world, number, start, end)
+        await world.until(lambda: bool(asked), 60)
+        await asyncio.sleep(100)
+        assert world.state(1, AT) is S.COPY_SEGMENT_FINISHED
+        assert set(world.keys(1, AT, 10)) <= set(world.stored(AT))
+
+    run(scenario)
+
+
 def test_it_is_judged_again_just_before_it_goes(monkeypatch):
     """What held its offsets is being deleted by then."""
 
