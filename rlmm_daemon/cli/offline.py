@@ -316,7 +316,7 @@ async def _seal(directory: str) -> int:
                 disk=disk,
                 clock=SystemClock(),
                 spawn=lambda work, name: group.create_task(work, name=name),
-                luck=random.Random(0),  # noqa: S311 - unused: the log exists, so no id is drawn
+                luck=random.Random(),  # noqa: S311 - generations, no secrets
                 directory=directory,
                 partition_count=identity.partition_count,
                 cluster_id=identity.cluster_id,

@@ -136,7 +136,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="generation_used_again",
         module=f"{_LOG}.identity",
-        old="        generation = max(self._current, beyond, self.floor) + 1",
+        old="        generation = max(self._current, beyond, self.floor) + 1 + further",
         new="        generation = max(self._current, beyond, 0)",
         seeds=10,
     ),

@@ -611,7 +611,8 @@ async def test_an_open_without_writes_changes_nothing_and_the_first_write_ends_w
     calls = bench.disk.calls
     assert calls.index("write_atomically") < calls.index("pwrite")
     state = await state_of(bench)
-    assert (state["clean"], state["generation"]) == ({}, left["generation"] + 1)
+    assert state["clean"] == {}
+    assert state["generation"] > left["generation"]
 
 
 async def test_what_is_written_after_an_epoch_was_passed_over_bears_a_later_one(

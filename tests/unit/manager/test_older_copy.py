@@ -53,6 +53,8 @@ class Host:
     def __init__(self, root: Path, disk: LocalDisk, tasks: asyncio.TaskGroup) -> None:
         self.root, self.disk, self.tasks = root, disk, tasks
         self.bucket: Bucket | None = None
+        #: Each life draws on: no process is given the luck of another.
+        self.luck = random.Random(1)
 
     @asynccontextmanager
     async def daemon(self) -> AsyncIterator[tuple[Manager, Follower]]:
@@ -61,7 +63,7 @@ class Host:
             disk=self.disk,
             clock=clock,
             spawn=lambda work, name: self.tasks.create_task(work, name=name),
-            luck=random.Random(1),
+            luck=self.luck,
             directory=str(self.root / "log"),
             partition_count=3,
             cluster_id="here",
@@ -167,6 +169,33 @@ async def test_a_position_that_the_bucket_alone_knows_is_not_confirmed_by_what_c
         follower.retry()
         await until(lambda: follower.fold.position == 6 and not follower.restarting)
         assert follower.state is PartitionState.FAILED
+
+
+async def test_what_is_appended_before_the_bucket_answers_confirms_no_position_of_another_life(
+    host: Host,
+):
+    """The copy and the life that was lost each began a generation of their own."""
+    at = await host.lose_a_tail()
+    (host.root / "state" / "positions.json").unlink()
+    host.bucket = Bucket()
+    async with host.daemon() as (manager, follower):
+        await until(lambda: follower.state is PartitionState.READY)
+        await append(manager, started(3, 0, 9), updated(3), started(4, 10, 19), updated(4))
+        await until(lambda: follower.fold.position == 6)
+        identity = manager.fleet.identity
+        assert identity is not None
+        host.bucket.known = BucketLog(
+            topic_id=identity.topic_id, partition_count=3, positions={NUMBER: at}
+        )
+        host.bucket.answers.set()
+        await until(lambda: manager.fleet.marker_checked)
+        await until(lambda: not follower.restarting)
+        await until(lambda: follower.state is not PartitionState.STARTING)
+        assert follower.state is PartitionState.FAILED
+    (host.root / "state" / "positions.json").unlink()
+    async with host.daemon() as (_, follower):
+        await until(lambda: follower.fold.position == 6)
+        await until(lambda: follower.state is PartitionState.FAILED)
 
 
 async def test_the_presence_file_is_not_rewritten_before_what_it_says_was_taken_up(host: Host):

@@ -12,6 +12,7 @@ checksum: a flipped bit leaves most numbers numbers.
 """
 
 import asyncio
+import random
 from typing import Final
 
 import msgspec
@@ -35,6 +36,10 @@ FORMAT = 1
 _CHECKSUM: Final = b',"crc32c":'
 #: Left out where the newest generation is not known but by the batches that are left.
 GENERATIONS_SKIPPED: Final = 1_000
+#: The first generation of an open lies so many beyond the last at most: two lives that go on from
+#: copies of one log would else write in the same one, and each confirm what the other had read. A
+#: life that writes takes half of it, so 31 bits are enough for a million.
+SPREAD: Final = 4_096
 
 
 class CleanEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,11 +141,11 @@ class Generations:
     """The generation that writes now: each one is durable before a batch may carry it.
 
     The first one of an open begins with the first write, and is larger than those of all opens
-    before that wrote anything.
+    before that wrote anything, by luck.
     """
 
-    def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
+    def __init__(self, disk: Disk, directory: str, luck: random.Random) -> None:
+        self._disk, self._luck = disk, luck
         self.path = f"{directory}/{STATE_NAME}"
         #: Written with each state, once it is known.
         self.identity: LogIdentity | None = None
@@ -200,10 +205,11 @@ class Generations:
         async with self._writing:
             if self._begun and self._current > max(beyond, self.floor):
                 return self._current
-            return await self._advance(beyond)
+            first = not self._begun
+            return await self._advance(beyond, self._luck.randrange(SPREAD) if first else 0)
 
-    async def _advance(self, beyond: int) -> int:
-        generation = max(self._current, beyond, self.floor) + 1
+    async def _advance(self, beyond: int, further: int = 0) -> int:
+        generation = max(self._current, beyond, self.floor) + 1 + further
         await self._write(generation, {})
         self._current, self._begun = generation, True
         return generation

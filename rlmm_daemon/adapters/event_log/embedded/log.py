@@ -46,7 +46,8 @@ class EmbeddedLog:
 
     `spawn` starts tasks in the daemon's group: writes and recoveries outlive whoever asked for
     them. The group must not end before `close` has returned. `luck` draws the topic id of a log
-    that is made here, so two logs must not be given generators of one seed.
+    that is made here, and how far off the generation of an open is: no two opens may be given
+    generators of one seed.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class EmbeddedLog:
         self._luck = luck
         self._partition_count = partition_count
         self._cluster_id = cluster_id
-        self._generations = Generations(disk, directory)
+        self._generations = Generations(disk, directory, luck)
         self._identity: LogIdentity | None = None
         self._closing = False
         self._lock: DiskLock | None = None
