@@ -30,6 +30,8 @@ logger = structlog.get_logger(__name__)
 TURN_RECORDS: Final = 32
 #: How a record of key 1 begins, and where it has its state: before its tags, of which it has none.
 _UPDATE: Final = b"\x01\x01\x00"
+#: How a record of key 2 begins: that a user partition is being removed.
+_REMOVAL: Final = b"\x01\x02\x00"
 _STATE_AT: Final = -2
 
 _DELETES: Final = (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED)
@@ -194,6 +196,10 @@ class History:
             self._passed_over(outcome)
             return
         value = outcome.value  # in normal form, which begins with whom it is about
+        if value.startswith(_REMOVAL) and self._risen:
+            # Its segments need no end of their own: whoever removes a partition may write none.
+            risen = self._risen.items()
+            self._risen = {key: tp for key, tp in risen if tp != outcome.partition}
         if not value.startswith(_UPDATE):
             return
         begin = len(_UPDATE)

@@ -31,11 +31,21 @@ from rlmm_daemon.daemon.recovering import Recovery, RecoveryOptions
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import InvalidArgument, StorageUnavailable, UnsupportedProtocol
 from rlmm_daemon.domain.ids import BrokerId
+from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.domain.segment import SegmentState as S
 from rlmm_daemon.ports.sources import BufferSource
 from rlmm_daemon.ports.storage import ObjectKind, Progress
-from tests.unit.manager.events import COUNT, TP, of, segment_id, started, until, updated
+from tests.unit.manager.events import (
+    COUNT,
+    TP,
+    marked,
+    of,
+    segment_id,
+    started,
+    until,
+    updated,
+)
 from tests.unit.manager.test_history import Files
 from tests.unit.manager.test_identity import FakeBucket
 
@@ -53,9 +63,12 @@ class World:
         self.storage = MemoryStorage(clock=SystemClock())
         self.bucket = Bucket(self.storage, layout=Layout("x"), rng=random.Random(1))
 
-    async def lose_deletion(self, *, left: int = COPIES_END) -> None:
+    async def open(self) -> None:
         identity = BucketIdentity(cluster_id="c", partition_count=COUNT, metadata_topic_id="t")
         await self.bucket.open(identity)
+
+    async def lose_deletion(self, *, left: int = COPIES_END) -> None:
+        await self.open()
         async with self.rig.manager(bucket=FakeBucket()) as manager:
             manager.replace_assignment([TP], [])
             await until(lambda: manager.is_ready(TP))
@@ -124,6 +137,22 @@ async def test_what_came_back_is_not_answered_and_is_ended_again_by_recover(worl
         await manager.drain()
     async with world.life() as (manager, follower, _):
         assert (follower.failure, shown(manager)) == (None, [2, 3]), "and so it stays"
+
+
+async def test_segments_of_a_partition_that_was_removed_whole_did_not_come_back(world):
+    """Who removes a partition need not end its segments one by one."""
+    await world.open()
+    async with world.rig.manager(bucket=FakeBucket()) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        for number in (1, 2):
+            await manager.add(started(number, 10 * number, 10 * number + 9), BROKER)
+            await manager.update(updated(number), BROKER)
+        for state in PartitionDeleteState:
+            await manager.put_partition_delete(marked(state), BROKER)
+        follower = manager.fleet.followers[of(TP)]
+        told = await Mending(manager, guard=None, repair=None).rebuild(follower)
+        assert (told["state"], told["next"]) == ("ready", None)
 
 
 async def test_a_later_life_knows_it_too_whatever_was_appended_since(world):
