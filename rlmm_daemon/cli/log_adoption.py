@@ -4,11 +4,12 @@ import random
 
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.cli.log_contents import KAFKA
-from rlmm_daemon.codec.state_files import Identity
+from rlmm_daemon.codec.marker import Hold
+from rlmm_daemon.codec.state_files import Identity, Positions
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.daemon.state_directory import StateDirectory
-from rlmm_daemon.domain.errors import ConfigError
+from rlmm_daemon.domain.errors import ConfigError, Malformed, UnsupportedProtocol
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.ports.event_log import LogIdentity
 from rlmm_daemon.wiring import adapters
@@ -21,10 +22,14 @@ def is_configured(config: Config, name: str) -> bool:
     return name == KAFKA
 
 
-async def adopt(config: Config, name: str, identity: LogIdentity) -> bool:
+async def adopt(
+    config: Config, name: str, identity: LogIdentity, *, hold_before_ms: int | None = None
+) -> bool:
     """Let state directory and bucket marker name this log; False where it is not the daemon's.
 
-    Snapshots stay: at its start the daemon holds the replay of this log against what they know.
+    With `hold_before_ms` it may lack what the one before it held: what was stored until then is
+    held, unless the marker names this very log. Snapshots stay: at its start the daemon holds the
+    replay of this log against what they know.
 
     Raises:
         ConfigError: the daemon runs, so its state directory can't be changed under it.
@@ -36,7 +41,7 @@ async def adopt(config: Config, name: str, identity: LogIdentity) -> bool:
     state = StateDirectory(disk, config.daemon.state_dir)
     try:
         await state.open()
-        await _name_in_marker(config, identity)
+        await _name_in_marker(config, identity, hold_before_ms)
         await state.write_identity(
             Identity(
                 cluster_id=identity.cluster_id,
@@ -49,6 +54,17 @@ async def adopt(config: Config, name: str, identity: LogIdentity) -> bool:
         await state.close()
         disk.close()
     return True
+
+
+async def read_before(config: Config) -> Positions | None:
+    """Return how far the daemon had read which log; None where its state directory can't say."""
+    disk = LocalDisk()
+    try:
+        return await StateDirectory(disk, config.daemon.state_dir).positions()
+    except (Malformed, UnsupportedProtocol, OSError):
+        return None
+    finally:
+        disk.close()
 
 
 async def refuse_beside_a_daemon(config: Config) -> None:
@@ -64,13 +80,21 @@ async def refuse_beside_a_daemon(config: Config) -> None:
         disk.close()
 
 
-async def _name_in_marker(config: Config, identity: LogIdentity) -> None:
+async def _name_in_marker(
+    config: Config, identity: LogIdentity, hold_before_ms: int | None
+) -> None:
     storage = adapters.storage_of(config, random.Random())  # noqa: S311 - names and jitter
     if storage is None:
         return
     try:
+        hold = None
+        if hold_before_ms is not None:
+            broker_id = config.daemon.broker_id
+            hold = Hold(metadata_partition=None, before_ms=hold_before_ms, broker_id=broker_id)
         await storage.bucket.name_log(
-            uuid_text(identity.topic_id), cluster_id=identity.cluster_id or config.daemon.cluster_id
+            uuid_text(identity.topic_id),
+            cluster_id=identity.cluster_id or config.daemon.cluster_id,
+            hold=hold,
         )
     finally:
         await storage.backend.close()

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from rlmm_daemon.cli.log_adoption import adopt, is_configured, refuse_beside_a_daemon
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.cli.log_adoption import (
+    adopt,
+    is_configured,
+    read_before,
+    refuse_beside_a_daemon,
+)
 from rlmm_daemon.cli.log_contents import (
     Contents,
     Key,
@@ -30,7 +36,7 @@ from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
-from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.ports.event_log import (
@@ -205,6 +211,8 @@ async def _run(
     if execute and isinstance(config.event_log, EmbeddedLog) and is_configured(config, target):
         # It would go on with this log, and take it for a foreign one at each start from then on.
         await refuse_beside_a_daemon(config)
+    if execute and not accept_loss:
+        await _require_recorded(config, known, target)
     # A log that is gone is made anew, but not by a dry run.
     async with (
         looking(config) as objects,
@@ -225,8 +233,54 @@ async def _run(
         ]
         if execute:
             with suppress(ConfigError):  # a daemon that runs is told by accept-loss
-                await adopt(config, target, log.identity)
+                now_ms = SystemClock().now_ms()
+                await adopt(config, target, log.identity, hold_before_ms=now_ms)
         return rows
+
+
+async def _require_recorded(config: Config, known: Known, target: str) -> None:
+    """Make sure that snapshots know all that the daemon had read of a log that is gone.
+
+    Of one that is there the daemon finds out by itself what it lacks: a new one has another id.
+
+    Raises:
+        InvalidArgument: more had been acknowledged; nothing was made.
+    """
+    before = await read_before(config) if is_configured(config, target) else None
+    if before is None:
+        return
+    gone = TopicId(uuid_bytes(before.topic_id))
+    beyond = {
+        number: at.next_offset
+        for number, at in before.numbered().items()
+        if at.next_offset > known.read_to.get((number, gone), 0)
+    }
+    if not beyond or await _is_there(config, target, gone):
+        return
+    number, end = min(beyond.items())
+    raise InvalidArgument(
+        f"the daemon had read metadata partition {number} of the log that is gone up to offset "
+        f"{end}, the snapshots up to {known.read_to.get((number, gone), 0)}: segments that were "
+        "finished in between do not come back, and would be answered as if they had never been. "
+        "Next: name other brokers' snapshots; or the same with --accept-loss, which holds their "
+        "objects"
+    )
+
+
+async def _is_there(config: Config, target: str, topic_id: TopicId) -> bool:
+    """Whether the log under this name is that one; nothing is made."""
+    found: TopicId | None = None
+    try:
+        require_there("--to", target)
+    except InvalidArgument:
+        return False
+    try:
+        async with opened(config, target, None) as log:
+            assert log.identity is not None, "open"
+            found = log.identity.topic_id
+    except* LogMissing:
+        found = None
+    return found == topic_id
 
 
 def _require_read(

@@ -411,18 +411,30 @@ class Bucket:
                 known = (await self._refresh()).held
         return known
 
-    async def name_log(self, topic_id: str, *, cluster_id: str | None) -> None:
+    async def name_log(
+        self, topic_id: str, *, cluster_id: str | None, hold: Hold | None = None
+    ) -> None:
         """Make a log the marker's, for everything that is known is in it.
 
-        The marker of another cluster than `cluster_id` is left alone.
+        The marker of another cluster than `cluster_id` is left alone. `hold` is for a log that may
+        lack what the one that the marker names held; it is not written for the same one.
 
         Raises:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
-        await self._rewrite(
-            lambda present: msgspec.structs.replace(present, metadata_topic_id=topic_id), cluster_id
-        )
+        holds = False
+
+        def named(present: BucketMarker) -> BucketMarker:
+            nonlocal holds
+            renamed = msgspec.structs.replace(present, metadata_topic_id=topic_id)
+            holds = hold is not None and renamed != present
+            if hold is None or renamed == present:
+                return renamed
+            return msgspec.structs.replace(renamed, holds=with_hold(present.held, hold))
+
+        if await self._rewrite(named, cluster_id) and hold is not None and holds:
+            await self._hold_longer(hold, cluster_id)
 
     async def _rewrite(
         self, change: Callable[[BucketMarker], BucketMarker], cluster_id: str | None

@@ -17,13 +17,15 @@ from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.cli import log_copying, log_restoring, main
 from rlmm_daemon.cli.log_restoring import CHUNK, LOCK_NAME, Restored, known_to
+from rlmm_daemon.codec import marker
+from rlmm_daemon.codec.state_files import Position, Positions, to_json
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import sealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import Layout, object_key
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
-from rlmm_daemon.domain.ids import Offset, TopicId
+from rlmm_daemon.domain.ids import Offset, TopicId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 from tests.unit.manager.events import COUNT, TP, marked, of, segment_id, started, updated
@@ -74,7 +76,7 @@ def use(monkeypatch: pytest.MonkeyPatch, logs: dict[str, MemoryLogStore]) -> Non
         yield log
         await log.close()
 
-    async def adopt(*_: object) -> bool:
+    async def adopt(*_: object, **__: object) -> bool:
         return True
 
     for module in (log_copying, log_restoring):
@@ -292,6 +294,34 @@ def test_what_a_restore_logs_is_no_part_of_its_answer(tmp_path):
     assert run.exit_code == 0, run.output
     assert "log_created" in run.stderr
     assert [row["appended"] for row in json.loads(run.stdout)] == [1]
+
+
+def test_what_was_acknowledged_after_the_snapshots_is_given_up_by_no_restore_unasked(tmp_path):
+    """The log is gone; nothing of it but the positions says that there was more."""
+    file = tmp_path / "rlmm.toml"
+    file.write_text(
+        f'[daemon]\nbroker_id = 1\ncluster_id = "{CLUSTER}"\nstate_dir = "{tmp_path}/state"\n'
+        f'log_dirs = ["{tmp_path}/logs"]\n[event_log]\nkind = "embedded"\nsingle_broker = true\n'
+        + asyncio.run(stored(tmp_path))
+    )
+    (tmp_path / "state").mkdir()
+    read = Positions(topic_id=uuid_text(TOPIC_ID), partitions={str(N): Position(4, 0)})
+    (tmp_path / "state" / "positions.json").write_bytes(to_json(read))
+    snapshot(tmp_path / "a", life(1))
+    words = ["log", "restore", "--config", str(file), "--from-snapshots", str(tmp_path / "a")]
+    words += ["--to", str(tmp_path / "state" / "log"), "--execute"]
+    run = CliRunner().invoke(main, words)
+    assert run.exit_code != 0, run.output
+    assert f"{N} of the log that is gone up to offset 4, the snapshots up to 2" in run.output
+    assert not (tmp_path / "state" / "log").exists()
+    run = CliRunner().invoke(main, [*words, "--accept-loss"])
+    assert run.exit_code == 0, run.output
+    present = marker.decode_marker((tmp_path / "remote" / marker.MARKER_KEY).read_bytes())
+    assert [hold.metadata_partition for hold in present.held] == [None], "all that is there stays"
+    again = CliRunner().invoke(main, [*words, "--accept-loss"])
+    assert again.exit_code == 0, again.output
+    after = marker.decode_marker((tmp_path / "remote" / marker.MARKER_KEY).read_bytes())
+    assert after == present
 
 
 def test_a_segment_whose_objects_are_gone_does_not_come_back(tmp_path, monkeypatch):
