@@ -376,3 +376,23 @@ async def test_a_copy_comes_behind_what_others_wait_for(storage):
     await storage.put_segment([(ObjectKind.LOG, "d/a.log", source)], progress=Progress())
     assert source.seen == {min(before + COPY_NICE, 19)}
     assert nice() == before
+
+
+@pytest.mark.parametrize("size", [3, 300, 3000])
+async def test_a_control_object_is_written_over_on_a_full_disk(storage, monkeypatch, size):
+    """What frees room asks first whether another daemon answers to what stands there."""
+    await storage.overwrite_control("_rlmm/daemons/1.json", b"x" * 300)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "mkdir", full)
+    await storage.overwrite_control("_rlmm/daemons/1.json", b"y" * size)
+    present = await storage.get_control("_rlmm/daemons/1.json")
+    assert present.data == b"y" * size
+    with pytest.raises(StorageFull):
+        await storage.overwrite_control("_rlmm/daemons/2.json", b"new")
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StorageFull):
+        await storage.overwrite_control("_rlmm/daemons/1.json", b"z" * 5000)
+    assert (await storage.get_control("_rlmm/daemons/1.json")).data == b"y" * size

@@ -1,6 +1,7 @@
 """Blocking file calls below a local storage's root: list, delete, control objects; no copies."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -24,6 +25,7 @@ from rlmm_daemon.ports.storage import Conflict, ControlObject, ObjectInfo, Uploa
 
 PAGE_KEYS: Final = 1000
 CONTROL_BYTES_MAX: Final = 16 * 1024 * 1024
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Tree:
@@ -179,11 +181,18 @@ class Tree:
         return etag_of(data)
 
     def overwrite_control(self, key: str, data: bytes) -> None:
-        """Write a small file by renaming, durably."""
+        """Write a small file by renaming, durably; on a full disk in its own place.
+
+        What frees room waits for it: nothing is deleted while the file is another daemon's.
+        """
         path = self.root.file(key)
         self.root.check()
         with self.root.told(f"write of {key}"):
-            self._replace(path, data)
+            try:
+                self._replace(path, data)
+            except OSError as error:
+                if error.errno not in _FULL or not _written_in_place(path, data):
+                    raise
 
     def _replace(self, path: str, data: bytes) -> None:
         directory = path.rpartition("/")[0]
@@ -260,3 +269,22 @@ def _read(path: str) -> bytes:
 def etag_of(data: bytes) -> str:
     """Return the tag of a control object: equal content is the same version."""
     return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _written_in_place(path: str, data: bytes) -> bool:
+    """Write over a file that is there, durably; False, and it is as it was, without room for it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if os.fstat(descriptor).st_size < len(data):
+            os.posix_fallocate(descriptor, 0, len(data))  # mostly in a block that it has
+        os.pwrite(descriptor, data, 0)
+        os.ftruncate(descriptor, len(data))
+        os.fdatasync(descriptor)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
