@@ -44,6 +44,8 @@ from rlmm_daemon.domain.segment import SegmentMetadata, SegmentSnapshot, Segment
 #: How many troubles `rlmm partitions` can show; counters know them all.
 TROUBLES_MAX: Final = 64
 HEAD_BYTES: Final = 32
+#: Why an event is passed over whose user partition belongs to another metadata partition.
+WRONG_PARTITION: Final = "wrong_partition"
 #: Over so many rows, a look for whole copies that came to nothing is not repeated among them.
 _LOOKED_IN_VAIN_MAX: Final = 16
 
@@ -250,7 +252,7 @@ class Fold:
         cache = self.partitions.get(record.partition)
         if cache is None:
             if not self.owns(record.partition):
-                return self._pass_over(offset, "wrong_partition", value)
+                return self._pass_over(offset, WRONG_PARTITION, value)
             cache = PartitionCache(record.partition)
         outcome = self._dispatch(offset, record, normal, cache)
         # An event that was refused leaves no trace, or garbage could fill the memory.

@@ -14,7 +14,7 @@ from typing import Final, assert_never
 from weakref import WeakMethod
 
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold import WRONG_PARTITION, Fold
 from rlmm_daemon.core.following import (
     Accepted,
     Answered,
@@ -56,6 +56,7 @@ from rlmm_daemon.core.following import (
     WrittenDown,
     step,
 )
+from rlmm_daemon.core.outcome import Unreadable
 from rlmm_daemon.core.readiness import (
     Failure,
     FailureReason,
@@ -700,9 +701,20 @@ class Follower:
 
     def _apply_one(self, fold: Fold, offset: int, value: bytes | None) -> None:
         outcome = fold.apply(offset, value)
+        if isinstance(outcome, Unreadable) and outcome.reason == WRONG_PARTITION:
+            self._misplaced(offset)
         self.history.applied(outcome, offset)
         self._context.hooks.tell(self.partition, outcome)
         self.writer.applied(offset, value, outcome)
+
+    def _misplaced(self, offset: int) -> None:
+        """An event of another metadata partition stands here: what should stand here is unknown.
+
+        Nobody but this daemon writes a log that numbers its epochs itself, so that its files were
+        mixed up. In any other a stranger may have written it.
+        """
+        if isinstance(self._context.log, OwnEpochs):
+            self._gaps = ranges_joined([*self._gaps, LogRange(start=offset, end=offset + 1)])
 
     async def _judge(self) -> None:
         """Turn ready when the target is reached and nothing that was known is missing."""

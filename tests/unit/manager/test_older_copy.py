@@ -26,6 +26,7 @@ from rlmm_daemon.daemon.fleet import BucketLog
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.storage_keeper import StorageKeeper
+from rlmm_daemon.domain.ids import MetadataPartition
 from tests.contract.event_log import spawning
 from tests.unit.manager.events import TP, of, started, until, updated
 
@@ -196,6 +197,29 @@ async def test_what_is_appended_before_the_bucket_answers_confirms_no_position_o
     async with host.daemon() as (_, follower):
         await until(lambda: follower.fold.position == 6)
         await until(lambda: follower.state is PartitionState.FAILED)
+
+
+async def test_another_partitions_files_in_the_place_of_ones_own_are_no_history_without_segments(
+    host: Host,
+):
+    """Directories were mixed up, as a copy was put back: each holds as many offsets as was read."""
+    other = MetadataPartition((NUMBER + 1) % 3)
+    async with host.daemon() as (manager, follower):
+        await until(lambda: follower.state is PartitionState.READY)
+        await append(manager, started(1, 0, 9), updated(1))
+        await until(lambda: follower.fold.position == 2)
+    log = host.root / "log"
+    (log / str(NUMBER)).rename(log / str(other))
+    async with host.daemon() as (manager, _):
+        assert manager.fleet.follow_set is not None
+        manager.fleet.follow_set.demand([other])
+        await until(lambda: other in manager.fleet.followers)
+        follower = manager.fleet.followers[other]
+        await until(lambda: follower.fold.position == 2)
+        await until(lambda: follower.state is PartitionState.FAILED)
+        assert follower.open_gaps
+        await manager.fleet.accept(follower)
+        await until(lambda: follower.state is PartitionState.READY)
 
 
 async def test_the_presence_file_is_not_rewritten_before_what_it_says_was_taken_up(host: Host):
