@@ -53,6 +53,7 @@ ELSEWHERE = {
     },
     "unit/daemon/test_roll_back.py": {"copy_unsettled"},
     "integration/test_bad_days.py": {"storage_trouble", "log_takes_no_writes"},
+    "integration/test_two_daemons.py": {"other_daemon"},
     "unit/manager/test_unusable_files.py": {"file_unusable"},
     "unit/manager/test_identity.py": {"log_may_lose_events", "log_foreign"},
 }
