@@ -64,19 +64,22 @@ class Assignment:
         self, leaders: Sequence[TopicIdPartition], followers: Sequence[TopicIdPartition]
     ) -> None:
         """Make the announced partitions exactly these, none included, and open the gate."""
-        for _ in self.replacing(leaders, followers):
+        for _ in self.replacing(leaders, followers, self.incarnation_ms):
             pass
 
     def replacing(
-        self, leaders: Sequence[TopicIdPartition], followers: Sequence[TopicIdPartition]
+        self,
+        leaders: Sequence[TopicIdPartition],
+        followers: Sequence[TopicIdPartition],
+        incarnation_ms: int | None,
     ) -> Iterator[None]:
         """Do what `replace` does in steps between which others may have a turn, the gate last.
 
         First what is new comes, then what is left out goes: no metadata partition that has user
-        partitions before and after is without any in between. If another broker incarnation says
-        hello meanwhile, the gate stays closed for it.
+        partitions before and after is without any in between. `incarnation_ms` is whose words these
+        are: the gate stays closed for another one that has said hello since.
         """
-        incarnation_ms, announced = self.incarnation_ms, set[TopicIdPartition]()
+        announced = set[TopicIdPartition]()
         for leads, partitions in ((False, followers), (True, leaders)):
             for some in pieces(partitions):
                 announced.update(some)

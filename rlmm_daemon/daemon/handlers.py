@@ -94,10 +94,17 @@ def _stopped(manager: MetadataManager, params: api.PartitionsParams) -> Iterator
 
 
 def _replaced(manager: MetadataManager, params: api.AssignmentParams) -> Iterator[None]:
+    # As of now: it may wait behind another one, and for another incarnation's hello with it.
+    return _replacing(manager, params, manager.incarnation_ms)
+
+
+def _replacing(
+    manager: MetadataManager, params: api.AssignmentParams, incarnation_ms: int | None
+) -> Iterator[None]:
     leaders, followers = list[TopicIdPartition](), list[TopicIdPartition]()
     yield from _into(leaders, params.leaders)
     yield from _into(followers, params.followers)
-    yield from manager.replacing_assignment(leaders, followers)
+    yield from manager.replacing_assignment(leaders, followers, incarnation_ms)
 
 
 #: Nothing is taken up before all of it was read: one partition that is none refuses the whole.

@@ -256,11 +256,19 @@ class Manager:
         """Make the announced partitions exactly these, and open the gate for reads."""
         self.assignment.replace(leaders, followers)
 
+    @property
+    def incarnation_ms(self) -> int | None:
+        """When the broker began whose metadata manager said hello last."""
+        return self.assignment.incarnation_ms
+
     def replacing_assignment(
-        self, leaders: Sequence[TopicIdPartition], followers: Sequence[TopicIdPartition]
+        self,
+        leaders: Sequence[TopicIdPartition],
+        followers: Sequence[TopicIdPartition],
+        incarnation_ms: int | None,
     ) -> Iterator[None]:
-        """Do the same in steps."""
-        return self.assignment.replacing(leaders, followers)
+        """Do the same in steps, for a broker's incarnation."""
+        return self.assignment.replacing(leaders, followers, incarnation_ms)
 
     def _announced_changed(self, partitions: Collection[TopicIdPartition]) -> None:
         self._serving.clear()

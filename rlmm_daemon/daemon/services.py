@@ -60,8 +60,13 @@ class MetadataManager(Protocol):
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
     ) -> None: ...
     def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None: ...
+    @property
+    def incarnation_ms(self) -> int | None: ...
     def replacing_assignment(
-        self, leaders: Sequence[TopicIdPartition], followers: Sequence[TopicIdPartition]
+        self,
+        leaders: Sequence[TopicIdPartition],
+        followers: Sequence[TopicIdPartition],
+        incarnation_ms: int | None,
     ) -> Iterator[None]: ...
     def hello_from_broker(self, incarnation_ms: int) -> None:
         """Close the gate when this is another incarnation of the broker."""

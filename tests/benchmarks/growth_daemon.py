@@ -102,7 +102,8 @@ def announcements(size: int, watch: Watch) -> None:
             async def at_once() -> None:
                 async with asyncio.TaskGroup() as tasks:
                     announcing = Announcing(manager.turns, tasks.create_task)
-                    announcing.begin(manager.replacing_assignment(partitions, []), short=False)
+                    steps = manager.replacing_assignment(partitions, [], manager.incarnation_ms)
+                    announcing.begin(steps, short=False)
 
             await holds("announce one by one", announce)
             await holds("stop one by one", stop)

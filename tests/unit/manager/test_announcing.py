@@ -61,7 +61,7 @@ def test_an_announcement_in_steps_comes_to_the_same_as_one_at_once():
     assert not set(MANY[3 * STEP : 4 * STEP]) & set(changed)
     changed.clear()
     followers, leaders = MANY[STEP : 3 * STEP], MANY[2 * STEP : 4 * STEP]
-    for _ in assignment.replacing(leaders, followers):
+    for _ in assignment.replacing(leaders, followers, None):
         pass
     roles = dict.fromkeys(followers, False) | dict.fromkeys(leaders, True)
     assert dict(assignment.announced) == roles
@@ -76,7 +76,7 @@ def test_between_steps_what_stays_is_announced_and_the_gate_opens_last():
     assignment.replace(before, [])
     assignment.hello(2)
     count = 0
-    for _ in assignment.replacing(after, []):
+    for _ in assignment.replacing(after, [], 2):
         count += 1
         assert not assignment.gate_open
         assert assignment.announced.keys() >= set(before) & set(after)
@@ -88,7 +88,7 @@ def test_between_steps_what_stays_is_announced_and_the_gate_opens_last():
 def test_an_announcement_of_an_incarnation_that_is_over_opens_no_gate():
     assignment = Assignment(lambda _: None)
     assignment.hello(1)
-    steps = assignment.replacing(MANY, [])
+    steps = assignment.replacing(MANY, [], 1)
     next(steps)
     assignment.hello(2)
     for _ in steps:

@@ -57,6 +57,8 @@ class FakeManager:
     becomes_ready: asyncio.Event = field(default_factory=asyncio.Event)
     calls: Counter[str] = field(default_factory=Counter)
     incarnations: list[int] = field(default_factory=list)
+    #: Of which incarnation each replacement was.
+    replaced_for: list[int | None] = field(default_factory=list)
     announced: list[Any] = field(default_factory=list)
     callers: list[Any] = field(default_factory=list)
     #: Writes wait for it; "unknown" turns a cancelled one into OutcomeUnknown.
@@ -171,7 +173,12 @@ class FakeManager:
     def on_stop_partitions(self, partitions):
         self.announced.append(("stop", list(partitions)))
 
-    def replacing_assignment(self, leaders, followers):
+    @property
+    def incarnation_ms(self):
+        return self.incarnations[-1] if self.incarnations else None
+
+    def replacing_assignment(self, leaders, followers, incarnation_ms):
+        self.replaced_for.append(incarnation_ms)
         self.announced.append(("replace", list(leaders), list(followers)))
         yield
 

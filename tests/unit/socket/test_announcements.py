@@ -14,10 +14,14 @@ def some(first: int, count: int) -> list[api.Partition]:
     ]
 
 
-async def a_broker(path: str) -> Raw:
+async def a_broker(path: str, incarnation: int = 77) -> Raw:
     raw = await Raw.connect(path, role=None)
     raw.send_hello(
-        "broker", part="metadata", cluster_id=CLUSTER, broker_id=BROKER, broker_incarnation=77
+        "broker",
+        part="metadata",
+        cluster_id=CLUSTER,
+        broker_id=BROKER,
+        broker_incarnation=incarnation,
     )
     assert (await raw.answer())[1] is None
     return raw
@@ -42,6 +46,26 @@ async def test_a_long_announcement_is_taken_up_whole_before_what_was_sent_behind
         assert stopped == ("stop", [each.to_domain() for each in short])
         assert replaced == ("replace", [], [each.to_domain() for each in short])
         raw.close()
+
+
+async def test_an_announcement_that_waits_is_of_the_incarnation_that_sent_it(tmp_path):
+    """Else it would open the gate for a later one, whose broker may have other partitions."""
+    async with daemon(str(tmp_path / "s")) as it:
+        turn = asyncio.Event()
+        it.manager.turns.wait = turn.wait  # type: ignore[method-assign,assignment]
+        raw = await a_broker(it.path)
+        long, short = api.AssignmentParams(some(0, 3 * STEP), []), api.AssignmentParams([], [])
+        raw.writer.write(
+            frames.request_frame(2, "on_partition_leadership_changes", long)
+            + frames.request_frame(3, "replace_assignment", short)
+        )
+        await until(lambda: it.server.stats.requests_now == 2)
+        later = await a_broker(it.path, incarnation=78)
+        await until(lambda: it.manager.incarnation_ms == 78)
+        turn.set()
+        await until(lambda: it.manager.replaced_for == [77])
+        raw.close()
+        later.close()
 
 
 async def test_a_long_announcement_whose_connection_is_gone_is_taken_up_whole(tmp_path):
