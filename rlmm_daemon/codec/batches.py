@@ -34,7 +34,11 @@ assert _PREFIX.size + _REST.size == HEADER_BYTES, "prefix and rest are the heade
 
 _COMPRESSION_MASK: Final = 0x07
 _CONTROL: Final = 0x20
-_NO_PRODUCER: Final = -1
+#: Ours, a bit that Kafka gives no meaning: whatever the batch lacks of its span was dropped by a
+#: compaction. It lies under the checksum.
+COMPACTED: Final = 0x4000
+#: Producer id and epoch, base sequence.
+_NO_PRODUCER_FIELDS: Final = (-1, -1, -1)
 _NULL: Final = varint(-1)
 _NO_HEADERS: Final = varint(0)
 #: Attributes 0 and a timestamp delta of 0.
@@ -87,6 +91,11 @@ class Batch(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return bool(self.attributes & _CONTROL)
 
     @property
+    def is_compacted(self) -> bool:
+        """Whether events that it has no record of were dropped on purpose."""
+        return bool(self.attributes & COMPACTED)
+
+    @property
     def is_compressed(self) -> bool:
         """Whether a codec was applied to its records."""
         return bool(self.attributes & _COMPRESSION_MASK)
@@ -103,14 +112,42 @@ def build(
     if not records:
         raise InvalidArgument("a batch holds at least one record")
     body = b"".join([_record(delta, value) for delta, value in enumerate(records)])
+    last = len(records) - 1
+    covered = (0, last, timestamp_ms, timestamp_ms, *_NO_PRODUCER_FIELDS, len(records))
+    return _framed(body, covered, base_offset, leader_epoch)
+
+
+def build_spanning(
+    records: Sequence[tuple[int, bytes]],
+    *,
+    base_offset: int,
+    next_offset: int,
+    leader_epoch: int,
+    timestamp_ms: int,
+    compacted: bool,
+) -> bytes:
+    """Return one batch over base_offset..next_offset-1 with records at some of these offsets.
+
+    `compacted` says that the others were dropped on purpose; else they are lost, as far as any
+    reader knows. The offsets ascend.
+
+    Raises:
+        InvalidArgument: a number or a size that its field cannot hold.
+    """
+    body = b"".join([_record(offset - base_offset, value) for offset, value in records])
+    last = next_offset - base_offset - 1
+    attributes = COMPACTED if compacted and len(records) <= last else 0
+    covered = (attributes, last, timestamp_ms, timestamp_ms, *_NO_PRODUCER_FIELDS, len(records))
+    return _framed(body, covered, base_offset, leader_epoch)
+
+
+def _framed(body: bytes, fields: tuple[int, ...], base_offset: int, leader_epoch: int) -> bytes:
+    """Return a batch of encoded records; `fields` are the header's that the checksum covers."""
     length = HEADER_BYTES - LENGTH_END + len(body)
     if length > INT32_MAX:
         raise InvalidArgument(f"a batch of {length} bytes: {INT32_MAX} are the most")
-    last = len(records) - 1
     try:
-        covered = _REST.pack(
-            0, last, timestamp_ms, timestamp_ms, *[_NO_PRODUCER] * 3, len(records)
-        ) + body  # fmt: skip
+        covered = _REST.pack(*fields) + body
         prefix = _PREFIX.pack(base_offset, length, leader_epoch, MAGIC, crc32c(covered))
     except struct.error as error:
         raise InvalidArgument(f"no batch header holds this: {error}") from error

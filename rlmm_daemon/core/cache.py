@@ -157,6 +157,13 @@ class PartitionCache:
         """Return the bytes of all that `list_epoch` holds, in whatever state (`remoteLogSize`)."""
         return sum(tails.size_of(self.segments.pair(ref)[1]) for ref in self._listed(epoch))
 
+    def touching(self, epoch: int, low: int, high: int) -> list[SegmentId]:
+        """Return the finished segments with offsets of low..high in an epoch that is not plain.
+
+        Parts that end before they start are left out: they have no offset.
+        """
+        return self.epochs[epoch].touching(low, high, partial(self._part, epoch))
+
     def third_set(self, epoch: LeaderEpoch) -> list[SegmentId]:
         """Return the finished segments of `epoch` that are in neither of Kafka's sets."""
         index = self.epochs.get(epoch)

@@ -144,6 +144,15 @@ class EpochIndex:
             return self.cover.refs()
         return [ref for _, ref in self.referenced.refs()]
 
+    def touching(self, low: int, high: int, part_of: PartOf) -> list[SegmentId]:
+        """Return the finished segments whose parts have any of the offsets low..high.
+
+        To be asked only where the cover alone does not do: else no two of them touch.
+        """
+        assert self.referenced is not None, "the cover tells it"
+        parts = self._beneath((low, high, SegmentId(b"")), part_of)
+        return [owner for start, end, owner in parts if start <= high and end >= low]
+
     def finish(
         self,
         piece: Piece,

@@ -64,6 +64,29 @@ class LayeredCover:
         assert sealed is not None, "somebody answers for it"
         return sealed.ends[bisect_right(sealed.starts, offset) - 1]
 
+    def touching(self, low: int, high: int) -> list[SegmentId]:
+        """Return who answers for any of the offsets low..high."""
+        found: list[SegmentId] = []
+        while low <= high:
+            if (owner := self.find(low)) is not None:
+                found.append(owner)
+                low = self.until(low) + 1
+            else:
+                low = self._next_start(low, high)
+        return found
+
+    def _next_start(self, low: int, high: int) -> int:
+        """Return where the first piece behind `low` starts; behind `high` if none does up to it."""
+        own = self.own.starts
+        at = bisect_right(own, low)
+        found = own[at] if at < len(own) else high + 1
+        if self.sealed is not None:
+            first = bisect_right(self.sealed.starts, low)
+            begin, _ = next(self.taken.left(first, self.taken.size), (self.taken.size, 0))
+            if begin < self.taken.size:
+                found = min(found, self.sealed.starts[begin])
+        return min(found, high + 1)
+
     def __len__(self) -> int:
         return len(self.own.starts) + self.taken.size - self.taken.count
 

@@ -4,7 +4,16 @@ One contract test class holds every promise below against every adapter.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -62,10 +71,10 @@ class LogBatch:
     is past control records and gaps: readiness is judged by position, not by delivered data.
 
     An adapter vouches for an offset without a record if it knows that no event of ours ever stood
-    there: a control batch, later what a log of our own dropped under a checkpoint that it keeps.
-    Every other offset without a record may have held an acknowledged event, and is named in
-    `unvouched`: a hole between batches, a batch with fewer records than its span (Kafka's log
-    cleaner leaves both), the empty batch that a repair writes over lost offsets.
+    there (a control batch), or if its own compaction dropped the event (`dropped_to`). Every other
+    offset without a record may have held an acknowledged event, and is named in `unvouched`: a hole
+    between batches, a batch with fewer records than its span (Kafka's log cleaner leaves both), the
+    empty batch that a repair writes over lost offsets.
     """
 
     next_offset: int
@@ -78,6 +87,10 @@ class LogBatch:
     #: Offsets without a record that nobody vouches for: ascending, apart, below `next_offset`.
     #: The first batch of a follower may name some below its position, too: they concern its fold.
     unvouched: tuple[LogRange, ...] = ()
+    #: Of the offsets before this one a compaction dropped some events; 0: none of this batch. The
+    #: log folds to what it did before, if it is read from its start: a fold that had read less
+    #: than this when they were dropped lacks what they said, and has to be made anew.
+    dropped_to: int = 0
 
 
 def ranges_without(begin: int, end: int, offsets: Iterable[int]) -> tuple[LogRange, ...]:
@@ -247,6 +260,45 @@ class OwnEpochs(Protocol):
         """Let the same bear an epoch so far beyond all that the log is known to have had.
 
         For who writes before he could ask what it had: it may have counted on, and been put back.
+        """
+        ...
+
+
+#: Lets others have their turn of the loop.
+Turn = Callable[[], Awaitable[None]]
+#: Entered, it keeps what was folded of a partition as it is, and says whether the fold that allowed
+#: a compaction is still the one there is.
+Steady = Callable[[], AbstractAsyncContextManager[bool]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """What a compaction did to the part of a metadata partition that it wrote anew."""
+
+    until: int
+    bytes_before: int
+    bytes_after: int
+    events_after: int
+
+
+@runtime_checkable
+class Compactable(Protocol):
+    """An `EventLog` that can drop events that its fold does not need any more."""
+
+    async def compact(
+        self, partition: MetadataPartition, upto: int, *, turn: Turn, steady: Steady
+    ) -> Compacted | None:
+        """Drop what is not needed of the events before `upto`, if there is enough of it.
+
+        Nobody may be left who has read less than `upto` and would read on: no snapshot, no list of
+        lost segments, no fold. Offsets and epochs of what stays are as before. Goes on beside
+        appends, in slices; may be cancelled, and a crash at any moment loses nothing.
+
+        Returns None if nothing was changed.
+
+        Raises:
+            LogCorrupt: the partition is damaged.
+            UnavailableError: not now: the disk is full, or fails.
         """
         ...
 

@@ -7,18 +7,18 @@ date. An open that writes nothing needs no room: a full disk does not keep a log
 though one of the two be damaged.
 
 Either can be made again when it is damaged: the state holds the identity too, and what else is in
-it can be told from the segment files. One of a newer format is left untouched. Each ends in a
-checksum: a flipped bit leaves most numbers numbers.
+it can be told from the segment files. One of a newer format is left untouched.
 """
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 import structlog
-from crc32c import crc32c
 
+from rlmm_daemon.adapters.event_log.embedded.checked import checked, with_checksum
 from rlmm_daemon.adapters.event_log.embedded.files import (
     CORRUPT_SUFFIX,
     IDENTITY_NAME,
@@ -31,9 +31,10 @@ from rlmm_daemon.ports.event_log import NO_EPOCH, LogIdentity, LogUnnamed
 
 _log = structlog.get_logger(__name__)
 
-FORMAT = 1
-#: The last field of either file: of all the bytes before it. Earlier versions wrote none.
-_CHECKSUM: Final = b',"crc32c":'
+#: Of a log that was never compacted, and of one that may have been: a version that knows the first
+#: alone would take what was dropped for lost.
+FORMAT_WHOLE: Final = 1
+FORMAT_COMPACTED: Final = 2
 #: Left out where the newest generation is not known but by the batches that are left.
 GENERATIONS_SKIPPED: Final = 1_000
 #: The first generation of an open lies so many beyond the last at most: two lives that go on from
@@ -85,7 +86,7 @@ async def read_identity(disk: Disk, directory: str) -> LogIdentity | None:
         return None
     _check_format(content, path)
     try:
-        return _identity_of(msgspec.json.decode(_checked(content), type=_IdentityFile))
+        return _identity_of(msgspec.json.decode(checked(content), type=_IdentityFile))
     except (msgspec.DecodeError, ValueError, InvalidArgument) as error:
         raise LogUnnamed(f"{path} is damaged: {error}", file=path) from error
 
@@ -94,7 +95,7 @@ async def remembered_identity(disk: Disk, directory: str) -> LogIdentity | None:
     """Return the identity as the state holds it; None if the state is damaged or older."""
     try:
         content = await disk.read(f"{directory}/{STATE_NAME}")
-        found = msgspec.json.decode(_checked(content), type=_StateFile)
+        found = msgspec.json.decode(checked(content), type=_StateFile)
         return None if found.identity is None else _identity_of(found.identity)
     except (FileNotFoundError, msgspec.DecodeError, ValueError, InvalidArgument):
         return None
@@ -114,15 +115,27 @@ async def set_aside(disk: Disk, path: str) -> str | None:
     return target
 
 
-async def write_identity(disk: Disk, directory: str, identity: LogIdentity) -> None:
+async def read_format(disk: Disk, directory: str) -> int:
+    """Return the format that identity and state say: the newer one, should they differ."""
+    found = FORMAT_WHOLE
+    for name in (IDENTITY_NAME, STATE_NAME):
+        with suppress(FileNotFoundError, msgspec.DecodeError, ValueError):
+            content = checked(await disk.read(f"{directory}/{name}"))
+            found = max(found, msgspec.json.decode(content, type=_Format).format)
+    return found
+
+
+async def write_identity(
+    disk: Disk, directory: str, identity: LogIdentity, *, file_format: int = FORMAT_WHOLE
+) -> None:
     """Write the identity durably."""
-    content = _with_checksum(msgspec.json.encode(_file_of(identity)))
+    content = with_checksum(msgspec.json.encode(_file_of(identity, file_format)))
     await disk.write_atomically(f"{directory}/{IDENTITY_NAME}", content)
 
 
-def _file_of(identity: LogIdentity) -> _IdentityFile:
+def _file_of(identity: LogIdentity, file_format: int) -> _IdentityFile:
     return _IdentityFile(
-        format=FORMAT,
+        format=file_format,
         cluster_id=identity.cluster_id,
         topic_id=uuid_text(identity.topic_id),
         partition_count=identity.partition_count,
@@ -146,9 +159,14 @@ class Generations:
 
     def __init__(self, disk: Disk, directory: str, luck: random.Random) -> None:
         self._disk, self._luck = disk, luck
+        self._directory = directory
         self.path = f"{directory}/{STATE_NAME}"
         #: Written with each state, once it is known.
         self.identity: LogIdentity | None = None
+        #: Of the log's small files.
+        self.format = FORMAT_WHOLE
+        #: Both say so, as of this open.
+        self._compaction_allowed = False
         #: The newest durable one.
         self._current = -1
         #: Whether it was begun since the log was opened: before, no batch may carry it.
@@ -175,7 +193,7 @@ class Generations:
         content = await self._disk.read(self.path)
         _check_format(content, self.path)
         try:
-            found = msgspec.json.decode(_checked(content), type=_StateFile)
+            found = msgspec.json.decode(checked(content), type=_StateFile)
             clean = {MetadataPartition(int(name)): end for name, end in found.clean.items()}
         except (msgspec.DecodeError, ValueError) as error:
             raise LogCorrupt(f"{self.path} is damaged: {error}", file=self.path) from error
@@ -214,6 +232,26 @@ class Generations:
         self._current, self._begun = generation, True
         return generation
 
+    async def allow_compaction(self) -> None:
+        """Let no version read the log any more that would take what is dropped for lost.
+
+        Raises:
+            OSError: not now; nothing may be dropped.
+        """
+        async with self._writing:
+            if self._compaction_allowed or self.identity is None:
+                return
+            before, self.format = self.format, FORMAT_COMPACTED
+            try:
+                await self._write(self._current, {})
+                await write_identity(
+                    self._disk, self._directory, self.identity, file_format=self.format
+                )
+            except OSError:
+                self.format = before
+                raise
+            self._compaction_allowed = True
+
     async def finish(self, clean: dict[MetadataPartition, CleanEnd]) -> None:
         """Leave what a clean stop knows."""
         await self._write(self._current, clean)
@@ -224,39 +262,23 @@ class Generations:
             self._damaged = False
             _log.warning("log_state_made_again", path=self.path, kept=kept)
         content = _StateFile(
-            format=FORMAT,
+            format=self.format,
             generation=generation,
             clean={str(partition): end for partition, end in sorted(clean.items())},
-            identity=None if self.identity is None else _file_of(self.identity),
+            identity=None if self.identity is None else _file_of(self.identity, self.format),
         )
-        await self._disk.write_atomically(self.path, _with_checksum(msgspec.json.encode(content)))
-
-
-def _with_checksum(content: bytes) -> bytes:
-    body = content.removesuffix(b"}")
-    return body + _CHECKSUM + b"%d}" % crc32c(body)
-
-
-def _checked(content: bytes) -> bytes:
-    """Return a file's bytes.
-
-    Raises:
-        ValueError: they are not what was written.
-    """
-    body, begun, checksum = content.rpartition(_CHECKSUM)
-    if begun and checksum.rstrip() != b"%d}" % crc32c(body):
-        raise ValueError("its checksum does not hold")
-    return content
+        await self._disk.write_atomically(self.path, with_checksum(msgspec.json.encode(content)))
 
 
 def _check_format(content: bytes, path: str) -> None:
     """Refuse a file of a newer format; one that can't be read says nothing of it."""
     try:
-        found = msgspec.json.decode(_checked(content), type=_Format).format
+        found = msgspec.json.decode(checked(content), type=_Format).format
     except (msgspec.DecodeError, ValueError):
         return
-    if found > FORMAT:
+    if found > FORMAT_COMPACTED:
         raise UnsupportedProtocol(
-            f"{path} is of format {found}, this version knows {FORMAT}; it is left untouched",
+            f"{path} is of format {found}, this version knows {FORMAT_COMPACTED}; "
+            "it is left untouched",
             file=path,
         )

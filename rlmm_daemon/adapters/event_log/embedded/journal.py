@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rlmm_daemon.adapters.event_log.embedded.compacted_files import NEVER, Compaction
 from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import LogBatch, LogRange
@@ -37,6 +38,12 @@ class Journal:
     next_offset: int
     epochs: EpochHistory
     recent_bytes_max: int
+    #: The last compaction of the partition.
+    compaction: Compaction = NEVER
+    #: Bytes of files that are written no more, by first offset, as far as anybody asked.
+    sizes: dict[int, int] = field(default_factory=dict)
+    #: Bytes of the log when a compaction would not have made it much smaller.
+    kept: int = 0
     _recent: deque[Synced] = field(default_factory=deque)
     _recent_bytes: int = 0
     _waiting: list[asyncio.Future[bool]] = field(default_factory=list)
@@ -59,6 +66,13 @@ class Journal:
         """Return the base offset of the file that follows, if one does."""
         index = bisect_right(self.bases, base)
         return self.bases[index] if index < len(self.bases) else None
+
+    def compacted(self, compaction: Compaction) -> None:
+        """Note that files of a compaction are in their place: what is read anew is read there."""
+        kept = [base for base in self.bases if base >= compaction.until]
+        self.bases = [*compaction.bases, *kept]
+        self.sizes = {base: size for base, size in self.sizes.items() if base >= compaction.until}
+        self.compaction, self.kept = compaction, 0
 
     def growth(self) -> asyncio.Future[bool]:
         """Return a future that the next growth makes True; look before waiting for it."""

@@ -27,6 +27,7 @@ from rlmm_daemon.domain.ids import UUID_BYTES, MetadataPartition, TopicId, uuid_
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk, DiskLock
 from rlmm_daemon.ports.event_log import (
+    Compacted,
     EpochEnd,
     LogBatch,
     LogForeign,
@@ -34,7 +35,9 @@ from rlmm_daemon.ports.event_log import (
     LogMissing,
     LogRange,
     LogUnnamed,
+    Steady,
     Told,
+    Turn,
     appended,
 )
 
@@ -175,6 +178,14 @@ class EmbeddedLog:
         """Begin a new file, so that Kafka's tools can read all that the partition holds."""
         await self._partition(partition).seal()
 
+    async def compact(
+        self, partition: MetadataPartition, upto: int, *, turn: Turn, steady: Steady
+    ) -> Compacted | None:
+        """Write closed files anew without what the fold does not need; see `Compactable`."""
+        assert self._identity is not None, "open"
+        count = self._identity.partition_count
+        return await self._partition(partition).compact(upto, count, turn=turn, steady=steady)
+
     async def begin_changing(self) -> None:
         """Let no end count any more that a clean stop left: files are about to be changed.
 
@@ -203,11 +214,13 @@ class EmbeddedLog:
             await self._unlock()
 
     async def _open_locked(self, *, create: bool) -> LogIdentity:
+        disk = self.context.disk
         found = await self._read_identity()
         clean: Mapping[MetadataPartition, CleanEnd] = {}
         if found is not None:
             self._check(found)
             self._generations.identity = found
+            self._generations.format = await identity.read_format(disk, self.directory)
             clean = await self._load_state()
         elif create:
             found = await self._create()
@@ -231,7 +244,8 @@ class EmbeddedLog:
             why = damaged.message
             try:
                 kept = await identity.set_aside(disk, path)
-                await identity.write_identity(disk, self.directory, found)
+                known = await identity.read_format(disk, self.directory)
+                await identity.write_identity(disk, self.directory, found, file_format=known)
             except OSError as error:  # the copy does as well, and the next open tries again
                 _log.warning("log_identity_not_made_again_yet", why=why, error=str(error))
             else:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from rlmm_daemon.core.compaction import When
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
 
@@ -41,6 +42,8 @@ class EmbeddedOptions:
     recent_bytes: int = 128 * KIB
     #: How long new writes are refused untried after a write failed.
     probe_seconds: float = 1.0
+    #: When a partition is compacted; None: never.
+    compaction: When | None = field(default_factory=When)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,12 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
 
-from rlmm_daemon.adapters.event_log.embedded import files
+from rlmm_daemon.adapters.event_log.embedded import compacted_files, compacting, files
 from rlmm_daemon.adapters.event_log.embedded.growth import Growth
 from rlmm_daemon.adapters.event_log.embedded.identity import (
     GENERATIONS_SKIPPED,
@@ -31,12 +32,15 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import (
     NO_EPOCH,
+    Compacted,
     EpochEnd,
     LogBatch,
     LogRange,
     LogTrimmed,
     LogTruncated,
+    Steady,
     Told,
+    Turn,
     diverged,
     ranges_within,
 )
@@ -63,6 +67,7 @@ class Partition:
         self._journal: Journal | None = None
         self._writer: Writer | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._placing: asyncio.Task[None] | None = None
         #: Records that were taken before the partition was open.
         self._early: deque[tuple[bytes, Told]] = deque()
         self._corrupt: LogCorrupt | None = None
@@ -99,6 +104,90 @@ class Partition:
         """Trim the newest file and begin the next, so that tools may read all that is there."""
         writer, _ = await self._ready()
         await writer.seal()
+
+    async def compact(
+        self, upto: int, partition_count: int, *, turn: Turn, steady: Steady
+    ) -> Compacted | None:
+        """Do what `Compactable.compact` promises."""
+        writer, journal = await self._ready()
+        try:
+            await self._close_what_is_due(writer, journal)
+            until = max((base for base in journal.bases if base <= upto), default=0)
+            decided = await compacted_files.last(self._context.disk, self._directory)
+            if decided.pending:  # a disk that failed kept it from its end
+                written = compacting.Written.of(decided)
+            elif until > journal.range.start and await self._is_due(journal, until):
+                written = await compacting.write_anew(
+                    self._context, journal, until, partition_count, turn
+                )
+            else:
+                return None
+            return await self._put_in_place(journal, written, steady)
+        except OSError as error:
+            message = f"the event log's partition {self._partition} is not compacted: {error}"
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise (StorageFull if full else StorageUnavailable)(message) from error
+
+    async def _close_what_is_due(self, writer: Writer, journal: Journal) -> None:
+        """Begin a new file if only the newest one, which is never compacted, makes it due."""
+        if not journal.bases or not journal.position:
+            return
+        when = self._context.options.compaction
+        closed, left = await compacting.sizes(self._context, journal, journal.newest)
+        left = max(left, journal.kept)
+        if when and when.due(closed + journal.position, left) and not when.due(closed, left):
+            await writer.seal()
+
+    async def _is_due(self, journal: Journal, until: int) -> bool:
+        when = self._context.options.compaction
+        size, left = await compacting.sizes(self._context, journal, until)
+        return when is not None and when.due(size, max(left, journal.kept))
+
+    async def _put_in_place(
+        self, journal: Journal, written: compacting.Written, steady: Steady
+    ) -> Compacted | None:
+        if not written.is_decided and not written.is_worth_it:
+            journal.kept = written.bytes_before
+            await compacted_files.discard(self._context.disk, self._directory)
+            return None
+        async with steady() as holds:
+            if not holds or self._closed or self._journal is not journal:
+                if not written.is_decided:
+                    await compacted_files.discard(self._context.disk, self._directory)
+                return None
+            # The log's own task: to be torn away in the middle would leave names that nobody knows.
+            work = self._place(journal, written)
+            try:
+                self._placing = self._context.spawn(work, f"log.compact.{self._partition}")
+            except RuntimeError as error:  # the task group is ending
+                work.close()
+                raise Draining("the event log is closing") from error
+            await asyncio.wait([self._placing])
+        placing, self._placing = self._placing, None
+        if (failed := placing.exception()) is not None:
+            raise failed
+        return written.told if journal.compaction.count == written.compaction.count else None
+
+    async def _place(self, journal: Journal, written: compacting.Written) -> None:
+        context, compaction = self._context, written.compaction
+        if not written.is_decided:
+            await self._generations.allow_compaction()
+            # Should it fail, it may count all the same: what was written stays until that is known.
+            await compacted_files.decide(context.disk, self._directory, compaction)
+        while True:
+            try:
+                await compacted_files.put_in_place(context.disk, self._directory, compaction)
+                break
+            except OSError as error:
+                _log.warning("log_compaction_waits", partition=self._partition, error=str(error))
+                if self._closed:
+                    return  # the next open does it
+                await asyncio.sleep(context.options.probe_seconds)
+        journal.compacted(compaction)
+        with suppress(OSError):  # the next compaction or open does it
+            journal.compaction = await compacted_files.clear(
+                context.disk, self._directory, compaction
+            )
 
     async def range(self) -> LogRange:
         """Return start and stable end."""
@@ -156,8 +245,9 @@ class Partition:
     async def close(self) -> CleanEnd | None:
         """Finish appends; return the end if the next open may trust it."""
         self._closed = True
-        if self._opening is not None:
-            await asyncio.wait([self._opening])
+        for task in (self._opening, self._placing):
+            if task is not None:
+                await asyncio.wait([task])
         if self._journal is None or self._writer is None:
             return self._clean if self._corrupt is None and self._trouble is None else None
         self._journal.wake()
@@ -266,6 +356,7 @@ class Partition:
             position=found.position,
             next_offset=found.next_offset,
             epochs=found.epochs,
+            compaction=found.compaction,
             recent_bytes_max=context.options.recent_bytes,
         )
         self._writer = Writer(context, self._generations, self._journal)

@@ -19,6 +19,8 @@ class Reader:
         self._journal = journal
         self._file: DiskFile | None = None
         self._base = -1
+        #: Compactions of the journal when the file was opened: another one may have its name now.
+        self._count = 0
         #: Where the next batch stands in the file, and its offset.
         self._position = 0
         self._offset = 0
@@ -58,9 +60,11 @@ class Reader:
         return files.segment_path(self._journal.directory, self._base)
 
     async def _seek(self, offset: int) -> None:
-        base = self._journal.base_of(offset)
-        if self._file is None or base != self._base or offset < self._offset:
+        base, count = self._journal.base_of(offset), self._journal.compaction.count
+        known = (base, count) == (self._base, self._count)
+        if self._file is None or not known or offset < self._offset:
             await self.close()
+            self._count = count
             self._base, self._position, self._offset = base, 0, base
             self._drop_buffer()
             self._file = await self._disk.open(self._path)
@@ -107,10 +111,13 @@ class Reader:
     def _take(self, walked: scan.Walk, offset: int) -> LogBatch:
         records: list[tuple[int, bytes | None]] = []
         unvouched: list[LogRange] = []
+        dropped_to = 0
         try:
             for found in walked.found:
                 rows = records_of(self._buffer, found, position=self._position - self._at)
-                if len(rows) != found.next_offset - found.base_offset:  # a repair left it
+                if found.compacted:
+                    dropped_to = found.next_offset
+                elif len(rows) != found.next_offset - found.base_offset:  # a repair left it
                     begin = max(found.base_offset, offset)
                     unvouched += ranges_without(begin, found.next_offset, (at for at, _ in rows))
                 records += rows
@@ -126,4 +133,5 @@ class Reader:
             records=records,
             range=self._journal.range,
             unvouched=ranges_joined(unvouched),
+            dropped_to=dropped_to,
         )

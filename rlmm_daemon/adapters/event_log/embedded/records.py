@@ -68,8 +68,19 @@ def _rows(batch: Any, found: Found) -> list[Pair] | None:
         rows = [(each.offset, each.value) for each in batch]
     except (KafkaError, ValueError, OverflowError, MemoryError):  # a length that none can hold
         return None
+    if found.compacted:
+        return rows if _ascend(rows, found) else None
     # One behind the other, as many as the header says: nothing can be missing or out of order.
     whole = len(rows) == found.next_offset - found.base_offset and all(
         offset == expected for expected, (offset, _) in enumerate(rows, found.base_offset)
     )
     return rows if whole else None
+
+
+def _ascend(rows: list[Pair], found: Found) -> bool:
+    behind = found.base_offset
+    for offset, _ in rows:
+        if offset < behind:
+            return False
+        behind = offset + 1
+    return behind <= found.next_offset

@@ -6,12 +6,13 @@ partition does not serve.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
-from rlmm_daemon.adapters.event_log.embedded import epochs, files, scan
+from rlmm_daemon.adapters.event_log.embedded import compacted_files, epochs, files, scan
+from rlmm_daemon.adapters.event_log.embedded.compacted_files import Compaction
 from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
 from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd
 from rlmm_daemon.adapters.event_log.embedded.options import Context
@@ -35,6 +36,7 @@ class Recovered:
     position: int
     next_offset: int
     epochs: EpochHistory
+    compaction: Compaction = compacted_files.NEVER
 
 
 async def recover(
@@ -52,9 +54,22 @@ async def recover(
         OSError: not now.
     """
     disk = context.disk
-    bases = await files.segments(disk, directory)
-    if not bases:
+    if not await files.segments(disk, directory):
         return Recovered(bases=[], position=0, next_offset=0, epochs=EpochHistory())
+    compaction = await compacted_files.finish(disk, directory)
+    found = await _recover(context, directory, partition, clean, at_most)
+    return replace(found, compaction=compaction)
+
+
+async def _recover(
+    context: Context,
+    directory: str,
+    partition: MetadataPartition,
+    clean: CleanEnd | None,
+    at_most: int,
+) -> Recovered:
+    disk = context.disk
+    bases = await files.segments(disk, directory)
     if clean is not None and clean.base_offset == bases[-1]:
         path = files.segment_path(directory, bases[-1])
         if await _size(disk, path) == clean.size:
@@ -148,6 +163,8 @@ async def newest_generation(disk: Disk, home: str) -> int:
         bases = await files.segments(disk, directory)
         if not bases:
             continue
+        await compacted_files.finish(disk, directory)
+        bases = await files.segments(disk, directory)
         path = files.segment_path(directory, bases[-1])
         walked = scan.walk(await files.read_segment(disk, path), bases[-1])
         history = await _history(disk, directory, bases, walked, _EPOCH_MAX)

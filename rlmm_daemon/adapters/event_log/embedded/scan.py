@@ -1,7 +1,8 @@
 """Where the batches of a segment file stand, and what an invalid one means.
 
 A file is walked by headers, each batch judged by its CRC and by its base offset, which must follow
-the batch before: the embedded log leaves no gaps.
+the batch before: the embedded log leaves no gaps between batches, and what is dropped or lost is
+covered by a batch that has fewer records than offsets.
 """
 
 import struct
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from rlmm_daemon.codec.batches import CRC_FROM, HEADER_BYTES, LENGTH_END, MAGIC
+from rlmm_daemon.codec.batches import COMPACTED, CRC_FROM, HEADER_BYTES, LENGTH_END, MAGIC
 
 #: Kafka's record batch v2: base offset, length, leader epoch, magic, CRC, attributes, last delta.
 _HEADER: Final = struct.Struct(">qiibIhi")
@@ -29,6 +30,8 @@ class Found(NamedTuple):
     base_offset: int
     next_offset: int
     leader_epoch: int
+    #: Whether the offsets that it has no record of were dropped on purpose.
+    compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +131,7 @@ def _batch_at(buffer: bytes, position: int) -> Found | str:
     """Return the batch, or why there is none."""
     if len(buffer) - position < HEADER_BYTES:
         return "a batch header is cut short"
-    base, length, epoch, magic, crc, _, delta = _HEADER.unpack_from(buffer, position)
+    base, length, epoch, magic, crc, attributes, delta = _HEADER.unpack_from(buffer, position)
     if magic != MAGIC:
         return f"the batch's magic is {magic}, not {MAGIC}"
     size = LENGTH_END + length
@@ -139,7 +142,8 @@ def _batch_at(buffer: bytes, position: int) -> Found | str:
         return f"a batch of {size} bytes is cut short"
     if crc32c(buffer[position + CRC_FROM : end]) != crc:
         return "the batch's CRC does not fit"
-    return Found(position, size, base, base + delta + 1, epoch)
+    compacted = bool(attributes & COMPACTED)
+    return Found(position, size, base, base + delta + 1, epoch, compacted)
 
 
 def _stopped(buffer: bytes, found: list[Found], position: int, offset: int, reason: str) -> Walk:
