@@ -25,7 +25,8 @@ def command(*, target: Target) -> None:
 
     \b
     --json: version, broker_id, cluster_id, uptime_seconds, draining, log{open, topic_id,
-    partition_count, trouble, unwritable, failure}, broker{announced, leads, follows},
+    partition_count, trouble, unwritable, failure, compaction{done, failed, bytes_before,
+    bytes_after, trouble} or null}, broker{announced, leads, follows},
     metadata_partitions{state: count}, user_partitions, segments{state: count}, segment_bytes,
     memory{private_bytes, mapped_bytes, copying_process_private_bytes, snapshot_bytes,
     segments_in_memory, segments_in_snapshots, user_partitions_awake, user_partitions_asleep,
@@ -81,6 +82,7 @@ def _show(status: dict[str, Any]) -> None:
             + (", draining" if status["draining"] else ""),
             "broker": _broker(status),
             "event log": _log(log),
+            **_compaction(log.get("compaction")),
             **({"warning": "; ".join(log["warnings"])} if log.get("warnings") else {}),
             "announced": f"leads {broker['leads']:,}, follows {broker['follows']:,}"
             if broker["announced"]
@@ -138,6 +140,16 @@ def _log(log: dict[str, Any]) -> str:
         return f"not open: {log['trouble']}"
     written = f"; takes no writes: {log['unwritable']}" if log.get("unwritable") else ""
     return f"{log['topic_id']}, {phrases.number(log['partition_count'], 'partition')}{written}"
+
+
+def _compaction(done: dict[str, Any] | None) -> dict[str, str]:
+    """A line about the log's compaction since the start, if there was any."""
+    if done is None or not (done["done"] or done["trouble"]):
+        return {}
+    sizes = f"{phrases.size(done['bytes_before'])} became {phrases.size(done['bytes_after'])}"
+    times = phrases.number(done["done"], "time")
+    trouble = f"; the last one failed: {done['trouble']}" if done["trouble"] else ""
+    return {"compacted": (f"{times}, {sizes}" if done["done"] else "not yet") + trouble}
 
 
 def _copy(job: dict[str, Any]) -> tuple[object, ...]:

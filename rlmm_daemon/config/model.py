@@ -102,6 +102,13 @@ class EmbeddedLog(_Section, frozen=True, kw_only=True, tag_field="kind", tag="em
     partition_count: Annotated[int, Meta(ge=1, le=10_000)] = 50
     #: A file is sealed at this size; recovery reads only the newest one.
     segment_bytes: Annotated[int, Meta(ge=_MIB, le=1_024 * _MIB)] = 16 * _MIB
+    #: Drop the events of segments that are gone. False: the log only grows.
+    compact: bool = True
+    #: A metadata partition's log is compacted when it is so many times as large as the last
+    #: compaction left it.
+    compact_factor: Annotated[float, Meta(ge=1.2, le=100)] = 2.0
+    #: And has so many bytes.
+    compact_bytes_min: Annotated[int, Meta(ge=_MIB, le=1_024 * _MIB)] = 8 * _MIB
 
 
 class KafkaSecurity(_Section, frozen=True, kw_only=True):

@@ -211,6 +211,8 @@ class Follower:
         self._gaps: tuple[LogRange, ...] = ()
         #: The position behind the last whole batch, with that batch's epoch; or of the snapshot.
         self.settled: Position | None = None
+        #: How far the snapshot had read that the fold went on from; 0: it was read from the start.
+        self._went_on_from = 0
 
     # What others ask.
 
@@ -519,6 +521,10 @@ class Follower:
                 if self.restarting:
                     return
                 self.range = batch.range
+                if 0 < self._went_on_from < batch.dropped_to:
+                    # An older snapshot was put back, or the newer ones could not be read.
+                    self._take(Damaged("the log was compacted beyond what it had read"))
+                    return
                 async with self.steady:
                     await self._apply(batch)
                 if self.confirmation.read_to(self.fold.position, batch.range.end):
@@ -581,7 +587,7 @@ class Follower:
         position = Position(loaded.fold.position, loaded.fold.leader_epoch)
         if loaded.same_log and await self._confirmed(position):
             self.fold = loaded.fold
-            self.settled = position
+            self.settled, self._went_on_from = position, loaded.fold.position
             self._watch_damage()
             gc.freeze()
             self.snapshot_at_ms = loaded.created_at_ms
@@ -598,7 +604,7 @@ class Follower:
     def _start_over(self) -> None:
         """Go on with a fold of nothing."""
         self._gaps, self.looked_for = (), False
-        self.settled = None
+        self.settled, self._went_on_from = None, 0
         self.applied_since_snapshot = 0
         self.fold = Fold(self.partition, self._context.partition_count)
         self._watch_damage()

@@ -11,6 +11,7 @@ from rlmm_daemon.daemon import tally
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.cleaner.observer import Observer
+from rlmm_daemon.daemon.compactor import Counts
 from rlmm_daemon.daemon.copier import Copier
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.greeting import Role
@@ -146,12 +147,21 @@ class Gauges:
         outcomes = metrics.snapshots.outcomes
         outcomes.labels("failed").inc(self._grown("failed", manager.snapshotter.failures))
         outcomes.labels("rejected").inc(self._grown("rejected", manager.snapshots.rejected))
+        if manager.compactor is not None:
+            self._compacted(manager.compactor.counts)
         for outcome, count in self._copier.outcomes().items():
             metrics.storage.copies.labels(outcome).inc(self._grown(("copy", outcome), count))
         for outcome, count in self._copier.outcomes_of_roll_backs().items():
             grown = self._grown(("roll back", outcome), count)
             metrics.storage.roll_backs.labels(outcome).inc(grown)
         metrics.storage.copy_bytes.inc(self._grown("copied", self._copier.bytes_copied))
+
+    def _compacted(self, counts: Counts) -> None:
+        log = self._metrics.log
+        log.compactions.labels("done").inc(self._grown("compacted", counts.done))
+        log.compactions.labels("failed").inc(self._grown("not compacted", counts.failed))
+        log.compacted_bytes.labels("before").inc(self._grown("before", counts.bytes_before))
+        log.compacted_bytes.labels("after").inc(self._grown("after", counts.bytes_after))
 
     def _segments(self) -> Iterator[None]:
         """Count segments, a few user partitions in each step."""

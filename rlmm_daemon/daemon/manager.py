@@ -32,6 +32,7 @@ from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.assignment import Assignment
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.compactor import Compactor
 from rlmm_daemon.daemon.crash_guard import blame
 from rlmm_daemon.daemon.fleet import BucketRecord, Fleet, FleetOptions
 from rlmm_daemon.daemon.follower import Follower
@@ -65,7 +66,7 @@ from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpd
 from rlmm_daemon.observability.metrics import LogMetrics
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
-from rlmm_daemon.ports.event_log import EventLog
+from rlmm_daemon.ports.event_log import Compactable, EventLog
 
 logger = structlog.get_logger(__name__)
 
@@ -121,6 +122,10 @@ class Manager:
             announced=lambda partition: self.gates.follow_set().announced_in(partition),
             turns=self.turns,
         )
+        #: None for a log whose brokers compact it, or nobody.
+        self.compactor: Compactor | None = None
+        if isinstance(log, Compactable):
+            self.compactor = Compactor(log, self.snapshots, clock, self.turns)
         self.fleet = Fleet(
             log=log,
             state=self.state,
@@ -174,6 +179,11 @@ class Manager:
                     self.snapshotter.run(lambda: list(self.fleet.followers.values())),
                     name="snapshotter",
                 )
+                if self.compactor is not None:
+                    group.create_task(
+                        self.compactor.run(lambda: list(self.fleet.followers.values())),
+                        name="compactor",
+                    )
         finally:
             self._publisher.group = None
             self.fleet.end_writes()

@@ -176,6 +176,7 @@ class Operator:
                 "warnings": log_facts.get("warnings", []),
                 "connections": log_facts.get("connections"),
                 "failure": _failure(fleet.whole_failure, None),
+                "compaction": self._compaction(),
             },
             "broker": {
                 "announced": assignment.gate_open,
@@ -213,6 +214,10 @@ class Operator:
     def _refusal(self, log_facts: Mapping[str, Any]) -> str:
         """Return why writes are refused for now; empty if they are not."""
         return str(log_facts.get("unwritable") or self._manager.fleet.refusal)
+
+    def _compaction(self) -> dict[str, Any] | None:
+        compactor = self._manager.compactor
+        return None if compactor is None else asdict(compactor.counts)
 
     def _observation(self) -> dict[str, Any] | None:
         observer = None if self._cleaner is None else self._cleaner.observer

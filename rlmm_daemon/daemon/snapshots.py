@@ -21,6 +21,7 @@ from rlmm_daemon.codec.snapshot import (
     Entry,
     Header,
     decode_directory,
+    decode_header,
     judge_table,
 )
 from rlmm_daemon.core import sealing, unsealing
@@ -132,6 +133,26 @@ class SnapshotStore:
                 fold=fold, same_log=self._is_ours(header), created_at_ms=header.created_at_ms
             )
         return None
+
+    async def oldest_position(self, partition: MetadataPartition) -> int | None:
+        """Return up to which offset the oldest snapshot kept has read; None if there is none.
+
+        0 if one is another log's, or a newer daemon's: nobody here knows what it has read. One
+        that is damaged is never taken up.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        positions = list[int]()
+        for _, name in await self._generations(partition):
+            try:
+                header, _ = decode_header(await self._disk.map(f"{self._directory}/{name}"))
+            except UnsupportedProtocol:
+                return 0
+            except (CorruptError, Malformed):
+                continue
+            positions.append(header.next_offset if self._is_ours(header) else 0)
+        return min(positions, default=None)
 
     def _is_ours(self, header: Header) -> bool:
         identity = self._identity

@@ -167,6 +167,14 @@ class LogMetrics:
             "Settings of the metadata topic with which events may be lost.",
             registry=into,
         )
+        #: outcome: done, failed. Of an embedded log, as the next.
+        self.compactions = Counter(
+            "rlmm_log_compactions_total", "Compactions.", ["outcome"], registry=into
+        )
+        #: when: before, after.
+        self.compacted_bytes = Counter(
+            "rlmm_log_compacted_bytes_total", "What was compacted.", ["when"], registry=into
+        )
         #: outcome: ok, refused, unavailable, unknown, corrupt.
         self.appends = Tally("rlmm_appends", "Appends to the event log.", ("outcome",), into)
         self.append = Spread(

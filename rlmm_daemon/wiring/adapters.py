@@ -22,6 +22,7 @@ from rlmm_daemon.config import Config, NoStorage, read_secret
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import LocalStorage as LocalStorageConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
+from rlmm_daemon.core.compaction import When
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.mending import LogRepair
@@ -71,7 +72,12 @@ def event_log_of(
         directory=config.event_log_directory,
         partition_count=chosen.partition_count,
         cluster_id=config.daemon.cluster_id,
-        options=EmbeddedOptions(segment_bytes=chosen.segment_bytes),
+        options=EmbeddedOptions(
+            segment_bytes=chosen.segment_bytes,
+            compaction=When(factor=chosen.compact_factor, bytes_min=chosen.compact_bytes_min)
+            if chosen.compact
+            else None,
+        ),
         on_sync=None if metrics is None else metrics.synced,
     )
 

@@ -13,19 +13,28 @@ class FaultyDisk:
         self._disk = disk
         self._faults: dict[str, deque[int]] = {}
         self.calls: list[str] = []
+        self._fault_at: tuple[int, int] | None = None
 
     def fail_next(self, kind: str, *numbers: int) -> None:
         """Let the next calls fail with these errnos, one each."""
         self._faults.setdefault(kind, deque()).extend(numbers)
 
+    def fail_at(self, step: int, number: int) -> None:
+        """Let the call after so many others fail, whatever it is; nothing fails to be closed."""
+        self._fault_at = (len(self.calls) + step, number)
+
     def heal(self) -> None:
         self._faults.clear()
+        self._fault_at = None
 
     def fails_next(self, kind: str) -> bool:
         return bool(self._faults.get(kind))
 
     def check(self, kind: str) -> None:
         self.calls.append(kind)
+        if self._fault_at is not None and kind != "close" and len(self.calls) > self._fault_at[0]:
+            number, self._fault_at = self._fault_at[1], None
+            raise OSError(number, f"ordered failure of {kind}")
         faults = self._faults.get(kind)
         if faults:
             raise OSError(faults.popleft(), f"ordered failure of {kind}")

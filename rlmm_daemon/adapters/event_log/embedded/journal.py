@@ -73,6 +73,9 @@ class Journal:
         self.bases = [*compaction.bases, *kept]
         self.sizes = {base: size for base, size in self.sizes.items() if base >= compaction.until}
         self.compaction, self.kept = compaction, 0
+        # A reader must not find in memory what the files before have no beginning of.
+        while self._recent and self._recent[0].base_offset < compaction.until:
+            self._recent_bytes -= self._recent.popleft().bytes_of_values
 
     def growth(self) -> asyncio.Future[bool]:
         """Return a future that the next growth makes True; look before waiting for it."""
