@@ -15,7 +15,7 @@ import pytest
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.state_files import Position
@@ -56,6 +56,7 @@ class Host:
         self.bucket: Bucket | None = None
         #: Each life draws on: no process is given the luck of another.
         self.luck = random.Random(1)
+        self.log_options = EmbeddedOptions()
 
     @asynccontextmanager
     async def daemon(self) -> AsyncIterator[tuple[Manager, Follower]]:
@@ -68,6 +69,7 @@ class Host:
             directory=str(self.root / "log"),
             partition_count=3,
             cluster_id="here",
+            options=self.log_options,
         )
         manager = Manager(
             log=log,
