@@ -1,10 +1,11 @@
 """The embedded log's files, read beside a running daemon and never written."""
 
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.adapters.event_log.embedded import files, scan
+from rlmm_daemon.adapters.event_log.embedded import compacted_files, files, scan
+from rlmm_daemon.adapters.event_log.embedded.compacted_files import Compaction
 from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
 from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
 from rlmm_daemon.codec import batches
@@ -29,6 +30,8 @@ async def records(
 ) -> AsyncGenerator[Records, None]:
     """Yield what offsets [begin, end) of one metadata partition hold.
 
+    What a compaction dropped is not among it, and not lost.
+
     Raises:
         Incomplete: the first of them are gone.
         LogCorrupt: a file is damaged, or ends before the next one begins.
@@ -36,13 +39,14 @@ async def records(
     disk = LocalDisk()
     try:
         home = files.partition_directory(config.event_log_directory, MetadataPartition(number))
-        bases = await files.segments(disk, home)
+        found = await compacted_files.segment_files(disk, home)
+        bases = [base for base, _ in found]
         if not bases or bases[0] > begin:
             raise Incomplete(f"metadata partition {number}: offset {begin} is gone by now")
-        for base, after in zip(bases, [*bases[1:], end], strict=True):
+        for (base, path), after in zip(found, [*bases[1:], end], strict=True):
             if after <= begin or base >= end:
                 continue
-            buffer = await files.read_segment(disk, files.segment_path(home, base))
+            buffer = await _read(disk, path)
             walked = scan.walk(buffer, base)
             if walked.next_offset < min(after, end):
                 reason = walked.reason or "the file ends early"
@@ -53,9 +57,33 @@ async def records(
         disk.close()
 
 
+async def _read(disk: LocalDisk, path: str) -> bytes:
+    """Return a file, also one that a compaction puts in its place just now."""
+    try:
+        return await files.read_segment(disk, path)
+    except FileNotFoundError:
+        if not path.endswith(compacted_files.CLEANED_SUFFIX):
+            raise
+        return await files.read_segment(disk, path.removesuffix(compacted_files.CLEANED_SUFFIX))
+
+
+async def compactions(config: Config, numbers: Iterable[int]) -> Mapping[int, Compaction]:
+    """Return the last compaction of each metadata partition that was ever compacted."""
+    disk = LocalDisk()
+    try:
+        home = config.event_log_directory
+        directories = {n: files.partition_directory(home, MetadataPartition(n)) for n in numbers}
+        found = {n: await compacted_files.last(disk, each) for n, each in directories.items()}
+    finally:
+        disk.close()
+    return {number: each for number, each in found.items() if each.count}
+
+
 def _within(batch: batches.Batch, begin: int, end: int) -> Records:
     pairs = [pair for pair in batches.records_of(batch) if begin <= pair[0] < end]
     first, behind = max(begin, batch.base_offset), min(end, batch.next_offset)
+    if batch.is_compacted:
+        return Records(pairs)
     # The log itself writes dense batches: a repair leaves others over what it could not save.
     return Records(pairs, ranges_without(first, behind, (offset for offset, _ in pairs)))
 
@@ -104,12 +132,12 @@ async def epoch_ends(
 
 async def _range(disk: LocalDisk, home: str, number: MetadataPartition) -> LogRange:
     directory = files.partition_directory(home, number)
-    bases = await files.segments(disk, directory)
-    if not bases:
+    found = await compacted_files.segment_files(disk, directory)
+    if not found:
         return LogRange(start=0, end=0)
-    path = files.segment_path(directory, bases[-1])
+    base, path = found[-1]
     newest = await files.read_segment(disk, path)
-    walked = scan.walk(newest, bases[-1])
+    walked = scan.walk(newest, base)
     behind = scan.valid_behind(newest, walked.stop, walked.next_offset) if walked.reason else None
     if behind is not None:
         raise LogCorrupt(
@@ -118,15 +146,15 @@ async def _range(disk: LocalDisk, home: str, number: MetadataPartition) -> LogRa
             file=path,
         )
     # Else what follows the last valid batch is a write in flight, so it is not in the log yet.
-    return LogRange(start=bases[0], end=walked.next_offset)
+    return LogRange(start=found[0][0], end=walked.next_offset)
 
 
 async def _generations(disk: LocalDisk, config: Config, number: int) -> tuple[EpochHistory, int]:
     """Return which generation wrote what, read from every batch, and where the log ends."""
     home = files.partition_directory(config.event_log_directory, MetadataPartition(number))
     history, end = EpochHistory(), 0
-    for base in await files.segments(disk, home):
-        walked = scan.walk(await files.read_segment(disk, files.segment_path(home, base)), base)
+    for base, path in await compacted_files.segment_files(disk, home):
+        walked = scan.walk(await _read(disk, path), base)
         for found in walked.found:
             history.note(found.leader_epoch, found.base_offset)
         end = walked.next_offset

@@ -21,7 +21,7 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
@@ -72,6 +72,9 @@ class LogSlice:
     partition_count: int
     #: Of the log that told its end, as text; "": of whichever there is.
     topic_id: str = ""
+    #: How often the metadata partition had been compacted when the log told its end; None: it does
+    #: not matter. What was dropped since may be the end of what another slice has as begun.
+    compactions: int | None = None
     #: A snapshot that stands for these offsets, where the log has them no more.
     snapshot: str | None = None
     #: When that was made, in ms since 1970.
@@ -85,6 +88,9 @@ class LogView:
     identity: LogIdentity
     #: A partition that is missing here did not answer.
     ranges: Mapping[int, LogRange]
+    #: How often each metadata partition was compacted, and up to which offset; not those that
+    #: never were.
+    compactions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     #: The metadata topic's own `cleanup.policy`; "": it has none, or did not tell it.
     cleanup_policy: str = ""
 
@@ -138,6 +144,7 @@ def slices(
                 end=min(begin + offsets_max, known.end),
                 partition_count=count,
                 topic_id=topic_id,
+                compactions=seen.compactions.get(number, (0, 0))[0],
             )
             for begin in range(first, known.end, offsets_max)
         ]
@@ -225,8 +232,10 @@ def _hand(ready: "queue.Queue[Any]", step: Any, stop: threading.Event) -> None:
 async def _records(config: Config, part: LogSlice) -> AsyncGenerator[Records, None]:
     if isinstance(config.event_log, EmbeddedLog):
         _check(part, await log_files.identity(config))
+        await _check_compactions(config, part)
         async for found in log_files.records(config, part.number, part.begin, part.end):
             yield found
+        await _check_compactions(config, part)
         return
     position, epoch, failing_since = part.begin, NO_EPOCH, 0.0
     async with opened(config) as log:
@@ -252,6 +261,17 @@ async def _records(config: Config, part: LogSlice) -> AsyncGenerator[Records, No
                 await asyncio.sleep(PAUSE_SECONDS)
 
 
+async def _check_compactions(config: Config, part: LogSlice) -> None:
+    """Make sure that all slices are read from one and the same form of the log."""
+    found = await log_files.compactions(config, [part.number])
+    now = found[part.number].count if part.number in found else 0
+    if part.compactions not in (None, now):
+        raise Incomplete(
+            f"metadata partition {part.number}: the log was compacted while it was read; "
+            "the next run reads it anew"
+        )
+
+
 def _within(answer: LogBatch, part: LogSlice) -> Records:
     pairs = [pair for pair in answer.records if pair[0] < part.end]
     limits = LogRange(start=part.begin, end=part.end)
@@ -266,8 +286,16 @@ def _check(part: LogSlice, identity: LogIdentity | None) -> None:
 
 async def _view(config: Config) -> LogView:
     if isinstance(config.event_log, EmbeddedLog):
+        # Before the ends: what is compacted in between is met by the first slice of it.
+        whose = await log_files.identity(config)
+        numbers = range(whose.partition_count if whose else 0)
+        compacted = await log_files.compactions(config, numbers)
         identity, ranges = await log_files.ranges(config)
-        return LogView(identity=identity, ranges=ranges)
+        return LogView(
+            identity=identity,
+            ranges=ranges,
+            compactions={n: (each.count, each.until) for n, each in compacted.items()},
+        )
     async with opened(config) as log:
         assert log.identity is not None, "open"
         numbers = [MetadataPartition(n) for n in range(log.identity.partition_count)]

@@ -182,7 +182,10 @@ class Run:
         self._covered_ms = {
             part.number: part.snapshot_ms for part in parts if part.snapshot_ms is not None
         }
-        self._covered = {part.number: part.end for part in parts if part.snapshot is not None}
+        self._covered = {number: until for number, (_, until) in view.compactions.items()}
+        for part in parts:
+            if part.snapshot is not None:
+                self._covered[part.number] = max(part.end, self._covered.get(part.number, 0))
         sources.events(self._spark, self._daemon, parts).write.parquet(self._path("events"))
         return view
 

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, compacted_files, files
+from rlmm_daemon.adapters.event_log.embedded.compacted_files import Compaction
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.codec import batches
 from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.config import Config, load, parse
 from rlmm_daemon.domain.errors import LogCorrupt, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_text
+from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import (
     NO_EPOCH,
     EpochEnd,
@@ -32,6 +35,7 @@ from rlmm_daemon.reconcile.log_reading import LogSlice
 from rlmm_daemon.reconcile.schema import Kind
 from rlmm_daemon.reconcile.snapshots import Cover
 from tests.reconcile.world import PARTITIONS, World
+from tests.support.compacting import compacted
 
 NOW = 1_795_000_000_000
 KAFKA = """
@@ -365,6 +369,104 @@ def test_what_a_repair_could_not_save_of_an_embedded_log_is_told(
     assert lost == (first, first + 1)
     behind = replace(part, begin=first + 1)
     assert Kind.LOST not in kinds(config, behind)
+
+
+class Killed(Exception):  # the name says what happens
+    """The process ends here."""
+
+
+@pytest.fixture
+def churned(tmp_path: Path) -> tuple[Config, int]:
+    """Return a log of many segments that are gone, and the partition that they are in."""
+    world = World(tmp_path, NOW, segment_bytes=4_096)
+    for _ in range(60):
+        gone = world.live()
+        for state in (
+            SegmentState.DELETE_SEGMENT_STARTED,
+            SegmentState.DELETE_SEGMENT_FINISHED,
+        ):
+            world.update(gone, state)
+    for _ in range(4):
+        world.live()
+    world.write_log()
+    return load(world.write_local()), next(iter(world.ends))
+
+
+def compact(config: Config) -> None:
+    assert asyncio.run(compacted(config.event_log_directory, PARTITIONS))
+
+
+def test_what_a_compaction_dropped_is_neither_there_nor_lost(churned: tuple[Config, int]) -> None:
+    config, number = churned
+    before = log_reading.view(config)
+    compact(config)
+    seen = log_reading.view(config)
+    assert seen.ranges == before.ranges
+    assert (dict(before.compactions), set(seen.compactions)) == ({}, {number})
+    assert seen.compactions[number][1] == seen.ranges[number].end
+    parts = [part for part in log_reading.slices(config, seen, 50) if part.number == number]
+    assert len(parts) > 3
+    found = [kind for part in parts for kind in kinds(config, part)]
+    assert set(found) == {Kind.SEGMENT, Kind.READ}
+    assert found.count(Kind.READ) == len(parts)
+    assert 8 <= found.count(Kind.SEGMENT) < 20, "the live ones, and those who made highest offsets"
+
+
+def test_a_log_that_is_compacted_between_two_slices_is_an_error(
+    churned: tuple[Config, int],
+) -> None:
+    """What the first slice has as begun, the other one would not have as ended."""
+    config, number = churned
+    seen = log_reading.view(config)
+    first, *others = (p for p in log_reading.slices(config, seen, 100) if p.number == number)
+    kinds(config, first)
+    compact(config)
+    for part in others:
+        with pytest.raises(Incomplete, match="compacted while it was read"):
+            kinds(config, part)
+    tail = replace(first, compactions=None)
+    assert Kind.READ in kinds(config, tail)
+
+
+def test_epochs_end_where_they_did_before_a_compaction(churned: tuple[Config, int]) -> None:
+    config, number = churned
+    asked = [(number, epoch) for epoch in range(4)]
+    before = log_reading.epoch_ends(config, asked)
+    compact(config)
+    assert log_reading.epoch_ends(config, asked) == before
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_log_is_read_as_it_will_be_in_the_middle_of_a_compaction(
+    churned: tuple[Config, int], steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon was killed behind the decision: with all names left to give, or one."""
+    config, number = churned
+
+    async def killed(disk: Disk, directory: str, compaction: Compaction) -> None:
+        for base in compaction.bases[:steps]:
+            path = files.segment_path(directory, base)
+            await disk.rename(path + compacted_files.CLEANED_SUFFIX, path)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compacted_files, "put_in_place", killed)
+        with pytest.raises(ExceptionGroup):
+            asyncio.run(compacted(config.event_log_directory, PARTITIONS))
+    told = [
+        [kind for part in log_reading.slices(config, seen, 50) for kind in kinds(config, part)]
+        for seen in [log_reading.view(config)]
+    ]
+    with_daemon = log_reading.opened(config)
+
+    async def finished() -> None:
+        async with with_daemon as log:
+            await log.end_offsets([MetadataPartition(number)])
+
+    asyncio.run(finished())
+    seen = log_reading.view(config)
+    parts = log_reading.slices(config, seen, 50)
+    assert told == [[kind for part in parts for kind in kinds(config, part)]]
 
 
 def repaired(config: Config, number: int) -> None:

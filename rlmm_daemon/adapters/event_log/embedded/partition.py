@@ -164,6 +164,8 @@ class Partition:
                 raise Draining("the event log is closing") from error
             await asyncio.wait([self._placing])
         placing, self._placing = self._placing, None
+        if placing.cancelled():
+            raise Draining("the event log is closing")
         if (failed := placing.exception()) is not None:
             raise failed
         return written.told if journal.compaction.count == written.compaction.count else None
