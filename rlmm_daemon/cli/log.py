@@ -33,9 +33,10 @@ def verify(directory: str, *, as_json: bool) -> None:
     """Read every batch of an embedded log's files; needs no daemon and changes nothing.
 
     DIR is the log's directory, by default `log` in the state directory. A torn tail is what a
-    crash leaves and the next start trims. Exit code 1 if anything is corrupt.
+    crash leaves and the next start trims; what compactions dropped is counted, and no damage. Exit
+    code 1 if anything is corrupt.
 
-    --json: an array of {partition, range{start, end}, files, batches, records,
+    --json: an array of {partition, range{start, end}, files, batches, records, dropped,
     preallocated_bytes, findings[{file, position, reason, kind}]}.
     """
     # Imported late: it brings the rooms of the daemon along.
@@ -45,9 +46,9 @@ def verify(directory: str, *, as_json: bool) -> None:
     if as_json:
         show_json(reports)
     else:
-        columns = ("partition", "offsets", "files", "batches", "records", "ahead", "verdict")
+        told = ("partition", "offsets", "files", "batches", "records", "dropped", "ahead")
         shown = [report for report in reports if report["records"] or report["findings"]]
-        show_table(columns, [_row(report) for report in shown])
+        show_table((*told, "verdict"), [_row(report) for report in shown])
         show_empty(len(reports) - len(shown))
         found = [finding for report in reports for finding in report["findings"]]
         if found:
@@ -66,7 +67,8 @@ def _row(report: dict[str, Any]) -> tuple[object, ...]:
         f"{report['range']['start']} to {report['range']['end']}",
         report["files"],
         report["batches"],
-        report["records"],
+        report["records"] - report["dropped"],
+        report["dropped"] or None,
         phrases.size(report["preallocated_bytes"]),
         verdict,
     )

@@ -20,7 +20,7 @@ from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.codec import records
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.outcome import Applied, Outcome, Rejected
+from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, SegmentNotFound
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete
@@ -56,6 +56,8 @@ class Contents:
     epoch: int = NO_EPOCH
     #: Offsets from the start on whose records are gone, and nobody knows that they were no events.
     gaps: tuple[LogRange, ...] = ()
+    #: Compactions dropped events before this offset: of segments that are gone, ends included.
+    dropped_to: int = 0
     passed_over: int = 0
 
     def was_deleted(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
@@ -171,6 +173,7 @@ async def _read(log: EventLog, number: MetadataPartition, found: Contents, end: 
             for offset, value in batch.records:
                 _take(found, offset, value)
             found.gaps = ranges_joined([*found.gaps, *batch.unvouched])
+            found.dropped_to = max(found.dropped_to, batch.dropped_to)
             found.position = max(found.position, batch.next_offset)
             found.epoch = batch.leader_epoch
             if found.position >= end:
@@ -203,16 +206,18 @@ def _take(found: Contents, offset: int, value: bytes | None) -> None:
 
 
 def _note_deletes(found: Contents, outcome: Outcome) -> None:
-    """Note deletes, also those that a fold rejects because the log lost what they are about."""
-    if not isinstance(outcome, Applied | Rejected):
+    """Note deletes, also those whose segment the log does not have: it lost what came before."""
+    if not isinstance(outcome, Applied | Rejected | Repeated):
         return
-    lost_before = isinstance(outcome, Rejected) and isinstance(outcome.error, SegmentNotFound)
+    unknown = isinstance(outcome, Repeated) or (
+        isinstance(outcome, Rejected) and isinstance(outcome.error, SegmentNotFound)
+    )
     match outcome.event:
         case (
             SegmentUpdate(
                 state=SegmentState.DELETE_SEGMENT_STARTED | SegmentState.DELETE_SEGMENT_FINISHED
             ) as update
-        ) if isinstance(outcome, Applied) or lost_before:
+        ) if isinstance(outcome, Applied) or unknown:
             found.ended.add((update.partition, update.segment_id))
         case PartitionDelete() as mark:
             found.marked.add(mark.partition)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.adapters.event_log.embedded import files
+from rlmm_daemon.adapters.event_log.embedded import compacted_files, files
 from rlmm_daemon.adapters.event_log.embedded.identity import (
+    FORMAT_COMPACTED,
+    FORMAT_WHOLE,
     read_identity,
     set_aside,
     write_identity,
@@ -152,7 +154,9 @@ def _judged(
 
 async def _write(disk: Disk, directory: str, naming: Naming) -> Naming:
     kept = await set_aside(disk, naming.file)
-    await write_identity(disk, directory, naming.identity)
+    compacted = await compacted_files.was_compacted(disk, directory)
+    known = FORMAT_COMPACTED if compacted else FORMAT_WHOLE
+    await write_identity(disk, directory, naming.identity, file_format=known)
     _give_to_owner(directory, *filter(None, (naming.file, kept)))
     return Naming(
         file=naming.file,

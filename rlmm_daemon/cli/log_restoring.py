@@ -227,6 +227,7 @@ async def _run(
         reads = {number: await contents(log, number) for number in wanted}
         if not accept_loss:  # before anything is appended
             _require_read(log.identity.topic_id, known, reads, objects)
+            _require_ends(log.identity.topic_id, known, wanted, reads)
         rows = [
             await _restored(log, number, mine, reads[number], objects, execute=execute)
             for number, mine in wanted.items()
@@ -303,6 +304,33 @@ def _require_read(
             )
 
 
+def _require_ends(
+    topic_id: TopicId,
+    known: Known,
+    wanted: Mapping[MetadataPartition, Mapping[Key, SegmentMetadata]],
+    reads: Mapping[MetadataPartition, Contents],
+) -> None:
+    """Make sure that the log still says of each segment that it lacks whether that was deleted.
+
+    Raises:
+        InvalidArgument: a compaction may have dropped the deletion of what would come back.
+    """
+    for number, there in reads.items():
+        read_to = known.read_to.get((number, topic_id), 0)
+        if read_to < there.dropped_to and _lacking(wanted[number], there):
+            raise InvalidArgument(
+                f"metadata partition {number} was compacted up to offset {there.dropped_to}, and "
+                f"the snapshots here had read to {read_to}: the deletion of what would come back "
+                "may have been dropped. Next: name newer snapshots; or the same with --accept-loss"
+            )
+
+
+def _lacking(mine: Mapping[Key, SegmentMetadata], there: Contents) -> list[SegmentMetadata]:
+    """Return the segments of which the log has neither the finish nor a deletion."""
+    lacking = [key for key in mine if key not in there.finished]
+    return [mine[key] for key in lacking if not there.was_deleted(*key)]
+
+
 def _of(known: Known, number: int, count: int) -> dict[Key, SegmentMetadata]:
     return {
         key: segment
@@ -320,8 +348,8 @@ async def _restored(
     *,
     execute: bool,
 ) -> Restored:
-    lacking = {key: each for key, each in mine.items() if key not in there.finished}
-    live = [each for key, each in lacking.items() if not there.was_deleted(*key)]
+    lacking = sum(key not in there.finished for key in mine)
+    live = _lacking(mine, there)
     missing = await objects.whole(live)
     missing.sort(key=lambda each: (str(each.partition), each.start_offset))
     if execute:
@@ -330,7 +358,7 @@ async def _restored(
         metadata_partition=number,
         known=len(mine),
         missing=len(missing),
-        deleted=len(lacking) - len(live),
+        deleted=lacking - len(live),
         objects_gone=len(live) - len(missing),
         appended=len(missing) if execute else 0,
     )

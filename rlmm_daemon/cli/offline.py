@@ -16,13 +16,8 @@ from typing import Any, Final, TypeVar
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
-from rlmm_daemon.adapters.event_log.embedded.files import (
-    partition_directory,
-    read_segment,
-    segment_path,
-    segments,
-)
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, compacted_files
+from rlmm_daemon.adapters.event_log.embedded.files import partition_directory
 from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
 from rlmm_daemon.adapters.event_log.embedded.repair import seal
 from rlmm_daemon.adapters.event_log.embedded.verify import (
@@ -230,6 +225,7 @@ async def _read(disk: Disk, files: _Files, number: MetadataPartition) -> _Read:
 
 async def _read_log(disk: Disk, log_dir: Path, read: _Read) -> None:
     number = read.fold.partition
+    read.damage.clear()
     read.report = await verify_partition(disk, str(log_dir), number)
     read.damage += [
         f"{finding.file} at byte {finding.position}: {finding.reason}"
@@ -237,13 +233,19 @@ async def _read_log(disk: Disk, log_dir: Path, read: _Read) -> None:
         if finding.kind == "corrupt"
     ]
     home = partition_directory(str(log_dir), number)
-    bases = await segments(disk, home)
+    found = await compacted_files.segment_files(disk, home)
+    position = read.fold.position
     # A partition that was never written to has no file.
-    for base, after in zip_longest(bases, bases[1:]):
-        buffer = await read_segment(disk, segment_path(home, base))
+    for (base, path), after in zip_longest(found, [base for base, _ in found[1:]]):
+        buffer = await compacted_files.read(disk, path)
         for piece in pieces(buffer, base, end=after):
+            if any(each.compacted and each.next_offset > position > 0 for each in piece.found):
+                # The snapshot is behind the compaction: the log alone says what is true.
+                read.snapshot, read.fold = None, Fold(number, read.fold.partition_count)
+                return await _read_log(disk, log_dir, read)
             if piece.found and piece.next_offset > read.fold.position:
                 _fold(read.fold, buffer[piece.position : piece.end], piece.next_offset)
+    return None
 
 
 def _fold(fold: Fold, buffer: bytes, next_offset: int) -> None:

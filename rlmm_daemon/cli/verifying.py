@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.event_log.embedded import compacted_files
 from rlmm_daemon.adapters.event_log.embedded import files as embedded
 from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
 from rlmm_daemon.adapters.event_log.embedded.verify import pieces
@@ -303,12 +304,13 @@ class _Topic:
         if number not in ranges:
             raise NotReady(f"the end of metadata partition {number} is not known now")
         start, end = ranges[number].start, ranges[number].end
-        fold = history.fold
+        fold, began = history.fold, history.fold.position
         at = max(fold.position, start)
         epoch = fold.leader_epoch if at == fold.position else NO_EPOCH
         if at < end:
             async with contextlib.aclosing(self._log.follow(number, at, epoch=epoch)) as found:
                 async for batch in found:
+                    _require_one_form(history, began, batch.dropped_to)
                     for offset, value in batch.records:
                         history.take(offset, value)
                     history.fold.advance(batch.next_offset, batch.leader_epoch)
@@ -324,13 +326,16 @@ class _Files:
         self._disk, self._directory, self.identity = disk, directory, identity
 
     async def read_on(self, history: History) -> int:
+        began = history.fold.position
         home = embedded.partition_directory(self._directory, history.fold.partition)
-        bases = await embedded.segments(self._disk, home)
-        for base in bases:
-            path = embedded.segment_path(home, base)
-            buffer = await embedded.read_segment(self._disk, path)
+        files = await compacted_files.segment_files(self._disk, home)
+        bases = [base for base, _ in files]
+        for base, path in files:
+            buffer = await compacted_files.read(self._disk, path)
             for piece in pieces(buffer, base):
                 if piece.found:
+                    dropped = [each.next_offset for each in piece.found if each.compacted]
+                    _require_one_form(history, began, max(dropped, default=0))
                     _take(history, buffer[piece.position : piece.end])
                 elif base != bases[-1] or piece.end < len(buffer):
                     number = history.fold.partition
@@ -340,6 +345,19 @@ class _Files:
                         f"{number} (it says what mends the log); else: rlmm log repair {number}"
                     )
         return bases[0] if bases else 0
+
+
+def _require_one_form(history: History, began: int, dropped_to: int) -> None:
+    """Make sure that nothing was dropped since an earlier reading: it may be the end of that.
+
+    `began` is how far that had read; 0: there was none.
+
+    Raises:
+        NotReady: the log was compacted meanwhile.
+    """
+    if 0 < began < dropped_to:
+        number = history.fold.partition
+        raise NotReady(f"metadata partition {number} was compacted meanwhile: ask again")
 
 
 def _take(history: History, buffer: bytes) -> None:

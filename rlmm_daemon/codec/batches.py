@@ -118,7 +118,7 @@ def build(
 
 
 def build_spanning(
-    records: Sequence[tuple[int, bytes]],
+    records: Sequence[tuple[int, bytes | None]],
     *,
     base_offset: int,
     next_offset: int,
@@ -193,8 +193,11 @@ def records_of(batch: Batch) -> list[tuple[int, bytes | None]]:
         raise _corrupt(f"a record is malformed: {error.message}", batch.position) from error
 
 
-def _record(delta: int, value: bytes) -> bytes:
-    body = b"".join((_own_head(delta), varint(len(value)), value, _NO_HEADERS))
+def _record(delta: int, value: bytes | None) -> bytes:
+    if value is None:
+        body = b"".join((_own_head(delta), _NULL, _NO_HEADERS))
+    else:
+        body = b"".join((_own_head(delta), varint(len(value)), value, _NO_HEADERS))
     return varint(len(body)) + body
 
 

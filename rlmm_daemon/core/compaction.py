@@ -10,7 +10,9 @@ folds to the same state, so everything that follows means the same. A segment th
   other in Kafka's sets and in the cover. So did the epoch's highest offset at that moment, and
   hence the segment that had made it.
 
-Records that changed nothing (repeats, refused events, garbage) are dropped as well.
+Repeats are dropped as well, and what was refused of a segment that is dropped. What cannot be read
+stays, and so do updates of segments that were never begun here: whoever looks for lost or leaked
+objects reads what they name.
 """
 
 from collections import Counter
@@ -33,7 +35,6 @@ _KIND_AT: Final = 1
 _STATE_AT: Final = -2
 _ADD, _UPDATE, _MARK = range(3)
 _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
-_DELETES: Final = (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED)
 _GONE: Final = SegmentState.DELETE_SEGMENT_FINISHED
 #: Segments that are gone and tied to others are looked through again when they are twice as many.
 _TIED_MIN: Final = 1_000
@@ -102,11 +103,14 @@ class Survivors:
         match outcome:
             case Applied():
                 self._applied(offset, outcome)
-            case Repeated() | Rejected():
-                if self._lossy and _ends_unknown(outcome):
+            case Rejected(error=error):
+                if isinstance(error, SegmentNotFound):  # no less so without what is dropped
+                    self._offsets.add(offset)
+            case Repeated(value=value):
+                if self._lossy and value[_KIND_AT] == _UPDATE and value[_STATE_AT] == _GONE:
                     self._offsets.add(offset)
             case Unreadable():
-                pass
+                self._offsets.add(offset)
             case Deferred():
                 raise AssertionError("nothing sleeps in a fold without a snapshot")
 
@@ -297,11 +301,3 @@ class _Past:
             self._needs.setdefault(other, set()).add(segment_id)
         self._tied |= mine
         self._tied.add(segment_id)
-
-
-def _ends_unknown(outcome: Repeated | Rejected) -> bool:
-    """Whether this says that a segment ended whose beginning the log does not have."""
-    value = outcome.value
-    if value[_KIND_AT] != _UPDATE or value[_STATE_AT] not in _DELETES:
-        return False
-    return isinstance(outcome, Repeated) or isinstance(outcome.error, SegmentNotFound)

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, files, scan
-from rlmm_daemon.adapters.event_log.embedded.compacted_files import Compaction
 from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
 from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
 from rlmm_daemon.codec import batches
@@ -46,7 +45,7 @@ async def records(
         for (base, path), after in zip(found, [*bases[1:], end], strict=True):
             if after <= begin or base >= end:
                 continue
-            buffer = await _read(disk, path)
+            buffer = await compacted_files.read(disk, path)
             walked = scan.walk(buffer, base)
             if walked.next_offset < min(after, end):
                 reason = walked.reason or "the file ends early"
@@ -57,18 +56,11 @@ async def records(
         disk.close()
 
 
-async def _read(disk: LocalDisk, path: str) -> bytes:
-    """Return a file, also one that a compaction puts in its place just now."""
-    try:
-        return await files.read_segment(disk, path)
-    except FileNotFoundError:
-        if not path.endswith(compacted_files.CLEANED_SUFFIX):
-            raise
-        return await files.read_segment(disk, path.removesuffix(compacted_files.CLEANED_SUFFIX))
+async def compactions(config: Config, numbers: Iterable[int]) -> Mapping[int, tuple[int, int]]:
+    """Return how often each metadata partition was compacted, and up to which offset.
 
-
-async def compactions(config: Config, numbers: Iterable[int]) -> Mapping[int, Compaction]:
-    """Return the last compaction of each metadata partition that was ever compacted."""
+    Those that never were are left out.
+    """
     disk = LocalDisk()
     try:
         home = config.event_log_directory
@@ -76,7 +68,7 @@ async def compactions(config: Config, numbers: Iterable[int]) -> Mapping[int, Co
         found = {n: await compacted_files.last(disk, each) for n, each in directories.items()}
     finally:
         disk.close()
-    return {number: each for number, each in found.items() if each.count}
+    return {number: (each.count, each.until) for number, each in found.items() if each.count}
 
 
 def _within(batch: batches.Batch, begin: int, end: int) -> Records:
@@ -154,7 +146,7 @@ async def _generations(disk: LocalDisk, config: Config, number: int) -> tuple[Ep
     home = files.partition_directory(config.event_log_directory, MetadataPartition(number))
     history, end = EpochHistory(), 0
     for base, path in await compacted_files.segment_files(disk, home):
-        walked = scan.walk(await _read(disk, path), base)
+        walked = scan.walk(await compacted_files.read(disk, path), base)
         for found in walked.found:
             history.note(found.leader_epoch, found.base_offset)
         end = walked.next_offset

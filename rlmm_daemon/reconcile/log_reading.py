@@ -59,6 +59,7 @@ SILENT_SECONDS: Final = 120.0
 #: What is there is handed on so often, so that a slow log is not taken for a silent one.
 _HAND_SECONDS: Final = 5.0
 _BATCHES_AHEAD: Final = 3
+NEVER_COMPACTED: Final = (0, 0)
 _T = TypeVar("_T")
 
 
@@ -72,9 +73,9 @@ class LogSlice:
     partition_count: int
     #: Of the log that told its end, as text; "": of whichever there is.
     topic_id: str = ""
-    #: How often the metadata partition had been compacted when the log told its end; None: it does
-    #: not matter. What was dropped since may be the end of what another slice has as begun.
-    compactions: int | None = None
+    #: Of the metadata partition when the log told its end, as `LogView` has it; None: it does not
+    #: matter. What was dropped since may be the end of what another slice has as begun.
+    compacted: tuple[int, int] | None = None
     #: A snapshot that stands for these offsets, where the log has them no more.
     snapshot: str | None = None
     #: When that was made, in ms since 1970.
@@ -144,7 +145,7 @@ def slices(
                 end=min(begin + offsets_max, known.end),
                 partition_count=count,
                 topic_id=topic_id,
-                compactions=seen.compactions.get(number, (0, 0))[0],
+                compacted=seen.compactions.get(number, NEVER_COMPACTED),
             )
             for begin in range(first, known.end, offsets_max)
         ]
@@ -263,9 +264,8 @@ async def _records(config: Config, part: LogSlice) -> AsyncGenerator[Records, No
 
 async def _check_compactions(config: Config, part: LogSlice) -> None:
     """Make sure that all slices are read from one and the same form of the log."""
-    found = await log_files.compactions(config, [part.number])
-    now = found[part.number].count if part.number in found else 0
-    if part.compactions not in (None, now):
+    now = await log_files.compactions(config, [part.number])
+    if part.compacted not in (None, now.get(part.number, NEVER_COMPACTED)):
         raise Incomplete(
             f"metadata partition {part.number}: the log was compacted while it was read; "
             "the next run reads it anew"
@@ -288,13 +288,13 @@ async def _view(config: Config) -> LogView:
     if isinstance(config.event_log, EmbeddedLog):
         # Before the ends: what is compacted in between is met by the first slice of it.
         whose = await log_files.identity(config)
-        numbers = range(whose.partition_count if whose else 0)
-        compacted = await log_files.compactions(config, numbers)
+        count = whose.partition_count if whose else 0
+        compacted = await log_files.compactions(config, range(count))
         identity, ranges = await log_files.ranges(config)
         return LogView(
             identity=identity,
             ranges=ranges,
-            compactions={n: (each.count, each.until) for n, each in compacted.items()},
+            compactions=compacted,
         )
     async with opened(config) as log:
         assert log.identity is not None, "open"

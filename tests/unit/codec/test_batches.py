@@ -206,3 +206,27 @@ def test_records_with_a_valid_checksum_but_changed_bytes_stay_bounded(records, a
     except LogCorrupt:
         return
     assert len(found) == batch.record_count
+
+
+sparse = st.lists(
+    st.tuples(st.integers(0, 2_000), st.one_of(st.none(), st.binary(max_size=300))),
+    max_size=30,
+    unique_by=lambda row: row[0],
+)
+
+
+@given(sparse, offsets, st.integers(1, 50), st.booleans())
+def test_a_batch_with_fewer_records_than_offsets_reads_back_and_says_why(
+    rows, base, behind, compacted
+):
+    rows = sorted((base + delta, value) for delta, value in rows)
+    end = max([offset for offset, _ in rows], default=base) + behind
+    built = batches.build_spanning(
+        rows, base_offset=base, next_offset=end, leader_epoch=4, timestamp_ms=7, compacted=compacted
+    )
+    (batch,) = batches.split(built)
+    assert batches.records_of(batch) == rows
+    assert (batch.base_offset, batch.next_offset, batch.leader_epoch) == (base, end, 4)
+    assert batch.is_compacted == (compacted and len(rows) < end - base)
+    read = [(record.offset, record.value) for record in DefaultRecordBatch(built)]
+    assert read == rows, "Kafka's form, whatever it lacks"

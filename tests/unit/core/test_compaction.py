@@ -155,17 +155,24 @@ def test_of_a_removed_partition_its_marks_stay_until_it_is_used_again():
     assert numbers_left([*events, add(3, 0, 9)]) == [9]
 
 
-def test_what_changed_nothing_goes():
+def test_repeats_go_and_so_does_what_was_refused_of_a_segment_that_goes():
     once = [add(1, 0, 9), update(1, FINISHED)]
-    events = [once[0], *once, once[1], update(7, FINISHED)]
-    rows = [*rows_of(events), (20, None), (21, b"garbage")]
-    assert [offset for offset, _ in left_of(rows)] == [0, 4]
+    again = [once[0], *once, once[1]]
+    assert numbers_left(again) == [0, 2]
+    gone = [*life(1, 0, 9), update(1, FINISHED), *life(2, 10, 19, upto=FINISHED)]
+    refused = [*life(1, 0, 9)[:3], add(1, 0, 8), update(1, DELETE_FINISHED), *gone[-2:]]
+    assert numbers_left(refused) == [5, 6]
+
+
+def test_what_cannot_be_read_or_names_a_segment_that_never_began_stays():
+    rows = [*rows_of([update(7, FINISHED), update(8, DELETE_STARTED)]), (4, None), (5, b"garbage")]
+    assert left_of(rows) == rows
 
 
 def test_an_end_without_a_beginning_stays_where_the_log_lost_something():
     events = [*life(1, 0, 9, upto=FINISHED), update(7, DELETE_STARTED), update(7, DELETE_FINISHED)]
     rows = rows_of(events)
-    assert [offset for offset, _ in left_of(rows)] == [0, 2]
+    assert [offset for offset, _ in left_of(rows)] == [0, 2, 4]
     assert [offset for offset, _ in left_of(rows, lost={4})] == [0, 2, 4, 6]
     headless = [(offset + 100, value) for offset, value in rows]
     assert [offset for offset, _ in left_of(headless, start=100)] == [100, 102, 104, 106]

@@ -471,9 +471,9 @@ async def test_what_a_newer_version_wrote_is_refused_by_name_and_left_untouched(
     log = await bench.open()
     await log.close()
     file = bench.directory / name
-    newer = b'{"format": 2, "generation": "g7", "clean": 5}'
+    newer = b'{"format": 3, "generation": "g7", "clean": 5}'
     file.write_bytes(newer)
-    with pytest.raises(UnsupportedProtocol, match=f"{name} is of format 2, this version knows 1"):
+    with pytest.raises(UnsupportedProtocol, match=f"{name} is of format 3, this version knows 2"):
         await bench.make().open(create=True)
     assert file.read_bytes() == newer
     assert not list(bench.directory.glob("*.corrupt*"))

@@ -424,7 +424,7 @@ def test_a_log_that_is_compacted_between_two_slices_is_an_error(
     for part in others:
         with pytest.raises(Incomplete, match="compacted while it was read"):
             kinds(config, part)
-    tail = replace(first, compactions=None)
+    tail = replace(first, compacted=None)
     assert Kind.READ in kinds(config, tail)
 
 

@@ -56,6 +56,14 @@ async def last(disk: Disk, directory: str) -> Compaction:
         return NEVER
 
 
+async def was_compacted(disk: Disk, home: str) -> bool:
+    """Return whether any partition of a log was ever compacted."""
+    for partition in await files.partitions(disk, home):
+        if await disk.exists(f"{files.partition_directory(home, partition)}/{RECORD_NAME}"):
+            return True
+    return False
+
+
 async def decide(disk: Disk, directory: str, compaction: Compaction) -> None:
     """Make a compaction count, durably; its files stand there, complete and synced."""
     await disk.fsync_directory(directory)  # their names, too
@@ -124,6 +132,16 @@ async def segment_files(disk: Disk, directory: str) -> list[tuple[int, str]]:
             cleaned = path + CLEANED_SUFFIX
             found[base] = cleaned if await disk.exists(cleaned) else path
     return sorted(found.items())
+
+
+async def read(disk: Disk, path: str) -> bytes:
+    """Return a file of these, also one that is given its name just now."""
+    try:
+        return await files.read_segment(disk, path)
+    except FileNotFoundError:
+        if not path.endswith(CLEANED_SUFFIX):
+            raise
+        return await files.read_segment(disk, path.removesuffix(CLEANED_SUFFIX))
 
 
 async def _write(disk: Disk, directory: str, compaction: Compaction) -> None:

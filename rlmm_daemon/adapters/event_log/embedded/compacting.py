@@ -137,7 +137,7 @@ async def _rewrite(batch: LogBatch, survivors: Survivors, rewriter: Rewriter, pa
     for at, (offset, value) in enumerate(batch.records):
         while gaps and gaps[0].start < offset:
             _pass_on(gaps.popleft(), rewriter)
-        if value is not None and offset in survivors:
+        if offset in survivors:
             rewriter.put(offset, value)
             events += 1
         if not at % _SLICE_CHECK_EVENTS:

@@ -32,16 +32,17 @@ class Rewriter:
         self._epoch = -1
         self._timestamp_ms = timestamp_ms
         self._bytes_max = bytes_max
-        self._rows: list[tuple[int, bytes]] = []
+        self._rows: list[tuple[int, bytes | None]] = []
         self._bytes = 0
 
-    def put(self, offset: int, value: bytes) -> None:
+    def put(self, offset: int, value: bytes | None) -> None:
         """Take an event that stays; those between it and the one before were dropped."""
         self._go_to(offset)
-        if self._rows and self._bytes + len(value) > self._bytes_max:
+        size = len(value or b"")
+        if self._rows and self._bytes + size > self._bytes_max:
             self._cut(offset, compacted=True)
         self._rows.append((offset, value))
-        self._bytes += len(value)
+        self._bytes += size
 
     def lost(self, begin: int, end: int) -> None:
         """Take offsets without a record that nobody vouches for."""

@@ -16,6 +16,8 @@ from rlmm_daemon.codec.batches import COMPACTED, CRC_FROM, HEADER_BYTES, LENGTH_
 
 #: Kafka's record batch v2: base offset, length, leader epoch, magic, CRC, attributes, last delta.
 _HEADER: Final = struct.Struct(">qiibIhi")
+#: The header's last field: how many records there are.
+_COUNT: Final = struct.Struct(">i")
 _MAGIC_AT: Final = 16
 #: What one empty batch can cover, whose last delta has 32 bits: far more than a file holds.
 _GAP_MAX: Final = 2**31 - 1
@@ -32,6 +34,11 @@ class Found(NamedTuple):
     leader_epoch: int
     #: Whether the offsets that it has no record of were dropped on purpose.
     compacted: bool = False
+
+    def dropped(self, buffer: bytes) -> int:
+        """Return how many offsets it has no record of; `buffer` is the one it was found in."""
+        (records,) = _COUNT.unpack_from(buffer, self.position + HEADER_BYTES - _COUNT.size)
+        return self.next_offset - self.base_offset - int(records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlmm_daemon.adapters.event_log.embedded import files, scan
+from rlmm_daemon.adapters.event_log.embedded import compacted_files, files, scan
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import LogRange
@@ -31,6 +31,8 @@ class PartitionReport:
     batches: int = 0
     #: Offsets that valid batches cover.
     records: int = 0
+    #: Those of them whose events compactions dropped.
+    dropped: int = 0
     #: Zeros behind the newest file's end: room made ahead, cut off by a clean stop or a seal.
     preallocated_bytes: int = 0
     findings: list[Finding] = field(default_factory=list)
@@ -59,13 +61,13 @@ async def verify(disk: Disk, directory: str) -> list[PartitionReport]:
 async def verify_partition(disk: Disk, home: str, partition: MetadataPartition) -> PartitionReport:
     """Return the report of one partition."""
     directory = files.partition_directory(home, partition)
-    bases = await files.segments(disk, directory)
+    found = await compacted_files.segment_files(disk, directory)
+    bases = [base for base, _ in found]
     report = PartitionReport(partition=partition, files=len(bases))
     following: list[int | None] = [*bases[1:], None]
     end = bases[0] if bases else 0
-    for base, after in zip(bases, following, strict=False):
-        path = files.segment_path(directory, base)
-        end = _judge_file(report, path, await files.read_segment(disk, path), base, after)
+    for (base, path), after in zip(found, following, strict=False):
+        end = _judge_file(report, path, await compacted_files.read(disk, path), base, after)
     if bases:
         report.range = LogRange(start=bases[0], end=end)
     return report
@@ -99,6 +101,7 @@ def _judge_file(
     for piece in pieces(buffer, base, end=after):
         report.batches += len(piece.found)
         report.records += sum(each.next_offset - each.base_offset for each in piece.found)
+        report.dropped += sum(each.dropped(buffer) for each in piece.found if each.compacted)
         offset, end = piece.next_offset, piece.end
         if piece.reason:
             torn = after is None and piece.end == len(buffer)
