@@ -3,6 +3,7 @@
 import random
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.core.compaction import When
 from tests.simulation.event_log import EventLogScenario, Spawn
 from tests.simulation.world import Life
 
@@ -22,6 +23,7 @@ def _options(rng: random.Random) -> EmbeddedOptions:
         slice_bytes=rng.choice([100, 1024]),
         recent_bytes=rng.choice([0, 500, 4096]),
         probe_seconds=1.0,
+        compaction=When(factor=rng.choice([1.05, 2.0]), bytes_min=rng.choice([1, 1000])),
     )
 
 

@@ -8,13 +8,13 @@ import asyncio
 import contextlib
 import errno
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, StorageFull, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog
+from rlmm_daemon.ports.event_log import NO_EPOCH, Compactable, EventLog
 from tests.simulation.oracle import LogOracle
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import Life, Violation
@@ -49,6 +49,7 @@ class EventLogScenario:
     #: Whether it promises to be read while the disk is full.
     reads_full: bool
     serial: int = 0
+    compactions: int = 0
     crash_stretch: int = 1
 
     @classmethod
@@ -67,6 +68,7 @@ class EventLogScenario:
             "acknowledged": oracle.acknowledged,
             "unknown": oracle.unknown,
             "refused": oracle.refused,
+            "compactions": self.compactions,
         }
 
     async def live(self, life: Life) -> None:
@@ -112,6 +114,8 @@ class EventLogScenario:
                 readers.create_task(self._follow(life, log, number), name=f"follower-{number}")
                 for number in range(self.swarm.partitions + 1)
             ]
+            compacting = self._keep_compacting(life, log)
+            reading.append(readers.create_task(compacting, name="compactor"))
             async with asyncio.TaskGroup() as writers:
                 clients = [
                     writers.create_task(self._client(life, log, number), name=f"client-{number}")
@@ -120,6 +124,9 @@ class EventLogScenario:
                 if stop_early:
                     await asyncio.wait(clients, return_when=asyncio.FIRST_COMPLETED)
                     await self._close(log)
+            if isinstance(log, Compactable):
+                for number in range(self.swarm.partitions):
+                    await self._compact(life, log, MetadataPartition(number))
             await self._close(log)
             for task in reading:
                 task.cancel()
@@ -182,6 +189,39 @@ class EventLogScenario:
                     raise Violation(f"a full disk, yet not to be read: {error!r}") from error
                 await asyncio.sleep(0.05)
             await asyncio.sleep(rng.expovariate(0.1 / life.swarm.disk.latency_seconds))
+
+    async def _keep_compacting(self, life: Life, log: EventLog) -> None:
+        rng = life.rng("compactor")
+        while isinstance(log, Compactable):
+            await asyncio.sleep(rng.expovariate(0.1 / life.swarm.disk.latency_seconds))
+            await self._compact(life, log, MetadataPartition(rng.randrange(self.swarm.partitions)))
+
+    async def _compact(self, life: Life, log: Compactable, partition: MetadataPartition) -> None:
+        """Compact up to some offset: what clients append can't be read, and stays.
+
+        So files and batches change, and nothing that a reader is given.
+        """
+        rng = life.rng(f"compaction/{life.loop.steps}")
+        end = self.oracle.end(partition)
+        upto, holds = rng.choice([end, end, rng.randint(0, end)]), rng.random() < 0.8
+
+        patience = rng.expovariate(0.02 / life.swarm.disk.latency_seconds)
+
+        @contextlib.asynccontextmanager
+        async def steady() -> AsyncIterator[bool]:
+            yield holds
+
+        try:
+            async with asyncio.timeout(rng.choice([patience, ANSWER_SECONDS_MAX])):
+                done = await log.compact(
+                    partition, upto, turn=lambda: asyncio.sleep(0), steady=steady
+                )
+        except TimeoutError:
+            life.loop.note("compaction cancelled")
+        except (OSError, UnavailableError) as error:
+            life.loop.note(f"not compacted: {error!r}")
+        else:
+            self.compactions += done is not None
 
     async def _read(
         self, life: Life, log: EventLog, partition: MetadataPartition, at: At, batches: int

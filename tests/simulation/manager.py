@@ -7,19 +7,20 @@ of the records that the log gave out.
 
 import asyncio
 import contextlib
+import json
 import random
 from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from unittest import mock
 
-from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, compacted_files, compacting
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.snapshot import decode_directory
 from rlmm_daemon.core import user_partitions
 from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.user_partitions import Sleeping
-from rlmm_daemon.daemon import snapshotter
+from rlmm_daemon.daemon import compactor, snapshotter
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import FleetOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
@@ -45,9 +46,19 @@ from rlmm_daemon.domain.ids import (
 )
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import EpochEnd, LogBatch, LogIdentity, LogRange, Told
+from rlmm_daemon.ports.event_log import (
+    Compacted,
+    EpochEnd,
+    LogBatch,
+    LogIdentity,
+    LogRange,
+    Steady,
+    Told,
+    Turn,
+)
 from tests.simulation import embedded_log, removal
 from tests.simulation.model import Model, spans
+from tests.simulation.platter import Platter
 from tests.simulation.removal import Removal
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import Life, Violation
@@ -66,6 +77,8 @@ LATE_SECONDS_MAX: Final = 1.0
 DIRECT_SHARE: Final = 0.6
 #: Of new segments: they overlap what was copied before, as after an unclean leader election.
 OVERLAP_SHARE: Final = 0.3
+#: Of lives: they begin without a snapshot.
+LOST_SHARE: Final = 0.25
 
 S = SegmentState
 STEPS: Final = (
@@ -125,6 +138,7 @@ class TappedLog:
         self._log = log
         self._given = given
         self._steps = steps
+        self.compactions = 0
 
     async def open(self, *, create: bool) -> LogIdentity:
         return await self._log.open(create=create)
@@ -147,15 +161,33 @@ class TappedLog:
     async def epoch_end(self, partition: MetadataPartition, epoch: int) -> EpochEnd:
         return await self._log.epoch_end(partition, epoch)
 
+    async def compact(
+        self, partition: MetadataPartition, upto: int, *, turn: Turn, steady: Steady
+    ) -> Compacted | None:
+        done = await self._log.compact(partition, upto, turn=turn, steady=steady)
+        self.compactions += done is not None
+        return done
+
     async def follow(
         self, partition: MetadataPartition, from_offset: int, *, epoch: int
     ) -> AsyncGenerator[LogBatch, None]:
+        position = from_offset
         async with contextlib.aclosing(
             self._log.follow(partition, from_offset, epoch=epoch)
         ) as batches:
             async for batch in batches:
-                self._write_down(self._given.setdefault(partition, []), batch)
+                given = self._given.setdefault(partition, [])
+                self._require_vouched(position, batch)
+                self._write_down(given, batch)
+                position = batch.next_offset
                 yield batch
+
+    def _require_vouched(self, position: int, batch: LogBatch) -> None:
+        """Nothing is missing but what a compaction dropped, and that is told."""
+        there = {offset for offset, _ in batch.records}
+        lacking = [at for at in range(position, batch.next_offset) if at not in there]
+        if batch.unvouched or any(at >= batch.dropped_to for at in lacking):
+            raise Violation(f"offsets {lacking} are missing, dropped to {batch.dropped_to}")
 
     def _write_down(self, given: list[bytes], batch: LogBatch) -> None:
         for offset, value in batch.records:
@@ -198,6 +230,7 @@ class ManagerScenario:
     answers: int = 0
     writes: int = 0
     snapshots: int = 0
+    compactions: int = 0
     #: Bits of snapshots that were flipped between two lives.
     flips: int = 0
     #: Metadata partition -> the offset of the newest snapshot that was said to be written.
@@ -206,6 +239,7 @@ class ManagerScenario:
     third_sets: int = 0
     crash_stretch: int = 6
     _manager: Manager | None = None
+    _platter: Platter | None = None
     #: Metadata partition -> what was judged last: it is judged again when any of it changed.
     _verified: dict[int, tuple[object, ...]] = field(default_factory=dict)
     #: (segment, state) of what the log gave out: a repeated request appends nothing.
@@ -226,6 +260,7 @@ class ManagerScenario:
             "writes": self.writes,
             "answers": self.answers,
             "snapshots": self.snapshots,
+            "compactions": self.compactions,
             "flips": self.flips,
             "third_sets": self.third_sets,
             "removal_steps": self.removal.acknowledged,
@@ -242,6 +277,8 @@ class ManagerScenario:
             if self._verified.get(number) == facts:
                 continue
             self._verified[number] = facts
+            if 0 < fold.position < self._compacted_to(number):
+                continue  # in the middle it lacks what is gone at the end
             model = self.models.setdefault(number, Model())
             model.advance(self.given.get(number, []), fold.position)
             try:
@@ -260,6 +297,13 @@ class ManagerScenario:
                 raise Violation(f"a false alarm: {follower.failure}")
             self._judge_all(self._manager)
 
+    def _compacted_to(self, number: int) -> int:
+        """Return the offset before which the log has dropped events, as its files say."""
+        assert self._platter is not None, "there is a life"
+        record = f"{embedded_log.DIRECTORY}/{number}/{compacted_files.RECORD_NAME}"
+        inode = self._platter.names.get(record)
+        return 0 if inode is None else int(json.loads(bytes(inode.data))["until"])
+
     def _judge_all(self, manager: Manager) -> None:
         for partition in self.partitions:
             with contextlib.suppress(UnavailableError, RefusedError):
@@ -272,8 +316,10 @@ class ManagerScenario:
         self._verified.clear()
         for segment in self.segments:
             segment.busy = False
+        self._platter = life.disk.platter
         self._require_snapshots(life)
         self._rot(life)
+        await self._lose_snapshots(life)
         # In half of the seeds every table is long, and read through before it is touched.
         touched = 0 if self.seed % 2 else user_partitions.TOUCHED_BYTES_MAX
         try:
@@ -281,6 +327,9 @@ class ManagerScenario:
                 mock.patch.object(user_partitions, "TOUCHED_BYTES_MAX", touched),
                 # Virtual time stands while a snapshot is drawn: others have a turn at each step.
                 mock.patch.object(snapshotter, "SLICE_SECONDS", 0.0),
+                mock.patch.object(compacting, "SLICE_SECONDS", 0.0),
+                mock.patch.object(compactor, "POLL_SECONDS", 0.5),
+                mock.patch.object(compactor, "AGAIN_SECONDS", 2.0),
             ):
                 await self._live(life)
         finally:
@@ -302,6 +351,7 @@ class ManagerScenario:
                 running.cancel()
                 await asyncio.wait([running])
                 await log.close()
+                self.compactions += log.compactions
                 raise _Stopping
         except* _Stopping:
             pass
@@ -337,6 +387,16 @@ class ManagerScenario:
             if content:
                 content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
                 self.flips += 1
+
+    async def _lose_snapshots(self, life: Life) -> None:
+        """Remove all snapshots now and then: the log alone has to say everything that they did."""
+        directory = f"{STATE_DIRECTORY}/snapshots"
+        if life.rng("lose snapshots").random() < LOST_SHARE:
+            with contextlib.suppress(OSError):
+                for name in sorted(await life.disk.list(directory)):
+                    await life.disk.remove(f"{directory}/{name}")
+                await life.disk.fsync_directory(directory)
+            self.written.clear()
 
     def _make(self, life: Life, log: TappedLog) -> Manager:
         options = random.Random(f"{self.seed}/manager")

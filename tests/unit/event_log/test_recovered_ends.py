@@ -62,7 +62,8 @@ async def test_after_a_clean_stop_nothing_is_read_or_written(bench: Bench) -> No
     clean = await stopped(bench)
     found, calls = await recovered(bench, clean)
     assert (found.position, found.next_offset) == (clean.size, 40)
-    assert sorted(set(calls)) == ["close", "list", "open", "size"]
+    assert sorted(set(calls)) == ["close", "list", "open", "read", "size"]
+    assert calls.count("read") == 1, "whether a compaction was cut short"
 
 
 @pytest.mark.parametrize("by", [-1, 1])

@@ -182,9 +182,10 @@ class EmbeddedLog:
         self, partition: MetadataPartition, upto: int, *, turn: Turn, steady: Steady
     ) -> Compacted | None:
         """Write closed files anew without what the fold does not need; see `Compactable`."""
-        assert self._identity is not None, "open"
+        found = self._partition(partition)
+        assert self._identity is not None, "it has partitions"
         count = self._identity.partition_count
-        return await self._partition(partition).compact(upto, count, turn=turn, steady=steady)
+        return await found.compact(upto, count, turn=turn, steady=steady)
 
     async def begin_changing(self) -> None:
         """Let no end count any more that a clean stop left: files are about to be changed.

@@ -67,6 +67,7 @@ class Partition:
         self._journal: Journal | None = None
         self._writer: Writer | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._compacting = asyncio.Lock()
         self._placing: asyncio.Task[None] | None = None
         #: Records that were taken before the partition was open.
         self._early: deque[tuple[bytes, Told]] = deque()
@@ -108,8 +109,16 @@ class Partition:
     async def compact(
         self, upto: int, partition_count: int, *, turn: Turn, steady: Steady
     ) -> Compacted | None:
-        """Do what `Compactable.compact` promises."""
+        """Do what `Compactable.compact` promises; one at a time."""
+        async with self._compacting:
+            return await self._compact(upto, partition_count, turn=turn, steady=steady)
+
+    async def _compact(
+        self, upto: int, partition_count: int, *, turn: Turn, steady: Steady
+    ) -> Compacted | None:
         writer, journal = await self._ready()
+        if self._placing is not None:  # of one whose caller has left
+            await asyncio.wait([self._placing])
         try:
             await self._close_what_is_due(writer, journal)
             until = max((base for base in journal.bases if base <= upto), default=0)
@@ -156,40 +165,48 @@ class Partition:
                     await compacted_files.discard(self._context.disk, self._directory)
                 return None
             # The log's own task: to be torn away in the middle would leave names that nobody knows.
-            work = self._place(journal, written)
+            failed = list[OSError]()
+            work = self._place(journal, written, failed)
             try:
                 self._placing = self._context.spawn(work, f"log.compact.{self._partition}")
             except RuntimeError as error:  # the task group is ending
                 work.close()
                 raise Draining("the event log is closing") from error
             await asyncio.wait([self._placing])
-        placing, self._placing = self._placing, None
-        if placing.cancelled():
-            raise Draining("the event log is closing")
-        if (failed := placing.exception()) is not None:
-            raise failed
+        self._placing = None
+        if failed:
+            raise failed[0]
         return written.told if journal.compaction.count == written.compaction.count else None
 
-    async def _place(self, journal: Journal, written: compacting.Written) -> None:
-        context, compaction = self._context, written.compaction
+    async def _place(
+        self, journal: Journal, written: compacting.Written, failed: list[OSError]
+    ) -> None:
+        disk, compaction = self._context.disk, written.compaction
         if not written.is_decided:
-            await self._generations.allow_compaction()
-            # Should it fail, it may count all the same: what was written stays until that is known.
-            await compacted_files.decide(context.disk, self._directory, compaction)
-        while True:
             try:
-                await compacted_files.put_in_place(context.disk, self._directory, compaction)
-                break
+                await self._generations.allow_compaction()
+                # Should it fail, it may count all the same: what was written stays until that is
+                # known.
+                await compacted_files.decide(disk, self._directory, compaction)
             except OSError as error:
-                _log.warning("log_compaction_waits", partition=self._partition, error=str(error))
-                if self._closed:
-                    return  # the next open does it
-                await asyncio.sleep(context.options.probe_seconds)
+                failed.append(error)
+                return
+        while not await self._named(compaction):
+            if self._closed:
+                return  # the next open does it
+            await asyncio.sleep(self._context.options.probe_seconds)
         journal.compacted(compaction)
         with suppress(OSError):  # the next compaction or open does it
-            journal.compaction = await compacted_files.clear(
-                context.disk, self._directory, compaction
-            )
+            journal.compaction = await compacted_files.clear(disk, self._directory, compaction)
+
+    async def _named(self, compaction: compacted_files.Compaction) -> bool:
+        """Give the files of a compaction their names; whether that is done."""
+        try:
+            await compacted_files.put_in_place(self._context.disk, self._directory, compaction)
+        except OSError as error:
+            _log.warning("log_compaction_waits", partition=self._partition, error=str(error))
+            return False
+        return True
 
     async def range(self) -> LogRange:
         """Return start and stable end."""

@@ -53,11 +53,13 @@ async def recover(
         LogCorrupt: an invalid batch that is not a torn tail.
         OSError: not now.
     """
-    disk = context.disk
-    if not await files.segments(disk, directory):
+    bases = await files.segments(context.disk, directory)
+    if not bases:
         return Recovered(bases=[], position=0, next_offset=0, epochs=EpochHistory())
-    compaction = await compacted_files.finish(disk, directory)
-    found = await _recover(context, directory, partition, clean, at_most)
+    compaction = await compacted_files.finish(context.disk, directory)
+    if compaction is not compacted_files.NEVER:
+        bases = await files.segments(context.disk, directory)
+    found = await _recover(context, directory, partition, clean, bases, at_most=at_most)
     return replace(found, compaction=compaction)
 
 
@@ -66,10 +68,11 @@ async def _recover(
     directory: str,
     partition: MetadataPartition,
     clean: CleanEnd | None,
+    bases: list[int],
+    *,
     at_most: int,
 ) -> Recovered:
     disk = context.disk
-    bases = await files.segments(disk, directory)
     if clean is not None and clean.base_offset == bases[-1]:
         path = files.segment_path(directory, bases[-1])
         if await _size(disk, path) == clean.size:

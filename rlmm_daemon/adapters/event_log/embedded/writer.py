@@ -92,8 +92,11 @@ class Writer:
 
         Raises:
             StorageFull: the new file could not be made.
+            Draining: the log is closing.
         """
-        await self._idle.wait()
+        await self._until_idle()
+        if self._ended:
+            raise Draining("the event log is closing")
         if not self._journal.position:
             return
         self._idle.clear()
@@ -110,7 +113,7 @@ class Writer:
     async def close(self) -> CleanEnd | None:
         """Finish what was taken, trim the file; return where it ends if that is certain."""
         self._ended = True
-        await self._idle.wait()
+        await self._until_idle()
         try:
             if self._must_cut or self._handed:
                 return None
@@ -121,6 +124,11 @@ class Writer:
         finally:
             await self._close_file()
         return self._clean_end()
+
+    async def _until_idle(self) -> None:
+        """Return while nothing is being written; of several who wait, the first may begin again."""
+        while not self._idle.is_set():
+            await self._idle.wait()
 
     def _clean_end(self) -> CleanEnd | None:
         if self._must_roll or not self._journal.bases:
