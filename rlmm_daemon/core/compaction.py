@@ -48,6 +48,8 @@ class When:
     factor: float = 2.0
     #: And so many bytes.
     bytes_min: int = 8 * 1024 * 1024
+    #: It is left as it is if more than this share of it would stay.
+    share_max: float = 0.9
 
     def due(self, size: int, left: int) -> bool:
         """Whether a log of so many bytes, of which the last compaction left `left`, is due."""

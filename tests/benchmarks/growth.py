@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.table import Table
 
 from rlmm_daemon.observability import logging
-from tests.benchmarks import growth_daemon, growth_segments
+from tests.benchmarks import growth_daemon, growth_log, growth_segments
 from tests.benchmarks.curves import sheet
 from tests.benchmarks.growth_curves import EXPONENT_MAX, Curve, curves
 from tests.benchmarks.rows import Row
 from tests.benchmarks.run import RESULTS, keep
 from tests.support.daemon_process import REPOSITORY
 
-GROWTHS: Final = (*growth_segments.GROWTHS, *growth_daemon.GROWTHS)
+GROWTHS: Final = (*growth_segments.GROWTHS, *growth_daemon.GROWTHS, *growth_log.GROWTHS)
 #: What noise and the processor's caches may add to an exponent over two decades.
 NOISE: Final = 0.15
 HOLD_MAX_SECONDS: Final = 0.005
@@ -35,7 +35,7 @@ def budget(*, quick: bool) -> float:
 def rows_of(curve: Curve) -> list[Row]:
     """Return what is kept of a curve."""
     size, cost = curve.largest
-    note = f"{min(curve.points):,} to {size:,}; {cost.seconds / size * 1e6:.3g} us each at the end"
+    note = f"{min(curve.points):,} to {size:,}; {cost.each(size)} each at the end"
     what = f"{curve.of}: {curve.what}"
     return [
         Row(group=curve.of, what=f"{what}, exponent", value=curve.exponent, unit="",
@@ -48,7 +48,7 @@ def rows_of(curve: Curve) -> list[Row]:
 def shown(found: Sequence[Curve], *, quick: bool) -> Table:
     of, limit = found[0].of, budget(quick=quick)
     made = Table(title=of, title_justify="left")
-    columns = ("", "sizes", "us each, at the last", f"exponent, at most {limit:g}")
+    columns = ("", "sizes", "each, at the last", f"exponent, at most {limit:g}")
     for number, heading in enumerate((*columns, *(() if quick else ("longest hold, ms",)))):
         made.add_column(heading, justify="right" if number else "left", min_width=14)
     for curve in found:
@@ -59,7 +59,7 @@ def shown(found: Sequence[Curve], *, quick: bool) -> Table:
         if curve.holds and cost.hold > HOLD_MAX_SECONDS:
             hold = f"[red]{hold}[/]"
         sizes = f"{min(curve.points):,} to {size:,}"
-        cells = (curve.what, sizes, f"{cost.seconds / size * 1e6:.3g}", exponent)
+        cells = (curve.what, sizes, cost.each(size), exponent)
         made.add_row(*cells, *(() if quick else (hold,)))
     return made
 
@@ -98,7 +98,7 @@ def main() -> int:
     if chosen.quick:
         steep = [each for each in found if each.exponent > budget(quick=True)]
         for curve in steep:
-            points = ", ".join(f"{n:,}: {1e3 * c.seconds:.3g} ms" for n, c in curve.points.items())
+            points = ", ".join(f"{n:,}: {c.each(n)} each" for n, c in curve.points.items())
             console.print(f"[red]outgrows its work:[/] {curve.of}: {curve.what} ({points})")
         return 1 if steep else 0
     rows = [row for curve in found for row in rows_of(curve)]

@@ -23,8 +23,16 @@ REPEATS: Final = (2, 10)
 class Cost:
     """What one operation cost in all, and its longest step, which holds the loop."""
 
+    #: Or whatever else the unit says.
     seconds: float = math.inf
     hold: float = 0.0
+    unit: str = "s"
+
+    def each(self, size: int) -> str:
+        """Return the part of one of `size` things, in words: microseconds, if it is a time."""
+        if self.unit == "s":
+            return f"{self.seconds / size * 1e6:.3g} us"
+        return f"{self.seconds / size:.3g} {self.unit}"
 
 
 class Watch:
@@ -109,7 +117,7 @@ def measure(growth: Growth, size: int, *, holds: bool) -> Mapping[str, Cost]:
     begun, repeats = time.process_time(), 0
     while repeats < fewest or (repeats < most and time.process_time() - begun < SECONDS_EACH):
         for what, cost in _repeat(growth, size, each=False).items():
-            known = least.setdefault(what, Cost())
+            known = least.setdefault(what, Cost(unit=cost.unit))
             known.seconds = min(known.seconds, cost.seconds)
         repeats += 1
     for what, cost in _repeat(growth, size, each=True).items() if holds else ():

@@ -23,7 +23,11 @@ def _options(rng: random.Random) -> EmbeddedOptions:
         slice_bytes=rng.choice([100, 1024]),
         recent_bytes=rng.choice([0, 500, 4096]),
         probe_seconds=1.0,
-        compaction=When(factor=rng.choice([1.05, 2.0]), bytes_min=rng.choice([1, 1000])),
+        compaction=When(
+            factor=rng.choice([0.5, 1.05, 2.0]),
+            bytes_min=rng.choice([1, 1000]),
+            share_max=rng.choice([0.9, 9.0]),
+        ),
     )
 
 

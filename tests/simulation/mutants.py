@@ -395,6 +395,126 @@ MUTANTS: Final[Sequence[Mutant]] = (
         seeds=20,
         scenario="manager",
     ),
+    Mutant(
+        name="compacted_file_not_synced",
+        module=f"{_LOG}.compacting",
+        old="        await file.fdatasync()\n        self._file = None\n",
+        new="        self._file = None\n",
+        seeds=100,
+    ),
+    Mutant(
+        name="compaction_decided_before_its_files_have_names",
+        module=f"{_LOG}.compacted_files",
+        old="    await disk.fsync_directory(directory)  # their names, too\n",
+        new="",
+        seeds=100,
+    ),
+    Mutant(
+        name="replaced_files_removed_before_the_new_ones_are_named",
+        module=f"{_LOG}.compacted_files",
+        old="            await disk.rename(path + CLEANED_SUFFIX, path)\n"
+        "    await disk.fsync_directory(directory)\n",
+        new="            await disk.rename(path + CLEANED_SUFFIX, path)\n",
+        seeds=100,
+    ),
+    Mutant(
+        name="replaced_files_removed_before_the_decision",
+        module=f"{_LOG}.compacted_files",
+        old="    await disk.fsync_directory(directory)  # their names, too\n",
+        new=(
+            "    for base in compaction.replaced:\n"
+            "        await disk.remove(files.segment_path(directory, base))\n"
+            "    await disk.fsync_directory(directory)\n"
+        ),
+        seeds=100,
+    ),
+    Mutant(
+        name="compaction_that_was_cut_short_left_so",
+        module=f"{_LOG}.recovery",
+        old="compaction = await compacted_files.finish(context.disk, directory)",
+        new="compaction = await compacted_files.last(context.disk, directory)",
+        seeds=100,
+    ),
+    Mutant(
+        name="failed_decision_called_none",
+        module=f"{_LOG}.partition",
+        old="                failed.append(error)\n",
+        new=(
+            "                failed.append(error)\n"
+            "                await compacted_files.discard(disk, self._directory)\n"
+        ),
+        seeds=100,
+    ),
+    Mutant(
+        name="reader_goes_on_in_a_file_that_was_replaced",
+        module=f"{_LOG}.reader",
+        old="        known = (base, count) == (self._base, self._count)\n",
+        new="        known = base == self._base\n",
+        seeds=100,
+    ),
+    Mutant(
+        name="two_compactions_at_once",
+        module=f"{_LOG}.partition",
+        old="        async with self._compacting:\n            return",
+        new="        if self._compacting:\n            return",
+        seeds=100,
+    ),
+    Mutant(
+        name="compaction_forgets_highest_offsets",
+        module="rlmm_daemon.core.compaction",
+        old="            or segment_id in self._makers\n",
+        new="",
+        seeds=40,
+        scenario="manager",
+    ),
+    Mutant(
+        name="compaction_forgets_who_touched",
+        module="rlmm_daemon.core.compaction",
+        old="            if not index.is_plain:\n",
+        new="            if index is None:\n",
+        seeds=40,
+        scenario="manager",
+    ),
+    Mutant(
+        name="compaction_takes_a_begun_deletion_for_an_ended_one",
+        module="rlmm_daemon.core.compaction",
+        old="        elif state == _GONE:\n",
+        new="        elif state != 0:\n",
+        seeds=40,
+        scenario="manager",
+    ),
+    Mutant(
+        name="compaction_forgets_that_a_partition_is_removed",
+        module="rlmm_daemon.core.compaction",
+        old="        self._offsets.add(offset)\n        self._marks.append(offset)\n",
+        new="        self._marks.append(offset)\n",
+        seeds=40,
+        scenario="manager",
+    ),
+    Mutant(
+        name="what_was_dropped_is_not_told",
+        module=f"{_LOG}.reader",
+        old="                    dropped_to = found.next_offset\n",
+        new="                    dropped_to = 0\n",
+        seeds=40,
+        scenario="manager",
+    ),
+    Mutant(
+        name="what_was_dropped_is_called_lost",
+        module=f"{_LOG}.reader",
+        old="                if found.compacted:\n",
+        new="                if found is None:\n",
+        seeds=40,
+        scenario="manager",
+    ),
+    Mutant(
+        name="offsets_move_up_where_some_were_dropped",
+        module=f"{_LOG}.rewriting",
+        old="        self._rows.append((offset, value))\n",
+        new="        self._rows.append((self._begin + len(self._rows), value))\n",
+        seeds=40,
+        scenario="manager",
+    ),
 )
 BY_NAME: Final = {mutant.name: mutant for mutant in MUTANTS}
 assert len(BY_NAME) == len(MUTANTS), "two mutants share a name"

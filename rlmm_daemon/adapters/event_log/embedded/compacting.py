@@ -23,7 +23,6 @@ from rlmm_daemon.ports.event_log import Compacted, LogBatch, LogRange, Turn
 #: A slice of the loop, and how many events are put in before the clock is looked at.
 SLICE_SECONDS: Final = 0.0003
 _SLICE_CHECK_EVENTS: Final = 16
-_WORTH: Final = 0.9
 #: What is written at once.
 _CHUNK_BYTES: Final = 256 * 1024
 
@@ -43,11 +42,6 @@ class Written:
     def of(cls, decided: Compaction) -> "Written":
         """Return what an earlier attempt wrote."""
         return cls(compaction=decided, is_decided=True)
-
-    @property
-    def is_worth_it(self) -> bool:
-        """Whether it frees a tenth at least."""
-        return self.bytes_after <= _WORTH * self.bytes_before
 
     @property
     def told(self) -> Compacted:

@@ -155,7 +155,9 @@ class Partition:
     async def _put_in_place(
         self, journal: Journal, written: compacting.Written, steady: Steady
     ) -> Compacted | None:
-        if not written.is_decided and not written.is_worth_it:
+        when = self._context.options.compaction
+        share = written.bytes_after / (written.bytes_before or 1)
+        if not written.is_decided and (when is None or share > when.share_max):
             journal.kept = written.bytes_before
             await compacted_files.discard(self._context.disk, self._directory)
             return None
