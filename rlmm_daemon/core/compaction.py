@@ -162,8 +162,8 @@ class _Past:
         self._reset()
 
     def _reset(self) -> None:
-        #: Offsets of the events that stay, by segment.
-        self._events: dict[SegmentId, list[int]] = {}
+        #: Offsets of the events that stay, by segment; no lists, which the collector would walk.
+        self._events: dict[SegmentId, tuple[int, ...]] = {}
         #: Those of them that are gone.
         self._gone: set[SegmentId] = set()
         #: Who has to stay if a segment does, for what it became.
@@ -256,7 +256,7 @@ class _Past:
 
     def _keep(self, offset: int, segment_id: SegmentId) -> None:
         self._offsets.add(offset)
-        self._events.setdefault(segment_id, []).append(offset)
+        self._events[segment_id] = (*self._events.get(segment_id, ()), offset)
 
     def _forget(self, offsets: Iterable[int]) -> None:
         for offset in offsets:

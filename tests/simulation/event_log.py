@@ -209,6 +209,9 @@ class EventLogScenario:
 
         @contextlib.asynccontextmanager
         async def steady() -> AsyncIterator[bool]:
+            dies_at = life.loop.steps + rng.randint(1, 100)
+            if not life.last and rng.random() < self.swarm.ambush / 2:
+                life.loop.crash_at = dies_at  # in the middle of what comes now
             yield holds
 
         try:

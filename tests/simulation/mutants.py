@@ -410,14 +410,6 @@ MUTANTS: Final[Sequence[Mutant]] = (
         seeds=100,
     ),
     Mutant(
-        name="replaced_files_removed_before_the_new_ones_are_named",
-        module=f"{_LOG}.compacted_files",
-        old="            await disk.rename(path + CLEANED_SUFFIX, path)\n"
-        "    await disk.fsync_directory(directory)\n",
-        new="            await disk.rename(path + CLEANED_SUFFIX, path)\n",
-        seeds=100,
-    ),
-    Mutant(
         name="replaced_files_removed_before_the_decision",
         module=f"{_LOG}.compacted_files",
         old="    await disk.fsync_directory(directory)  # their names, too\n",
@@ -429,10 +421,17 @@ MUTANTS: Final[Sequence[Mutant]] = (
         seeds=100,
     ),
     Mutant(
-        name="compaction_that_was_cut_short_left_so",
-        module=f"{_LOG}.recovery",
-        old="compaction = await compacted_files.finish(context.disk, directory)",
-        new="compaction = await compacted_files.last(context.disk, directory)",
+        name="compaction_called_done_before_its_names_are_durable",
+        module=f"{_LOG}.compacted_files",
+        old="    await disk.fsync_directory(directory)\n    done = ",
+        new="    done = ",
+        seeds=100,
+    ),
+    Mutant(
+        name="compaction_undone_by_the_next_open",
+        module=f"{_LOG}.compacted_files",
+        old="        await put_in_place(disk, directory, found)\n",
+        new="",
         seeds=100,
     ),
     Mutant(

@@ -17,16 +17,23 @@ from rlmm_daemon.adapters.event_log.embedded import (
     compacted_files,
     identity,
 )
+from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.event_log.embedded.verify import verify
 from rlmm_daemon.codec import batches, records
 from rlmm_daemon.core.compaction import When
-from rlmm_daemon.domain.errors import StorageFull, StorageUnavailable, UnsupportedProtocol
+from rlmm_daemon.domain.errors import (
+    LogCorrupt,
+    StorageFull,
+    StorageUnavailable,
+    UnsupportedProtocol,
+)
 from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.ports.event_log import NO_EPOCH, EpochEnd, LogRange
+from rlmm_daemon.ports.event_log import NO_EPOCH, Compacted, EpochEnd, LogRange
 from tests.contract.event_log import spawning
 from tests.unit.core.test_compaction import folded, life, same_from_here, state_of
 from tests.unit.core.world import DELETE_FINISHED, DELETE_STARTED, FINISHED, update
 from tests.unit.event_log.faulty_disk import FaultyDisk
+from tests.unit.manager.events import until
 
 ZERO = MetadataPartition(0)
 DELETES = (DELETE_STARTED, DELETE_FINISHED)
@@ -77,7 +84,7 @@ class Logs:
                     update(n - alive, state) for state in (DELETE_STARTED, DELETE_FINISHED)
                 )
 
-    async def compact(self, upto: int | None = None, *, holds: bool = True):
+    async def compact(self, upto: int | None = None, *, holds: bool = True) -> Compacted | None:
         @asynccontextmanager
         async def steady():
             yield holds
@@ -322,6 +329,39 @@ async def test_an_older_daemon_refuses_a_compacted_log_and_leaves_it_as_it_is(lo
     await logs.verify()
 
 
+async def test_a_file_of_a_decided_compaction_that_is_gone_lets_nothing_be_removed(
+    logs, monkeypatch
+):
+    """No crash of ours does that; a repair goes on with what is there, which lacks nothing."""
+    await logs.churn(0, 60)
+
+    async def failing(*_: object) -> None:
+        raise OSError(errno.EIO, "not now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compacted_files, "put_in_place", failing)
+        work = logs.tasks.create_task(logs.compact())
+        await until((logs.home / compacted_files.RECORD_NAME).exists)
+        await logs.log.close()
+        assert await work is None
+    gone = logs.home / f"{0:020}.log{compacted_files.CLEANED_SUFFIX}"
+    gone.unlink()
+    there = set(logs.names)
+    await logs.open()
+    with pytest.raises(LogCorrupt, match="rlmm log repair"):
+        await logs.log.epoch_end(ZERO, 0)
+    assert set(logs.names) >= there - {each for each in there if each.endswith(".cleaned")}
+    await repair(logs.log, ZERO, [])
+    await logs.verify()
+    await logs.churn(60, 5)
+    assert await logs.compact() is not None
+    await logs.verify()
+
+
+async def test_a_partition_that_is_never_used_has_nothing_to_compact(logs):
+    assert await logs.compact(upto=0) is None
+
+
 @pytest.mark.parametrize("step", range(40))
 async def test_an_error_at_any_step_leaves_a_log_that_folds_to_the_same(tmp_path, step):
     """Also to whoever opens it then, and compacts it again."""
@@ -348,3 +388,30 @@ def test_states_of_partitions_are_compared_whole():
     """The helper itself: a fold that lacks one event is seen."""
     rows = [(at, records.encode(event)) for at, event in enumerate(life(1, 0, 9, upto=FINISHED))]
     assert state_of(folded(rows, 5)) != state_of(folded(rows[:1], 5))
+
+
+async def test_a_full_disk_keeps_no_log_from_being_read_that_was_compacted_by_half(
+    logs, monkeypatch
+):
+    await logs.churn(0, 60)
+    killed = asyncio.Event()
+
+    async def failing(*_: object) -> None:
+        killed.set()
+        raise OSError(errno.EIO, "not now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compacted_files, "put_in_place", failing)
+        work = logs.tasks.create_task(logs.compact())
+        await killed.wait()
+        await logs.log.close()
+        assert await work is None
+    logs.disk.fail_next("write_atomically", *[errno.ENOSPC] * 9)
+    await logs.open()
+    await logs.verify()
+    logs.disk.heal()
+    assert (await compacted_files.last(logs.disk, str(logs.home))).pending
+    await logs.churn(60, 20)
+    await logs.compact()
+    assert not (await compacted_files.last(logs.disk, str(logs.home))).pending
+    await logs.verify()

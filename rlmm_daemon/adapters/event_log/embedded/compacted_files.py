@@ -8,6 +8,7 @@ Up to the first of the two nothing has happened, and what was written is removed
 From then on the new files are the log, and whatever is left to be done is done by the next open.
 """
 
+import errno
 from contextlib import suppress
 from typing import Final
 
@@ -15,6 +16,7 @@ import msgspec
 import structlog
 
 from rlmm_daemon.adapters.event_log.embedded import checked, files
+from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.ports.disk import Disk
 
 RECORD_NAME: Final = "compaction.json"
@@ -32,6 +34,8 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     until: int = 0
     #: First offsets of the files that were written, ascending, the log's start first.
     bases: list[int] = []
+    #: Their bytes.
+    sizes: list[int] = []
     #: First offsets of those whose place they take.
     replaced: list[int] = []
     #: Not all of that is done yet.
@@ -71,23 +75,44 @@ async def decide(disk: Disk, directory: str, compaction: Compaction) -> None:
 
 
 async def put_in_place(disk: Disk, directory: str, compaction: Compaction) -> None:
-    """Give the files their names, durably; may be repeated from any step."""
-    for base in compaction.bases:
+    """Give the files their names; may be repeated from any step, until `clear` has ended.
+
+    Raises:
+        LogCorrupt: one is gone, so nothing may be removed.
+        OSError: not now.
+    """
+    for base, size in zip(compaction.bases, compaction.sizes, strict=True):
         path = files.segment_path(directory, base)
         with suppress(FileNotFoundError):  # it has it already
             await disk.rename(path + CLEANED_SUFFIX, path)
-    await disk.fsync_directory(directory)
+        if (found := await _size(disk, path)) != size:
+            raise LogCorrupt(
+                f"{path} has {found} bytes, where a compaction had put {size}; "
+                "`rlmm log repair` ends it",
+                file=path,
+                position=0,
+                reason="a file that a compaction wrote is gone",
+            )
 
 
 async def clear(disk: Disk, directory: str, compaction: Compaction) -> Compaction:
-    """Remove the files that were replaced; may be repeated from any step."""
+    """Remove the files that were replaced, durably; may be repeated from any step.
+
+    One sync covers these names and the new ones: until then the record says what is left to do. A
+    disk without room for another record keeps nothing from being read: it says so a while longer.
+    """
     for base in compaction.replaced:
         if base not in compaction.bases:
             with suppress(FileNotFoundError):
                 await disk.remove(files.segment_path(directory, base))
     await disk.fsync_directory(directory)
     done = msgspec.structs.replace(compaction, replaced=[], pending=False)
-    await _write(disk, directory, done)
+    try:
+        await _write(disk, directory, done)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return compaction
     return done
 
 
@@ -95,15 +120,26 @@ async def finish(disk: Disk, directory: str) -> Compaction:
     """Return the last compaction, after doing what a crash left of it to be done.
 
     Raises:
+        LogCorrupt: as `put_in_place`.
         OSError: not now.
     """
     found = await last(disk, directory)
     if found.pending:
-        _log.info("log_compaction_finished", directory=directory, until=found.until)
         await put_in_place(disk, directory, found)
-        return await clear(disk, directory, found)
+        done = await clear(disk, directory, found)
+        _log.info("log_compaction_finished", directory=directory, until=done.until)
+        return done
     await discard(disk, directory)
     return found
+
+
+async def give_up(disk: Disk, directory: str) -> None:
+    """Go on with the files that there are: nothing was removed before a compaction was done.
+
+    In the order of offsets what stands there is whole: where a new file ends an old one goes on.
+    """
+    found = await last(disk, directory)
+    await _write(disk, directory, msgspec.structs.replace(found, replaced=[], pending=False))
 
 
 async def discard(disk: Disk, directory: str) -> None:
@@ -142,6 +178,17 @@ async def read(disk: Disk, path: str) -> bytes:
         if not path.endswith(CLEANED_SUFFIX):
             raise
         return await files.read_segment(disk, path.removesuffix(CLEANED_SUFFIX))
+
+
+async def _size(disk: Disk, path: str) -> int | None:
+    try:
+        file = await disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return await file.size()
+    finally:
+        await file.close()
 
 
 async def _write(disk: Disk, directory: str, compaction: Compaction) -> None:

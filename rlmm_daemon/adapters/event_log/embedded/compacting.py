@@ -116,11 +116,12 @@ async def write_anew(
             count=journal.compaction.count + 1,
             until=until,
             bases=output.bases,
+            sizes=output.sizes,
             replaced=replaced,
             pending=True,
         ),
         bytes_before=sum([await size_of(context, journal, base) for base in replaced]),
-        bytes_after=output.bytes,
+        bytes_after=sum(output.sizes),
         events_after=events,
     )
 
@@ -186,7 +187,7 @@ class _Output:
         self._directory = directory
         self._file_bytes_max = context.options.segment_bytes
         self.bases: list[int] = []
-        self.bytes = 0
+        self.sizes: list[int] = []
         self._file: DiskFile | None = None
         self._buffer = bytearray()
         #: Bytes of the file that are written.
@@ -211,6 +212,7 @@ class _Output:
             return
         await self._flush()
         await file.fdatasync()
+        self.sizes.append(self._position)
         self._file = None
         await file.close()
 
@@ -233,5 +235,4 @@ class _Output:
         assert self._file is not None, "there is something to write"
         await files.write_all(self._file, self._position, bytes(self._buffer))
         self._position += len(self._buffer)
-        self.bytes += len(self._buffer)
         self._buffer.clear()

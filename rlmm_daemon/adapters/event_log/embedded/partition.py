@@ -167,7 +167,7 @@ class Partition:
                     await compacted_files.discard(self._context.disk, self._directory)
                 return None
             # The log's own task: to be torn away in the middle would leave names that nobody knows.
-            failed = list[OSError]()
+            failed = list[OSError | LogCorrupt]()
             work = self._place(journal, written, failed)
             try:
                 self._placing = self._context.spawn(work, f"log.compact.{self._partition}")
@@ -181,7 +181,7 @@ class Partition:
         return written.told if journal.compaction.count == written.compaction.count else None
 
     async def _place(
-        self, journal: Journal, written: compacting.Written, failed: list[OSError]
+        self, journal: Journal, written: compacting.Written, failed: list[OSError | LogCorrupt]
     ) -> None:
         disk, compaction = self._context.disk, written.compaction
         if not written.is_decided:
@@ -193,10 +193,14 @@ class Partition:
             except OSError as error:
                 failed.append(error)
                 return
-        while not await self._named(compaction):
-            if self._closed:
-                return  # the next open does it
-            await asyncio.sleep(self._context.options.probe_seconds)
+        try:
+            while not await self._named(compaction):
+                if self._closed:
+                    return  # the next open does it
+                await asyncio.sleep(self._context.options.probe_seconds)
+        except LogCorrupt as error:
+            failed.append(error)
+            return
         journal.compacted(compaction)
         with suppress(OSError):  # the next compaction or open does it
             journal.compaction = await compacted_files.clear(disk, self._directory, compaction)

@@ -14,10 +14,11 @@ from typing import Final
 import structlog
 from crc32c import crc32c
 
-from rlmm_daemon.adapters.event_log.embedded import files
+from rlmm_daemon.adapters.event_log.embedded import compacted_files, files
 from rlmm_daemon.adapters.event_log.embedded.log import EmbeddedLog
 from rlmm_daemon.adapters.event_log.embedded.verify import pieces
 from rlmm_daemon.codec.batches import MAGIC
+from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import LogRange
@@ -61,6 +62,10 @@ async def repair(
     """
     disk, home = log.context.disk, log.directory
     directory = files.partition_directory(home, partition)
+    try:
+        await compacted_files.finish(disk, directory)
+    except LogCorrupt:
+        await compacted_files.give_up(disk, directory)
     bases = await files.segments(disk, directory)
     set_aside: list[str] = []
     lost: list[LogRange] = []
