@@ -4,6 +4,7 @@
 with a snapshot in each, and `state-1.json` is what that daemon answered.
 """
 
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from rlmm_daemon.client import Client
 from rlmm_daemon.codec import records
 from rlmm_daemon.domain.ids import TopicIdPartition
+from tests.support.compacting import compacted
 from tests.support.daemon_process import DaemonProcess
 from tests.unit.core.world import FINISHED, TOPIC_ID, add, update
 
@@ -28,12 +30,14 @@ SETTINGS = {"event_log.partition_count": 3}
 SEGMENT = 40
 
 
-@pytest.fixture(params=["with its snapshots", "from the log alone"])
+@pytest.fixture(params=["with its snapshots", "from the log alone", "from the log, compacted"])
 def home(request, tmp_path: Path) -> Path:
     state = tmp_path / "var" / "state"
     shutil.copytree(FORMATS / "state-1", state)
-    if request.param == "from the log alone":
+    if request.param != "with its snapshots":
         shutil.rmtree(state / "snapshots")
+    if request.param == "from the log, compacted":
+        assert asyncio.run(compacted(str(state / "log"), SETTINGS["event_log.partition_count"]))
     return tmp_path
 
 

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, cast
 from unittest import mock
 
-from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, compacting
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.codec.api import SegmentFiles
-from rlmm_daemon.daemon import copy_job, snapshotter
+from rlmm_daemon.daemon import compactor, copy_job, snapshotter
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
@@ -265,5 +265,8 @@ def small(world: World, life: Life) -> Iterator[None]:
     with (
         mock.patch.object(copy_job, "open_sources", sources),
         mock.patch.object(snapshotter, "SLICE_SECONDS", 0.0),
+        mock.patch.object(compacting, "SLICE_SECONDS", 0.0),
+        mock.patch.object(compactor, "POLL_SECONDS", 0.5),
+        mock.patch.object(compactor, "AGAIN_SECONDS", 2.0),
     ):
         yield

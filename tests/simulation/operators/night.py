@@ -177,7 +177,12 @@ def simulated(life: Life, world: World) -> Iterator[None]:
 
     def view(_: Any) -> Any:
         identity, ranges = at_once(job.log_files.ranges(config))
-        return job.log_reading.LogView(identity=identity, ranges=ranges)
+        numbers = range(identity.partition_count)
+        return job.log_reading.LogView(
+            identity=identity,
+            ranges=ranges,
+            compactions=at_once(job.log_files.compactions(config, numbers)),
+        )
 
     time = SimpleNamespace(
         monotonic=life.loop.time, time_ns=lambda: life.clock.now_ms() * 1_000_000
@@ -284,7 +289,8 @@ class Night:
         view = job.log_reading.view(self._config)
         read = Read(view)
         gaps = job.evidence._accepted_gaps(ours.marker, view)
-        asked = job.evidence.counts_of(ours.presences, {})
+        compacted = {number: until for number, (_, until) in view.compactions.items()}
+        asked = job.evidence.counts_of(ours.presences, compacted)
         for number, known in view.ranges.items():
             fold = Fold(MetadataPartition(number), view.identity.partition_count)
             history = read.histories[number] = History(fold)

@@ -221,6 +221,9 @@ class OperatorsScenario:
                 await self._work(life, daemon)
                 with contextlib.suppress(OSError):
                     await daemon.drain()
+                if (compactor := daemon.manager.compactor) is not None:
+                    before = self.counts.get("compactions", 0)
+                    self.counts["compactions"] = before + compactor.counts.done
                 raise _Stopping
         except* _Stopping:
             pass
