@@ -13,7 +13,7 @@ from tests.benchmarks.growth_curves import Cost, Growth, Watch
 
 ALIVE: Final = 100
 #: Small, so that every size has compactions.
-WHEN: Final = When(bytes_min=128 * 1024)
+WHEN: Final = When(bytes_min=32 * 1024)
 
 
 def day_of_churn(size: int, watch: Watch) -> None:
@@ -28,6 +28,6 @@ def day_of_churn(size: int, watch: Watch) -> None:
 GROWTHS: Final = (
     Growth(
         of="segments that came and went", workload=day_of_churn, holds=False,
-        sizes=(1_728, 17_280, 172_800), quick=(200, 2_000, 20_000),
+        sizes=(1_728, 17_280, 172_800), quick=(300, 3_000, 20_000),
     ),
 )  # fmt: skip

@@ -407,7 +407,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.compacted_files",
         old="    await disk.fsync_directory(directory)  # their names, too\n",
         new="",
-        seeds=1000,
+        seeds=25,
+        first=925,
     ),
     Mutant(
         name="replaced_files_removed_before_the_decision",
@@ -425,7 +426,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.compacted_files",
         old="    await disk.fsync_directory(directory)\n    done = ",
         new="    done = ",
-        seeds=1000,
+        seeds=30,
+        first=2050,
     ),
     Mutant(
         name="compaction_undone_by_the_next_open",
