@@ -106,9 +106,9 @@ class EmbeddedLog(_Section, frozen=True, kw_only=True, tag_field="kind", tag="em
     compact: bool = True
     #: A metadata partition's log is compacted when it is so many times as large as the last
     #: compaction left it.
-    compact_factor: Annotated[float, Meta(ge=1.2, le=100)] = 2.0
+    compact_factor: Annotated[float, Meta(ge=1.2, le=100)] = 1.5
     #: And has so many bytes.
-    compact_bytes_min: Annotated[int, Meta(ge=_MIB, le=1_024 * _MIB)] = 8 * _MIB
+    compact_bytes_min: Annotated[int, Meta(ge=_MIB, le=1_024 * _MIB)] = 4 * _MIB
 
 
 class KafkaSecurity(_Section, frozen=True, kw_only=True):

@@ -45,9 +45,9 @@ class When:
     """How large a metadata partition's log may become before it is compacted."""
 
     #: As many times as large as the last compaction left it.
-    factor: float = 2.0
+    factor: float = 1.5
     #: And so many bytes.
-    bytes_min: int = 8 * 1024 * 1024
+    bytes_min: int = 4 * 1024 * 1024
     #: It is left as it is if more than this share of it would stay.
     share_max: float = 0.9
 
