@@ -89,7 +89,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.files",
         old="        rest = rest[written:]",
         new="        break",
-        seeds=10,
+        seeds=35,
     ),
     Mutant(
         name="torn_tail_accepted",
