@@ -385,7 +385,7 @@ class Harness:
         snapshot = f"/state/snapshots/{max(found, default='')}"
         head = struct.Struct("<8sI")
         changes: dict[str, dict[str, Callable[[bytes], bytes]]] = {
-            "newer-log": {"/log/identity.json": lambda _: b'{"format": 2}'},
+            "newer-log": {"/log/identity.json": lambda _: b'{"format": 3}'},
             "names": {
                 "/log/identity.json": lambda _: b"damaged",
                 "/log/state.json": lambda _: b"damaged",
