@@ -79,6 +79,12 @@ async def read_identity(disk: Disk, directory: str) -> LogIdentity | None:
         LogUnnamed: the file is damaged.
         UnsupportedProtocol: the file is of a newer format.
     """
+    found = await read_named(disk, directory)
+    return None if found is None else found[0]
+
+
+async def read_named(disk: Disk, directory: str) -> tuple[LogIdentity, int] | None:
+    """Return what `read_identity` does, and the format of the file."""
     path = f"{directory}/{IDENTITY_NAME}"
     try:
         content = await disk.read(path)
@@ -86,7 +92,8 @@ async def read_identity(disk: Disk, directory: str) -> LogIdentity | None:
         return None
     _check_format(content, path)
     try:
-        return _identity_of(msgspec.json.decode(checked(content), type=_IdentityFile))
+        file = msgspec.json.decode(checked(content), type=_IdentityFile)
+        return _identity_of(file), file.format
     except (msgspec.DecodeError, ValueError, InvalidArgument) as error:
         raise LogUnnamed(f"{path} is damaged: {error}", file=path) from error
 
@@ -198,6 +205,7 @@ class Generations:
         except (msgspec.DecodeError, ValueError) as error:
             raise LogCorrupt(f"{self.path} is damaged: {error}", file=self.path) from error
         self._current = max(self._current, found.generation)
+        self.format = max(self.format, found.format)
         return clean
 
     def go_on_without(self, *, beyond: int) -> None:

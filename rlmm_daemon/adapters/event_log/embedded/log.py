@@ -215,13 +215,11 @@ class EmbeddedLog:
             await self._unlock()
 
     async def _open_locked(self, *, create: bool) -> LogIdentity:
-        disk = self.context.disk
         found = await self._read_identity()
         clean: Mapping[MetadataPartition, CleanEnd] = {}
         if found is not None:
             self._check(found)
             self._generations.identity = found
-            self._generations.format = await identity.read_format(disk, self.directory)
             clean = await self._load_state()
         elif create:
             found = await self._create()
@@ -246,6 +244,7 @@ class EmbeddedLog:
             try:
                 kept = await identity.set_aside(disk, path)
                 known = await identity.read_format(disk, self.directory)
+                self._generations.format = known
                 await identity.write_identity(disk, self.directory, found, file_format=known)
             except OSError as error:  # the copy does as well, and the next open tries again
                 _log.warning("log_identity_not_made_again_yet", why=why, error=str(error))
@@ -255,7 +254,10 @@ class EmbeddedLog:
 
     async def _named(self) -> LogIdentity | None:
         disk = self.context.disk
-        found = await identity.read_identity(disk, self.directory)
+        named = await identity.read_named(disk, self.directory)
+        found = None
+        if named is not None:
+            found, self._generations.format = named
         if found is None and await files.partitions(disk, self.directory):
             path = f"{self.directory}/{files.IDENTITY_NAME}"
             raise LogUnnamed(f"{path} is missing beside the log's partitions", file=path)
