@@ -1,9 +1,9 @@
 """`rlmm log`: check, seal and repair the event log."""
 
-from dataclasses import asdict
 from typing import Any
 
 import click
+import msgspec
 
 from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.audit import order
@@ -42,7 +42,7 @@ def verify(directory: str, *, as_json: bool) -> None:
     # Imported late: it brings the rooms of the daemon along.
     from rlmm_daemon.cli import offline
 
-    reports = [asdict(report) for report in offline.verify_log(directory)]
+    reports = [msgspec.to_builtins(report) for report in offline.verify_log(directory)]
     if as_json:
         show_json(reports)
     else:

@@ -9,7 +9,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -38,18 +37,17 @@ _PAUSE_SECONDS: Final = 0.2
 Key = tuple[TopicIdPartition, SegmentId]
 
 
-@dataclass(slots=True, kw_only=True)
-class Contents:
+class Contents(msgspec.Struct, kw_only=True):
     """One metadata partition of a log, read to its end."""
 
     fold: Fold
-    events: list[bytes] = field(default_factory=list)
+    events: list[bytes] = msgspec.field(default_factory=list)
     #: Every segment whose COPY_SEGMENT_FINISHED was applied, gone ones too -> its first offset.
-    finished: dict[Key, int] = field(default_factory=dict)
+    finished: dict[Key, int] = msgspec.field(default_factory=dict)
     #: Every segment of which a delete is there, also where the log lost what came before.
-    ended: set[Key] = field(default_factory=set)
+    ended: set[Key] = msgspec.field(default_factory=set)
     #: User partitions that are marked for removal, likewise.
-    marked: set[TopicIdPartition] = field(default_factory=set)
+    marked: set[TopicIdPartition] = msgspec.field(default_factory=set)
     start: int = 0
     #: What is read up to, and the leader epoch of the last batch.
     position: int = 0

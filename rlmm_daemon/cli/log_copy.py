@@ -1,7 +1,5 @@
 """`rlmm log copy`: an event log's events into another log, in order, verified."""
 
-from dataclasses import asdict
-
 import click
 
 from rlmm_daemon.cli.audit import order
@@ -40,7 +38,7 @@ def copy(file: str, source: str, target: str, *, accept_loss: bool, as_json: boo
     with order(source=source, to=target, accept_loss=accept_loss):
         rows = run(config, source, target, accept_loss=accept_loss)
     if as_json:
-        show_json([asdict(row) for row in rows])
+        show_json(rows)
         return
     columns = ("partition", "events", "appended", "left behind", "lost offsets")
     show_table(

@@ -1,8 +1,9 @@
 """The work of `rlmm log copy`: events of one log appended to another, in order, verified."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.cli.log_adoption import adopt, refuse_beside_a_daemon
 from rlmm_daemon.cli.log_contents import (
@@ -25,8 +26,7 @@ from rlmm_daemon.ports.event_log import LogMissing, LogMoved
 _LOSSES_TOLD: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
     """What was done for one metadata partition."""
 
     metadata_partition: int

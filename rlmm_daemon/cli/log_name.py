@@ -1,9 +1,9 @@
 """`rlmm log name`: the damaged or lost name of an embedded log, made again."""
 
 from contextlib import nullcontext
-from dataclasses import asdict
 
 import click
+from msgspec.structs import asdict
 
 from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.options import json_option

@@ -5,9 +5,10 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, files
@@ -32,8 +33,7 @@ _LOCK_SECONDS: Final = 5.0
 _LOCK_PAUSE_SECONDS: Final = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Naming:
+class Naming(msgspec.Struct, frozen=True, kw_only=True):
     """A log's name, and what shows that the log bears it."""
 
     file: str
@@ -41,8 +41,8 @@ class Naming:
     #: The file names it already: there is nothing to do.
     present: bool = False
     #: Metadata partitions whose files hold what had been read of this log, and those that do not.
-    confirmed: list[int] = field(default_factory=list)
-    unconfirmed: list[int] = field(default_factory=list)
+    confirmed: list[int] = msgspec.field(default_factory=list)
+    unconfirmed: list[int] = msgspec.field(default_factory=list)
     written: bool = False
     #: Where the damaged file is kept.
     set_aside: str | None = None

@@ -1,7 +1,6 @@
 """`rlmm log restore`: finished segments that snapshots know and the log lost, appended again."""
 
 from contextlib import nullcontext
-from dataclasses import asdict
 
 import click
 
@@ -65,7 +64,7 @@ def restore(
     with order(from_snapshots=directories, to=target) if execute else nullcontext():
         rows = run(config, known, target, execute=execute, accept_loss=accept_loss)
     if as_json:
-        show_json([asdict(row) for row in rows])
+        show_json(rows)
         return
     columns = ("partition", "in snapshots", "deleted", "objects gone", "missing", "appended")
     show_table(

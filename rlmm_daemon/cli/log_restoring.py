@@ -5,9 +5,11 @@ import fcntl
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.cli.log_adoption import (
@@ -55,8 +57,7 @@ _NAME: Final = re.compile(r"(?P<number>\d+)-(?P<generation>\d{10})\.snapshot(?P<
 Log = tuple[int, TopicId]
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """What snapshots know."""
 
     segments: dict[Key, SegmentMetadata]
@@ -67,11 +68,10 @@ class Known:
     #: Newest snapshots that can't be read, in whose place older ones were taken.
     damaged: tuple[str, ...] = ()
     #: The offset up to which the snapshot of each metadata partition and log has read.
-    read_to: Mapping[Log, int] = field(default_factory=dict)
+    read_to: Mapping[Log, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """What one metadata partition is missing."""
 
     metadata_partition: int
@@ -84,12 +84,11 @@ class Restored:
     appended: int
 
 
-@dataclass(slots=True)
-class _Newest:
+class _Newest(msgspec.Struct):
     """For each metadata partition and log the snapshot that knows most."""
 
-    folds: dict[Log, tuple[Header, Fold]] = field(default_factory=dict)
-    damaged: list[str] = field(default_factory=list)
+    folds: dict[Log, tuple[Header, Fold]] = msgspec.field(default_factory=dict)
+    damaged: list[str] = msgspec.field(default_factory=list)
 
     def take(self, header: Header, fold: Fold) -> None:
         of = header.metadata_partition, header.topic_id

@@ -5,7 +5,6 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -40,17 +39,16 @@ from rlmm_daemon.wiring import adapters
 ABSENT: Final = "absent"
 
 
-@dataclass(slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, kw_only=True):
     """What stands in the storage, what should, and what was done about it."""
 
     #: absent, damaged, in order, or what contradicts the rows below.
     present: str
     rows: list[Rebuilt]
     #: Segments of copies that never ended, under prefixes that none of the rows has.
-    unplaced: Counter[str] = field(default_factory=Counter)
+    unplaced: Counter[str] = msgspec.field(default_factory=Counter)
     #: Metadata partitions whose log no longer begins at its first event.
-    trimmed: list[int] = field(default_factory=list)
+    trimmed: list[int] = msgspec.field(default_factory=list)
     #: Whether the state directory's copy contradicts the rows.
     copy_differs: bool = False
     #: Whether a hold on everything is put into it: the former one may have had holds.

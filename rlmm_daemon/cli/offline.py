@@ -9,10 +9,12 @@ import contextlib
 import random
 import re
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
@@ -55,8 +57,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What the asker typed."""
 
     selector: str
@@ -64,8 +65,7 @@ class _Asked:
     offset: int | None
 
 
-@dataclass(slots=True, kw_only=True)
-class _Files:
+class _Files(msgspec.Struct, kw_only=True):
     """The small files of a state directory, and where its log is."""
 
     state_dir: Path
@@ -76,15 +76,14 @@ class _Files:
     count: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class _Read:
+class _Read(msgspec.Struct, kw_only=True):
     """One metadata partition as its files have it."""
 
     fold: Fold
     snapshot: Header | None = None
     report: PartitionReport | None = None
     lost: Lost | None = None
-    damage: list[str] = field(default_factory=list)
+    damage: list[str] = msgspec.field(default_factory=list)
 
 
 def explain(

@@ -3,10 +3,10 @@
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import click
+import msgspec
 
 SOCKET_DEFAULT: Final = "/run/rlmm/rlmm.sock"
 #: `sun_path` holds 108 bytes, the last of them a zero.
@@ -14,8 +14,7 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 TIMEOUT_SECONDS_DEFAULT: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Whom to ask and how to answer."""
 
     socket: str

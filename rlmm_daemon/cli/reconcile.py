@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any, Final
 
 import click
@@ -78,7 +77,7 @@ def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) 
                 if job.judged:  # also where it was broken off among its deletions
                     report.write(job.night, job.directory, config.output)
     if as_json:
-        show_json(asdict(night))
+        show_json(night)
     else:
         _show(night, report.rows(night), str(job.directory), report.ahead(night))
     code = REFUSED if night.refused else FINDINGS if night.findings else CLEAN

@@ -5,10 +5,10 @@ import json
 import random
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.group import Exit

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
@@ -46,16 +47,15 @@ _DAY_MS: Final = 24 * 3_600_000
 _DELIVERY_MS: Final = 120_000
 
 
-@dataclass(slots=True, kw_only=True)
-class Verified:
+class Verified(msgspec.Struct, kw_only=True):
     """What was compared, and what came of it."""
 
     objects: int = 0
     segments: int = 0
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Row] = msgspec.field(default_factory=list)
     #: Metadata partitions whose log no longer begins at its first event: an orphan there may be
     #: a segment whose events are gone.
-    trimmed: list[int] = field(default_factory=list)
+    trimmed: list[int] = msgspec.field(default_factory=list)
     #: Why nothing is said of incomplete uploads; None where they were listed.
     uploads_unlisted: str | None = None
 

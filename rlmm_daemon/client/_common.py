@@ -5,8 +5,9 @@ import os
 import random
 import socket
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from rlmm_daemon.codec import api, frames, records
 from rlmm_daemon.domain.errors import (
@@ -53,8 +54,7 @@ def socket_path(explicit: str | None = None) -> str:
     return path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Who the client says it is, and its patience."""
 
     #: Free text for the daemon's log.

@@ -7,7 +7,6 @@ deadline, which can only shorten the daemon's.
 """
 
 import enum
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -339,8 +338,7 @@ class Shape(enum.Enum):
     BULK = "bulk"
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(msgspec.Struct, frozen=True):
     """One row of the table."""
 
     name: str

@@ -16,9 +16,9 @@ our bytes from another plugin's, which are passed on untouched and never interpr
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
@@ -42,8 +42,7 @@ _LOW_HALF: Final = 0xFFFF
 assert _BODY.size + _CHECK.size == CUSTOM_METADATA_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFacts:
+class StoredFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was stored for one segment."""
 
     #: 1 or more: the number of a row in the bucket marker.
@@ -51,7 +50,7 @@ class StoredFacts:
     log_crc32c: int
     #: Suffix -> bytes, for each of SIZED that exists.
     sizes: Mapping[str, int]
-    flags: int = field(default=0)
+    flags: int = msgspec.field(default=0)
 
 
 def encode(facts: StoredFacts) -> CustomMetadata:

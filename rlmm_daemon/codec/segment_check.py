@@ -10,9 +10,9 @@ the outer one is known. Source: DefaultRecordBatch, LegacyRecord.
 import enum
 import struct
 import zlib
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from rlmm_daemon.codec.batches import CRC_FROM, HEADER_BYTES, LENGTH_END, MAGIC
@@ -34,8 +34,7 @@ class _Sum(enum.Enum):
     CRC32 = enum.auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedSegment:
+class CheckedSegment(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a file that passed."""
 
     size_bytes: int

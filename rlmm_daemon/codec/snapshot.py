@@ -11,7 +11,6 @@ Format 1 had fewer facts in its directory, so its files are read whole; format 2
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -111,8 +110,7 @@ class _EntryUncounted(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     finished: int
 
 
-@dataclass(frozen=True, slots=True)
-class TableImage:
+class TableImage(msgspec.Struct, frozen=True):
     """A table's bytes and its entry, whose place and checksum are filled in when it is written."""
 
     entry: Entry

@@ -24,7 +24,6 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -54,8 +53,7 @@ def _ints() -> "array[int]":
     return array("I")
 
 
-@dataclass(slots=True, kw_only=True)
-class EpochTable:
+class EpochTable(msgspec.Struct, kw_only=True):
     """One epoch's columns; all empty when only a highest offset is left."""
 
     epoch: int
@@ -64,16 +62,16 @@ class EpochTable:
     plain: bool = True
     #: No part that was ever painted in the cover is longer.
     reach: int = 0
-    starts: "array[int]" = field(default_factory=_longs)
-    ends: "array[int]" = field(default_factory=_longs)
-    rows: "array[int]" = field(default_factory=_ints)
-    keys: "array[int]" = field(default_factory=_longs)
-    key_rows: "array[int]" = field(default_factory=_ints)
-    unreferenced: "array[int]" = field(default_factory=_ints)
-    third: "array[int]" = field(default_factory=_ints)
-    ranked: "array[int]" = field(default_factory=_ints)
-    txn: "array[int]" = field(default_factory=_ints)
-    breaks: "array[int]" = field(default_factory=_ints)
+    starts: "array[int]" = msgspec.field(default_factory=_longs)
+    ends: "array[int]" = msgspec.field(default_factory=_longs)
+    rows: "array[int]" = msgspec.field(default_factory=_ints)
+    keys: "array[int]" = msgspec.field(default_factory=_longs)
+    key_rows: "array[int]" = msgspec.field(default_factory=_ints)
+    unreferenced: "array[int]" = msgspec.field(default_factory=_ints)
+    third: "array[int]" = msgspec.field(default_factory=_ints)
+    ranked: "array[int]" = msgspec.field(default_factory=_ints)
+    txn: "array[int]" = msgspec.field(default_factory=_ints)
+    breaks: "array[int]" = msgspec.field(default_factory=_ints)
 
 
 class Rare(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -83,8 +81,7 @@ class Rare(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     strays: list[tuple[bytes, list[int]]]
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionTable:
+class PartitionTable(msgspec.Struct, kw_only=True):
     """One user partition's columns."""
 
     partition: TopicIdPartition
@@ -101,9 +98,9 @@ class PartitionTable:
     #: (row, custom metadata), rows ascending.
     kept: list[tuple[int, bytes]]
     #: (id, tail as COPY_SEGMENT_FINISHED) of held segments, ids ascending; they need have no row.
-    held: list[tuple[bytes, bytes]] = field(default_factory=list)
+    held: list[tuple[bytes, bytes]] = msgspec.field(default_factory=list)
     #: Ids ascending, with the epochs (ascending) in which each is listed though it has no part.
-    strays: list[tuple[bytes, list[int]]] = field(default_factory=list)
+    strays: list[tuple[bytes, list[int]]] = msgspec.field(default_factory=list)
     #: Ascending.
     epochs: list[EpochTable]
     #: Of segments that are COPY_SEGMENT_STARTED, _FINISHED, DELETE_SEGMENT_STARTED; the directory

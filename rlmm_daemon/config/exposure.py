@@ -7,9 +7,10 @@ judged, and neither are access control lists.
 import ipaddress
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from rlmm_daemon.config.model import Config, EmbeddedLog, KafkaLog, LocalStorage, S3Storage
 
@@ -27,8 +28,7 @@ class Place(NamedTuple):
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposure:
+class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     """What others can do here that only the daemon's own user should."""
 
     check: str
@@ -36,8 +36,7 @@ class Exposure:
     advice: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Check:
+class _Check(msgspec.Struct, frozen=True, kw_only=True):
     """Places whose mode must not have these bits."""
 
     name: str

@@ -6,9 +6,10 @@ No secret is taken over: a password belongs into a file of its own, which the TO
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.config.loading import parse
 from rlmm_daemon.domain.errors import ConfigError
@@ -149,13 +150,12 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\(u[0-9A-Fa-f]{4}|.)", one, text)
 
 
-@dataclass(slots=True)
-class _Taken:
+class _Taken(msgspec.Struct):
     """What goes into the TOML, and what is only said."""
 
     #: Dotted key here -> (TOML value, the key that it is from).
-    values: dict[str, tuple[str, str]] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+    values: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
+    remarks: list[str] = msgspec.field(default_factory=list)
 
     def put(self, key: str, value: str | int | list[str], source: str) -> None:
         """Take a value over; the first word stands, and a later one that differs is remarked on."""

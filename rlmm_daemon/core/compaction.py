@@ -17,8 +17,9 @@ objects reads what they name.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.core.cache import PartitionCache
@@ -40,8 +41,7 @@ _GONE: Final = SegmentState.DELETE_SEGMENT_FINISHED
 _TIED_MIN: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class When:
+class When(msgspec.Struct, frozen=True, kw_only=True):
     """How large a metadata partition's log may become before it is compacted."""
 
     #: As many times as large as the last compaction left it.

@@ -9,10 +9,11 @@ at all, and then somebody applies it row by row. Random histories hold both ways
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import le, sub
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.core.cache import PartitionCache
@@ -54,8 +55,7 @@ _VARINT_TOP: Final = 0x80
 _ONE_EPOCH: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(msgspec.Struct, frozen=True):
     """How the two records of one copy lie behind each other, for given lengths."""
 
     custom_bytes: int
@@ -64,8 +64,7 @@ class _Shape:
     pieces: struct.Struct
 
 
-@dataclass(frozen=True, slots=True)
-class _Copies:
+class _Copies(msgspec.Struct, frozen=True):
     """Copies of one user partition that were found in order."""
 
     cache: PartitionCache

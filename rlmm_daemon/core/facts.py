@@ -5,7 +5,8 @@ None means "not known" wherever a field may be None. Times are milliseconds sinc
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from rlmm_daemon.core.disposal.observation import Clock
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
@@ -36,8 +37,7 @@ class CopyPhase(enum.Enum):
     ROLL_BACK = "roll back"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastError:
+class LastError(msgspec.Struct, frozen=True, kw_only=True):
     """Something that failed and is tried again."""
 
     message: str
@@ -47,8 +47,7 @@ class LastError:
     file: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadRecord:
+class BadRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A record that changed nothing."""
 
     offset: int
@@ -57,8 +56,7 @@ class BadRecord:
     head_hex: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyInFlight:
+class CopyInFlight(msgspec.Struct, frozen=True, kw_only=True):
     """A copy that this daemon is working on."""
 
     segment_id: str
@@ -71,8 +69,7 @@ class CopyInFlight:
     age_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyFailure:
+class CopyFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The last copy of this partition that ended badly; a later success takes it away."""
 
     segment_id: str
@@ -80,8 +77,7 @@ class CopyFailure:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnsettledCopy:
+class UnsettledCopy(msgspec.Struct, frozen=True, kw_only=True):
     """A copy that failed though somebody else finished its segment: was it ever stored whole?"""
 
     partition: str
@@ -90,8 +86,7 @@ class UnsettledCopy:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFact:
+class SegmentFact(msgspec.Struct, frozen=True, kw_only=True):
     """One segment's part in one epoch."""
 
     segment_id: str
@@ -104,8 +99,7 @@ class SegmentFact:
     event_at_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFacts:
+class OffsetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about one offset: the question "why is there no segment for it?"."""
 
     offset: int
@@ -124,8 +118,7 @@ class OffsetFacts:
     epochs: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
     """A metadata partition that is followed and not read to its end."""
 
     number: int
@@ -140,8 +133,7 @@ class Unread:
         return f"{self.state.value}: {self.failure.reason.value}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentCount:
+class SegmentCount(msgspec.Struct, frozen=True, kw_only=True):
     """How many segments are in one state."""
 
     count: int = 0
@@ -151,8 +143,7 @@ class SegmentCount:
     oldest_at_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StuckFacts:
+class StuckFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Segments that the cleaner judged alike."""
 
     count: int
@@ -160,8 +151,7 @@ class StuckFacts:
     oldest_at_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedFacts:
+class ObservedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The clock of a topic id that every live broker calls unknown."""
 
     clock: Clock
@@ -170,8 +160,7 @@ class ObservedFacts:
     due_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovalFacts:
+class RemovalFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Where the cleaner stands with a user partition; only its owner can tell all of it."""
 
     #: None: not marked, or another daemon's to remove.
@@ -184,14 +173,13 @@ class RemovalFacts:
     trouble: str | None = None
     #: The broker whose daemon removes and knows more; None: this one's, or not known.
     owner: int | None = None
-    copies: Mapping[CopyStep, StuckFacts] = field(default_factory=dict)
-    deletes: Mapping[DeleteStep, StuckFacts] = field(default_factory=dict)
+    copies: Mapping[CopyStep, StuckFacts] = msgspec.field(default_factory=dict)
+    deletes: Mapping[DeleteStep, StuckFacts] = msgspec.field(default_factory=dict)
     #: Set if every live broker calls its topic's id unknown, and the cluster is observed.
     observed: ObservedFacts | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `explain` may look at, about one user partition."""
 
     #: What the asker typed.
@@ -232,7 +220,7 @@ class Facts:
     #: Another daemon that lives under this broker id, so that nothing is deleted.
     other_daemon: LastError | None = None
     copy_deadline_seconds: float = 600.0
-    freshness: Freshness = field(default_factory=Freshness)
+    freshness: Freshness = msgspec.field(default_factory=Freshness)
 
     # The broker's word; None if it is not known.
     gate_open: bool | None = True
@@ -254,9 +242,9 @@ class Facts:
     confirmed: bool = False
     snapshot_at_ms: int | None = None
     snapshot_next_offset: int | None = None
-    unreadable: Mapping[str, int] = field(default_factory=dict)
+    unreadable: Mapping[str, int] = msgspec.field(default_factory=dict)
     last_unreadable: BadRecord | None = None
-    rejected: Mapping[str, int] = field(default_factory=dict)
+    rejected: Mapping[str, int] = msgspec.field(default_factory=dict)
     last_rejected: BadRecord | None = None
     #: Finished segments that were known and that the log has not shown again.
     missing: int = 0
@@ -267,17 +255,17 @@ class Facts:
     # The user partition.
     #: Whether any event of it was ever applied.
     known: bool = False
-    segments: Mapping[SegmentState, SegmentCount] = field(default_factory=dict)
+    segments: Mapping[SegmentState, SegmentCount] = msgspec.field(default_factory=dict)
     third_set: int = 0
     delete_state: PartitionDeleteState | None = None
     last_event_at_ms: int | None = None
     #: Broker -> copies it finished although another broker had begun a later one.
-    late_writers: Mapping[int, int] = field(default_factory=dict)
+    late_writers: Mapping[int, int] = msgspec.field(default_factory=dict)
     copies: tuple[CopyInFlight, ...] = ()
     copy_failure: CopyFailure | None = None
     #: The last of this partition first.
     unsettled: tuple[UnsettledCopy, ...] = ()
-    removal: RemovalFacts = field(default_factory=RemovalFacts)
+    removal: RemovalFacts = msgspec.field(default_factory=RemovalFacts)
     #: Held until `rlmm log repair` puts them back.
     held: int = 0
     question: OffsetFacts | None = None

@@ -12,8 +12,9 @@ The common shapes of a record are split here by hand, without decoding; all else
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, assert_never
+
+import msgspec
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec import tail as tails
@@ -74,8 +75,7 @@ _DELETE_FINISHED: Final = int(SegmentState.DELETE_SEGMENT_FINISHED)
 Journal = dict[Partition, list[tuple[int, bytes]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(msgspec.Struct, frozen=True):
     """A record that changed nothing: where, why, and how it begins."""
 
     offset: int

@@ -31,8 +31,10 @@ since it may come back. `stale` is not stored: it is `ready` seen after too long
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
@@ -44,31 +46,26 @@ ACCEPT_ALL: Final = "rlmm partition accept-loss --all"
 # Roles.
 
 
-@dataclass(frozen=True, slots=True)
-class Starting:
+class Starting(msgspec.Struct, frozen=True):
     """What is known has to be held against the log before it is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replaying:
+class Replaying(msgspec.Struct, frozen=True):
     """It reads the log, and is not ready: the end is far, or something is missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """It has read all that was there when it asked, and nothing is known to be missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True):
     """It failed of something that no reading mends: it waits for an order."""
 
     #: The past had been checked before.
     started: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ordered:
+class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     """It was told to start over, and its task has not begun to; a failure stands until then."""
 
     started: bool
@@ -85,8 +82,7 @@ class Ordered:
 Role: TypeAlias = Starting | Replaying | Ready | Stopped | Ordered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+class Following(msgspec.Struct, frozen=True, kw_only=True):
     """A role, and what outlives it."""
 
     partition: MetadataPartition
@@ -158,37 +154,31 @@ class Following:
 # What others tell it, at any moment.
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """Check everything anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuild:
+class Rebuild(msgspec.Struct, frozen=True):
     """Replay the log from its start, held against what had been known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """An operator accepted the loss of what is missing, and that was written down."""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherLog:
+class OtherLog(msgspec.Struct, frozen=True):
     """The log is another one now, as another follower found."""
 
     topic_id: TopicId
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(msgspec.Struct, frozen=True):
     """A table of the snapshot that the fold stands on is damaged."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recheck:
+class Recheck(msgspec.Struct, frozen=True, kw_only=True):
     """Positions of earlier lives became known, or what the log was."""
 
     recorded: tuple[Position, ...]
@@ -198,8 +188,7 @@ class Recheck:
     doubted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenDown:
+class WrittenDown(msgspec.Struct, frozen=True):
     """What the fold knew was written down, and the fold given up, for a log that is mended."""
 
     #: How far it had read: whatever an earlier life had read beyond it is known by nothing else.
@@ -209,8 +198,7 @@ class WrittenDown:
 # What its task met.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class Means(msgspec.Struct, frozen=True, kw_only=True):
     """What can be done about a loss, as of now."""
 
     #: Objects of segments that the log lost can be looked for.
@@ -227,23 +215,20 @@ class Means:
         return _accept(one, doubted=self.doubted)
 
 
-@dataclass(frozen=True, slots=True)
-class Obeyed:
+class Obeyed(msgspec.Struct, frozen=True):
     """The task begins with what was ordered."""
 
     #: How far the fold has read.
     at: Position
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The snapshot that reached so far was cut off by the log, and is written down whole."""
 
     position: Position
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doubted:
+class Doubted(msgspec.Struct, frozen=True, kw_only=True):
     """The task knows whether there is anything to hold another log against."""
 
     #: How the log is known to be another one, if it is.
@@ -251,8 +236,7 @@ class Doubted:
     comparing: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
     """The log was asked for a position of an earlier life."""
 
     position: Position
@@ -264,13 +248,11 @@ class Answered:
     means: Means
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(msgspec.Struct, frozen=True):
     """The past was checked: what there is to say of it is said."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """The end was reached, and so many finished segments that had been known did not come."""
 
     missing: int
@@ -282,15 +264,13 @@ class Compared:
     means: Means
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(msgspec.Struct, frozen=True):
     """What was to be compared is removed: all of it came again."""
 
     means: Means
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """A batch was applied, or the log said where it ends."""
 
     #: The position reached the end.
@@ -306,8 +286,7 @@ class Judged:
     means: Means
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trimmed:
+class Trimmed(msgspec.Struct, frozen=True, kw_only=True):
     """The log's head is gone, and nobody accepted that."""
 
     position: int
@@ -315,13 +294,11 @@ class Trimmed:
     doubted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Untrimmed:
+class Untrimmed(msgspec.Struct, frozen=True):
     """The log starts before the head whose loss was accepted: that says nothing of it any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """The log is not the one that was folded."""
 
     why: str
@@ -329,16 +306,14 @@ class Moved:
     topic_id: TopicId | None
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(msgspec.Struct, frozen=True):
     """The fold was given up, after it was written down where it says anything."""
 
     #: How far it had read, where a damaged table was not written down with it.
     unwritten: Position | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(msgspec.Struct, frozen=True):
     """It met what no reading mends."""
 
     reason: FailureReason
@@ -357,20 +332,17 @@ Input: TypeAlias = Order | Finding | Deed
 # What the shell has to do, in the order that it is given.
 
 
-@dataclass(frozen=True, slots=True)
-class RestartTargets:
+class RestartTargets(msgspec.Struct, frozen=True):
     """Ask for every end offset anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUpSnapshot:
+class GiveUpSnapshot(msgspec.Struct, frozen=True):
     """Set the damaged file aside and go on with a fold of nothing: the log is as it was."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class DropFold:
+class DropFold(msgspec.Struct, frozen=True):
     """Write down what the fold knows, if it says anything; then go on with a fold of nothing."""
 
     why: str
@@ -379,37 +351,31 @@ class DropFold:
     same_log: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Reopen:
+class Reopen(msgspec.Struct, frozen=True):
     """Take up the log that stands under the known name now."""
 
     topic_id: TopicId
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetHistory:
+class ForgetHistory(msgspec.Struct, frozen=True):
     """Remove what was to be compared, and the snapshots that are older."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetPosition:
+class ForgetPosition(msgspec.Struct, frozen=True):
     """The lineage that was recorded is accounted for by what is written down."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeepPosition:
+class KeepPosition(msgspec.Struct, frozen=True):
     """No record has it: it stays until its loss is accepted, or the log holds it again."""
 
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class AskForEnd:
+class AskForEnd(msgspec.Struct, frozen=True):
     """Have the log asked where it ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Serve:
+class Serve(msgspec.Struct, frozen=True):
     """It is ready from now on."""
 
 

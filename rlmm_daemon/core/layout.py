@@ -11,9 +11,9 @@ Source: LocalTieredStorage, RemoteLogSegmentFileset, RemoteTopicPartitionDirecto
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from rlmm_daemon.domain.errors import InvalidArgument
@@ -50,8 +50,7 @@ _KEY: Final = re.compile(
 SEGMENT_KEY: Final = re.compile(rf"(?:^|/){_KEY.pattern}$")
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """One row of the bucket marker's table, without its number."""
 
     #: `a/b`, or `{hash:16}/a/b`.
@@ -87,8 +86,7 @@ class Layout:
         return (int(match["bits"]), match["rest"] or "") if match else (0, self.prefix)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedKey:
+class ParsedKey(msgspec.Struct, frozen=True, kw_only=True):
     """What an object's key says about it."""
 
     partition: TopicIdPartition

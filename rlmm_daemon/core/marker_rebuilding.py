@@ -9,8 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.core.layout import SEGMENT_KEY, Layout, parse_key
 from rlmm_daemon.domain.errors import InvalidArgument
@@ -25,8 +26,7 @@ _HASH_BITS_MAX: Final = 32
 _SHOWN_MAX: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
+class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     """One row, and who says so."""
 
     number: int
@@ -38,33 +38,31 @@ class Rebuilt:
     sources: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class Places:
+class Places(msgspec.Struct):
     """Where segments of one kind were found."""
 
     segments: int = 0
     #: Prefix -> segments whose key it explains: below `{hash:16}/a` a key is below `3f07/a` too.
-    explained: Counter[str] = field(default_factory=Counter)
+    explained: Counter[str] = msgspec.field(default_factory=Counter)
 
     def agreed(self) -> list[str]:
         """Return the prefixes that explain every segment that was found."""
         return sorted(p for p, count in self.explained.items() if count == self.segments)
 
 
-@dataclass(slots=True, kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, kw_only=True):
     """What is left to work from."""
 
     #: The prefixes of the state directory's copy, in the order of their numbers.
     kept: Sequence[str] = ()
     #: Number -> prefix, as an operator says.
-    told: Mapping[int, str] = field(default_factory=dict)
+    told: Mapping[int, str] = msgspec.field(default_factory=dict)
     #: Number -> live segments that name it.
-    named: Counter[int] = field(default_factory=Counter)
+    named: Counter[int] = msgspec.field(default_factory=Counter)
     #: Number -> where segments lie that name it.
-    found: dict[int, Places] = field(default_factory=dict)
+    found: dict[int, Places] = msgspec.field(default_factory=dict)
     #: Where segments lie whose layout the log does not say: of copies that never ended.
-    unnumbered: Places = field(default_factory=Places)
+    unnumbered: Places = msgspec.field(default_factory=Places)
 
     def take(self, needs: Mapping[SegmentId, int | None], key: str) -> None:
         """Count a listed key towards the layout that the log says of its segment, None for none."""

@@ -7,8 +7,9 @@ leave them. Where the log names layouts, a marker is rebuilt by an operator and 
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.codec.marker import BucketMarker
 
@@ -29,18 +30,16 @@ class MarkerReason(enum.StrEnum):
     REMADE = "remade_marker"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogHistory:
+class LogHistory(msgspec.Struct, frozen=True, kw_only=True):
     """What the event log says of segments that were stored before."""
 
     #: Layout numbers that custom metadata of ours names; the first few found are enough.
     named: frozenset[int] = frozenset()
     #: Metadata partition -> why its whole past can't be read.
-    unread: Mapping[int, str] = field(default_factory=dict)
+    unread: Mapping[int, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Whose a marker is, or who asks."""
 
     cluster_id: str

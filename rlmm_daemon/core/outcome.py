@@ -3,8 +3,6 @@
 An outcome is made for every record of a replay, so it holds the bytes and decodes only when asked.
 """
 
-from dataclasses import dataclass
-
 import msgspec
 
 from rlmm_daemon.codec import records
@@ -80,13 +78,11 @@ class Deferred(msgspec.Struct, frozen=True, gc=False):
 Outcome = Applied | Deferred | Repeated | Rejected | Unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+class Accept(msgspec.Struct, frozen=True):
     """The write is legal now: append it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(msgspec.Struct, frozen=True):
     """The fold holds this already: answer success, append nothing."""
 
 

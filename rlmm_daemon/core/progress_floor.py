@@ -1,10 +1,9 @@
 """Whether a storage is too slow for a copy: bytes against the time that it was given for them."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TooSlow:
+class TooSlow(msgspec.Struct, frozen=True, kw_only=True):
     """So few bytes in so long."""
 
     moved_bytes: int

@@ -7,9 +7,10 @@ error with the state as a field.
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.domain.errors import (
     HistoryLost,
@@ -63,8 +64,7 @@ class TroubleKind(enum.Enum):
     ACCEPTANCE_UNWRITTEN = "acceptance_unwritten"
 
 
-@dataclass(frozen=True, slots=True)
-class LogTrouble:
+class LogTrouble(msgspec.Struct, frozen=True):
     """A trouble of the event log as a whole, in words too."""
 
     kind: TroubleKind
@@ -74,8 +74,7 @@ class LogTrouble:
         return self.message
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(msgspec.Struct, frozen=True):
     """How a failure is answered, and which command ends it (`{partition}` is filled in)."""
 
     error: type[RlmmError]
@@ -155,8 +154,7 @@ FAILURES: Final[Mapping[FailureReason, Remedy]] = MappingProxyType(
 assert FAILURES.keys() == set(FailureReason), "every failure names the command that ends it"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """A reason and the evidence for it."""
 
     reason: FailureReason
@@ -204,8 +202,7 @@ class Permit(enum.Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Freshness:
+class Freshness(msgspec.Struct, frozen=True):
     """Seconds without a successful fetch answer after which a fold is stale."""
 
     stale_after_seconds: float = 60.0

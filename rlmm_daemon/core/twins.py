@@ -10,8 +10,10 @@ both held the same lock; else it may be a daemon that lives, and would write the
 `QUIET_SECONDS` are over.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.codec.marker import Presence
 
@@ -25,26 +27,22 @@ UNREAD_WHY: Final = (
 _UNREADABLE: Final = "who wrote a presence file that can't be read"
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(msgspec.Struct, frozen=True):
     """The presence file was not read yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
+class Alone(msgspec.Struct, frozen=True):
     """Nothing speaks for another daemon."""
 
 
-@dataclass(frozen=True, slots=True)
-class Doubted:
+class Doubted(msgspec.Struct, frozen=True):
     """Another daemon may live. Seconds are the clock's since the last sign of it."""
 
     who: str
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Met:
+class Met(msgspec.Struct, frozen=True):
     """Another daemon lives, or did at the last sign of it."""
 
     who: str
@@ -54,13 +52,11 @@ class Met:
 Standing: TypeAlias = Unread | Alone | Doubted | Met
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
+class Own(msgspec.Struct, frozen=True):
     """The file is as this life last wrote it, or is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
+class Others(msgspec.Struct, frozen=True):
     """The file is not what this life wrote; None if it can't be read."""
 
     presence: Presence | None

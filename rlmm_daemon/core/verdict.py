@@ -2,8 +2,9 @@
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from rlmm_daemon.core.facts import Facts
 
@@ -25,8 +26,7 @@ class Verdict(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """Something to know besides the answer."""
 
     cause: str
@@ -37,8 +37,7 @@ class Notice:
     trouble: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """What `rlmm explain` says."""
 
     verdict: Verdict
@@ -79,8 +78,7 @@ class Explanation:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table."""
 
     name: str
@@ -95,8 +93,7 @@ class Cause:
     harmless: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeRow:
+class NoticeRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the second table: said besides the cause."""
 
     name: str

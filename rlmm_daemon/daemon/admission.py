@@ -5,7 +5,6 @@ Connections of both kinds ask, those of requests and answers and those of bulk r
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -36,8 +35,7 @@ PARAMS: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
-@dataclass(slots=True)
-class Shared:
+class Shared(msgspec.Struct):
     """What all sessions of one server have in common."""
 
     options: ServerOptions
@@ -45,13 +43,13 @@ class Shared:
     identity: Identity
     tasks: asyncio.TaskGroup
     announcing: Announcing
-    stats: ServerStats = field(default_factory=ServerStats)
+    stats: ServerStats = msgspec.field(default_factory=ServerStats)
     draining: bool = False
     #: Set while no request is in flight.
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    idle: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     #: For pieces of long answers, and whatever else takes long.
-    turns: Turns = field(default_factory=Turns)
-    bugs: Bugs = field(default_factory=Bugs)
+    turns: Turns = msgspec.field(default_factory=Turns)
+    bugs: Bugs = msgspec.field(default_factory=Bugs)
 
     def __post_init__(self) -> None:
         self.idle.set()

@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import msgspec
@@ -75,8 +74,7 @@ async def _nobody_else() -> None:
     """Take it that no other daemon has this one's broker id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketIdentity:
+class BucketIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """What a fresh marker is made of; known once the event log is open."""
 
     cluster_id: str
@@ -88,8 +86,7 @@ class BucketIdentity:
     now_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentPlace:
+class SegmentPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where one set of a segment's objects lies, or may lie."""
 
     layout_number: int

@@ -5,10 +5,10 @@ The process goes on. A bug in a fold is none of these: it crashes its partition 
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from rlmm_daemon.daemon.os_errors import from_os_error
@@ -20,8 +20,7 @@ TRACEBACK_SECONDS: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetBug:
+class MetBug(msgspec.Struct, frozen=True, kw_only=True):
     """The last one."""
 
     where: str
@@ -29,15 +28,14 @@ class MetBug:
     at: float
 
 
-@dataclass(slots=True)
-class Bugs:
+class Bugs(msgspec.Struct):
     """What requests of one daemon met."""
 
     clock: Callable[[], float] = monotonic
     #: By place: a method of the socket, or a step of the daemon on behalf of one request.
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
     last: MetBug | None = None
-    _told: dict[str, float] = field(default_factory=dict)
+    _told: dict[str, float] = msgspec.field(default_factory=dict)
 
     def met(self, where: str, bug: BaseException) -> InternalError:
         """Tell and count a bug; returns what its request is answered."""

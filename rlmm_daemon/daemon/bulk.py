@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -271,8 +270,7 @@ class BulkSession:
             self._loop.remove_writer(descriptor)
 
 
-@dataclass(slots=True)
-class _Pouring:
+class _Pouring(msgspec.Struct):
     """A piece of a file on its way into a socket."""
 
     done: asyncio.Future[None]

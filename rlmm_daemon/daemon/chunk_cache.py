@@ -20,10 +20,10 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
+import msgspec
 import structlog
 from crc32c import crc32c
 
@@ -59,8 +59,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkCacheOptions:
+class ChunkCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where, how much, in pieces of at most what size."""
 
     directory: str

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from rlmm_daemon.daemon.bell import Bell
@@ -28,8 +28,7 @@ from rlmm_daemon.ports.storage import RemoteStorage, Version, VersionedStorage
 ALIGNED_BYTES: Final = 64 * 1024
 
 
-@dataclass(slots=True, eq=False)
-class RemoteLog:
+class RemoteLog(msgspec.Struct, eq=False):
     """A finished segment's `.log` in the storage, as all its readers see it."""
 
     id: ObjectId
@@ -39,7 +38,7 @@ class RemoteLog:
     #: Of the whole, as it was recorded; None where it was not.
     crc32c: int | None = None
     #: Replaced when the object turned out to be another one.
-    version: Version = field(default_factory=Version)
+    version: Version = msgspec.field(default_factory=Version)
 
     @property
     def recorded(self) -> Recorded | None:
@@ -53,8 +52,7 @@ class RemoteLog:
         return self.storage.fetch(self.key, start, end)
 
 
-@dataclass(slots=True, kw_only=True)
-class FillOptions:
+class FillOptions(msgspec.Struct, kw_only=True):
     """What all fills share: memory, patience, and where chunks are kept."""
 
     #: One for each chunk that may be in memory.

@@ -6,9 +6,10 @@ one: a segment's chunks can be thousands, and whoever takes them can pause.
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple
+
+import msgspec
 
 from rlmm_daemon.domain.ids import SegmentId
 
@@ -26,8 +27,7 @@ class ObjectId(NamedTuple):
     tag: str
 
 
-@dataclass(slots=True, eq=False)
-class Chunk:
+class Chunk(msgspec.Struct, eq=False):
     """Bytes of one object, in a file."""
 
     object: ObjectId
@@ -36,7 +36,7 @@ class Chunk:
     crc32c: int
     name: str
     #: The file as its checksum was last found right; None since the start.
-    verified: Stamp | None = field(default=None)
+    verified: Stamp | None = msgspec.field(default=None)
 
     @property
     def end(self) -> int:
@@ -44,11 +44,10 @@ class Chunk:
         return self.start + self.length
 
 
-@dataclass(slots=True, eq=False)
-class Row:
+class Row(msgspec.Struct, eq=False):
     """The chunks of one object in the order of their positions."""
 
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[Chunk] = msgspec.field(default_factory=list)
     size_bytes: int = 0
     #: Whether these very chunks cover the object, and are what was recorded of it.
     proven: bool = False

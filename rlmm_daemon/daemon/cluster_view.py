@@ -6,9 +6,9 @@ A partial answer changes nothing: what was known stays, with its age and what we
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 
 from rlmm_daemon.daemon.bell import Bell
@@ -26,8 +26,7 @@ RETRY_SECONDS_MAX: Final = 15.0
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFacts:
+class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One complete answer."""
 
     brokers: Mapping[BrokerId, BrokerInfo]

@@ -8,9 +8,9 @@ what an earlier one knew (`daemon.history`), or while the log lacks offsets that
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 
 from rlmm_daemon.daemon.crash_guard import blame
@@ -30,8 +30,7 @@ AGAIN_SECONDS: Final = 600.0
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(msgspec.Struct):
     """What was done since the start."""
 
     done: int = 0

@@ -2,8 +2,9 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.domain.ids import TopicIdPartition
 
@@ -11,8 +12,7 @@ from rlmm_daemon.domain.ids import TopicIdPartition
 ON_DEMAND_MAX: Final = 4_096
 
 
-@dataclass(slots=True)
-class Confirmation:
+class Confirmation(msgspec.Struct):
     """Which inserted user partitions may be answered in full.
 
     A user partition is confirmed once the position reaches an end offset that was asked for after
@@ -29,11 +29,11 @@ class Confirmation:
     short: bool = False
     lineage: int = 0
     #: Inserted, and no end offset was asked for since: the ticket of that insertion.
-    asking: dict[TopicIdPartition, int] = field(default_factory=dict)
-    waiting: dict[TopicIdPartition, int] = field(default_factory=dict)
-    confirmed: set[TopicIdPartition] = field(default_factory=set)
+    asking: dict[TopicIdPartition, int] = msgspec.field(default_factory=dict)
+    waiting: dict[TopicIdPartition, int] = msgspec.field(default_factory=dict)
+    confirmed: set[TopicIdPartition] = msgspec.field(default_factory=set)
     #: Those of them that nobody announced, oldest first.
-    on_demand: OrderedDict[TopicIdPartition, None] = field(default_factory=OrderedDict)
+    on_demand: OrderedDict[TopicIdPartition, None] = msgspec.field(default_factory=OrderedDict)
     _tickets: int = 0
 
     def insert(self, partition: TopicIdPartition) -> bool:
@@ -108,8 +108,7 @@ class Confirmation:
             self._insert(partition)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What a request for an end offset was sent for."""
 
     lineage: int

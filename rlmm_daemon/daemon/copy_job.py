@@ -5,9 +5,9 @@ import enum
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 
 from rlmm_daemon.codec.api import SegmentFiles
@@ -48,8 +48,7 @@ FINISH_RETRY_SECONDS_MAX: Final = 5.0
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyOptions:
+class CopyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a copy, each one a configuration key."""
 
     parallel_max: int = 4
@@ -91,8 +90,7 @@ class Kind(enum.Enum):
     WHOLE = "copy_segment"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyFacts:
+class CopyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A running copy as `status` and `explain` show it."""
 
     partition: str
@@ -108,8 +106,7 @@ class CopyFacts:
     waiters: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTools:
+class CopyTools(msgspec.Struct, frozen=True, kw_only=True):
     """What every job works with."""
 
     bucket: Bucket

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.cache import PartitionCache
@@ -41,8 +43,7 @@ from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 _TURN_SEGMENTS: Final = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageView:
+class StorageView(msgspec.Struct, frozen=True, kw_only=True):
     """The remote storage as far as people are told of it."""
 
     kind: str = "none"
@@ -51,8 +52,7 @@ class StorageView:
     other_daemon: LastError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyView:
+class CopyView(msgspec.Struct, frozen=True, kw_only=True):
     """What the copier can be asked."""
 
     jobs: Callable[[], Sequence[CopyFacts]] = list
@@ -63,14 +63,17 @@ class CopyView:
     deadline_seconds: float = 600.0
 
 
-@dataclass(slots=True)
-class _Scan:
+_NO_STORAGE: Final = StorageView()
+_NO_COPIES: Final = CopyView()
+
+
+class _Scan(msgspec.Struct):
     """What one walk over a partition's segments finds."""
 
-    oldest: dict[SegmentState, tuple[int, SegmentId]] = field(default_factory=dict)
+    oldest: dict[SegmentState, tuple[int, SegmentId]] = msgspec.field(default_factory=dict)
     last_event_at_ms: int | None = None
-    parts: list[SegmentFact] = field(default_factory=list)
-    epochs: set[int] = field(default_factory=set)
+    parts: list[SegmentFact] = msgspec.field(default_factory=list)
+    epochs: set[int] = msgspec.field(default_factory=set)
 
 
 async def collect(
@@ -80,8 +83,8 @@ async def collect(
     *,
     epoch: int | None = None,
     offset: int | None = None,
-    storage: StorageView = StorageView(),
-    copies: CopyView = CopyView(),
+    storage: StorageView = _NO_STORAGE,
+    copies: CopyView = _NO_COPIES,
     removal: Callable[[TopicIdPartition], RemovalFacts] = lambda _: RemovalFacts(),
 ) -> Facts:
     """Return the facts about a user partition as of now; never raises for a bad state."""

@@ -6,10 +6,10 @@ import hashlib
 import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
 from cachetools import LRUCache
 from crc32c import crc32c
 
@@ -93,8 +93,7 @@ class Bulk:
         closed()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Object:
+class _Object(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     size: int
 
@@ -374,8 +373,7 @@ class Fetcher:
                 await retry.pause(error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """One object of a segment; the size as it was recorded, None if it was not."""
 
     bucket: Bucket

@@ -8,7 +8,6 @@ import asyncio
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -81,8 +80,7 @@ _NOT_OPENED: Final = LogTrouble(TroubleKind.NOT_OPENED, "not opened yet")
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketLog:
+class BucketLog(msgspec.Struct, frozen=True, kw_only=True):
     """What the bucket knows of the log: its marker, and this daemon's own presence file."""
 
     #: None: not known.
@@ -90,7 +88,7 @@ class BucketLog:
     topic_id: TopicId
     partition_count: int
     #: How far an earlier life of this daemon had read, by metadata partition.
-    positions: Mapping[int, Position] = field(default_factory=dict)
+    positions: Mapping[int, Position] = msgspec.field(default_factory=dict)
     #: Gaps whose loss was accepted, by any daemon: log, metadata partition, offsets.
     accepted_gaps: Sequence[tuple[TopicId, int, LogRange]] = ()
 
@@ -122,11 +120,10 @@ class BucketRecord(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetOptions:
+class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Times and bounds; see the configuration for what each is for."""
 
-    freshness: Freshness = Freshness()  # noqa: RUF009 - frozen, so sharing one is safe
+    freshness: Freshness = Freshness()
     delivery_timeout_seconds: float = 120.0
     on_demand_linger_seconds: float = 60.0
 

@@ -9,9 +9,11 @@ import gc
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, assert_never
 from weakref import WeakMethod
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.fold import WRONG_PARTITION, Fold
@@ -114,8 +116,7 @@ _REPLAYS_KEPT: Final = 16
 _GAPS_NAMED: Final = 5
 
 
-@dataclass(slots=True)
-class Trouble:
+class Trouble(msgspec.Struct):
     """The last error of a follower, for `explain`."""
 
     message: str
@@ -125,8 +126,7 @@ class Trouble:
     file: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerContext:
+class FollowerContext(msgspec.Struct, frozen=True, kw_only=True):
     """What all followers share."""
 
     log: EventLog

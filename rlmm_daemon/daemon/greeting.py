@@ -1,8 +1,9 @@
 """`hello`: who may talk to this daemon, and as what."""
 
 import enum
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.codec.api import HelloParams
 from rlmm_daemon.codec.frames import PROTOCOL_VERSION
@@ -26,8 +27,7 @@ class Part(enum.Enum):
     NONE = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Introduction:
+class Introduction(msgspec.Struct, frozen=True):
     """A `hello` that makes sense, whether or not it is for this daemon."""
 
     role: Role
@@ -41,8 +41,7 @@ class Introduction:
     pid: int = 0
 
 
-@dataclass(slots=True)
-class Identity:
+class Identity(msgspec.Struct):
     """Whose sidecar this daemon is. The cluster may become known later, and then stays."""
 
     broker_id: BrokerId

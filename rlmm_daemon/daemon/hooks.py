@@ -1,8 +1,9 @@
 """Who wants to hear of what the folds of a manager apply, and how much of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.codec.common_shape import updated
 from rlmm_daemon.core.outcome import Applied, Deferred, Outcome
@@ -17,8 +18,7 @@ _DELETE_STARTED: Final = int(SegmentState.DELETE_SEGMENT_STARTED)
 OnApplied = Callable[[MetadataPartition, Outcome], None]
 
 
-@dataclass(slots=True)
-class ManagerHooks:
+class ManagerHooks(msgspec.Struct):
     """Each is called in the loop and returns at once.
 
     Most of a log are copies that began or were finished. They are folded in run by run, and their
@@ -26,16 +26,16 @@ class ManagerHooks:
     """
 
     #: What became of each record but for copies that came in a run.
-    applied: list[OnApplied] = field(default_factory=list)
+    applied: list[OnApplied] = msgspec.field(default_factory=list)
     #: How many copies came in a run.
-    copies: list[Callable[[MetadataPartition, int], None]] = field(default_factory=list)
+    copies: list[Callable[[MetadataPartition, int], None]] = msgspec.field(default_factory=list)
     #: What became of each record whatsoever.
-    every: list[OnApplied] = field(default_factory=list)
+    every: list[OnApplied] = msgspec.field(default_factory=list)
     #: Which segments' DELETE_SEGMENT_STARTED were applied.
-    delete_started: list[DeleteStarted] = field(default_factory=list)
+    delete_started: list[DeleteStarted] = msgspec.field(default_factory=list)
     #: Which segments' DELETE_SEGMENT_STARTED was put aside, since their user partition sleeps.
-    delete_put_aside: list[DeleteStarted] = field(default_factory=list)
-    snapshot_written: list[Callable[[WrittenSnapshot], None]] = field(default_factory=list)
+    delete_put_aside: list[DeleteStarted] = msgspec.field(default_factory=list)
+    snapshot_written: list[Callable[[WrittenSnapshot], None]] = msgspec.field(default_factory=list)
 
     def tell(self, partition: MetadataPartition, outcome: Outcome) -> None:
         """A record was applied."""

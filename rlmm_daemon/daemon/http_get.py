@@ -6,9 +6,10 @@ for a few seconds.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, cast
+
+import msgspec
 
 #: Request line and headers; a scraper sends a few hundred bytes.
 HEAD_BYTES_MAX: Final = 16 * 1024
@@ -19,8 +20,7 @@ CONNECTIONS_MAX: Final = 64
 _END: Final = b"\r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(msgspec.Struct, frozen=True, kw_only=True):
     """One answer."""
 
     body: bytes
@@ -28,8 +28,7 @@ class Page:
     status: int = 200
 
 
-@dataclass(slots=True)
-class HttpGet:
+class HttpGet(msgspec.Struct):
     """Makes the protocols of all connections; `pages` says what each path answers."""
 
     pages: Mapping[str, Callable[[], Page]]
@@ -38,7 +37,7 @@ class HttpGet:
     head_seconds: float = HEAD_SECONDS
     answer_seconds: float = ANSWER_SECONDS
     connections_max: int = CONNECTIONS_MAX
-    open: "set[_Connection]" = field(default_factory=set)
+    open: "set[_Connection]" = msgspec.field(default_factory=set)
 
     def __call__(self) -> "_Connection":
         """Return the protocol of one more connection."""

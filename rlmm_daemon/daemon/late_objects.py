@@ -8,9 +8,9 @@ later, once this daemon has applied the segment's DELETE_SEGMENT_STARTED and the
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 
 from rlmm_daemon.core.disposal.holds import held
@@ -30,8 +30,7 @@ LATE_MAX: Final = 1_000
 log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Failed:
+class _Failed(msgspec.Struct, kw_only=True):
     """One copy that wrote something and failed."""
 
     metadata: SegmentMetadata

@@ -2,23 +2,24 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
+from msgspec.structs import fields
 
 from rlmm_daemon.codec.frames import FRAME_BYTES_MAX
 from rlmm_daemon.daemon.rights import RightsTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where to listen, for whom, and how much of everything."""
 
     path: str
     mode: int = 0o660
     #: The socket file's group; None leaves the daemon's own.
     group_gid: int | None = None
-    rights: RightsTable = field(default_factory=RightsTable)
+    rights: RightsTable = msgspec.field(default_factory=RightsTable)
     connections_max: int = 1_024
     requests_per_connection_max: int = 1_024
     #: In flight over all connections; look-ups are answered at once and never in flight.
@@ -58,8 +59,7 @@ LIMITS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-@dataclass(slots=True)
-class ServerStats:
+class ServerStats(msgspec.Struct):
     """Counters of a server's life; `*_now` are levels."""
 
     connections_now: int = 0
@@ -90,9 +90,9 @@ class ServerStats:
     bulk_answers_broken: int = 0
     bulk_bytes: int = 0
     #: Role -> connections open now, from their `hello` on.
-    roles: Counter[str] = field(default_factory=Counter)
+    roles: Counter[str] = msgspec.field(default_factory=Counter)
     #: (method, "ok" or an error's wire name) -> answers, but for look-ups answered at once.
-    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    outcomes: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
 
     def snapshot(self) -> dict[str, int]:
         """Return every counter by its name."""

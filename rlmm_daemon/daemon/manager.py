@@ -8,10 +8,10 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
+import msgspec
 import structlog
 
 from rlmm_daemon.codec.api import FoundUntil
@@ -77,13 +77,12 @@ START_AGAIN_SECONDS: Final = 0.5
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerOptions:
+class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Times and bounds; see the configuration for what each is for."""
 
     state_dir: str
-    fleet: FleetOptions = field(default_factory=FleetOptions)
-    snapshots: SnapshotOptions = field(default_factory=SnapshotOptions)
+    fleet: FleetOptions = msgspec.field(default_factory=FleetOptions)
+    snapshots: SnapshotOptions = msgspec.field(default_factory=SnapshotOptions)
     snapshots_kept: int = GENERATIONS_KEPT
 
 

@@ -1,9 +1,10 @@
 """What the segments cost: the process's own memory, mapped snapshots, and what lies over them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.daemon.tally import Tally
@@ -11,8 +12,7 @@ from rlmm_daemon.daemon.tally import Tally
 _PROC: Final = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyingProcess:
+class CopyingProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The process for copies."""
 
     #: None while none runs.

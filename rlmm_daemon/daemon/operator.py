@@ -7,9 +7,10 @@ import asyncio
 import errno
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, Final
+
+from msgspec.structs import asdict, replace
 
 from rlmm_daemon import __version__
 from rlmm_daemon.codec import api

@@ -8,9 +8,9 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
 import structlog
 
 from rlmm_daemon.codec import marker
@@ -39,8 +39,7 @@ _WRITES_KNOWN: Final = 64
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PresenceFacts:
+class PresenceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What changes while the daemon runs; asked for at each write."""
 
     incarnation: int | None
@@ -49,8 +48,7 @@ class PresenceFacts:
     partitions: dict[int, PresencePartition]
 
 
-@dataclass(frozen=True, slots=True)
-class Author:
+class Author(msgspec.Struct, frozen=True):
     """What tells this process from another daemon of the same broker id."""
 
     #: Names the lock on the state directory, which no two processes hold; "": not known.

@@ -12,9 +12,9 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import structlog
 from cachetools import LRUCache
 from crc32c import crc32c
@@ -48,8 +48,7 @@ VAIN_MAX = 16
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How reads share memory and connections."""
 
     #: The most that one download brings. Who reads on has one end where a multiple of it does.
@@ -74,8 +73,7 @@ class _Place(NamedTuple):
         return self.object.segment_id
 
 
-@dataclass(slots=True, eq=False)
-class _Habit:
+class _Habit(msgspec.Struct, eq=False):
     """How a reader of a segment went."""
 
     start: int

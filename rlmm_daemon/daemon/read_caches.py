@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.chunk_cache import ChunkCache, ChunkCacheOptions
@@ -18,11 +19,10 @@ from rlmm_daemon.observability.metrics import ReadMetrics
 from rlmm_daemon.ports.disk import ScratchDisk
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadCacheOptions:
+class ReadCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The caches' sizes; no `chunks`: nothing is cached on the disk."""
 
-    reads: ReadOptions = field(default_factory=ReadOptions)
+    reads: ReadOptions = msgspec.field(default_factory=ReadOptions)
     chunks: ChunkCacheOptions | None = None
     index_bytes_max: int = 32 * 1024 * 1024
 

@@ -8,11 +8,12 @@ was about to be, and nobody has deleted it. It is looked for before anything is 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 import structlog
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.codec import tail as tails
@@ -52,8 +53,7 @@ S = SegmentState
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A segment that may have been finished in what was lost."""
 
     segment: SegmentMetadata
@@ -63,8 +63,7 @@ class Candidate:
     younger: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Look(msgspec.Struct, frozen=True, kw_only=True):
     """What one look for the objects of candidates showed."""
 
     #: Those whose objects are whole, with what to record.
@@ -75,8 +74,7 @@ class Look:
     left: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryOptions:
+class RecoveryOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whose copies may still run."""
 
     broker_id: BrokerId

@@ -8,8 +8,9 @@ import os
 import socket
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.codec.api import Right
 
@@ -26,8 +27,7 @@ _INCLUDES: Final = {
 assert _INCLUDES.keys() == set(Right), "every right has a row"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """Who is at the other end, as of its connect()."""
 
     pid: int
@@ -36,8 +36,7 @@ class Peer:
     gids: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """The uids and gids that carry one right."""
 
     uids: frozenset[int] = frozenset()
@@ -48,14 +47,13 @@ class Grant:
         return peer.uid in self.uids or not self.gids.isdisjoint(peer.gids)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RightsTable:
+class RightsTable(msgspec.Struct, frozen=True, kw_only=True):
     """Who may do what; `owners` (root and the daemon's own user unless said otherwise) may all."""
 
     read: Grant = Grant()
     write: Grant = Grant()
     admin: Grant = Grant()
-    owners: Collection[int] = field(default_factory=lambda: frozenset({0, os.geteuid()}))
+    owners: Collection[int] = msgspec.field(default_factory=lambda: frozenset({0, os.geteuid()}))
 
     def rights_of(self, peer: Peer) -> frozenset[Right]:
         """Return all rights of a peer, none included."""

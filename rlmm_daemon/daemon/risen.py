@@ -7,9 +7,9 @@ where one is, the segment stays as it is, and so do its objects.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 
 from rlmm_daemon.codec import custom_metadata, records
@@ -28,8 +28,7 @@ S = SegmentState
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RisenLook:
+class RisenLook(msgspec.Struct, frozen=True, kw_only=True):
     """What one look for the objects of risen segments showed."""
 
     #: Those of which no object is there.

@@ -11,9 +11,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import structlog
 import uvloop
 
@@ -41,8 +41,7 @@ class TaskEnded(Exception):
     """A task that should run as long as the process returned: a bug."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFacts:
+class TaskFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One task as `rlmm status` shows it."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.cache import PartitionCache

@@ -4,12 +4,12 @@ import asyncio
 import functools
 import socket
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon.admission import Shared

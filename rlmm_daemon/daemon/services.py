@@ -3,8 +3,9 @@
 # ruff: noqa: D102 - these rows are the socket's methods, which codec.api and the README describe
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from rlmm_daemon.codec import api
 from rlmm_daemon.codec.frames import LocalFile
@@ -86,8 +87,7 @@ class SegmentCopier(Protocol):
     async def delete_segment(self, tp: TopicIdPartition, segment_id: SegmentId) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FileSlice:
+class FileSlice(msgspec.Struct, frozen=True):
     """A piece of an open file, good for `sendfile`.
 
     Its descriptor belongs to whoever yielded it and is closed when the next piece is asked for.
@@ -164,8 +164,7 @@ async def _at_once() -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Everything behind the socket; without storage there is neither copier nor fetcher."""
 
     manager: MetadataManager

@@ -10,9 +10,9 @@ import errno
 import re
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 from crc32c import crc32c
 
@@ -45,8 +45,7 @@ _NAME: Final = re.compile(r"(\d+)-(\d{10})\.snapshot")
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedSnapshot:
+class LoadedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot that reads well, and whether it was taken of the log we are on."""
 
     fold: Fold
@@ -54,8 +53,7 @@ class LoadedSnapshot:
     created_at_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenSnapshot:
+class WrittenSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a snapshot came to, for `rlmm snapshot now` and the metrics."""
 
     metadata_partition: int

@@ -5,10 +5,10 @@ import gc
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+import msgspec
 import structlog
 
 from rlmm_daemon.core.fold import Fold
@@ -38,8 +38,7 @@ ASIDE_SHARE: Final = 16
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotOptions:
+class SnapshotOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Either is enough, if the partition advanced at all."""
 
     after_events: int = 100_000

@@ -1,9 +1,10 @@
 """Sums over the user partitions of some folds, taken a few at a time: there may be 50,000."""
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass, field
 from operator import add
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.user_partitions import Sleeping
@@ -15,13 +16,12 @@ COUNTED_AT_ONCE: Final = 64
 _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(msgspec.Struct):
     """How much there is; each user partition as it was in its step."""
 
     user_partitions: int = 0
     #: By `SegmentState`.
-    segments: list[int] = field(default_factory=lambda: [0] * len(SegmentState))
+    segments: list[int] = msgspec.field(default_factory=lambda: [0] * len(SegmentState))
     #: Of segments in COPY_SEGMENT_FINISHED.
     finished_bytes: int = 0
     #: Segments that are not answered from a snapshot.

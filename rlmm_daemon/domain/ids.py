@@ -3,8 +3,9 @@
 import binascii
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass
 from typing import Final, NamedTuple, NewType
+
+import msgspec
 
 from rlmm_daemon.domain.errors import InvalidArgument
 
@@ -45,8 +46,7 @@ def uuid_bytes(text: str) -> bytes:
     return decoded
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(msgspec.Struct, frozen=True, order=True):
     """What people type: `orders-7`. The name may hold dashes, so the last one separates."""
 
     topic: str

@@ -1,7 +1,8 @@
 """The marks on the way to a user partition's removal (KIP-405, RemotePartitionDeleteMetadata)."""
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from rlmm_daemon.domain.ids import BrokerId, TopicIdPartition
 
@@ -14,8 +15,7 @@ class PartitionDeleteState(enum.IntEnum):
     DELETE_PARTITION_FINISHED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDelete:
+class PartitionDelete(msgspec.Struct, frozen=True, kw_only=True):
     """What one api key 2 record says."""
 
     partition: TopicIdPartition

@@ -2,8 +2,10 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import NewType
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.domain.ids import BrokerId, LeaderEpoch, Offset, SegmentId, TopicIdPartition
 
@@ -20,8 +22,7 @@ class SegmentState(enum.IntEnum):
     DELETE_SEGMENT_FINISHED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentMetadata:
+class SegmentMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """`RemoteLogSegmentMetadata`: what one api key 0 record says, any state included."""
 
     partition: TopicIdPartition
@@ -57,8 +58,7 @@ class SegmentMetadata:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentUpdate:
+class SegmentUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """`RemoteLogSegmentMetadataUpdate`: what one api key 1 record says."""
 
     partition: TopicIdPartition
@@ -69,8 +69,7 @@ class SegmentUpdate:
     state: SegmentState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentSnapshot:
+class SegmentSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """`RemoteLogSegmentMetadataSnapshotRecord` (key 3): names no partition, so never applied."""
 
     segment_id: SegmentId
@@ -79,7 +78,7 @@ class SegmentSnapshot:
     broker_id: BrokerId
     max_timestamp_ms: int
     event_timestamp_ms: int
-    segment_leader_epochs: Mapping[LeaderEpoch, Offset] = field(default_factory=dict)
+    segment_leader_epochs: Mapping[LeaderEpoch, Offset] = msgspec.field(default_factory=dict)
     segment_size_bytes: int
     custom_metadata: CustomMetadata | None = None
     state: SegmentState

@@ -1,22 +1,21 @@
 """What the daemon may ask the Kafka cluster; a partial answer is an error, never a small answer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, TopicIdPartition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerInfo:
+class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One registered broker; a fenced one is registered but serves nothing."""
 
     broker_id: BrokerId
     fenced: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TieredTopics:
+class TieredTopics(msgspec.Struct, frozen=True, kw_only=True):
     """The topics with `remote.storage.enable`, as far as one broker is concerned."""
 
     #: Partitions that the broker replicates, those of compacted topics left out.
@@ -25,8 +24,7 @@ class TieredTopics:
     compacted: frozenset[TopicId] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterLook:
+class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
     """What every live broker said of some topic ids, under one controller from first to last."""
 
     cluster_id: str

@@ -14,8 +14,9 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
+
+import msgspec
 
 from rlmm_daemon.domain.errors import LogCorrupt, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
@@ -24,8 +25,7 @@ from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 NO_EPOCH: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogIdentity:
+class LogIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Which log this is. Known after `open`; the count never changes for one topic id."""
 
     #: None until the cluster is known (an embedded log takes it from the configuration).
@@ -34,16 +34,14 @@ class LogIdentity:
     partition_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRange:
+class LogRange(msgspec.Struct, frozen=True, kw_only=True):
     """`start` is the first offset still there, `end` the next one to be written (stable end)."""
 
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEnd:
+class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Kafka's OffsetForLeaderEpoch answer: the largest epoch <= the asked one, and where it ends.
 
     `epoch` is -1 (and `end_offset` -1) when the log knows no such epoch.
@@ -63,8 +61,7 @@ def diverged(found: EpochEnd, position: int, epoch: int) -> str | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogBatch:
+class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
     """One answer of the log to a follower; empty `records` means "still nothing new".
 
     Every batch proves that the log answered just now (staleness is judged by it). `next_offset`
@@ -271,8 +268,7 @@ Turn = Callable[[], Awaitable[None]]
 Steady = Callable[[], AbstractAsyncContextManager[bool]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     """What a compaction did to the part of a metadata partition that it wrote anew."""
 
     until: int

@@ -5,8 +5,9 @@ checksums out. Every adapter passes one contract test class.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from rlmm_daemon.domain.ids import Offset
 from rlmm_daemon.ports.storage import Source
@@ -27,8 +28,7 @@ class Stopped(Exception):
     """The caller asked for an end; nobody takes what the pass came to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
     """What a segment's metadata says of its `.log`, inclusive at both ends."""
 
     start_offset: Offset
@@ -36,8 +36,7 @@ class Claims:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
     """The CRC-32C of what was written, as the target holds it, and of what was read."""
 
     written: int

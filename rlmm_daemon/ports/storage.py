@@ -6,8 +6,9 @@ storage's root and use `/`; what key a segment has is decided by `core.layout`, 
 
 import enum
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
+
+import msgspec
 
 from rlmm_daemon.core.calls import Calls
 from rlmm_daemon.domain.errors import RlmmError
@@ -66,8 +67,7 @@ class ReadSource(Source, Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(msgspec.Struct):
     """What a copy has done so far; the adapter writes it, the deadline watcher and `explain` read.
 
     Mutated from the event loop and from worker threads: plain stores only.
@@ -104,8 +104,7 @@ class Progress:
         return self.call if self.calls is None else str(self.calls)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredObject:
+class StoredObject(msgspec.Struct, frozen=True, kw_only=True):
     """One object as the storage holds it now."""
 
     key: str
@@ -114,8 +113,7 @@ class StoredObject:
     crc32c: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectInfo:
+class ObjectInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a listing."""
 
     key: str
@@ -124,8 +122,7 @@ class ObjectInfo:
     etag: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadInfo:
+class UploadInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One incomplete multipart upload (or a local temporary file)."""
 
     key: str
@@ -133,30 +130,26 @@ class UploadInfo:
     initiated_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlObject:
+class ControlObject(msgspec.Struct, frozen=True, kw_only=True):
     """A small object of ours (marker, presence, lease) and the tag for a conditional write."""
 
     data: bytes
     etag: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResult:
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """What `probe` found allowed, by operation; a value is the error that stood in the way."""
 
-    results: Mapping[str, RlmmError | None] = field(default_factory=dict)
+    results: Mapping[str, RlmmError | None] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Version:
+class Version(msgspec.Struct):
     """Which version of an object its readers saw: the storage's tag, "" until a range came."""
 
     etag: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """What went between us and a storage since the start, and what may go at once now."""
 
     #: (operation, outcome) -> requests; outcome is "ok" or one word for the error.

@@ -9,10 +9,10 @@ import asyncio
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pyspark.sql import functions
 
 from rlmm_daemon.config import Config
@@ -28,8 +28,7 @@ from rlmm_daemon.reconcile.summary import Night
 from rlmm_daemon.reconcile.workspace import AUDIT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Actor:
+class Actor(msgspec.Struct, frozen=True, kw_only=True):
     """Carries out what a run condemned, and notes it in the run's summary."""
 
     daemon: Config
@@ -41,7 +40,7 @@ class Actor:
     #: Metadata partition -> where the run's log ended.
     ends: Mapping[int, int]
     #: Since the run began.
-    steady: Steady = field(default_factory=Steady)
+    steady: Steady = msgspec.field(default_factory=Steady)
 
     def act(self, found: Any, objects: Any, manifests: Mapping[str, Manifest]) -> None:
         """Delete what earlier manifests name and is condemned again, quarantine what is new.

@@ -1,8 +1,10 @@
 """What the guards are shown: what the storage says of itself, what was read of the log."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.codec.marker import MARKER_KEY, BucketMarker, LayoutRow, Presence
 from rlmm_daemon.config import Config
@@ -24,8 +26,7 @@ LAYOUTS_MAX: Final = 10
 LOST_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ours:
+class Ours(msgspec.Struct, frozen=True, kw_only=True):
     """What the storage says of itself."""
 
     marker: BucketMarker | None

@@ -14,8 +14,9 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
+
+import msgspec
 
 from rlmm_daemon.config import Config
 from rlmm_daemon.config.reconcile import Safety
@@ -34,15 +35,14 @@ _LOOKS_AT_ONCE: Final = 16
 Audit = Callable[[Iterable[Mapping[str, object]]], None]
 
 
-@dataclass(slots=True, kw_only=True)
-class Done:
+class Done(msgspec.Struct, kw_only=True):
     """What became of the entries."""
 
     deleted: int = 0
     deleted_bytes: int = 0
     failed: int = 0
     #: Reason -> number.
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 @runtime_checkable

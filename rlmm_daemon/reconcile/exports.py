@@ -6,10 +6,10 @@ those that were copied after it, are nobody's there.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -46,8 +46,7 @@ def events(spark: Any, files: Iterable[str], partition_count: int) -> Any:
     return found.mapInArrow(Told(partition_count), ddl(EVENTS))
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """Turns exported rows into events, in a task."""
 
     partition_count: int

@@ -5,9 +5,10 @@ it found. peers.md's lesson, and ours: a log that ends early makes every live ob
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.codec.marker import BucketMarker, Presence, PresencePartition
 from rlmm_daemon.domain.ids import uuid_text
@@ -18,8 +19,7 @@ from rlmm_daemon.reconcile.log_reading import LogView
 SKEW_MS: Final = 300_000
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(msgspec.Struct, frozen=True):
     """A record of the log that is no event, by place and by its bytes' SHA-256."""
 
     metadata_partition: int
@@ -28,8 +28,7 @@ class Unreadable:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """Offsets of one metadata partition that hold no record, and nobody vouches for them."""
 
     metadata_partition: int
@@ -39,8 +38,7 @@ class Lost:
     offsets: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """All that speaks for or against the completeness of what was read."""
 
     marker: BucketMarker | None
@@ -59,13 +57,13 @@ class Evidence:
     damaged: tuple[str, ...] = ()
     #: (metadata partition, offset) -> at most so many segments live there by what was read; for
     #: counts of daemons that can be held against it.
-    live: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    live: Mapping[tuple[int, int], int] = msgspec.field(default_factory=dict)
     accepted: frozenset[tuple[int, int, str]] = frozenset()
     #: Key -> content; None: it could not be read.
-    presences: Mapping[str, Presence | None] = field(default_factory=dict)
+    presences: Mapping[str, Presence | None] = msgspec.field(default_factory=dict)
     #: (metadata partition, epoch) -> what the log says of it; for every presence's epoch. One that
     #: is missing here did not answer.
-    epoch_ends: Mapping[tuple[int, int], EpochEnd] = field(default_factory=dict)
+    epoch_ends: Mapping[tuple[int, int], EpochEnd] = msgspec.field(default_factory=dict)
 
 
 def reasons(evidence: Evidence) -> list[str]:

@@ -7,9 +7,10 @@ finding. Source: Amazon S3's "Inventory manifest" and "Amazon S3 Inventory list"
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.listing import CONTROL
@@ -33,16 +34,14 @@ _CSV_NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """A report's rows in the shape of a listing, and when it was made."""
 
     objects: Any
     created_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True):
     """What a report consists of, all of it there."""
 
     paths: tuple[str, ...]

@@ -5,11 +5,12 @@ Rows come sorted by segment, events in the log's order; one segment's rows are i
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from rlmm_daemon.codec.custom_metadata import SIZED
 from rlmm_daemon.codec.marker import AcceptedLoss, Hold, LayoutRow
@@ -39,8 +40,7 @@ _ABSENT: Final = dict.fromkeys(("key", "size", "modified_ms", "etag", "upload_id
 _segment_of = itemgetter("topic_id", "partition", "segment_id")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
+class Judge(msgspec.Struct, frozen=True, kw_only=True):
     """What a task needs to know; small, since every task is sent one."""
 
     cluster: str
@@ -51,7 +51,7 @@ class Judge:
     losses: tuple[AcceptedLoss, ...] = ()
     holds: tuple[Hold, ...] = ()
     #: Metadata partition -> when the snapshot was made that stands for its head.
-    covered_ms: Mapping[int, int] = field(default_factory=dict)
+    covered_ms: Mapping[int, int] = msgspec.field(default_factory=dict)
     #: The listing is a report of another day: what it says is there must be seen again, too.
     listing_is_old: bool = False
 

@@ -6,7 +6,8 @@ an operator accepted, a manifest that was restored: each of them ends or spares 
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from rlmm_daemon.config import Config
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -16,8 +17,7 @@ from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.quarantine import Manifest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What is true right now."""
 
     log: LogView

@@ -7,7 +7,6 @@ into every manifest and audit line, so that two runs can be told apart afterward
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -40,8 +39,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     expires_ms: CalendarMs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The lease's object as it lies there."""
 
     etag: str

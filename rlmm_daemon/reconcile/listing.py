@@ -12,7 +12,6 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -63,8 +62,7 @@ class Slice(msgspec.Struct, frozen=True):
         return self.until is not None and key > self.until
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """One object."""
 
     key: str

@@ -4,8 +4,9 @@ Snapshots and exports hold folded segments; everything behind them takes events.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate

@@ -21,9 +21,9 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
+import msgspec
 import pyarrow as pa
 
 from rlmm_daemon.adapters.clock import SystemClock
@@ -63,8 +63,7 @@ NEVER_COMPACTED: Final = (0, 0)
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSlice:
+class LogSlice(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets [begin, end) of one metadata partition."""
 
     number: int
@@ -82,8 +81,7 @@ class LogSlice:
     snapshot_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogView:
+class LogView(msgspec.Struct, frozen=True, kw_only=True):
     """What the log said of itself at one moment."""
 
     identity: LogIdentity
@@ -91,7 +89,7 @@ class LogView:
     ranges: Mapping[int, LogRange]
     #: How often each metadata partition was compacted, and up to which offset; not those that
     #: never were.
-    compactions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    compactions: Mapping[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     #: The metadata topic's own `cleanup.policy`; "": it has none, or did not tell it.
     cleanup_policy: str = ""
 
@@ -186,8 +184,7 @@ class _Settled(Protocol):
     settings: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
+class _End(msgspec.Struct, frozen=True):
     error: Exception | None
 
 

@@ -8,7 +8,6 @@ nothing that is still there goes: what became of its objects is in the audit log
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -91,16 +90,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 WORDED: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """How much there is in all: what the caps are shares of."""
 
     objects: int
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run with --execute does."""
 
     delete: tuple[Entry, ...]

@@ -11,7 +11,6 @@ import re
 import shutil
 import string
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -55,7 +54,7 @@ def write(night: Night, directory: Path, output: Output) -> None:
     """Write everything that a run leaves behind, and forget the oldest runs."""
     earlier = read_earlier(directory.parent, before=night.run)
     (directory / SUMMARY).write_text(
-        json.dumps(asdict(night), indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        json.dumps(msgspec.to_builtins(night), indent=1, sort_keys=True) + "\n", encoding="utf-8"
     )
     (directory / PAGE).write_text(page(night, earlier, output), encoding="utf-8")
     _point_latest(directory)
@@ -151,7 +150,7 @@ def page(night: Night, earlier: Sequence[Mapping[str, Any]], output: Output) -> 
         examples=_examples(night),
         done=_done(night),
         ahead="<br>".join(_text(line) for line in ahead(night)),
-        trend=_trend([*earlier, asdict(night)]),
+        trend=_trend([*earlier, msgspec.to_builtins(night)]),
         stages=_stages(night),
     )
 

@@ -9,11 +9,12 @@ daemon could not decode or refused. So what nothing names and is from before it 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records, snapshot
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
@@ -33,8 +34,7 @@ HEADER_BYTES_MAX: Final = 64 * 1024
 EpochEnds = Callable[[Iterable[tuple[int, int]]], Mapping[tuple[int, int], EpochEnd]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cover:
+class Cover(msgspec.Struct, frozen=True, kw_only=True):
     """One snapshot that stands for offsets [0, next_offset) of its partition."""
 
     path: str

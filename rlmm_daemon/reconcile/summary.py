@@ -1,7 +1,8 @@
 """What a run found and did: the summary that is printed, written and compared with later ones."""
 
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from rlmm_daemon.core.disposal.findings import Finding
 from rlmm_daemon.reconcile.schema import Kind
@@ -11,8 +12,7 @@ OFFENDERS: Final = 50
 EXAMPLES: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class Example(msgspec.Struct, frozen=True, kw_only=True):
     """One finding, by its segment and key."""
 
     kind: str
@@ -25,8 +25,7 @@ class Example:
     facts: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Night:
+class Night(msgspec.Struct, kw_only=True):
     """A run in numbers."""
 
     run: str
@@ -37,33 +36,33 @@ class Night:
     object_bytes: int = 0
     events: int = 0
     #: kind -> (number, bytes)
-    findings: dict[str, tuple[int, int]] = field(default_factory=dict)
+    findings: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     #: (kind, topic, number, bytes, oldest ms), the largest first.
-    offenders: list[tuple[str, str, int, int, int]] = field(default_factory=list)
+    offenders: list[tuple[str, str, int, int, int]] = msgspec.field(default_factory=list)
     #: Of each kind the first few, by size.
-    examples: list[Example] = field(default_factory=list)
+    examples: list[Example] = msgspec.field(default_factory=list)
     condemned: int = 0
     condemned_bytes: int = 0
     #: Why nothing was condemned; empty: it might have been.
-    refused: list[str] = field(default_factory=list)
+    refused: list[str] = msgspec.field(default_factory=list)
     #: What the run could not look for.
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     #: Why the run did not come to its end, though findings were there already.
     broken_off: str = ""
     quarantined: int = 0
     #: Of these, how many have a tag that says so.
     tagged: int = 0
-    manifests: list[str] = field(default_factory=list)
+    manifests: list[str] = msgspec.field(default_factory=list)
     deleted: int = 0
     deleted_bytes: int = 0
     failed: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = msgspec.field(default_factory=dict)
     left: int = 0
     #: Manifest -> (objects, bytes) that are due and that the caps will never let go by themselves.
-    needs_approval: dict[str, tuple[int, int]] = field(default_factory=dict)
+    needs_approval: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     #: When the quarantine of anything is over next; None: nothing is quarantined.
     next_deletion_ms: int | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 def count(night: Night, spark: Any, *, objects: Any, events: Any, found: Any) -> None:

@@ -9,8 +9,9 @@ import functools
 import os
 import random
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, assert_never
+
+import msgspec
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.cluster.fixed import FixedCluster
@@ -103,7 +104,8 @@ def repair_of(log: EventLog) -> LogRepair | None:
         return None
 
     async def mend(partition: MetadataPartition, records: Collection[bytes]) -> Mapping[str, Any]:
-        return asdict(await repair(log, partition, records))
+        repaired: dict[str, Any] = msgspec.to_builtins(await repair(log, partition, records))
+        return repaired
 
     return mend
 
@@ -127,8 +129,7 @@ def cluster_of(config: Config, log: EventLog) -> Cluster:
     )
 
 
-@dataclass(slots=True)
-class Storage:
+class Storage(msgspec.Struct):
     """What stands behind the storage methods."""
 
     backend: RemoteStorage

@@ -3,9 +3,10 @@
 import os
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.segment import SegmentMetadata

@@ -6,8 +6,9 @@ One encoded record is the mould for all others of a shape, since encoding takes 
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import batches, records
 from rlmm_daemon.codec import tail as tails

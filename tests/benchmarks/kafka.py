@@ -17,11 +17,12 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import uvloop
+from msgspec.structs import replace
 from rich.console import Console
 
 from deploy.dev.kafka.cluster import FAST, Cluster

@@ -14,12 +14,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Final, Protocol
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from rlmm_daemon.client import Client, ClientOptions

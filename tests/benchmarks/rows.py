@@ -2,15 +2,14 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from rich.table import Table
 
 from tests.benchmarks.stolen import SHARE_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 5
     small_segments: int = 1_000
     large_segments: int = 100_000
@@ -40,8 +39,7 @@ class Scale:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     what: str
     value: float | None

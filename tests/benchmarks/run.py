@@ -8,11 +8,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import asdict
 from rich.console import Console
 
 from rlmm_daemon.observability import logging

@@ -15,11 +15,11 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from deploy.dev.s3 import BUCKET, IDENTITIES, S3Server, running

@@ -7,8 +7,9 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.embedded import scan
 from rlmm_daemon.adapters.event_log.embedded.records import compiled, records_of

@@ -11,11 +11,12 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.client import AsyncClient, Client, ClientOptions
 from rlmm_daemon.domain.errors import DaemonUnreachable, OutcomeUnknown, ProtocolViolation, TimedOut

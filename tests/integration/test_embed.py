@@ -1,9 +1,9 @@
 """The manager in the caller's loop: what it keeps, what several share, how it ends."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.memory import MemoryLogStore
 from rlmm_daemon.domain.errors import IllegalTransition, SegmentNotFound

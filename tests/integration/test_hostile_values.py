@@ -11,7 +11,7 @@ import struct
 import typing
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import msgspec
 import pytest
+from msgspec.structs import fields, replace
 
 from rlmm_daemon.codec import api, frames, record_writing, records
 from rlmm_daemon.domain.errors import Malformed, RlmmError

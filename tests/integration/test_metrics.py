@@ -2,11 +2,11 @@
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.domain.errors import RlmmError, SegmentNotFound
 from rlmm_daemon.domain.segment import (

@@ -5,11 +5,11 @@ import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from rlmm_daemon.client import Client
 from rlmm_daemon.codec.api import SegmentFiles

@@ -2,10 +2,10 @@
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.domain.errors import HistoryLost

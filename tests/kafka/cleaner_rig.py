@@ -4,8 +4,9 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from rlmm_daemon.client import Client, ClientOptions
 from rlmm_daemon.domain.errors import RlmmError

@@ -8,13 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from rlmm_daemon.cli.group import main as rlmm
 from rlmm_daemon.client import Client

@@ -1,12 +1,12 @@
 """Orders of steps that keep false alarms and refusals away; no Spark is started."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.config import load

@@ -1,7 +1,6 @@
 """A bucket and a log with every kind of disagreement, and what a run must say of each."""
 
 import asyncio
-import dataclasses
 import os
 import random
 from collections.abc import Mapping
@@ -9,6 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
@@ -232,7 +233,7 @@ class World:
             (100, {7: 100, 8: 150}, False),
             (300, {8: 300}, True),
         ):
-            segment = dataclasses.replace(
+            segment = msgspec.structs.replace(
                 self.segment(start=first + start),
                 segment_leader_epochs={
                     LeaderEpoch(epoch): Offset(first + at) for epoch, at in epochs.items()
@@ -440,4 +441,4 @@ class World:
                 self.store(segment, age_ms=luck.choice([2 * HOUR, 3 * DAY]), but=damage)
 
     def _aged(self, segment: SegmentMetadata, age_ms: int) -> SegmentMetadata:
-        return dataclasses.replace(segment, event_timestamp_ms=self.now_ms - age_ms)
+        return msgspec.structs.replace(segment, event_timestamp_ms=self.now_ms - age_ms)

@@ -7,11 +7,12 @@ import hashlib
 import os
 import tracemalloc
 from collections import Counter
-from dataclasses import replace
+from copy import copy
 from typing import Any
 
 import pytest
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from deploy.dev.fault_proxy import Fault, Kind
 from rlmm_daemon.adapters.storage.s3 import Rates, leftovers, through_obstore
@@ -213,7 +214,7 @@ async def unsuspected(storage: Any) -> None:
 @pytest.mark.parametrize("name", PASSING)
 async def test_a_passing_fault_ends_in_a_right_copy(world, name):
     storage = await world.open(**({"read_timeout": 3.0} if name == "silence once" else {}))
-    world.proxy.plant(each := replace(PASSING[name]))
+    world.proxy.plant(each := copy(PASSING[name]))
     stored = await storage.put_segment(segment(Buffer(BODY)), progress=(made := Progress()))
     assert each.hits
     assert stored[-1].crc32c == crc32c(BODY)
@@ -228,7 +229,7 @@ async def test_a_passing_fault_ends_in_a_right_copy(world, name):
 async def test_a_lasting_fault_ends_in_its_own_error_and_leaves_nothing(world, name):
     planted, kind, reason = FAILING[name]
     storage = await world.open(**(SHORT if planted.kind in SLOW else {"attempts_max": 2}))
-    world.proxy.plant(each := replace(planted))
+    world.proxy.plant(each := copy(planted))
     with pytest.raises(kind) as failure:
         await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
     assert each.hits
@@ -297,7 +298,7 @@ async def test_a_read_goes_on_where_it_was_cut(world, planted):
     """A cut body raises past botocore's retries: whoever reads has to resume."""
     storage = await world.open()
     await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
-    world.proxy.plant(each := replace(planted))
+    world.proxy.plant(each := copy(planted))
     assert await read(storage, LOG, 1, len(BODY) - 1) == BODY[1:-1]
     assert each.hits
     await until(lambda: world.quiet(storage))
@@ -623,7 +624,7 @@ async def test_a_server_that_cannot_do_all_that_a_copy_needs_is_told_by_the_prob
     world, planted, step, reason
 ):
     storage = await world.open()
-    world.proxy.plant(each := replace(planted))
+    world.proxy.plant(each := copy(planted))
     results = (await storage.probe()).results
     assert each.hits
     failed = {name: error.fields.get("reason") for name, error in results.items() if error}
@@ -717,7 +718,7 @@ async def test_after_one_fault_after_the_other_no_memory_is_held(world):
         for each in planted:
             if each.kind in SLOW:
                 continue
-            world.proxy.plant(hit := replace(each))
+            world.proxy.plant(hit := copy(each))
             with contextlib.suppress(RlmmError):
                 await storage.put_segment(segment(Buffer(BODY)), progress=Progress())
                 await read(storage, LOG)

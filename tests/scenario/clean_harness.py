@@ -8,8 +8,9 @@ import asyncio
 import re
 import shlex
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.memory import AppendFault
 from rlmm_daemon.codec import records

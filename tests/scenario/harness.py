@@ -6,11 +6,11 @@ import shlex
 import struct
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
@@ -424,7 +424,8 @@ class Harness:
         self, partition: MetadataPartition, events: Collection[bytes]
     ) -> dict[str, Any]:
         assert isinstance(self.log, EmbeddedLog)
-        return asdict(await repair(self.log, partition, events))
+        repaired: dict[str, Any] = msgspec.to_builtins(await repair(self.log, partition, events))
+        return repaired
 
 
 def shown(explanation: Explanation) -> str:

@@ -21,8 +21,10 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.adapters.storage.memory import MemoryStorage

@@ -5,8 +5,10 @@ nothing with the product's fold but the record decoder.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.epoch_index import EpochIndex

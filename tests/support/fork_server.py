@@ -12,14 +12,15 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+from msgspec.structs import asdict
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """What a daemon is started with."""
 
     arguments: Sequence[str]

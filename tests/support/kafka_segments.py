@@ -6,9 +6,11 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import api
 from rlmm_daemon.domain.ids import (
@@ -39,8 +41,7 @@ _INDEX_INTERVAL: Final = 4096
 _WRITE_BYTES: Final = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaSegment:
+class KafkaSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A segment on the broker's disk: its COPY_SEGMENT_STARTED metadata and its files."""
 
     metadata: SegmentMetadata

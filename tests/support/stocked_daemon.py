@@ -7,12 +7,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.error import HTTPError
 
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from rlmm_daemon.cli import main
 from rlmm_daemon.client import Client, ClientOptions

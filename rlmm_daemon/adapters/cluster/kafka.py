@@ -7,8 +7,9 @@ asked for each time, since they are what a delete is decided by.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from rlmm_daemon.adapters.kafka_connection import KafkaClient, Node
 from rlmm_daemon.adapters.kafka_connection.directory import metadata_by_name
@@ -37,8 +38,7 @@ _CHUNK: Final = 500
 _DESCRIBED: Final = frozenset({0, 5, 9})
 
 
-@dataclass(frozen=True, slots=True)
-class _Broker:
+class _Broker(msgspec.Struct, frozen=True):
     node: Node
     fenced: bool
 

@@ -10,8 +10,10 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.domain.errors import (
     Draining,
@@ -57,27 +59,25 @@ class AppendFault(enum.Enum):
     UNKNOWN_LATE = enum.auto()  #: appears when `MemoryLogStore.deliver_late` is called
 
 
-@dataclass(slots=True, eq=False)
-class _Cursor:
+class _Cursor(msgspec.Struct, eq=False):
     """One follower: where it stands, and whether what it stood on is gone; itself, not its like."""
 
     position: int
     truncated: bool = False
 
 
-@dataclass(slots=True)
-class _Partition:
+class _Partition(msgspec.Struct):
     start: int = 0
     end: int = 0
     epoch: int = 0
     #: Ascending, one entry per record; a gap has no entry.
-    offsets: list[int] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
+    offsets: list[int] = msgspec.field(default_factory=list)
+    values: list[bytes | None] = msgspec.field(default_factory=list)
     #: (leader epoch, first offset written in it), both ascending.
-    epochs: list[tuple[int, int]] = field(default_factory=list)
-    faults: deque[AppendFault] = field(default_factory=deque)
-    late: list[bytes] = field(default_factory=list)
-    cursors: list[_Cursor] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    faults: deque[AppendFault] = msgspec.field(default_factory=deque)
+    late: list[bytes] = msgspec.field(default_factory=list)
+    cursors: list[_Cursor] = msgspec.field(default_factory=list)
     #: Offsets whose records were lost, ascending and apart.
     lost: tuple[LogRange, ...] = ()
 

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from aiokafka.conn import AIOKafkaConnection, create_conn
 
 from rlmm_daemon.adapters.kafka_connection.errors import TRANSPORT_ERRORS, transport_error
@@ -19,8 +19,7 @@ logging.getLogger("aiokafka").setLevel(logging.INFO)
 Dial = Callable[..., Awaitable[AIOKafkaConnection]]
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """A broker's address; the id is -1 where only the bootstrap address is known."""
 
     node_id: int

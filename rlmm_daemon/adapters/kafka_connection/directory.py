@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from rlmm_daemon.adapters.kafka_connection.client import KafkaClient
 from rlmm_daemon.adapters.kafka_connection.connection import Node
@@ -17,22 +18,20 @@ _LEADER_NOT_AVAILABLE = 5
 _UNKNOWN_TOPIC_ID = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Leader:
+class Leader(msgspec.Struct, frozen=True):
     """Who leads a partition, and in which leader epoch."""
 
     node: Node
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
+class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     """The metadata topic as one answer showed it."""
 
     cluster_id: str | None
     topic_id: TopicId
     partition_count: int
-    leaders: Mapping[int, Leader] = field(default_factory=dict)
+    leaders: Mapping[int, Leader] = msgspec.field(default_factory=dict)
 
 
 def metadata_by_name(topic: str) -> Any:

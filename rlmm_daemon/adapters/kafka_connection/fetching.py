@@ -5,9 +5,10 @@ authority: a shape that is not the usual one is decoded by them, and tests hold 
 """
 
 import struct
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
+
+import msgspec
 
 from rlmm_daemon.adapters.kafka_connection.packed import Packed
 from rlmm_daemon.adapters.kafka_connection.requests import DIVERGING_TAG, Fetch
@@ -28,8 +29,7 @@ _ONE: Final = 2  # compact arrays count from 1
 _HALF: Final = 0x80
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAnswer:
+class FetchAnswer(msgspec.Struct, frozen=True):
     """One partition of a Fetch answer; an error of the whole stands as the partition's."""
 
     error: int

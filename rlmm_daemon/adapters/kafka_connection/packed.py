@@ -2,10 +2,10 @@
 
 import os
 import struct
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
+import msgspec
 from aiokafka.protocol.api import ResponseHeader_v1
 
 from rlmm_daemon.adapters.kafka_connection.requests import Pinned, VersionMissing
@@ -40,8 +40,7 @@ class _Header:
         return self._packed
 
 
-@dataclass(frozen=True, slots=True)
-class _AnswerHeader:
+class _AnswerHeader(msgspec.Struct, frozen=True):
     """What aiokafka's connection wants of an answer's header."""
 
     correlation_id: int

@@ -3,8 +3,9 @@
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from rlmm_daemon.config import KafkaSecurity, Secret, read_secret
 from rlmm_daemon.domain.errors import ConfigError
@@ -12,8 +13,7 @@ from rlmm_daemon.domain.errors import ConfigError
 _HERE = "event_log.kafka.security"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Security:
+class Security(msgspec.Struct, frozen=True, kw_only=True):
     """What a connection is opened with; connections that are open keep what they had."""
 
     protocol: str

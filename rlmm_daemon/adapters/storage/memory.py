@@ -6,9 +6,9 @@ Several `MemoryStorage` may share one `MemoryBucket`, as daemons share a bucket.
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 from rlmm_daemon.domain.errors import (
@@ -35,8 +35,7 @@ READ_BYTES: Final = 256 * 1024
 PAGE_KEYS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
+class _Stored(msgspec.Struct, frozen=True):
     body: bytes
     modified_ms: int
 
@@ -45,12 +44,11 @@ class _Stored:
         return f"{crc32c(self.body):08x}-{len(self.body)}"
 
 
-@dataclass(slots=True)
-class MemoryBucket:
+class MemoryBucket(msgspec.Struct):
     """What outlives a daemon. The switches play the storage's own faults."""
 
-    objects: dict[str, _Stored] = field(default_factory=dict)
-    uploads: dict[str, UploadInfo] = field(default_factory=dict)
+    objects: dict[str, _Stored] = msgspec.field(default_factory=dict)
+    uploads: dict[str, UploadInfo] = msgspec.field(default_factory=dict)
     #: False: the bucket does not answer, or was removed.
     available: bool = True
     #: None: endless.

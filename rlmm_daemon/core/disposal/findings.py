@@ -16,9 +16,10 @@ fresh read of the log and then of the object.
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.codec.marker import Hold
 from rlmm_daemon.core.disposal.holds import held
@@ -56,8 +57,7 @@ class Finding(enum.StrEnum):
     NOT_CURRENT_VERSION = "not_current_version"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """What a finding means to an operator, and whether anything may be deleted for it."""
 
     severity: Severity
@@ -146,8 +146,7 @@ assert RULES.keys() == set(Finding), "every finding has a rule"
 CONDEMNABLE: Final = frozenset(kind for kind, rule in RULES.items() if rule.condemnable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """What the log says of one segment. `state` None: no legal event ever named it."""
 
     state: SegmentState | None
@@ -160,11 +159,10 @@ class Recorded:
     #: objects may be the only copy, and nothing touches them before `rlmm log repair`.
     held: bool = False
     #: Suffix -> bytes of what was stored; only `.log` where the custom metadata is not ours.
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
+class Present(msgspec.Struct, frozen=True, kw_only=True):
     """One listed object of the segment."""
 
     suffix: str
@@ -172,8 +170,7 @@ class Present:
     modified_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ages:
+class Ages(msgspec.Struct, frozen=True, kw_only=True):
     """What counts as old at the moment of the listing; all in ms, times since 1970."""
 
     #: When the listing began.
@@ -216,8 +213,7 @@ class Ages:
         return self.snapshot_ms > 0 and modified_ms <= latest_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """One disagreement. `suffix` "" means the segment as a whole."""
 
     kind: Finding

@@ -5,14 +5,14 @@ histories. Events that the life cycle refuses change nothing, as in the fold.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from rlmm_daemon.core.lifecycle import legal
 from rlmm_daemon.domain.segment import SegmentState as S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Told(msgspec.Struct, frozen=True, kw_only=True):
     """One event of a segment; those that only a COPY_SEGMENT_STARTED knows are None elsewhere."""
 
     offset: int
@@ -29,8 +29,7 @@ class Told:
     only_if_started: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Segment:
+class Segment(msgspec.Struct, kw_only=True):
     """A segment behind its last event. `state` None: no legal event was found."""
 
     state: S | None = None
@@ -43,7 +42,7 @@ class Segment:
     topic: str = ""
     #: None: the custom metadata is not ours, so its objects may lie under any layout.
     layout: int | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 def last_word(events: Iterable[Told]) -> Segment:

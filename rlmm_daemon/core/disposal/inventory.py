@@ -5,8 +5,10 @@ the listing is no orphan, and one that was deleted since is at most a finding to
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import custom_metadata
 from rlmm_daemon.core.disposal.findings import (
@@ -34,8 +36,7 @@ class SegmentName(NamedTuple):
     segment_id: SegmentId
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(msgspec.Struct):
     """The log's last word on a segment."""
 
     start_offset: Offset
@@ -46,12 +47,11 @@ class _Known:
     custom: bytes | None
 
 
-@dataclass(slots=True)
-class History:
+class History(msgspec.Struct):
     """One metadata partition read from its start: its fold, and what became of what it dropped."""
 
     fold: Fold
-    segments: dict[SegmentName, _Known] = field(default_factory=dict)
+    segments: dict[SegmentName, _Known] = msgspec.field(default_factory=dict)
 
     def take(self, offset: int, value: bytes | None) -> None:
         """Fold the next record in; what every broker rejects says nothing here either."""
@@ -91,8 +91,7 @@ class History:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One finding, with the names that an operator needs."""
 
     judged: Judged
@@ -101,17 +100,16 @@ class Row:
     key: str
 
 
-@dataclass(slots=True)
-class Inventory:
+class Inventory(msgspec.Struct):
     """The objects of a listing by segment and layout."""
 
     #: Number -> layout, as the bucket's marker has them.
     layouts: Mapping[int, Layout]
     objects: int = 0
-    unknown: list[tuple[str, int]] = field(default_factory=list)
-    _present: dict[SegmentName, dict[int, dict[str, Present]]] = field(default_factory=dict)
-    _starts: dict[SegmentName, Offset] = field(default_factory=dict)
-    _uploads: dict[SegmentName, list[tuple[str, int]]] = field(default_factory=dict)
+    unknown: list[tuple[str, int]] = msgspec.field(default_factory=list)
+    _present: dict[SegmentName, dict[int, dict[str, Present]]] = msgspec.field(default_factory=dict)
+    _starts: dict[SegmentName, Offset] = msgspec.field(default_factory=dict)
+    _uploads: dict[SegmentName, list[tuple[str, int]]] = msgspec.field(default_factory=dict)
 
     def parsed(self, key: str) -> tuple[int, ParsedKey] | None:
         """Return the layout under which a key is a segment's, and what it names."""

@@ -10,8 +10,9 @@ person has to say so: `rlmm purge`.
 import enum
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.domain.ids import TopicId
 
@@ -20,8 +21,7 @@ HOUR_MS: Final = 3_600_000
 SEEN_MAX: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservationOptions:
+class ObservationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on what is marked unasked."""
 
     grace_ms: int = 24 * HOUR_MS
@@ -32,8 +32,7 @@ class ObservationOptions:
     bytes_share_max: float = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Look(msgspec.Struct, frozen=True, kw_only=True):
     """One complete look at the cluster: every live broker answered about every id asked for."""
 
     #: Of a clock that never goes back.
@@ -71,8 +70,7 @@ class Clock(enum.Enum):
     FOR_PURGE = "over_the_cap"
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(msgspec.Struct, frozen=True):
     """One id that every live broker calls unknown."""
 
     clock: Clock
@@ -80,26 +78,24 @@ class Watched:
     since_ms: int | None = None
 
 
-@dataclass(slots=True)
-class _Suspect:
+class _Suspect(msgspec.Struct):
     since_ms: int
     events: int
 
 
-@dataclass(slots=True)
-class Observation:
+class Observation(msgspec.Struct):
     """What the looks so far amount to; the clocks are in memory, so a restart starts them over."""
 
-    options: ObservationOptions = field(default_factory=ObservationOptions)
+    options: ObservationOptions = msgspec.field(default_factory=ObservationOptions)
     #: Ids seen alive in the present cluster, and which cluster that is.
-    seen: set[TopicId] = field(default_factory=set)
+    seen: set[TopicId] = msgspec.field(default_factory=set)
     cluster_id: str | None = None
     #: Due, but over the cap: only `rlmm purge` marks them.
-    for_purge: set[TopicId] = field(default_factory=set)
+    for_purge: set[TopicId] = msgspec.field(default_factory=set)
     #: What people are told of each id that the last look found unknown.
-    watched: dict[TopicId, Watched] = field(default_factory=dict)
-    _suspects: dict[TopicId, _Suspect] = field(default_factory=dict)
-    _marked: deque[tuple[int, int]] = field(default_factory=deque)
+    watched: dict[TopicId, Watched] = msgspec.field(default_factory=dict)
+    _suspects: dict[TopicId, _Suspect] = msgspec.field(default_factory=dict)
+    _marked: deque[tuple[int, int]] = msgspec.field(default_factory=deque)
     _controller: tuple[int, int] | None = None
 
     def failed(self) -> None:

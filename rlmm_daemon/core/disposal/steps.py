@@ -14,8 +14,9 @@ Source: KIP-405, RemoteLogCleaner and RemotePartitionDeleteState.
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+import msgspec
 
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 
@@ -65,8 +66,7 @@ class PartitionStep(enum.Enum):
 HOLDS: Final = frozenset(step for step in PartitionStep if step.name.startswith("HOLD_"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionFacts:
+class PartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the next step of a removal is decided by."""
 
     state: PartitionDeleteState | None
@@ -125,8 +125,7 @@ class CopyStep(enum.Enum):
     REMOVE = "remove"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyFacts:
+class CopyFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one COPY_SEGMENT_STARTED segment."""
 
     failed: bool
@@ -194,8 +193,7 @@ class DeleteStep(enum.Enum):
     FINISH = "finish"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteFacts:
+class DeleteFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one DELETE_SEGMENT_STARTED segment."""
 
     failed: bool

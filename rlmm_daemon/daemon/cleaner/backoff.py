@@ -2,8 +2,9 @@
 
 import random
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.daemon.bounded import Bounded
 
@@ -11,8 +12,7 @@ from rlmm_daemon.daemon.bounded import Bounded
 KEYS_MAX: Final = 10_000
 
 
-@dataclass(slots=True)
-class _Failed:
+class _Failed(msgspec.Struct):
     times: int
     until: float
     message: str

@@ -5,8 +5,9 @@ objects in a storage that this daemon does not know, so nobody comes back to the
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from rlmm_daemon.core.disposal.steps import Proof
 from rlmm_daemon.core.readiness import PartitionState
@@ -24,8 +25,7 @@ _TURN: Final = 256
 _DELETING: Final = SegmentState.DELETE_SEGMENT_STARTED
 
 
-@dataclass(slots=True)
-class _Topic:
+class _Topic(msgspec.Struct):
     """What a topic id has in the log."""
 
     name: str

@@ -6,9 +6,10 @@ share one listing of it.
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
+
+import msgspec
 
 from rlmm_daemon.core.layout import (
     Layout,
@@ -38,12 +39,11 @@ _Row = TypeVar("_Row", ObjectInfo, UploadInfo)
 _Listing: TypeAlias = Callable[[str], AsyncGenerator[Sequence[_Row], None]]
 
 
-@dataclass(slots=True)
-class Leftovers:
+class Leftovers(msgspec.Struct):
     """Objects and incomplete uploads of one user partition."""
 
-    keys: list[str] = field(default_factory=list)
-    uploads: list[UploadInfo] = field(default_factory=list)
+    keys: list[str] = msgspec.field(default_factory=list)
+    uploads: list[UploadInfo] = msgspec.field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.keys) + len(self.uploads)

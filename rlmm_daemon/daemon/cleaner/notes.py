@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import structlog
 
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
@@ -18,8 +18,7 @@ logger = structlog.get_logger(__name__)
 NOTED_MAX: Final = 10_000
 
 
-@dataclass(slots=True)
-class RemovalNote:
+class RemovalNote(msgspec.Struct):
     """One marked user partition."""
 
     step: PartitionStep
@@ -32,12 +31,11 @@ class RemovalNote:
     error_at_ms: int = 0
 
 
-@dataclass(slots=True)
-class StuckNote:
+class StuckNote(msgspec.Struct):
     """What the last pass found in one user partition: by step, how many and the oldest of them."""
 
-    copies: dict[CopyStep, StuckFacts] = field(default_factory=dict)
-    deletes: dict[DeleteStep, StuckFacts] = field(default_factory=dict)
+    copies: dict[CopyStep, StuckFacts] = msgspec.field(default_factory=dict)
+    deletes: dict[DeleteStep, StuckFacts] = msgspec.field(default_factory=dict)
     #: What ending one of them, or an unlisted segment, last failed of.
     error: str | None = None
 

@@ -10,9 +10,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from rlmm_daemon.codec import records
@@ -48,20 +48,18 @@ RETRY_SECONDS: Final = 15.0
 _TURN: Final = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObserverOptions:
+class ObserverOptions(msgspec.Struct, frozen=True, kw_only=True):
     """When to look, and what may be marked."""
 
     interval_seconds: float = 300.0
     write_seconds: float = 30.0
-    bounds: ObservationOptions = field(default_factory=ObservationOptions)
+    bounds: ObservationOptions = msgspec.field(default_factory=ObservationOptions)
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(msgspec.Struct):
     """A topic that has segments and that nobody marked."""
 
-    partitions: list[TopicIdPartition] = field(default_factory=list)
+    partitions: list[TopicIdPartition] = msgspec.field(default_factory=list)
     size_bytes: int = 0
 
 

@@ -1,10 +1,9 @@
 """Bounds and times of the cleaner, each a configuration key or a fact of its neighbours."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerOptions:
+class CleanerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """All times in seconds."""
 
     #: Between two passes over a metadata partition; a mark is taken up at once.

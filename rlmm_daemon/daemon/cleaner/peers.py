@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+import msgspec
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import PRESENCE_PREFIX, Presence
@@ -18,14 +19,13 @@ ASK_SECONDS: Final = 30.0
 CLOCK_SLACK_MS: Final = 30_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
+class Peers(msgspec.Struct, frozen=True, kw_only=True):
     """One look at all brokers; None for what could not be asked."""
 
     #: Every registered broker, fenced ones included.
     registered: frozenset[BrokerId] | None = None
     #: By broker; a file that cannot be read is left out.
-    presences: Mapping[BrokerId, Presence] = field(default_factory=dict)
+    presences: Mapping[BrokerId, Presence] = msgspec.field(default_factory=dict)
     #: Whether every presence file was read.
     complete: bool = False
 

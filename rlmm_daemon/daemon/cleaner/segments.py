@@ -7,9 +7,10 @@ fold when its turn comes again.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
+
+import msgspec
 
 from rlmm_daemon.codec.custom_metadata import is_foreign
 from rlmm_daemon.core.cache import PartitionCache
@@ -54,8 +55,7 @@ S = SegmentState
 Holds = Callable[[PartitionCache, SegmentId], bool]
 
 
-@dataclass(slots=True)
-class _Order:
+class _Order(msgspec.Struct):
     """What one `remove` was asked for, and how much of it was put off."""
 
     partition: TopicIdPartition
@@ -64,12 +64,11 @@ class _Order:
     put_off: int = 0
 
 
-@dataclass(slots=True)
-class _Batch:
+class _Batch(msgspec.Struct):
     order: _Order
     ids: Sequence[SegmentId]
     #: What is DELETE_SEGMENT_STARTED now.
-    going: dict[SegmentId, SegmentMetadata] = field(default_factory=dict)
+    going: dict[SegmentId, SegmentMetadata] = msgspec.field(default_factory=dict)
 
     @property
     def partition(self) -> TopicIdPartition:
@@ -77,8 +76,7 @@ class _Batch:
         return self.order.partition
 
 
-@dataclass(slots=True)
-class _Walk:
+class _Walk(msgspec.Struct):
     """Where the search for a partition's candidates stands."""
 
     partition: TopicIdPartition

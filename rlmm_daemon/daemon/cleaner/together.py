@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from rlmm_daemon.domain.errors import RlmmError
 
@@ -11,8 +12,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(slots=True, eq=False)
-class _Asked(Generic[K, V]):
+class _Asked(msgspec.Struct, Generic[K, V], eq=False):
     key: K
     #: One value, or what went wrong.
     answer: list[V] | RlmmError | None = None

@@ -2,8 +2,9 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.readiness import PartitionState
@@ -38,8 +39,7 @@ class Copies(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """The neighbours, this broker's id, and the notes that people read."""
 
     manager: Manager

@@ -4,9 +4,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, cast
 from unittest import mock
+
+import msgspec
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, compacting
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
@@ -194,7 +195,8 @@ class Daemon:
     async def _repair(
         self, number: MetadataPartition, records: Collection[bytes]
     ) -> Mapping[str, Any]:
-        return asdict(await repair(self.log, number, records))
+        repaired: Mapping[str, Any] = msgspec.to_builtins(await repair(self.log, number, records))
+        return repaired
 
     def start(self) -> None:
         """Start every task that the product starts."""

@@ -1,10 +1,10 @@
 """What the observer reads and keeps: disks, its own memory; the scenarios hold the rest."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.core.disposal import observation

@@ -4,8 +4,9 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.storage import memory
 from rlmm_daemon.adapters.storage.memory import MemoryStorage

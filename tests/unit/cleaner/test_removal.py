@@ -3,9 +3,9 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED

@@ -3,10 +3,11 @@
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
@@ -328,7 +329,7 @@ def test_a_copy_that_goes_while_it_is_looked_at_ends_nothing():
                 await asyncio.sleep(1)
                 return frozenset()
 
-        object.__setattr__(world.daemons[1].cleaner.tools, "superseded", Slow())
+        msgspec.structs.force_setattr(world.daemons[1].cleaner.tools, "superseded", Slow())
         await world.until(lambda: is_gone(world))
         await asyncio.sleep(20)
         task = world.daemons[1].task

@@ -1,9 +1,9 @@
 """Which copies are given up: one walk for all of a partition's, in turns, and none for nothing."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.cache import PartitionCache

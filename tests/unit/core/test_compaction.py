@@ -1,8 +1,8 @@
 """Compaction of a log's beginning: what is left folds to the same, whatever comes behind."""
 
-import dataclasses
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -274,7 +274,7 @@ def test_a_long_history_of_overlaps_ends_no_larger_than_what_lives(seed):
         events += life(n, start, 10 * n + 9, {n // 90: start}, upto=FINISHED)
         live.append(n)
         if rng.random() < 0.3:
-            events.append(dataclasses.replace(events[-1], event_timestamp_ms=n))
+            events.append(msgspec.structs.replace(events[-1], event_timestamp_ms=n))
         while len(live) > 10:
             gone = live.pop(0)
             events += [update(gone, DELETE_STARTED), update(gone, DELETE_FINISHED)]

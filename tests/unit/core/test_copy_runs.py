@@ -1,9 +1,9 @@
 """Whole copies, column by column: what is taken, and that it is exactly what one by one gives."""
 
-import dataclasses
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def copy(n, at=FOO, custom=None, *, seg=None, no_txn=True):
     seg = n if seg is None else seg
     started = add(seg, n * 10, n * 10 + 9, {0: n * 10}, txn_index_empty=no_txn)
     return [
-        records.encode(dataclasses.replace(event, partition=at))
+        records.encode(msgspec.structs.replace(event, partition=at))
         for event in (started, update(seg, FINISHED, custom))
     ]
 

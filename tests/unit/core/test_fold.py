@@ -1,7 +1,6 @@
 """One metadata partition: what is passed over, what is found, and the two ways to read a record."""
 
-import dataclasses
-
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -351,7 +350,7 @@ def test_a_spliced_tail_equals_the_codecs_merge(event, updates):
     prefix = 3 + len(tails.prefix_of(FOO)) + 16
     record = records.encode(event)
     for state, custom in updates:
-        change = dataclasses.replace(
+        change = msgspec.structs.replace(
             update(1, SegmentState(state), custom, broker_id=9), segment_id=event.segment_id
         )
         value = records.encode(change)

@@ -2,13 +2,13 @@
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core import following

@@ -1,8 +1,8 @@
 """Random histories against a dumb model of Kafka's rules, and round trips."""
 
-import dataclasses
 import random
 
+import msgspec
 import pytest
 
 from rlmm_daemon.codec import records, snapshot
@@ -260,8 +260,8 @@ def event_of_two(rng, ordinary):
         return update(rng.randint(1, 9), DELETE_STARTED, ONLY_IF_STARTED, partition=partition)
     event = some_event(rng, ordinary)
     if rng.random() < 0.2:
-        event = dataclasses.replace(event, custom_metadata=rng.choice([None, b"k"]))
-    return dataclasses.replace(event, partition=partition, broker_id=rng.choice([1, 1, 2]))
+        event = msgspec.structs.replace(event, custom_metadata=rng.choice([None, b"k"]))
+    return msgspec.structs.replace(event, partition=partition, broker_id=rng.choice([1, 1, 2]))
 
 
 def reader_goes_on(cache, epoch, offset):

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.api import SegmentFiles

@@ -1,8 +1,9 @@
 """What `explain` says of a copy that is held up in each of its phases, and of one that failed."""
 
 import threading
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.codec import records

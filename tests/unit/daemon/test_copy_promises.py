@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon import copier as copiers

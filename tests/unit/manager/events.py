@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.partitioner import metadata_partition

@@ -1,8 +1,7 @@
 """What no caller may have written: it is refused before it is decoded, and folded where it is."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import record_reading, records
 from rlmm_daemon.core.validation import LEADER_EPOCHS_MAX, RECORD_BYTES_MAX, read_offered

@@ -1,11 +1,11 @@
 """Snapshots under a running manager: taken up in place, moved on to, and damaged."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.event_log.memory import MemoryLogStore

@@ -1,6 +1,5 @@
 """Each guard, got past in turn: what speaks against condemning anything."""
 
-import dataclasses
 from typing import Any
 
 import msgspec
@@ -34,7 +33,7 @@ def evidence(**changes: Any) -> Evidence:
         presences={"_rlmm/daemons/1.json": presence()},
         epoch_ends={(0, 3): EpochEnd(epoch=3, end_offset=10)},
     )
-    return dataclasses.replace(base, **changes)
+    return msgspec.structs.replace(base, **changes)
 
 
 def view(**ranges: LogRange) -> LogView:
@@ -112,10 +111,10 @@ def test_a_daemon_that_has_more_live_segments_than_the_log_names() -> None:
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_a_metadata_topic_that_compacts(policy: str) -> None:
-    compacting = dataclasses.replace(view(), cleanup_policy=policy)
+    compacting = msgspec.structs.replace(view(), cleanup_policy=policy)
     assert f"cleanup.policy is {policy}" in against(log=compacting)
     assert still(evidence(log=compacting), since_ms=0)
-    kept = dataclasses.replace(view(), cleanup_policy="delete")
+    kept = msgspec.structs.replace(view(), cleanup_policy="delete")
     assert reasons(evidence(log=kept)) == still(evidence(log=kept), since_ms=0) == []
 
 

@@ -4,10 +4,10 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, compacted_files, files
 from rlmm_daemon.adapters.event_log.embedded.compacted_files import Compaction

@@ -7,8 +7,10 @@ import os
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import api, records
 from rlmm_daemon.core.walks import SEGMENTS_AT_ONCE, Walk

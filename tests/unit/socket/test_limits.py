@@ -1,10 +1,10 @@
 """Every limit of the socket has a configuration key, a counter, and a test that reaches it."""
 
-from dataclasses import fields
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import fields
 
 from rlmm_daemon.config import load
 from rlmm_daemon.config.model import Readiness, Socket

@@ -7,8 +7,9 @@ Both go on in slices, beside appends and followers. Nothing has changed until `d
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, files
 from rlmm_daemon.adapters.event_log.embedded.compacted_files import CLEANED_SUFFIX, Compaction
@@ -27,8 +28,7 @@ _SLICE_CHECK_EVENTS: Final = 16
 _CHUNK_BYTES: Final = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(msgspec.Struct, frozen=True, kw_only=True):
     """Files that stand beside the log, complete and synced, and what they are to replace."""
 
     compaction: Compaction

@@ -4,7 +4,8 @@ import asyncio
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from rlmm_daemon.adapters.event_log.embedded.compacted_files import NEVER, Compaction
 from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
@@ -12,8 +13,7 @@ from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import LogBatch, LogRange
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synced:
+class Synced(msgspec.Struct, frozen=True, kw_only=True):
     """One batch that fdatasync has covered."""
 
     base_offset: int
@@ -23,8 +23,7 @@ class Synced:
     bytes_of_values: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Journal:
+class Journal(msgspec.Struct, kw_only=True):
     """Files and ends of a partition; nothing in it was ever promised before it was durable."""
 
     partition: MetadataPartition
@@ -41,12 +40,12 @@ class Journal:
     #: The last compaction of the partition.
     compaction: Compaction = NEVER
     #: Bytes of files that are written no more, by first offset, as far as anybody asked.
-    sizes: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = msgspec.field(default_factory=dict)
     #: Bytes of the log when a compaction would not have made it much smaller.
     kept: int = 0
-    _recent: deque[Synced] = field(default_factory=deque)
+    _recent: deque[Synced] = msgspec.field(default_factory=deque)
     _recent_bytes: int = 0
-    _waiting: list[asyncio.Future[bool]] = field(default_factory=list)
+    _waiting: list[asyncio.Future[bool]] = msgspec.field(default_factory=list)
 
     @property
     def range(self) -> LogRange:

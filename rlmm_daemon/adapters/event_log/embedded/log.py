@@ -3,9 +3,9 @@
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.embedded import files, identity
 from rlmm_daemon.adapters.event_log.embedded.identity import (

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from rlmm_daemon.core.compaction import When
 from rlmm_daemon.ports.clock import Clock
@@ -16,8 +17,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedOptions:
+class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Every bound of the embedded log; the defaults suit fifty partitions on one broker."""
 
     #: A file is closed and a new one begun before a batch would pass this size.
@@ -43,11 +43,10 @@ class EmbeddedOptions:
     #: How long new writes are refused untried after a write failed.
     probe_seconds: float = 1.0
     #: When a partition is compacted; None: never.
-    compaction: When | None = field(default_factory=When)
+    compaction: When | None = msgspec.field(default_factory=When)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(msgspec.Struct, frozen=True, kw_only=True):
     """What a partition needs of the world around it."""
 
     disk: Disk

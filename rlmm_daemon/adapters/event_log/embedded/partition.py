@@ -5,9 +5,9 @@ import errno
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, compacting, files
 from rlmm_daemon.adapters.event_log.embedded.growth import Growth

@@ -6,10 +6,11 @@ partition does not serve.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import structlog
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, epochs, files, scan
 from rlmm_daemon.adapters.event_log.embedded.compacted_files import Compaction
@@ -27,8 +28,7 @@ _EPOCH_MAX: Final = 2**30
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """What a partition holds, all of it durable."""
 
     #: First offsets of the files, ascending; none if nothing was ever written.

@@ -8,9 +8,9 @@ What the newest snapshot holds is appended at the end; the fold takes what it kn
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 from crc32c import crc32c
 
@@ -31,8 +31,7 @@ _BODY: Final = struct.Struct(">hiqqqhii")
 _HEAD_COUNTED: Final = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairReport:
+class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a repair did to one partition."""
 
     #: Copies of the files as they were found.

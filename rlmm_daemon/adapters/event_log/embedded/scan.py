@@ -7,9 +7,9 @@ covered by a batch that has fewer records than offsets.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
 from rlmm_daemon.codec.batches import COMPACTED, CRC_FROM, HEADER_BYTES, LENGTH_END, MAGIC
@@ -41,8 +41,7 @@ class Found(NamedTuple):
         return self.next_offset - self.base_offset - int(records)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
+class Walk(msgspec.Struct, frozen=True, kw_only=True):
     """The valid batches in a row, and why the row ended at `stop`."""
 
     found: list[Found]

@@ -1,8 +1,9 @@
 """What `rlmm log verify` says: every batch of every file read and judged, nothing changed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, files, scan
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -10,8 +11,7 @@ from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import LogRange
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One place that does not hold what it should."""
 
     file: str
@@ -21,12 +21,11 @@ class Finding:
     kind: Literal["corrupt", "torn_tail"]
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionReport:
+class PartitionReport(msgspec.Struct, kw_only=True):
     """One partition as its files are now."""
 
     partition: MetadataPartition
-    range: LogRange = field(default_factory=lambda: LogRange(start=0, end=0))
+    range: LogRange = msgspec.field(default_factory=lambda: LogRange(start=0, end=0))
     files: int = 0
     batches: int = 0
     #: Offsets that valid batches cover.
@@ -35,11 +34,10 @@ class PartitionReport:
     dropped: int = 0
     #: Zeros behind the newest file's end: room made ahead, cut off by a clean stop or a seal.
     preallocated_bytes: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """A run of valid batches, or the invalid bytes before the next one."""
 
     position: int

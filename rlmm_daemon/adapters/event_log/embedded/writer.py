@@ -8,8 +8,8 @@ next is written only after it: what a crash leaves is then at most one torn batc
 import asyncio
 import errno
 from collections import deque
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from rlmm_daemon.adapters.event_log.embedded import epochs, files
@@ -31,8 +31,7 @@ from rlmm_daemon.ports.event_log import NO_EPOCH, Told
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(msgspec.Struct, frozen=True):
     """A record and whoever is to be told of it."""
 
     value: bytes

@@ -1,11 +1,11 @@
 """Waiting longer after each failure, never in step with others."""
 
 import random
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(slots=True)
-class Backoff:
+class Backoff(msgspec.Struct):
     """Exponential, jittered over its upper half, capped; progress sets it back."""
 
     least_seconds: float

@@ -6,9 +6,9 @@ through every retry, and the sequence moves on only when its fate is known to be
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError
@@ -22,16 +22,14 @@ _SEQUENCES: Final = 2**31
 _RECORD_OVERHEAD: Final = 21
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """What the brokers know an idempotent producer by."""
 
     producer_id: int
     producer_epoch: int
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """One record and whoever is to be told of it."""
 
     value: bytes
@@ -40,8 +38,7 @@ class Entry:
     deadline: float
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
+class Batch(msgspec.Struct, eq=False):
     """Records that share a fate."""
 
     data: bytes
@@ -55,15 +52,14 @@ class Batch:
         return self.entries[0].deadline
 
 
-@dataclass(slots=True, eq=False)
-class Lane:
+class Lane(msgspec.Struct, eq=False):
     """The records of one partition, in the order in which they were appended."""
 
     partition: MetadataPartition
     #: A topic that is created again gets new lanes: nothing meant for the old one enters it.
     topic_id: TopicId
     batch_bytes_max: int
-    waiting: deque[Entry] = field(default_factory=deque)
+    waiting: deque[Entry] = msgspec.field(default_factory=deque)
     batch: Batch | None = None
     identity: Identity | None = None
     sequence: int = 0

@@ -9,9 +9,10 @@ import os
 import shutil
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from rlmm_daemon.adapters.storage.local.root import Root, make_directories, open_directory
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageFull
@@ -27,8 +28,7 @@ EARLY_BYTES: Final = 1024 * 1024
 _NEW_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(msgspec.Struct):
     """One `put_segment`, with its own directory for temporary files."""
 
     root: Root
@@ -37,7 +37,7 @@ class Attempt:
     progress: Progress
     passes: Passes
     #: Descriptors of temporary files that are whole, and not durable yet.
-    _unsynced: list[int] = field(default_factory=list)
+    _unsynced: list[int] = msgspec.field(default_factory=list)
 
     def run(self, objects: Sequence[tuple[ObjectKind, str, Source]]) -> list[StoredObject]:
         """Store all objects, the `.log` visible last and only when all is durable."""

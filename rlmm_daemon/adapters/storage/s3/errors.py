@@ -7,11 +7,11 @@ gone. A 503 may be a throttle or a fault; both ask for less.
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -43,8 +43,7 @@ class Remedy(enum.Enum):
     RELOAD = "reload"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Our error for one of theirs."""
 
     error: RlmmError
@@ -60,8 +59,7 @@ class Verdict:
         return str(self.error.fields.get("reason", self.error.wire_name()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(msgspec.Struct, frozen=True):
     reason: str
     remedy: Remedy
     text: str

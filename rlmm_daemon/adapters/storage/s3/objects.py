@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
+import msgspec
 
 from rlmm_daemon.adapters.storage.s3.answers import Answer, SdkTransport, Transport
 from rlmm_daemon.adapters.storage.s3.client import Client
@@ -32,8 +32,7 @@ RATION_BYTES: Final = 64 * 1024
 _REFUSALS: Final = frozenset({400, 401, 403})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, kw_only=True):
     """An object as HEAD describes it."""
 
     size: int
@@ -77,8 +76,7 @@ async def _size_by_get(client: Client, key: str) -> Found | None:
     return Found(size=answer.total, crc32c=None)
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(msgspec.Struct):
     """How far a range was read, and of which version of the object."""
 
     key: str

@@ -1,8 +1,9 @@
 """What an S3 storage is told: where, as whom, how large, how long."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+import msgspec
 
 from rlmm_daemon.domain.secret import Secret
 
@@ -14,8 +15,7 @@ PART_BYTES_MIN: Final = 5 * MIB
 BYTES_PER_SECOND_MIN: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticKeys:
+class StaticKeys(msgspec.Struct, frozen=True, kw_only=True):
     """One key pair, as read from its files."""
 
     access_key_id: Secret
@@ -23,16 +23,14 @@ class StaticKeys:
     session_token: Secret | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes per second of the whole process; 0 is without a limit."""
 
     copy_bytes_per_second: int = 0
     fetch_bytes_per_second: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Options:
+class S3Options(msgspec.Struct, frozen=True, kw_only=True):
     """Everything but live state. Durations are seconds."""
 
     bucket: str
@@ -64,7 +62,7 @@ class S3Options:
     sse_kms_key_id: str | None = None
     expected_bucket_owner: str | None = None
     storage_class: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = msgspec.field(default_factory=dict)
     rates: Rates = Rates()
     #: This daemon's own; other daemons' are read from their presence files.
     copy_deadline: float = 1_200.0

@@ -8,9 +8,9 @@ import base64
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
+import msgspec
 from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
@@ -31,8 +31,7 @@ PIECE_BYTES: Final = 128 * 1024
 JOINS_AT_ONCE: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Bytes of a source in memory, and their checksum."""
 
     blocks: Sequence[bytes]

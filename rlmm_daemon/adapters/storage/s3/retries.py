@@ -10,9 +10,9 @@ import contextlib
 import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
+import msgspec
 import structlog
 
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, Remedy, Verdict, judge
@@ -32,12 +32,11 @@ T = TypeVar("T")
 logger = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
-class Stats:
+class Stats(msgspec.Struct):
     """Counts since the start, for gauges: plain numbers that only grow."""
 
     #: (operation, outcome) -> calls; outcome is "ok" or the error's reason.
-    calls: collections.Counter[tuple[str, str]] = field(default_factory=collections.Counter)
+    calls: collections.Counter[tuple[str, str]] = msgspec.field(default_factory=collections.Counter)
     retries: int = 0
     #: Retries that the budget refused.
     retries_refused: int = 0
@@ -133,8 +132,7 @@ class Gate:
                 place.set_result(None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """What is called, for limits and for words."""
 
     #: S3's name of the operation.

@@ -8,8 +8,9 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of, told
@@ -37,8 +38,7 @@ from rlmm_daemon.ports.storage import ObjectKind, Progress, Source, StoredObject
 Row = tuple[ObjectKind, str, Source]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """What all copies share."""
 
     client: Client
@@ -49,15 +49,14 @@ class Tools:
     slots: asyncio.Semaphore
 
 
-@dataclass(slots=True)
-class _Multipart:
+class _Multipart(msgspec.Struct):
     key: str
     upload_id: str
     part_size: int
     #: Part number -> what CompleteMultipartUpload wants of it.
-    done: dict[int, dict[str, Any]] = field(default_factory=dict)
+    done: dict[int, dict[str, Any]] = msgspec.field(default_factory=dict)
     #: Part number -> checksum, of the first read: a retry must read the same.
-    crc32c: dict[int, int] = field(default_factory=dict)
+    crc32c: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class _Attempt:

@@ -1,8 +1,7 @@
 """Ages and looks at their edges: what of a topic or an object is forgotten, and from when on."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.core.disposal.findings import Ages, Present, Recorded, judge, judge_upload
 from rlmm_daemon.core.disposal.observation import HOUR_MS, Observation, ObservationOptions

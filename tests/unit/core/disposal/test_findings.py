@@ -1,7 +1,6 @@
 """What listing and log say of one segment: the module's table, row by row."""
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from rlmm_daemon.codec.marker import Hold
@@ -149,7 +148,7 @@ def test_a_clock_that_is_far_ahead_does_not_hide_what_was_left_behind() -> None:
 @pytest.mark.parametrize("number", [None, 3])
 def test_a_hold_keeps_what_may_have_been_needed_by_what_the_log_lost(number: int | None) -> None:
     hold = Hold(metadata_partition=number, before_ms=OLD + 1, broker_id=1)
-    ages = dataclasses.replace(AGES, holds=(hold,), metadata_partition=3)
+    ages = msgspec.structs.replace(AGES, holds=(hold,), metadata_partition=3)
     for state in (None, S.DELETE_SEGMENT_FINISHED):
         event_ms = OLD if state else 0
         recorded = Recorded(state=state, event_ms=event_ms, sizes={})
@@ -159,15 +158,15 @@ def test_a_hold_keeps_what_may_have_been_needed_by_what_the_log_lost(number: int
         upload = judge_upload(recorded, OLD, ages)
         assert upload is not None
         assert not upload.condemned
-    other = dataclasses.replace(ages, metadata_partition=4)
+    other = msgspec.structs.replace(ages, metadata_partition=4)
     if number is not None:
         (judged,) = judge(Recorded(state=None), there(log=1), other)
         assert judged.condemned
-    earlier = dataclasses.replace(hold_before(OLD - AGES.skew_ms - 1), metadata_partition=3)
+    earlier = msgspec.structs.replace(hold_before(OLD - AGES.skew_ms - 1), metadata_partition=3)
     (judged,) = judge(Recorded(state=None), there(log=1), earlier)
     assert judged.condemned
 
 
 def hold_before(before_ms: int) -> Ages:
     hold = Hold(metadata_partition=None, before_ms=before_ms, broker_id=1)
-    return dataclasses.replace(AGES, holds=(hold,))
+    return msgspec.structs.replace(AGES, holds=(hold,))

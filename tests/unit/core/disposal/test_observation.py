@@ -1,8 +1,7 @@
 """Marks that nobody asked for: what starts the clock over, and what is never marked."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.core.disposal.observation import HOUR_MS, Look, Observation, ObservationOptions
 from rlmm_daemon.domain.ids import TopicId

@@ -2,10 +2,10 @@
 
 import enum
 import itertools
-from dataclasses import fields
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 from rlmm_daemon.core.disposal.steps import (
     HOLDS,
