@@ -184,7 +184,7 @@ class Manager:
                         name="compactor",
                     )
         finally:
-            self._publisher.group = None
+            self._publisher.end()
             self.fleet.end_writes()
             await self.state.close()
 

@@ -34,6 +34,18 @@ class Publisher:
         self._is_draining = is_draining
         #: Writers live in it; None while the manager does not run.
         self.group: asyncio.TaskGroup | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """Begin nothing any more: the manager's tasks are ending."""
+        self.group, self._ended = None, True
+
+    def _tasks(self) -> asyncio.TaskGroup:
+        if self.group is not None:
+            return self.group
+        if self._ended:
+            raise Draining("the daemon stops; nothing was begun")
+        raise NotReady("the daemon has just begun; nothing was written", state="starting")
 
     async def write(
         self,
@@ -64,9 +76,7 @@ class Publisher:
                     await self._gates.opened()
             except TimeoutError as error:
                 raise TimedOut("the event log was not open in time") from error
-        follow_set, group = self._gates.follow_set(), self.group
-        if group is None:
-            raise Draining("the daemon stops; nothing was begun")
+        follow_set, group = self._gates.follow_set(), self._tasks()
         metadata_partition = follow_set.of(event.partition)
         with follow_set.keep(metadata_partition):
             if on_demand or caller is Caller.OPERATOR:
@@ -92,8 +102,7 @@ class Publisher:
         """
         if self._is_draining():
             raise Draining
-        if self.group is None:
-            raise Draining("the daemon stops; nothing was begun")
+        self._tasks()
         follower = self._gates.writable(event.partition)
         if self._gates.is_being_read(follower, event.partition):
             raise MustWait
@@ -111,9 +120,7 @@ class Publisher:
         Raises:
             OutcomeUnknown, TimedOut, NotReady: that could not be reached in time.
         """
-        follow_set, group = await self._gates.opened(), self.group
-        if group is None:
-            raise Draining("the daemon stops; nothing was begun")
+        follow_set, group = await self._gates.opened(), self._tasks()
         number = follow_set.of(partition)
         with follow_set.keep(number):
             writer = self._fleet.writer(number, group)

@@ -422,6 +422,13 @@ def test_an_end_offset_asked_for_before_an_insertion_does_not_confirm_it():
     assert TP not in confirmation.confirmed
 
 
+async def test_a_write_before_the_managers_begin_hears_that_it_starts_not_that_it_stops(rig):
+    async with rig.manager() as manager:  # its task has not begun
+        manager.replace_assignment([TP], [])
+        with pytest.raises(NotReady, match="just begun"):
+            manager.begin_add(started(1, 0, 9), 1.0, lambda _: None)
+
+
 async def test_a_write_after_the_managers_end_begins_nothing(rig):
     async with rig.manager() as manager:
         await ready(manager)
