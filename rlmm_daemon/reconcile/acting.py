@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from pyspark.sql import functions
@@ -22,10 +22,12 @@ from rlmm_daemon.reconcile import control, executing, quarantine, storage_time, 
 from rlmm_daemon.reconcile.errors import Refused
 from rlmm_daemon.reconcile.last_look import LastLook
 from rlmm_daemon.reconcile.lease import Holder
-from rlmm_daemon.reconcile.quarantine import Entry, Identity, Manifest, Plan, Totals
+from rlmm_daemon.reconcile.quarantine import Entry, Identity, Manifest, Name, Plan, Totals
 from rlmm_daemon.reconcile.storage_time import Steady
 from rlmm_daemon.reconcile.summary import Night
 from rlmm_daemon.reconcile.workspace import AUDIT
+
+_NAME: Final = "key string, upload_id string"
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +56,8 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
             LeaseHeld: another run is deleting.
         """
         known = quarantine.standing(manifests, self.safety, self.now_ms)
-        condemned, beyond = oldest(found, known, 2 * self.safety.objects_max)
+        spared = quarantine.kept(manifests)
+        condemned, beyond = oldest(found, known, spared, 2 * self.safety.objects_max)
         plan = self._plan(condemned, manifests)
         over = quarantine.over(manifests, self.safety, self.night.listed_at_ms)
         settled = quarantine.settled(over, listed(objects, over)) if over else []
@@ -68,7 +71,8 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
     def forecast(self, found: Any, manifests: Mapping[str, Manifest]) -> None:
         """Note what is left to the caps or quarantined, without doing anything."""
         known = quarantine.standing(manifests, self.safety, self.now_ms)
-        condemned, beyond = oldest(found, known, 2 * self.safety.objects_max)
+        spared = quarantine.kept(manifests)
+        condemned, beyond = oldest(found, known, spared, 2 * self.safety.objects_max)
         self._note_plan(self._plan(condemned, manifests), beyond, manifests)
 
     def _note_plan(self, plan: Plan, beyond: int, manifests: Mapping[str, Manifest]) -> None:
@@ -161,7 +165,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
     ) -> None:
         """Remove a manifest, unless what the listing missed is seen when it is asked for itself."""
         await lease.renew()
-        if await asyncio.to_thread(executing.left, self.daemon, manifest.entries):
+        if await asyncio.to_thread(executing.left, self.daemon, manifest):
             return
         said = {"entries": len(manifest.entries), "restored": manifest.restored}
         self._note([{"removing_manifest": name, **said, "fence": lease.fence}])
@@ -182,17 +186,25 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
         self.night.failed, self.night.dropped = done.failed, done.dropped
 
 
-def oldest(found: Any, known: Mapping[Identity, bool], limit: int) -> tuple[list[Entry], int]:
+def oldest(
+    found: Any, known: Mapping[Identity, bool], spared: Collection[Name], limit: int
+) -> tuple[list[Entry], int]:
     """Return what is condemned and may be acted on tonight, and how many there are beyond `limit`.
 
-    What is due comes first, then the oldest. What waits or was restored (False in `known`) is left
-    out before any is taken: it would keep back what is behind it.
+    What is due comes first, then the oldest. What waits (False in `known`) or is spared is left out
+    before any is taken: it would keep back what is behind it.
     """
     rows = [(*identity, due) for identity, due in known.items()]
     quarantined = found.sparkSession.createDataFrame(
         rows, "key string, etag string, second bigint, upload_id string, due boolean"
     )
-    condemned = found.where("condemned").alias("found")
+    names = found.sparkSession.createDataFrame(sorted(spared, key=str), _NAME)
+    kept = "found.key = kept.key AND found.upload_id <=> kept.upload_id"
+    condemned = (
+        found.where("condemned")
+        .alias("found")
+        .join(functions.broadcast(names).alias("kept"), functions.expr(kept), "left_anti")
+    )
     same = (
         "found.key = listed.key AND coalesce(found.etag, '') = listed.etag"
         " AND found.modified_ms DIV 1000 = listed.second AND found.upload_id <=> listed.upload_id"
@@ -205,16 +217,15 @@ def oldest(found: Any, known: Mapping[Identity, bool], limit: int) -> tuple[list
 
 
 def listed(objects: Any, manifests: Mapping[str, Manifest]) -> set[Identity]:
-    """Return which of the manifests' entries the listing shows as they were quarantined."""
-    every = {entry.identity for manifest in manifests.values() for entry in manifest.entries}
-    named = objects.sparkSession.createDataFrame(
-        sorted(every, key=str), "key string, etag string, second bigint, upload_id string"
-    )
-    same = (
-        "named.key = shown.key AND named.etag = coalesce(shown.etag, '')"
-        " AND named.second = shown.modified_ms DIV 1000 AND named.upload_id <=> shown.upload_id"
-    )
+    """Return the states in which the listing shows what the manifests name."""
+    every = {entry.name for manifest in manifests.values() for entry in manifest.entries}
+    named = objects.sparkSession.createDataFrame(sorted(every, key=str), _NAME)
+    same = "named.key = shown.key AND named.upload_id <=> shown.upload_id"
     shown = objects.where("NOT noncurrent").alias("shown")
     there = functions.broadcast(named).alias("named").join(shown, functions.expr(same))
-    rows = there.selectExpr("named.*").take(len(every))
+    state = there.selectExpr(
+        "shown.key", "coalesce(shown.etag, '') AS etag",
+        "shown.modified_ms DIV 1000 AS second", "shown.upload_id",
+    )  # fmt: skip
+    rows = state.take(len(every))
     return {(row["key"], row["etag"], row["second"], row["upload_id"]) for row in rows}

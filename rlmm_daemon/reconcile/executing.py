@@ -26,9 +26,10 @@ from rlmm_daemon.reconcile import listing, quarantine, tailing
 from rlmm_daemon.reconcile.last_look import Seen
 from rlmm_daemon.reconcile.lease import Holder
 from rlmm_daemon.reconcile.log_reading import LogView
-from rlmm_daemon.reconcile.quarantine import Entry, Identity
+from rlmm_daemon.reconcile.quarantine import Entry, Manifest, Name
 
 PAUSE_SECONDS: Final = 30.0
+GONE: Final = "gone already"
 #: Objects that are looked at side by side.
 _LOOKS_AT_ONCE: Final = 16
 #: Writes lines down, all of them on disk when it returns.
@@ -105,13 +106,13 @@ class Executor:
         self._touched |= touched
         self._ends = dict(ends)
 
-    def _reasons(self, batch: Sequence[Entry], kept: Mapping[Identity, str]) -> list[str]:
+    def _reasons(self, batch: Sequence[Entry], kept: Mapping[Name, str]) -> list[str]:
         """Return for each entry why it is left alone; "": it is not."""
         with ThreadPoolExecutor(_LOOKS_AT_ONCE) as workers:
             return [*workers.map(lambda entry: self._reason(entry, kept), batch)]
 
-    def _reason(self, entry: Entry, kept: Mapping[Identity, str]) -> str:
-        if reason := kept.get(entry.identity):
+    def _reason(self, entry: Entry, kept: Mapping[Name, str]) -> str:
+        if reason := kept.get(entry.name):
             return reason
         if entry.segment_id in self._touched:
             return "the log names its segment again"
@@ -197,16 +198,17 @@ def what_changed(config: Config, entry: Entry) -> str:
     """Return what has become of the object that an entry names; "": it is there as it was."""
     found = listing.look_up(config, entry.key)
     if found is None:
-        return "gone already"
+        return GONE
     # No answer to HEAD has milliseconds.
     if (found.etag, found.modified_ms // 1_000) != (entry.etag, entry.modified_ms // 1_000):
         return "another object lies there now"
     return ""
 
 
-def left(config: Config, entries: Iterable[Entry]) -> int:
-    """Return how many of these are there as they were; uploads are not looked for."""
-    return sum(not change for change in changes(config, entries).values())
+def left(config: Config, manifest: Manifest) -> int:
+    """Return how many of a manifest's objects it still speaks of; uploads are not looked for."""
+    found = changes(config, manifest.entries).values()
+    return sum(change != GONE if manifest.kept else not change for change in found)
 
 
 def changes(config: Config, entries: Iterable[Entry]) -> Mapping[str, str]:

@@ -3,8 +3,9 @@
 Quarantine is a list, not a place: objects stay where they are, named with size, ETag and
 LastModified. A later run deletes only what it condemns again by itself, what still matches all
 three, and what has been listed for the whole quarantine. `restore` takes a manifest out of force,
-and its objects are not quarantined again. A manifest whose quarantine is over and that names
-nothing that is still there goes: what became of its objects is in the audit logs.
+and its objects are not quarantined again, by their keys: a bucket that is copied or rewritten in
+place gives each another time, and may give it another ETag. A manifest whose quarantine is over and
+that names nothing that is still there goes: what became of its objects is in the audit logs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,6 +30,8 @@ _INDENTED_BYTES: Final = 32
 ENTRIES_MAX: Final = 100_000
 #: Key, ETag, second of LastModified, upload id.
 Identity = tuple[str, str, int, str | None]
+#: Key, upload id: an object in whatever state.
+Name = tuple[str, str | None]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +54,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         The whole second: some servers list milliseconds, and no answer to HEAD can have them.
         """
         return self.key, self.etag, self.modified_ms // 1_000, self.upload_id
+
+    @property
+    def name(self) -> Name:
+        """Return what names the object whatever became of it."""
+        return self.key, self.upload_id
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,13 +130,20 @@ def standing(
         for entry in manifest.entries:
             due = manifest.created_ms <= due_ms
             found[entry.identity] = found.get(entry.identity, False) or due
-    return {**found, **dict.fromkeys(kept(manifests), False)}
+    spared = kept(manifests)
+    return {each: due and name_of(each) not in spared for each, due in found.items()}
 
 
-def kept(manifests: Mapping[str, Manifest]) -> Mapping[Identity, str]:
+def name_of(identity: Identity) -> Name:
+    """Return which object a state is one of."""
+    key, _, _, upload_id = identity
+    return key, upload_id
+
+
+def kept(manifests: Mapping[str, Manifest]) -> Mapping[Name, str]:
     """Return what operators took out of force or held back, and which of the two."""
     return {
-        entry.identity: manifest.kept
+        entry.name: manifest.kept
         for manifest in manifests.values()
         if manifest.kept
         for entry in manifest.entries
@@ -165,12 +180,16 @@ def over(
 def settled(over: Mapping[str, Manifest], there: Collection[Identity]) -> list[str]:
     """Return those none of whose objects is there any more, by the name of the manifest.
 
-    One that was restored stays as long as anything that it spares.
+    One that was restored or is held back stays as long as anything that it spares.
     """
+    names = set(map(name_of, there))
     return [
         name
         for name, manifest in over.items()
-        if not any(entry.identity in there for entry in manifest.entries)
+        if not any(
+            entry.name in names if manifest.kept else entry.identity in there
+            for entry in manifest.entries
+        )
     ]
 
 
@@ -189,7 +208,8 @@ def plan(
     known = standing(manifests, safety, now_ms)
     oldest = sorted(condemned, key=lambda entry: entry.modified_ms)
     due = [entry for entry in oldest if known.get(entry.identity)]
-    fresh = [entry for entry in oldest if entry.identity not in known]
+    spared = kept(manifests)
+    fresh = [e for e in oldest if e.identity not in known and e.name not in spared]
     free = approved(manifests)
     let = [entry for entry in due if entry.identity in free][: safety.objects_max]
     capped = [entry for entry in due if entry.identity not in free]

@@ -52,12 +52,14 @@ def test_what_waits_or_was_restored_keeps_nothing_back_and_what_is_due_comes_fir
     rows = [*map(finding, every), finding(entry(1, upload_id="v"), condemned=False)]
     found = spark.createDataFrame(rows, ddl(FINDINGS))
     known = {one.identity: False for one in (*waiting, entry(60))} | {due.identity: True}
-    assert acting.oldest(found, known, 3) == ([due, *fresh[:2]], 4)
-    assert acting.oldest(found, known, 99) == ([due, *fresh, upload], 0)
-    assert acting.oldest(found, {}, 1) == (waiting[:1], 56)
+    assert acting.oldest(found, known, (), 3) == ([due, *fresh[:2]], 4)
+    assert acting.oldest(found, known, (), 99) == ([due, *fresh, upload], 0)
+    rewritten = [fresh[0].name, upload.name, ("k90", "u")]
+    assert acting.oldest(found, known, rewritten, 99) == ([due, *fresh[1:]], 0)
+    assert acting.oldest(found, {}, (), 1) == (waiting[:1], 56)
 
 
-def test_what_a_manifest_names_is_there_only_as_it_was(spark) -> None:
+def test_what_a_manifest_names_is_listed_as_it_is_now(spark) -> None:
     def entry(key: str, **more: Any) -> Entry:
         told = {"size": 1, "etag": "e", "modified_ms": 7_001, "kind": "orphan_object", **more}
         return Entry(key=key, **told)
@@ -76,8 +78,9 @@ def test_what_a_manifest_names_is_there_only_as_it_was(spark) -> None:
     objects = spark.createDataFrame(rows, ddl(OBJECTS))
     made = Manifest(run="r", fence=1, created_ms=0, entries=(there, *others))
     second = Manifest(run="r", fence=1, created_ms=0, entries=(upload, there))
-    assert acting.listed(objects, {"a": made}) == {there.identity}
-    assert acting.listed(objects, {"a": made, "b": second}) == {there.identity, upload.identity}
+    now = {there.identity, ("tag", "e", 7, None), ("time", "e", 7, None)}
+    assert acting.listed(objects, {"a": made}) == now
+    assert acting.listed(objects, {"a": made, "b": second}) == {*now, upload.identity}
     assert (
         acting.listed(objects, {"none": Manifest(run="r", fence=1, created_ms=0, entries=())})
         == set()

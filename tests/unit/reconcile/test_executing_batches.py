@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from rlmm_daemon.config.reconcile import Safety
@@ -228,4 +229,7 @@ def test_an_object_is_another_one_by_tag_or_second(
     one = Entry(key="k", size=1, etag="e", modified_ms=5_123, kind="orphan")
     config = cast("Any", None)
     assert bool(executing.what_changed(config, one)) is changed
-    assert executing.left(config, [one]) == int(not changed)
+    listed = Manifest(run="r", fence=1, created_ms=0, entries=(one,))
+    assert executing.left(config, listed) == int(not changed)
+    spared = msgspec.structs.replace(listed, restored=True)
+    assert executing.left(config, spared) == 1, "in whatever state"

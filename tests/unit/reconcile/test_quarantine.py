@@ -115,6 +115,27 @@ def test_what_waits_is_told_from_what_is_due() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("word", ["restored", "held"])
+def test_what_an_operator_spared_is_spared_in_a_bucket_that_was_rewritten(word) -> None:
+    """A copy of the bucket, or another key of encryption: other times, maybe other ETags."""
+    spared, other = entry(1), entry(2)
+    words = {"restored": True} if word == "restored" else {"held": Word(by="x", at_ms=1)}
+    manifests = {
+        "a": msgspec.structs.replace(manifest(spared)["r-001.json"], **words),
+        "b": manifest(other)["r-001.json"],
+    }
+    now = [
+        msgspec.structs.replace(each, modified_ms=each.modified_ms + 10**9, etag="new")
+        for each in (spared, other)
+    ]
+    made = plan(now, manifests, MANY, SAFETY, NOW)
+    assert (made.delete, made.quarantine, made.left) == ((), (now[1],), 0)
+    there = {each.identity for each in now}
+    assert quarantine.settled(quarantine.over(manifests, SAFETY, NOW), there) == ["b"]
+    both = {**manifests, "c": manifest(*now)["r-001.json"]}
+    assert plan(now, both, MANY, SAFETY, NOW).delete == (now[1],)
+
+
 def test_a_listing_with_milliseconds_names_the_same_object_as_one_without() -> None:
     precise = msgspec.structs.replace(entry(), modified_ms=1_999)
     whole = msgspec.structs.replace(entry(), modified_ms=1_000)
@@ -144,7 +165,8 @@ def test_a_manifest_goes_when_its_quarantine_is_over_and_nothing_of_it_is_left()
     there = {left.identity, ("k1", "another", 0, None)}
     over = quarantine.over(manifests, SAFETY, NOW)
     assert over.keys() == {"gone", "part", "restored", "spares"}
-    assert quarantine.settled(over, there) == ["gone", "restored"]
+    assert quarantine.settled(over, there) == ["gone"], "what is spared, is in whatever state"
+    assert quarantine.settled(over, {left.identity}) == ["gone", "restored"]
 
 
 class Counting(MemoryStorage):
