@@ -398,8 +398,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="compacted_file_not_synced",
         module=f"{_LOG}.compacting",
-        old="        await file.fdatasync()\n        self._file = None\n",
-        new="        self._file = None\n",
+        old="        await file.fdatasync()\n        self.sizes.append(self._position)\n",
+        new="        self.sizes.append(self._position)\n",
         seeds=10,
     ),
     Mutant(
