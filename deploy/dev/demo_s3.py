@@ -13,9 +13,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from deploy.dev import demo as plain
@@ -85,7 +87,7 @@ class S3Demo(Demo):
     @contextmanager
     def under(self, name: str) -> Iterator[None]:
         """Put the faults of this name on the way; each must have been met."""
-        planted = [self.proxy.plant(replace(each)) for each in FAULTS[name]]
+        planted = [self.proxy.plant(copy(each)) for each in FAULTS[name]]
         yield
         self.proxy.lift()
         unmet = [each for each in planted if not each.hits]

@@ -159,11 +159,11 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.recovery",
         old="        return Recovered(bases=[], position=0, next_offset=0,",
         new=(
-            "        await disk.make_directory(directory)\n"
+            "        await context.disk.make_directory(directory)\n"
             "        path = files.segment_path(directory, 0)\n"
-            "        file = await disk.open(path, write=True, create=True)\n"
+            "        file = await context.disk.open(path, write=True, create=True)\n"
             "        await files.cut(file, 0)\n"
-            "        await disk.fsync_directory(directory)\n"
+            "        await context.disk.fsync_directory(directory)\n"
             "        return Recovered(bases=[0], position=0, next_offset=0,"
         ),
         seeds=10,
@@ -426,8 +426,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module=f"{_LOG}.compacted_files",
         old="    await disk.fsync_directory(directory)\n    done = ",
         new="    done = ",
-        seeds=30,
-        first=2050,
+        seeds=10,
+        first=2220,
     ),
     Mutant(
         name="compaction_undone_by_the_next_open",
@@ -444,7 +444,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
             "                failed.append(error)\n"
             "                await compacted_files.discard(disk, self._directory)\n"
         ),
-        seeds=180,
+        seeds=10,
+        first=2285,
     ),
     Mutant(
         name="reader_goes_on_in_a_file_that_was_replaced",
@@ -452,6 +453,14 @@ MUTANTS: Final[Sequence[Mutant]] = (
         old="        known = (base, count) == (self._base, self._count)\n",
         new="        known = base == self._base\n",
         seeds=150,
+    ),
+    Mutant(
+        name="reader_takes_a_files_new_name_for_damage",
+        module=f"{_LOG}.partition",
+        old="                if placing is None and not reader.is_behind:\n",
+        new="                if True:\n",
+        seeds=5,
+        first=1195,
     ),
     Mutant(
         name="two_compactions_at_once",

@@ -278,12 +278,32 @@ class Partition:
         self._journal.wake()
         return await self._writer.close()
 
+    def _being_placed(self) -> "asyncio.Task[None] | None":
+        """Return what gives a compaction's files their names right now."""
+        return None if self._placing is None or self._placing.done() else self._placing
+
     async def _read(self, reader: Reader, position: int) -> LogBatch:
-        try:
-            return await reader.read(position)
-        except OSError as error:
-            await reader.close()
-            raise StorageUnavailable(f"the event log cannot be read: {error}") from error
+        """Return the next records; again where a compaction replaced the file that was read.
+
+        Between the first of its renames and the last, a file's name may stand for one that ends
+        elsewhere than the journal knows.
+        """
+        while True:
+            placing = self._being_placed()
+            try:
+                return await reader.read(position)
+            except OSError as error:
+                await reader.close()
+                raise StorageUnavailable(f"the event log cannot be read: {error}") from error
+            except LogCorrupt:
+                placing = self._being_placed() or placing
+                if placing is None and not reader.is_behind:
+                    raise
+                await reader.close()
+            if placing is not None:
+                await asyncio.wait([placing], timeout=self._context.options.probe_seconds)
+                if not placing.done():
+                    raise StorageUnavailable("files of the event log are being replaced")
 
     async def _repaired_below(
         self, reader: Reader, journal: Journal, offset: int

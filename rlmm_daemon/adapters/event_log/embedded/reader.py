@@ -49,6 +49,11 @@ class Reader:
             raise corrupt(self._path, self._position, reason)
         return self._take(walked, offset)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the files were replaced since the one was opened that it reads."""
+        return self._count != self._journal.compaction.count
+
     async def close(self) -> None:
         """Give the descriptor back."""
         file, self._file = self._file, None
