@@ -448,13 +448,6 @@ MUTANTS: Final[Sequence[Mutant]] = (
         first=2285,
     ),
     Mutant(
-        name="reader_goes_on_in_a_file_that_was_replaced",
-        module=f"{_LOG}.reader",
-        old="        known = (base, count) == (self._base, self._count)\n",
-        new="        known = base == self._base\n",
-        seeds=150,
-    ),
-    Mutant(
         name="reader_takes_a_files_new_name_for_damage",
         module=f"{_LOG}.partition",
         old="                if placing is None and not reader.is_behind:\n",

@@ -47,8 +47,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         f"{_DAEMON}.follower",
         "        whole = await self.history.drop(loaded.fold, reason, same_log=loaded.same_log)\n",
         "        whole = True\n",
-        seeds=8,
-        first=40,
+        seeds=5,
+        first=193,
     ),
     _planted(
         "positions_need_no_confirmation",
@@ -63,8 +63,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         f"{_DAEMON}.mending",
         "        if self._recovery is None:\n            for each in missing:\n",
         "        if True:\n            for each in missing:\n",
-        seeds=4,
-        first=0,
+        seeds=5,
+        first=13,
     ),
     _planted(
         "night_spares_nothing",
@@ -73,16 +73,16 @@ MUTANTS: Final[Sequence[Mutant]] = (
         '        return " older than an accepted loss"\n'
         "    if ages.holds_back(found.modified_ms):\n",
         "    if False:\n",
-        seeds=4,
-        first=0,
+        seeds=5,
+        first=25,
     ),
     _planted(
         "recover_ends_nothing",
         f"{_DAEMON}.risen",
         "        for segment in gone:\n",
         "        for segment in ():\n",
-        seeds=4,
-        first=3,
+        seeds=5,
+        first=48,
     ),
     _planted(
         "marker_is_made_anew",
@@ -97,8 +97,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         f"{_DAEMON}.bucket",
         "        return made if self._vouched else await self._held_if_used(made, identity)\n",
         "        return made\n",
-        seeds=2,
-        first=57,
+        seeds=5,
+        first=79,
     ),
     _planted(
         "night_looks_once",
@@ -114,8 +114,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.core.disposal.holds",
         "            return hold\n",
         "            return None\n",
-        seeds=6,
-        first=45,
+        seeds=5,
+        first=83,
     ),
     _planted(
         "acceptance_leaves_no_hold",
@@ -130,8 +130,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        if not await self._rewrite(accepted, cluster_id):\n"
         "            self._unwritten.append(accepted)\n"
         "            return accepted\n",
-        seeds=6,
-        first=45,
+        seeds=5,
+        first=158,
     ),
     _planted(
         "night_asks_no_presence",
@@ -144,11 +144,10 @@ MUTANTS: Final[Sequence[Mutant]] = (
     _planted(
         "accepts_before_anybody_looked",
         f"{_DAEMON}.mending",
-        "            if self._recovery is None or not follower.history.missing_count "
-        "or follower.looked_for:\n",
+        "            if self._recovery is None or not known or follower.looked_for:\n",
         "            if True:\n",
         seeds=6,
-        first=15,
+        first=10,
     ),
     _planted(
         "restore_does_not_wait",
