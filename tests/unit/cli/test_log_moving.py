@@ -16,6 +16,7 @@ from rlmm_daemon import config as configuration
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.cli import log_copying, log_restoring, main
+from rlmm_daemon.cli.log_contents import append_all
 from rlmm_daemon.cli.log_restoring import CHUNK, LOCK_NAME, Restored, known_to
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.state_files import Position, Positions, to_json
@@ -242,6 +243,15 @@ async def test_two_restores_at_once_do_not_append_everything_twice(tmp_path, con
             return error
         return None
 
+    both_read, waiting = asyncio.Barrier(2), [2]
+
+    async def once_both_have_read(*asked: Any) -> Any:
+        if waiting[0]:
+            waiting[0] -= 1
+            await both_read.wait()
+        return await append_all(*asked)
+
+    monkeypatch.setattr(log_restoring, "append_all", once_both_have_read)
     async with asyncio.TaskGroup() as group:
         both = [group.create_task(restore()) for _ in range(2)]
     errors = [task.result() for task in both if task.result() is not None]

@@ -415,29 +415,3 @@ async def test_a_full_disk_keeps_no_log_from_being_read_that_was_compacted_by_ha
     await logs.compact()
     assert not (await compacted_files.last(logs.disk, str(logs.home))).pending
     await logs.verify()
-
-
-async def test_who_reads_while_files_are_given_their_names_reads_again_when_they_have_them(
-    logs, monkeypatch
-):
-    """In between, a name may stand for a file that ends elsewhere: no damage of the log."""
-    await logs.churn(0, 60)
-    await logs.log.close()
-    await logs.open()  # so that nothing is answered from memory
-    put_in_place, named, go_on = compacted_files.put_in_place, asyncio.Event(), asyncio.Event()
-
-    async def slowly(*asked) -> None:
-        await put_in_place(*asked)
-        named.set()
-        await go_on.wait()
-
-    monkeypatch.setattr(compacted_files, "put_in_place", slowly)
-    work = logs.tasks.create_task(logs.compact())
-    await named.wait()
-    try:
-        with pytest.raises(StorageUnavailable, match="being replaced"):
-            await logs.read()
-    finally:
-        go_on.set()
-    assert await work is not None
-    await logs.verify()
