@@ -383,8 +383,12 @@ def test_a_manifest_goes_only_when_none_of_its_objects_is_seen(
         (site.world.home / "remote" / each.key).unlink()
     site.act([], [name])
     assert site.manifests() == {name, other}
-    (site.world.home / "remote" / entries[-1].key).write_bytes(b"another object")
+    last = site.world.home / "remote" / entries[-1].key
+    last.write_bytes(b"another object")
     site.act([], [name])
+    assert site.manifests() == ({name, other} if restored else {other}), "spared in any state"
+    last.unlink()
+    site.act([], [name] if restored else [])
     assert site.manifests() == {other}
     (line,) = site.audit("removing_manifest")
     assert (line["removing_manifest"], line["restored"]) == (name, restored)
