@@ -70,11 +70,6 @@ _ENDED_BY_ACCEPTANCE: Final = frozenset(
 )
 _RETRY_SECONDS_MIN: Final = 0.05
 _RETRY_SECONDS_MAX: Final = 5.0
-#: A bucket that has not said by then what an earlier life wrote is away.
-_BUCKET_SECONDS: Final = 1.0
-#: Far beyond the newest epoch: more starts than lie between a log's copy and its loss, and drawn,
-#: since an earlier life may have done the same; within what the log takes a state to be behind.
-_EPOCHS_APART: Final = (250, 750)
 _NOT_OPENED: Final = LogTrouble(TroubleKind.NOT_OPENED, "not opened yet")
 
 logger = structlog.get_logger(__name__)
@@ -193,8 +188,6 @@ class Fleet:
         self._recounted: int | None = None
         #: Set once the bucket's word was taken up, so that the presence file may be rewritten.
         self.marker_checked = False
-        #: What is appended before that bears an epoch that hardly any earlier life can have had.
-        self._apart, self._opened_at = False, clock.monotonic()
         #: Rung when the identity became known, the marker was checked, a follower came or went.
         self.changed = Bell()
         self.target_wanted = Bell()
@@ -217,7 +210,7 @@ class Fleet:
         self.identity = await self._open_log(
             named=bool(expected), cluster_id=known.cluster_id if known else None
         )
-        self.trouble, self._opened_at = None, self._clock.monotonic()
+        self.trouble = None
         self.whole_failure = None  # the log is there, readable, and has an id
         if marker is not None and not _same_cluster(marker, self.identity):
             marker = None
@@ -262,23 +255,10 @@ class Fleet:
     def _may_append(self) -> None:
         if self._stopping:
             raise Draining("the daemon stops; nothing was begun")
-        if not (self.marker_checked or self._apart) and self._is_bucket_away():
-            self._apart = True
-            if isinstance(self._log, OwnEpochs):
-                self._log.begin_apart(self._rng.randint(*_EPOCHS_APART))
         if self._exact_on_disk:
             full = self._unwritten is None or is_shortage(self._unwritten)
             error = StorageFull if full else StorageUnavailable
             raise error(f"the state directory: {self.refusal}; nothing was begun")
-
-    def _is_bucket_away(self) -> bool:
-        """Return whether the bucket was asked what an earlier life wrote, and does not say it.
-
-        What is written meanwhile must not look like that, if the log was put back since.
-        """
-        away = self.trouble is not None and self.trouble.kind is TroubleKind.MARKER_UNREAD
-        slow = self._clock.monotonic() - self._opened_at > _BUCKET_SECONDS
-        return self._bucket is not None and (away or slow)
 
     async def _open_log(self, *, named: bool, cluster_id: str | None) -> LogIdentity:
         """Open the log, however long that takes; each failure is told and may pass.

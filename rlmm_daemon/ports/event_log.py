@@ -253,13 +253,6 @@ class OwnEpochs(Protocol):
         """Let all that is written from now on, while the log is open, bear an epoch beyond it."""
         ...
 
-    def begin_apart(self, by: int) -> None:
-        """Let the same bear an epoch so far beyond all that the log is known to have had.
-
-        For who writes before he could ask what it had: it may have counted on, and been put back.
-        """
-        ...
-
 
 #: Lets others have their turn of the loop.
 Turn = Callable[[], Awaitable[None]]

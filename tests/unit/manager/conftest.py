@@ -20,9 +20,6 @@ class SoleLog(MemoryEventLog):
     def begin_beyond(self, epoch: int) -> None:
         """Nothing here is put back as an older copy."""
 
-    def begin_apart(self, by: int) -> None:
-        """Nor here."""
-
 
 class Rig:
     """Builds managers over one shared log, one state directory each."""

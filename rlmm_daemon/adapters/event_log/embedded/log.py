@@ -170,10 +170,6 @@ class EmbeddedLog:
         """Let the next write begin a generation beyond this epoch, unless its own is."""
         self._generations.floor = max(self._generations.floor, epoch)
 
-    def begin_apart(self, by: int) -> None:
-        """Let the next write begin a generation that is so far beyond the newest one."""
-        self.begin_beyond(self._generations.newest + by - 1)
-
     async def seal(self, partition: MetadataPartition) -> None:
         """Begin a new file, so that Kafka's tools can read all that the partition holds."""
         await self._partition(partition).seal()
