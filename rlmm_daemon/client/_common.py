@@ -1,4 +1,4 @@
-"""What the blocking and the async client share: where, who, how long, and what may be repeated."""
+"""The parts that the blocking and the async client share: address, identity, time-outs, retries."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""What a finished segment's custom metadata says: where its objects lie and what they must be.
+"""The custom metadata of a finished segment: where its objects lie, their sizes and checksums.
 
     offset  bytes  field                                  all big-endian, 32 bytes in all
     0       1      magic 0xB7

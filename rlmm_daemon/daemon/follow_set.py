@@ -1,4 +1,4 @@
-"""Which metadata partitions are followed, and why: one reason is enough.
+"""The metadata partitions that are followed, and their reasons: one is enough.
 
     announced   a user partition of the broker hashes to it
     warm        one did before the restart, and the broker has not announced all of its own yet

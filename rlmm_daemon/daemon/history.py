@@ -1,4 +1,4 @@
-"""What a dropped fold knew and the log may have lost: written down before the fold goes.
+"""The list of lost segments, `N.lost`: a dropped fold's knowledge, written before the fold goes.
 
 *Missing* is a live COPY_SEGMENT_FINISHED of the dropped fold whose COPY_SEGMENT_FINISHED the replay
 did not apply. *Risen* is a segment whose COPY_SEGMENT_FINISHED the dropped fold had read, too, and

@@ -1,4 +1,4 @@
-"""What the bucket says of the event log, for the start: the marker, and our own presence file."""
+"""The bucket's record of the event log, read at the start: the marker and our presence file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What `--execute` does: under a lease a plan, the deletions, the new manifests, and those that go.
+"""The steps of `--execute` under the lease: plan, deletions, new manifests, manifests that go.
 
 A run that is killed leaves each of these done or not done, one object or manifest at a time, and
 the next run sees which: what is deleted is in no listing, what is quarantined is in a manifest, and

@@ -1,4 +1,4 @@
-"""Who may delete: one object, one owner at a time, a number that only grows.
+"""The lease of a run that may delete: one object, one owner at a time, a number that only grows.
 
 Each batch of deletes renews the lease with If-Match first. An owner that was paused past its expiry
 and overtaken meets another etag there, and stops before its next delete. The fencing number goes

@@ -1,4 +1,4 @@
-"""What is quarantined, and what of it may be deleted tonight: pure decisions, and the manifests.
+"""Quarantine: its manifests, and the decision what of them may be deleted tonight.
 
 Quarantine is a list, not a place: objects stay where they are, named with size, ETag and
 LastModified. A later run deletes only what it condemns again by itself, what still matches all

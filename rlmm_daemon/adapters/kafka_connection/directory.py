@@ -1,4 +1,4 @@
-"""Who leads which partition of the metadata topic, and whether it is still the same topic."""
+"""The leaders of the metadata topic's partitions, and the check that it is the same topic."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What a listing and the log say of one segment together, as findings; and what may be condemned.
+"""Findings: the differences between a listing and the log for one segment, and their verdicts.
 
 The log is the truth. An object is condemned as an orphan only if no event names its segment (be it
 one that the life cycle refuses), which is sound because COPY_SEGMENT_STARTED is applied before the

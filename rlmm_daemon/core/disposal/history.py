@@ -1,4 +1,4 @@
-"""What a log's events make of one segment: `core.cache`'s rules for a segment seen alone.
+"""The state of one segment after its events: `core.cache`'s rules for a segment seen alone.
 
 Spark groups events by segment and folds each group here; a test holds it to the cache over random
 histories. Events that the life cycle refuses change nothing, as in the fold.

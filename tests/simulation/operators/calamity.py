@@ -111,11 +111,7 @@ class Calamity:
 
     def _fall_behind(self, rng: random.Random, platter: Platter, world: World) -> str:
         """Lose what was appended last, also what a snapshot knows of it."""
-        numbers = [n for n in range(world.books.partition_count) if _snapshots(platter, n)]
-        if not numbers:
-            return ""
-        number = rng.choice(numbers)
-        rows = [*_batches(platter, number)][:-1]
+        number, rows = _known_batches(rng, platter, world)
         if not rows:
             return ""
         gone = rows[rng.randrange(len(rows) // 2 + 1) :]
@@ -131,11 +127,7 @@ class Calamity:
 
     def _hollow(self, rng: random.Random, platter: Platter, world: World) -> str:
         """Put empty batches over events that a snapshot knows, as a compaction does."""
-        numbers = [n for n in range(world.books.partition_count) if _snapshots(platter, n)]
-        if not numbers:
-            return ""
-        number = rng.choice(numbers)
-        rows = [*_batches(platter, number)][:-1]
+        number, rows = _known_batches(rng, platter, world)
         if not rows:
             return ""
         begin = rng.randrange(len(rows))
@@ -251,6 +243,15 @@ def _empty(inode: Inode, rows: Iterable[_Batch], gone: set[int]) -> None:
 def _snapshots(platter: Platter, number: int) -> list[str]:
     home = f"{STATE_DIRECTORY}/snapshots/{number}-"
     return [each for each in platter.names if each.startswith(home)]
+
+
+def _known_batches(rng: random.Random, platter: Platter, world: World) -> tuple[int, list[_Batch]]:
+    """Return a metadata partition that has a snapshot, and its batches but the last."""
+    numbers = [n for n in range(world.books.partition_count) if _snapshots(platter, n)]
+    if not numbers:
+        return 0, []
+    number = rng.choice(numbers)
+    return number, [*_batches(platter, number)][:-1]
 
 
 def _lose_snapshots(platter: Platter, number: int) -> str:

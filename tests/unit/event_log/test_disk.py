@@ -10,6 +10,7 @@ import pytest
 
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded.files import write_all_synced
+from tests.unit.manager.events import until
 
 
 @pytest.fixture
@@ -208,5 +209,4 @@ async def test_a_scratch_file_of_a_cancelled_caller_is_gone_in_the_end(
     with pytest.raises(asyncio.CancelledError):
         await writing
     async with asyncio.timeout(50):
-        while files(tmp_path):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
+        await until(lambda: not files(tmp_path))

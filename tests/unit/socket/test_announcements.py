@@ -1,6 +1,7 @@
 """Announcements over the socket: a long one is answered behind its last step, and in its order."""
 
 import asyncio
+from typing import Any
 
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon.announcing import STEP
@@ -12,6 +13,12 @@ def some(first: int, count: int) -> list[api.Partition]:
         api.Partition.of(ORDERS._replace(partition=number))
         for number in range(first, first + count)
     ]
+
+
+def turns_held(it: Any) -> asyncio.Event:
+    """Let nobody have a turn before the event is set."""
+    it.manager.turns.wait = (turn := asyncio.Event()).wait
+    return turn
 
 
 async def a_broker(path: str, incarnation: int = 77) -> Raw:
@@ -51,8 +58,7 @@ async def test_a_long_announcement_is_taken_up_whole_before_what_was_sent_behind
 async def test_an_announcement_that_waits_is_of_the_incarnation_that_sent_it(tmp_path):
     """Else it would open the gate for a later one, whose broker may have other partitions."""
     async with daemon(str(tmp_path / "s")) as it:
-        turn = asyncio.Event()
-        it.manager.turns.wait = turn.wait  # type: ignore[method-assign,assignment]
+        turn = turns_held(it)
         raw = await a_broker(it.path)
         long, short = api.AssignmentParams(some(0, 3 * STEP), []), api.AssignmentParams([], [])
         raw.writer.write(
@@ -72,8 +78,7 @@ async def test_a_long_announcement_whose_connection_is_gone_is_taken_up_whole(tm
     async with daemon(str(tmp_path / "s")) as it:
         raw = await a_broker(it.path)
         long = some(0, 3 * STEP)
-        turn = asyncio.Event()
-        it.manager.turns.wait = turn.wait  # type: ignore[method-assign,assignment]
+        turn = turns_held(it)
         announcement = api.AssignmentParams(long, [])
         raw.writer.write(frames.request_frame(2, "on_partition_leadership_changes", announcement))
         await until(lambda: it.server.stats.requests_now == 1)

@@ -1,4 +1,4 @@
-"""What `rlmm log verify` says: every batch of every file read and judged, nothing changed."""
+"""The check behind `rlmm log verify`: every batch of every file is read; nothing is changed."""
 
 from collections.abc import Iterator
 from typing import Literal

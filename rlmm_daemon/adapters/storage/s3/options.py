@@ -1,4 +1,4 @@
-"""What an S3 storage is told: where, as whom, how large, how long."""
+"""The settings of an S3 storage: endpoint, keys, sizes, times."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
