@@ -152,9 +152,8 @@ final class BulkPool implements AutoCloseable {
                     over.add(parked.poll().cursor());
                 }
             }
-            metrics.streamsParked.set(parked.size());
         }
-        over.forEach(BulkCursor::discard);
+        discard(over);
     }
 
     /** A parked cursor from which a stream to the segment's end can be read; null when there is none. */
@@ -201,21 +200,27 @@ final class BulkPool implements AutoCloseable {
                     over.add(entry.cursor());
                 }
             }
-            metrics.streamsParked.set(parked.size());
         }
-        over.forEach(BulkCursor::discard);
+        discard(over);
     }
 
     private boolean discardEldest() {
         Parked eldest;
         synchronized (this) {
             eldest = parked.poll();
-            metrics.streamsParked.set(parked.size());
         }
         if (eldest != null) {
-            eldest.cursor().discard();
+            discard(List.of(eldest.cursor()));
         }
         return eldest != null;
+    }
+
+    /** They are shown as parked until they are closed, so that whoever sees none sees each of them as closed. */
+    private void discard(List<BulkCursor> over) {
+        over.forEach(BulkCursor::discard);
+        synchronized (this) {
+            metrics.streamsParked.set(parked.size());
+        }
     }
 
     private synchronized BulkConnection take() {
