@@ -260,6 +260,9 @@ class Copier:
     ) -> bytes:
         try:
             job = self._job(kind, record, files, caller)
+            while job.is_ending:  # of what became of it those are told who asked for it
+                await asyncio.wait([job.outcome])
+                job = self._job(kind, record, files, caller)
         except RlmmError as error:
             error.fields["write_begun"] = False
             raise

@@ -177,6 +177,11 @@ class CopyJob:
             waiters=self.waiters,
         )
 
+    @property
+    def is_ending(self) -> bool:
+        """Return whether it was stopped, and is being undone: whoever asks now comes behind it."""
+        return self._reason is not None
+
     def stop(self, reason: RlmmError) -> None:
         """End it with this error, unless COPY_SEGMENT_FINISHED was handed on or it ends already."""
         if self._reason is not None or self.outcome.done():

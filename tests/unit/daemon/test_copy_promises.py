@@ -168,6 +168,37 @@ async def test_a_caller_that_leaves_last_ends_the_copy_and_one_before_does_not(w
     assert not world.stored
 
 
+async def test_who_asks_while_a_copy_that_everybody_left_ends_gets_a_copy_of_his_own(world):
+    put, thread_ends = world.storage.put_segment, asyncio.Event()
+
+    async def put_that_ends_with_its_thread(*given: Any, **named: Any) -> Any:
+        try:
+            return await put(*given, **named)
+        finally:
+            await thread_ends.wait()
+
+    world.storage.put_segment = put_that_ends_with_its_thread
+    world.storage.gate.clear()
+    await world.log.add(RECORD, Caller.BROKER)
+    left = world.group.create_task(
+        _outcome(world.copier.copy_log_segment_data(RECORD, world.files))
+    )
+    await until_phases(world.copier, ["upload"])
+    left.cancel()
+    await asyncio.wait([left])
+    again = [
+        world.group.create_task(_outcome(world.copier.copy_log_segment_data(RECORD, world.files)))
+        for _ in range(2)
+    ]
+    for _ in range(5):
+        await asyncio.sleep(0)  # both have asked
+    world.storage.gate.set()
+    thread_ends.set()
+    assert not isinstance(await again[0], RlmmError)
+    assert await again[0] == await again[1]
+    assert world.storage.puts == 2
+
+
 @pytest.mark.parametrize("refusals", [1, 3])
 async def test_a_finish_that_the_log_cannot_take_yet_is_asked_again_until_the_deadline(
     world, monkeypatch, refusals
