@@ -20,8 +20,8 @@ from rlmm_daemon.codec import api
 from rlmm_daemon.codec.frames import PAGE_BYTES
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon.announcing import STEP, pieces
+from rlmm_daemon.daemon.appends import Append, Tell
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.services import (
     BulkAnswer,
     MetadataManager,

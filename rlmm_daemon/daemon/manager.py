@@ -29,6 +29,7 @@ from rlmm_daemon.core.readiness import (
 )
 from rlmm_daemon.core.validation import read_offered
 from rlmm_daemon.core.walks import Walk
+from rlmm_daemon.daemon.appends import Append, Tell
 from rlmm_daemon.daemon.assignment import Assignment
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
@@ -39,7 +40,6 @@ from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.gates import Gates
 from rlmm_daemon.daemon.hooks import ManagerHooks
 from rlmm_daemon.daemon.os_errors import in_words, is_for_a_person, is_shortage
-from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.publisher import Publisher
 from rlmm_daemon.daemon.remembered import keep_announced, remembered
 from rlmm_daemon.daemon.snapshots import GENERATIONS_KEPT, SnapshotStore

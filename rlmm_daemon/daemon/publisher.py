@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Outcome
+from rlmm_daemon.daemon.appends import Append, MustWait, Tell
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import Fleet
 from rlmm_daemon.daemon.gates import Gates
-from rlmm_daemon.daemon.pending import Append, Tell
-from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import Draining, NotReady, TimedOut
 from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition

@@ -10,9 +10,9 @@ import msgspec
 from rlmm_daemon.codec import api
 from rlmm_daemon.codec.frames import LocalFile
 from rlmm_daemon.core.walks import Walk
+from rlmm_daemon.daemon.appends import Append, Tell
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.pending import Append, Tell
 from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 

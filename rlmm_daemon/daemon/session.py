@@ -22,13 +22,12 @@ from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.walks import Walk
 from rlmm_daemon.daemon import handlers, quick_lookups
 from rlmm_daemon.daemon.admission import PARAMS, UNDECODABLE, Shared, decode_params
+from rlmm_daemon.daemon.appends import Append, MustWait, error_of
 from rlmm_daemon.daemon.audit import audited, is_order
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blamed
 from rlmm_daemon.daemon.greeting import Introduction, Role
-from rlmm_daemon.daemon.pending import Append, error_of
 from rlmm_daemon.daemon.quick_lookups import QuickLookups
-from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     Malformed,

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Outcome, Repeat
+from rlmm_daemon.daemon.appends import Append, MustWait, Subject, Tell, error_of, subject_of
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.bugs import Bugs
-from rlmm_daemon.daemon.pending import Append, Pending, Subject, Tell, error_of, subject_of
+from rlmm_daemon.daemon.pending import Pending
 from rlmm_daemon.domain.errors import (
     CorruptError,
     IllegalTransition,
@@ -39,10 +40,6 @@ IN_FLIGHT_MAX: Final = 4096
 END_RETRY_SECONDS: Final = 0.1
 #: A timer may fire a little early; it is not set again for less than this.
 _TIMER_SECONDS_MIN: Final = 0.001
-
-
-class MustWait(Exception):  # an order, not an error
-    """A write cannot be begun at once; nothing was done."""
 
 
 class Writer:

@@ -21,12 +21,11 @@ from rlmm_daemon.core import user_partitions
 from rlmm_daemon.core.outcome import Outcome
 from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.daemon import compactor, snapshotter
+from rlmm_daemon.daemon.appends import Append, MustWait, error_of
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import FleetOptions
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.pending import Append, error_of
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
-from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import (
     CorruptError,
     Malformed,

@@ -16,6 +16,7 @@ from rlmm_daemon.core import sealing, unsealing, user_partitions
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.user_partitions import Sleeping
 from rlmm_daemon.daemon import snapshots, snapshotter
+from rlmm_daemon.daemon.appends import MustWait
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.crash_guard import blamed
@@ -23,7 +24,6 @@ from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.daemon.snapshotter import SnapshotOptions
-from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import Malformed, NotReady, StorageFull, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import NEIGHBOUR, TP, of, segment_id, started, until, updated

@@ -14,13 +14,12 @@ from msgspec.structs import replace
 
 from rlmm_daemon.codec import api, records
 from rlmm_daemon.core.walks import SEGMENTS_AT_ONCE, Walk
+from rlmm_daemon.daemon.appends import Append, MustWait
 from rlmm_daemon.daemon.bugs import Bugs
 from rlmm_daemon.daemon.limits import ServerOptions
-from rlmm_daemon.daemon.pending import Append
 from rlmm_daemon.daemon.server import Server
 from rlmm_daemon.daemon.services import Services
 from rlmm_daemon.daemon.turns import Turns
-from rlmm_daemon.daemon.writer import MustWait
 from rlmm_daemon.domain.errors import NotReady, OutcomeUnknown, SegmentNotFound, TimedOut
 from rlmm_daemon.domain.ids import (
     BrokerId,
