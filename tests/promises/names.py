@@ -29,7 +29,7 @@ from rlmm_daemon.core.readiness import FailureReason, PartitionState, TroubleKin
 from rlmm_daemon.core.verdict import Verdict
 from rlmm_daemon.daemon import state_directory
 from rlmm_daemon.domain.errors import BY_CODE
-from rlmm_daemon.reconcile import report, workspace
+from rlmm_daemon.reconcile import workspace
 from rlmm_daemon.reconcile.control import ACCEPTED_KEY
 from rlmm_daemon.reconcile.lease import LEASE_KEY
 from rlmm_daemon.reconcile.quarantine import MANIFESTS
@@ -52,8 +52,8 @@ RARE: Final = (
     MANIFESTS,
     CLOCK_KEY,
     workspace.AUDIT,
-    report.SUMMARY,
-    report.PAGE,
+    "summary.json",  # of a run; the report's own module needs Spark
+    "report.html",
 )
 #: Kafka's form of a UUID, with a digit or a capital: words of our own names have neither.
 _ID: Final = r"(?=[\w-]*[A-Z0-9])[\w-]{22}(?![\w-])"
