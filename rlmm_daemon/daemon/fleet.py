@@ -6,8 +6,8 @@ followers share: start and stop, end offsets, positions.
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -84,6 +84,8 @@ class BucketLog(msgspec.Struct, frozen=True, kw_only=True):
     partition_count: int
     #: How far an earlier life of this daemon had read, by metadata partition.
     positions: Mapping[int, Position] = msgspec.field(default_factory=dict)
+    #: The same of other brokers' daemons, where none of them is beyond another.
+    others: Mapping[int, Sequence[Position]] = msgspec.field(default_factory=dict)
     #: Gaps whose loss was accepted, by any daemon: log, metadata partition, offsets.
     accepted_gaps: Sequence[tuple[TopicId, int, LogRange]] = ()
 
@@ -166,6 +168,11 @@ class Fleet:
         self._recorded: dict[int, Position] = {}
         #: The same as the presence file of an earlier life has it, until confirmed or accepted.
         self._present: dict[int, Position] = {}
+        #: How far other daemons say that they had read, likewise.
+        self._others: dict[int, Sequence[Position]] = {}
+        #: Followed since those were asked, and never before: nothing of ours says what they held.
+        self._unheard: set[MetadataPartition] = set()
+        self._newcomer = Bell()
         #: Whose loss was accepted in this life: what the presence file said before is void.
         self._given_up: set[int] = set()
         #: Whose loss is being written down right now.
@@ -220,7 +227,7 @@ class Fleet:
             self._accepted_starts = {int(n): at for n, at in positions.accepted_starts.items()}
             await self._begin_life()
         if marker is not None and marker.topic_id == self.identity.topic_id:
-            self._present = dict(marker.positions)
+            self._present, self._others = dict(marker.positions), dict(marker.others)
         await self._load_accepted(marker)
         self._snapshots.belongs_to(self.identity)
         self.follow_set = FollowSet(
@@ -314,10 +321,23 @@ class Fleet:
             said = marker.positions.items()
             self._present = {number: at for number, at in said if number not in self._given_up}
         await self._take_up_gaps(marker)
-        for follower in list(self.followers.values()):
-            position = self._present.get(follower.partition)
-            if self.foreign_evidence is not None or position is not None:
-                follower.recheck([position] if position else [])
+        self._hear_others(marker, self.followers.keys())
+
+    def _hear_others(self, marker: BucketLog | None, numbers: Collection[int]) -> None:
+        """Take up how far other daemons had read, and have these partitions checked for it."""
+        assert self.identity is not None, "the log is open"
+        if marker is not None and marker.topic_id == self.identity.topic_id:
+            others = {} if self._accept_missing else marker.others
+            self._others = {n: at for n, at in others.items() if n not in self._given_up}
+        for follower in [f for f in self.followers.values() if f.partition in numbers]:
+            positions = self._said_of(follower.partition)
+            if self.foreign_evidence is not None or positions:
+                follower.recheck(positions)
+
+    def _said_of(self, partition: MetadataPartition) -> list[Position]:
+        """Return how far a metadata partition had been read, as presence files have it."""
+        own = self._present.get(partition)
+        return [*([] if own is None else [own]), *self._others.get(partition, ())]
 
     # Gaps that were accepted.
 
@@ -348,10 +368,18 @@ class Fleet:
         self._accepted_gaps[number] = ranges_joined([*known, *gaps])
 
     async def keep_learning_gaps(self) -> None:
-        """While a follower lacks offsets, look whether another daemon was told to accept that."""
+        """Ask the bucket again, for what other daemons know.
+
+        While a follower lacks offsets, whether one was told to accept that; and how far they had
+        read, where this daemon follows what it never did.
+        """
         while True:
-            await asyncio.sleep(GAPS_SECONDS)
-            if self._bucket is None or not any(f.open_gaps for f in self.followers.values()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GAPS_SECONDS):
+                    await self._newcomer.wait()
+            unheard = frozenset(self._unheard)
+            lacking = any(f.open_gaps for f in self.followers.values())
+            if self._bucket is None or not (unheard or lacking):
                 continue
             try:
                 marker = await self._bucket.log()
@@ -359,6 +387,9 @@ class Fleet:
                 logger.warning("bucket marker not read", error=str(error))
                 continue
             await self._take_up_gaps(marker)
+            self._unheard -= unheard
+            if unheard:
+                self._hear_others(marker, unheard)
 
     async def _take_up_gaps(self, marker: BucketLog | None) -> None:
         """Start those over that failed only of what was accepted elsewhere."""
@@ -498,6 +529,7 @@ class Fleet:
                 raise StorageUnavailable(str(gone) or "the log is not there") from gone
             self._snapshots.belongs_to(self.identity)
             self._recorded, self._present, self._accepted_starts = {}, {}, {}
+            self._others = {}
             self._accepted_gaps = {}
             self._accept_missing = False  # that was said of a log before this one
             if self.follow_set and self.follow_set.partition_count != self.identity.partition_count:
@@ -512,6 +544,7 @@ class Fleet:
             self.identity = await self._log.open(create=False)
             self._recounted = None
             self._recorded, self._present, self._accepted_starts = {}, {}, {}
+            self._others = {}
             self._accepted_gaps = {}
             self._snapshots.belongs_to(self.identity)
             assert self.follow_set is not None, "opened before"
@@ -541,7 +574,7 @@ class Fleet:
             self._accept_missing = True
             self.foreign_evidence = None
             self.whole_failure = None
-            self._recorded, self._present = {}, {}
+            self._recorded, self._present, self._others = {}, {}, {}
         if doubted:
             await self._snapshots.remove_all()
             await self._state.remove_all_lost()
@@ -614,6 +647,7 @@ class Fleet:
         """The lineage that was recorded is accounted for: record the present one from now on."""
         self._recorded.pop(partition, None)
         self._present.pop(partition, None)
+        self._others.pop(partition, None)
 
     def _keep_position(self, partition: MetadataPartition, position: Position) -> None:
         """A later life has to ask the log for it, too."""
@@ -725,11 +759,11 @@ class Fleet:
             hooks=self._hooks,
             turns=self._state.turns,
         )
-        recorded = [
-            position
-            for known in (self._recorded, self._present)
-            if (position := known.get(partition)) is not None
-        ]
+        before = self._recorded.get(partition)
+        recorded = [*([] if before is None else [before]), *self._said_of(partition)]
+        if before is None and self._bucket is not None:
+            self._unheard.add(partition)
+            self._newcomer.ring()
         follower = Follower(
             partition,
             context,

@@ -174,7 +174,7 @@ class History:
             reasons.append(reason)
         read = list[Position]()
         if same_log and not damaged:
-            read = _furthest([*self.read, Position(fold.position, fold.leader_epoch)])
+            read = furthest([*self.read, Position(fold.position, fold.leader_epoch)])
         lost = Lost(
             format=LOST_FORMAT_READ if read else FORMAT,
             metadata_partition=self.partition,
@@ -247,7 +247,7 @@ class History:
         self._missing, self.reasons = None, []
 
 
-def _furthest(read: Sequence[Position]) -> list[Position]:
+def furthest(read: Sequence[Position]) -> list[Position]:
     """Return positions without those that another one is beyond in every way, the latest few."""
     kept = list[Position]()
     for each in read:

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Final, Literal
 
 import msgspec
@@ -62,6 +63,23 @@ UNKNOWN_AUTHOR: Final = Author()
 
 async def _nothing() -> None:
     """Do nothing about another daemon."""
+
+
+async def present(storage: RemoteStorage) -> list[Presence]:
+    """Return what each daemon says of itself; a file that cannot be read is left out.
+
+    Raises:
+        StorageUnavailable: not all of them could be asked for.
+    """
+    async with aclosing(storage.list(marker.PRESENCE_PREFIX)) as pages:
+        keys = [row.key async for page in pages for row in page]
+    found = list[Presence]()
+    for key in keys:
+        control = await storage.get_control(key)
+        if control is not None:
+            with suppress(Malformed):  # newer or damaged
+                found.append(marker.decode_presence(control.data))
+    return found
 
 
 class PresenceFile:

@@ -6,13 +6,15 @@ from contextlib import suppress
 import structlog
 
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker
+from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker, Presence
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.marker_verdict import REBUILD
 from rlmm_daemon.daemon.bucket import Bucket, MarkerChange
 from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.daemon.history import furthest
+from rlmm_daemon.daemon.presence import present as every_presence
 from rlmm_daemon.daemon.state_directory import StateDirectory
-from rlmm_daemon.domain.errors import Malformed
+from rlmm_daemon.domain.errors import Malformed, StorageUnavailable
 from rlmm_daemon.domain.ids import (
     BrokerId,
     MetadataPartition,
@@ -60,6 +62,7 @@ class RecordedLog:
             topic_id=TopicId(uuid_bytes(present.metadata_topic_id)),
             partition_count=present.partition_count,
             positions=await self._positions(present),
+            others=await self._others(present),
             accepted_gaps=[
                 (TopicId(uuid_bytes(gap.topic_id)), gap.metadata_partition, _range(gap))
                 for gap in present.gaps
@@ -76,18 +79,41 @@ class RecordedLog:
         except Malformed as damage:
             logger.warning("our presence file is ignored", error=damage.message)
             return {}
-        given_up = {
-            loss.metadata_partition
-            for loss in present.accepted_losses
-            if loss.topic_id == present.metadata_topic_id
-            and loss.broker_id == self._broker_id  # by the same clock
-            and loss.accepted_at_ms >= presence.written_at_ms
-        }
+        given_up = _given_up(present, presence, by=self._broker_id)  # by the same clock
         return {
             number: Position(seen.next_offset, seen.leader_epoch)
             for number, seen in presence.partitions.items()
             if seen.topic_id == present.metadata_topic_id and not {None, number} & given_up
         }
+
+    async def _others(self, present: BucketMarker) -> dict[int, list[Position]]:
+        """Return how far daemons of other brokers say that they had read this log.
+
+        Whoever never followed a metadata partition knows of nothing that it lost, and would end as
+        abandoned, or answer as absent, what another daemon has acknowledged. A file that is older
+        than an acceptance, of whichever daemon, says nothing any more.
+        """
+        found: dict[int, list[Position]] = {}
+        for other in await self._presences():
+            if other.broker_id == self._broker_id or other.cluster_id != present.cluster_id:
+                continue
+            given_up = _given_up(present, other)
+            for number, seen in other.partitions.items():
+                ours = seen.topic_id == present.metadata_topic_id and seen.leader_epoch >= 0
+                if ours and seen.next_offset > 0 and not {None, number} & given_up:
+                    at = Position(seen.next_offset, seen.leader_epoch)
+                    found[number] = furthest([*found.get(number, ()), at])
+        return found
+
+    async def _presences(self) -> Sequence[Presence]:
+        """Return every presence file; none where the storage does not let us list them."""
+        try:
+            return await every_presence(self._storage)
+        except StorageUnavailable as error:
+            if error.fields.get("retry") is not False:
+                raise
+            logger.warning("what other daemons have read is not known", error=error.message)
+            return ()
 
     async def accept_loss(
         self,
@@ -146,3 +172,14 @@ class RecordedLog:
 
 def _range(gap: AcceptedGap) -> LogRange:
     return LogRange(start=gap.start, end=gap.end)
+
+
+def _given_up(present: BucketMarker, said: Presence, by: BrokerId | None = None) -> set[int | None]:
+    """Return what was accepted as lost of the marker's log since a presence file was written."""
+    return {
+        loss.metadata_partition
+        for loss in present.accepted_losses
+        if loss.topic_id == present.metadata_topic_id
+        and by in (None, loss.broker_id)
+        and loss.accepted_at_ms >= said.written_at_ms
+    }

@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from typing import Final, Protocol
 
 import msgspec
 
-from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import PRESENCE_PREFIX, Presence
-from rlmm_daemon.domain.errors import Malformed, RlmmError
+from rlmm_daemon.codec.marker import Presence
+from rlmm_daemon.daemon.presence import present
+from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.ports.cluster import Cluster
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -124,17 +123,9 @@ class PresentPeers:
         return Peers(registered=registered, presences=presences, complete=True)
 
     async def _presences(self) -> dict[BrokerId, Presence]:
-        found: dict[BrokerId, Presence] = {}
-        async with aclosing(self._storage.list(PRESENCE_PREFIX)) as pages:
-            keys = [row.key async for page in pages for row in page]
-        for key in keys:
-            control = await self._storage.get_control(key)
-            if control is None:
-                continue
-            try:
-                presence = marker.decode_presence(control.data)
-            except Malformed:
-                continue  # newer or damaged: its broker is not known to be fine
-            if self._cluster_id in (None, presence.cluster_id):
-                found[BrokerId(presence.broker_id)] = presence
-        return found
+        # One that cannot be read is left out: its broker is not known to be fine.
+        return {
+            BrokerId(each.broker_id): each
+            for each in await present(self._storage)
+            if self._cluster_id in (None, each.cluster_id)
+        }

@@ -1,6 +1,7 @@
 """What the bucket says of the log: its marker, our presence file, accepted losses."""
 
 import random
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.storage_past import RecordedPast
-from rlmm_daemon.domain.errors import ConfigError, Malformed
+from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import LogIdentity, LogRange
 
@@ -129,6 +130,76 @@ async def test_a_position_is_void_by_a_loss_that_was_accepted_after_it_was_writt
     found = await ours.log()
     assert found is not None
     assert found.positions.keys() == known
+
+
+def read_by(broker_id: int, written_at_ms: int = 0, **changes: Any) -> Presence:
+    seen = {"state": "ready", "topic_id": uuid_text(OURS), "leader_epoch": 4, "next_offset": 9}
+    return Presence(
+        cluster_id="c1",
+        broker_id=broker_id,
+        incarnation=None,
+        started_at_ms=0,
+        written_at_ms=written_at_ms,
+        copy_deadline_seconds=1.0,
+        lease_end_ms=None,
+        metadata_manager="rlmm",
+        partitions={1: PresencePartition(**{**seen, **changes})},
+    )
+
+
+async def others_of(storage, bucket, *presences: Presence):
+    for each in presences:
+        key = marker.presence_key(each.broker_id)
+        await storage.overwrite_control(key, marker.encode(each))
+    found = await recorded(storage, bucket).log()
+    assert found is not None
+    return found.others
+
+
+async def test_what_other_daemons_had_read_is_told_where_none_is_beyond_another(storage, bucket):
+    await bucket.open(identity())
+    await storage.overwrite_control(marker.presence_key(9), b"damaged")
+    found = await others_of(
+        storage,
+        bucket,
+        read_by(1, next_offset=99),
+        read_by(2),
+        read_by(3, next_offset=8),
+        read_by(4, leader_epoch=5, next_offset=7),
+        read_by(5, topic_id=uuid_text(OTHER), next_offset=50),
+        read_by(6, leader_epoch=-1, next_offset=60),
+    )
+    assert found == {1: [Position(9, 4), Position(7, 5)]}
+
+
+@pytest.mark.parametrize(("accepted_at_ms", "known"), [(75, True), (76, False)])
+async def test_what_another_had_read_is_void_by_a_loss_that_was_accepted_after_it(
+    storage, bucket, accepted_at_ms, known
+):
+    await bucket.open(identity())
+    ours = recorded(storage, bucket, now_ms=accepted_at_ms)
+    await ours.accept_loss(MetadataPartition(1), named(OURS), {})
+    found = await others_of(storage, bucket, read_by(2, written_at_ms=76))
+    assert bool(found) is known
+
+
+@pytest.mark.parametrize("passes", [False, True])
+async def test_a_listing_that_is_denied_for_good_keeps_no_daemon_from_starting(
+    storage, bucket, monkeypatch, passes
+):
+    await bucket.open(identity())
+
+    async def denied(prefix: str) -> AsyncGenerator[Any, None]:
+        if prefix:
+            raise StorageUnavailable("denied", **({} if passes else {"retry": False}))
+        yield []
+
+    monkeypatch.setattr(storage, "list", denied)
+    if passes:
+        with pytest.raises(StorageUnavailable):
+            await others_of(storage, bucket)
+    else:
+        assert await others_of(storage, bucket) == {}
 
 
 async def test_another_clusters_marker_says_nothing_and_is_not_written(storage, bucket):

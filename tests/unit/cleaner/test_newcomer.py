@@ -1,0 +1,163 @@
+"""A daemon that never followed a metadata partition, and a log that lost its tail before it came.
+
+It has no position of its own to hold the log against. The daemons that had read further say so in
+their presence files, which outlive them.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+import pytest
+
+from rlmm_daemon.codec import marker
+from rlmm_daemon.codec.marker import BucketMarker, PresencePartition
+from rlmm_daemon.core.readiness import FailureReason
+from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.follower import Follower
+from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.recorded_log import RecordedLog
+from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.domain.errors import HistoryLost
+from rlmm_daemon.domain.ids import BrokerId, uuid_text
+from rlmm_daemon.domain.segment import SegmentState as S
+from tests.simulation import cleaning
+from tests.simulation.cleaning import (
+    CLUSTER,
+    COUNT,
+    CUSTOM,
+    OPTIONS,
+    CleanWorld,
+    SimDaemon,
+    number_of,
+    partition_of,
+    run,
+)
+
+AT, US = partition_of(2), BrokerId(1)
+PATIENCE = OPTIONS.copy_deadline_seconds + OPTIONS.delivery_timeout_seconds
+
+
+async def told(world: CleanWorld, broker_id: int, next_offset: int) -> None:
+    """The marker, and a presence file of a daemon that has read so far."""
+    storage = world.storage_of(BrokerId(broker_id))
+    await storage.open()
+    topic_id = uuid_text(world.store.identity.topic_id)
+    fresh = BucketMarker(cluster_id=CLUSTER, partition_count=COUNT, metadata_topic_id=topic_id)
+    if await storage.get_control(marker.MARKER_KEY) is None:
+        await storage.put_control(marker.MARKER_KEY, marker.encode(fresh), if_etag=None)
+    world.present(broker_id, lease_seconds=60.0)
+    at = PresencePartition(
+        state="ready", topic_id=topic_id, leader_epoch=0, next_offset=next_offset
+    )
+    presence = msgspec.structs.replace(
+        world.facts.presences[BrokerId(broker_id)], partitions={number_of(AT): at}
+    )
+    await storage.overwrite_control(marker.presence_key(broker_id), marker.encode(presence))
+
+
+async def cut(world: CleanWorld) -> None:
+    """Lose what broker 2, which is gone for good, was told of its copy; its events lie at 0 and 1.
+
+    As an unclean election does.
+    """
+    await told(world, 2, next_offset=2)
+    world.store.truncate(number_of(AT), 1)
+
+
+@pytest.fixture
+def recorded(monkeypatch) -> Callable[[CleanWorld], None]:
+    """Daemons that ask the bucket what it knows of the log."""
+
+    def install(world: CleanWorld) -> None:
+        storage = world.storage_of(US)
+        bucket = Bucket(storage, layout=world.layout, rng=random.Random(4))
+        record = RecordedLog(
+            storage,
+            bucket,
+            broker_id=US,
+            cluster_id=CLUSTER,
+            now_ms=world.clock.now_ms,
+            state=StateDirectory(world.disk_of(US), "/record"),
+        )
+        monkeypatch.setattr(cleaning, "Manager", partial(Manager, bucket=record))
+        monkeypatch.setattr(cleaning, "Bucket", lambda *_, **__: bucket)
+
+    return install
+
+
+async def acknowledged(world: CleanWorld) -> None:
+    """A copy of broker 2."""
+    world.put(world.started(1, AT, broker_id=2))
+    world.place(1, AT)
+    world.put(world.updated(1, AT, S.COPY_SEGMENT_FINISHED, CUSTOM, broker_id=2))
+    await told(world, 2, next_offset=2)
+
+
+def require_lost(world: CleanWorld, daemon: SimDaemon) -> Follower:
+    follower = daemon.manager.fleet.followers[number_of(AT)]
+    assert follower.failure is not None
+    assert follower.failure.reason is FailureReason.HISTORY_LOST
+    assert len(world.stored(AT)) == 3
+    with pytest.raises(HistoryLost):
+        daemon.manager.remote_log_segment_metadata(AT, 0, 5, Caller.BROKER)
+    return follower
+
+
+async def announced(world: CleanWorld, daemon: SimDaemon) -> None:
+    await asyncio.sleep(3)
+    daemon.manager.hello_from_broker(world.clock.now_ms())
+    daemon.manager.replace_assignment([AT], [])
+
+
+def test_a_newcomer_neither_hides_nor_ends_what_a_cut_log_took_from_another_broker(recorded):
+    async def scenario(world: CleanWorld) -> None:
+        await acknowledged(world)
+        await cut(world)
+        recorded(world)
+        daemon = world.daemon(1)
+        await announced(world, daemon)
+        await asyncio.sleep(3 * PATIENCE)
+        follower = require_lost(world, daemon)
+        await daemon.manager.fleet.accept(follower, without_looking=True)
+        await world.until(lambda: daemon.manager.is_ready(AT))
+        # Nor does it come back, in whichever life: the file is older than the acceptance.
+        await daemon.stop()
+        daemon = world.daemon(1)
+        await announced(world, daemon)
+        await world.until(lambda: daemon.manager.is_ready(AT))
+        await asyncio.sleep(3 * PATIENCE)
+        assert len(world.stored(AT)) == 3  # held
+
+    run(scenario)
+
+
+def test_a_daemon_that_comes_to_follow_a_cut_log_later_hears_of_it_too(recorded):
+    async def scenario(world: CleanWorld) -> None:
+        await told(world, 2, next_offset=0)
+        recorded(world)
+        daemon = world.daemon(1)
+        world.facts.owners = {}
+        await asyncio.sleep(60)
+        await acknowledged(world)
+        await cut(world)
+        world.facts.owners = {number_of(AT): 1}
+        await announced(world, daemon)
+        await asyncio.sleep(3 * PATIENCE)
+        require_lost(world, daemon)
+
+    run(scenario)
+
+
+def test_a_log_that_has_all_that_others_had_read_is_taken_up(recorded):
+    async def scenario(world: CleanWorld) -> None:
+        await acknowledged(world)
+        recorded(world)
+        daemon = world.daemon(1)
+        await announced(world, daemon)
+        await world.until(lambda: daemon.manager.is_ready(AT))
+
+    run(scenario)
