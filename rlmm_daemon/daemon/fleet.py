@@ -170,7 +170,7 @@ class Fleet:
         self._present: dict[int, Position] = {}
         #: How far other daemons say that they had read, likewise.
         self._others: dict[int, Sequence[Position]] = {}
-        #: Followed since those were asked, and never before: nothing of ours says what they held.
+        #: Followed since those were asked: others may have read on while this daemon did not.
         self._unheard: set[MetadataPartition] = set()
         self._newcomer = Bell()
         #: Whose loss was accepted in this life: what the presence file said before is void.
@@ -371,7 +371,7 @@ class Fleet:
         """Ask the bucket again, for what other daemons know.
 
         While a follower lacks offsets, whether one was told to accept that; and how far they had
-        read, where this daemon follows what it never did.
+        read of what this daemon begins to follow.
         """
         while True:
             with suppress(TimeoutError):
@@ -761,7 +761,7 @@ class Fleet:
         )
         before = self._recorded.get(partition)
         recorded = [*([] if before is None else [before]), *self._said_of(partition)]
-        if before is None and self._bucket is not None:
+        if self.marker_checked and self._bucket is not None:
             self._unheard.add(partition)
             self._newcomer.ring()
         follower = Follower(
