@@ -373,6 +373,7 @@ class Fleet:
         While a follower lacks offsets, whether one was told to accept that; and how far they had
         read of what this daemon begins to follow.
         """
+        told = ""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GAPS_SECONDS):
@@ -384,8 +385,11 @@ class Fleet:
             try:
                 marker = await self._bucket.log()
             except RlmmError as error:
-                logger.warning("bucket marker not read", error=str(error))
+                if told != error.message:  # once, however long it lasts
+                    logger.warning("bucket marker not read", error=error.message)
+                told = error.message
                 continue
+            told = ""
             await self._take_up_gaps(marker)
             self._unheard -= unheard
             if unheard:
