@@ -341,6 +341,25 @@ def test_a_damaged_batch_of_the_newest_file_is_not_the_logs_end(
         asyncio.run(log_files.ranges(config))
 
 
+#: The last byte of a batch's partitionLeaderEpoch.
+EPOCH_ENDS_AT = 15
+
+
+@pytest.mark.parametrize("bit", [0, 7, 20, 31])
+def test_a_flipped_bit_of_a_batchs_epoch_moves_no_epochs_end(
+    log: tuple[Config, LogSlice, list[Path]], bit: int
+) -> None:
+    """It lies outside of the batch's CRC; the daemon passes over it, and so nothing ends it."""
+    config, part, (oldest, *_) = log
+    data = bytearray(oldest.read_bytes())
+    first, *_ = batches.split(bytes(data))
+    asked = [(part.number, epoch) for epoch in range(3)]
+    before = log_reading.epoch_ends(config, asked)
+    data[first.size + EPOCH_ENDS_AT - bit // 8] ^= 1 << bit % 8
+    oldest.write_bytes(data)
+    assert log_reading.epoch_ends(config, asked) == before
+
+
 def test_what_nothing_follows_is_a_write_in_flight_and_not_in_the_log_yet(
     log: tuple[Config, LogSlice, list[Path]],
 ) -> None:
