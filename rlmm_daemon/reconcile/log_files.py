@@ -52,7 +52,7 @@ async def records(
             walked = scan.walk(buffer, base)
             if walked.next_offset < min(after, end):
                 reason = walked.reason or "the file ends early"
-                raise LogCorrupt(f"metadata partition {number}: {reason}", file=home)
+                raise _corrupt(number, reason, home)
             for batch in batches.split(buffer[: walked.stop]):
                 yield _within(batch, begin, end)
     finally:
@@ -125,6 +125,16 @@ async def epoch_ends(
     return {(n, epoch): histories[n][0].end_of(epoch, histories[n][1]) for n, epoch in pairs}
 
 
+def _corrupt(number: int, reason: str, file: str) -> LogCorrupt:
+    """Return the error: a daemon may be ready all the same, and `log repair` then mends nothing."""
+    return LogCorrupt(
+        f"metadata partition {number}: {reason}; where the daemon is ready, as it went on from a "
+        f"snapshot, it has to read the log again first: rlmm partition rebuild {number}, and then "
+        "what that names",
+        file=file,
+    )
+
+
 async def _range(disk: LocalDisk, home: str, number: MetadataPartition) -> LogRange:
     directory = files.partition_directory(home, number)
     found = await compacted_files.segment_files(disk, directory)
@@ -135,11 +145,11 @@ async def _range(disk: LocalDisk, home: str, number: MetadataPartition) -> LogRa
     walked = scan.walk(newest, base)
     behind = scan.valid_behind(newest, walked.stop, walked.next_offset) if walked.reason else None
     if behind is not None:
-        raise LogCorrupt(
-            f"metadata partition {number}: a batch at offset {walked.next_offset} is damaged, and "
-            f"others follow at {behind.base_offset} ({walked.reason})",
-            file=path,
+        reason = (
+            f"a batch at offset {walked.next_offset} is damaged, and others follow at "
+            f"{behind.base_offset} ({walked.reason})"
         )
+        raise _corrupt(number, reason, path)
     # Else what follows the last valid batch is a write in flight, so it is not in the log yet.
     return LogRange(start=found[0][0], end=walked.next_offset)
 
