@@ -154,6 +154,28 @@ def test_a_daemon_that_comes_to_follow_a_cut_log_later_hears_of_it_too(recorded,
     run(scenario)
 
 
+def test_a_daemon_that_was_down_while_another_wrote_alone_is_not_ready_without_that(recorded):
+    """As its broker, whose replica is behind: it is elected uncleanly when the other one dies."""
+
+    async def scenario(world: CleanWorld) -> None:
+        world.put(world.started(2, AT, 100))
+        await told(world, 2, next_offset=1)
+        recorded(world)
+        daemon = world.daemon(1, state_dir="/state")
+        await announced(world, daemon)
+        await world.until(lambda: daemon.manager.is_ready(AT))
+        await asyncio.sleep(3)
+        await daemon.stop()
+        await acknowledged(world)
+        cut(world)
+        daemon = world.daemon(1, state_dir="/state")
+        await announced(world, daemon)
+        await asyncio.sleep(3 * PATIENCE)
+        require_lost(world, daemon)
+
+    run(scenario)
+
+
 def test_a_log_that_has_all_that_others_had_read_is_taken_up(recorded):
     async def scenario(world: CleanWorld) -> None:
         await acknowledged(world)
