@@ -323,6 +323,17 @@ class Fleet:
         await self._take_up_gaps(marker)
         self._hear_others(marker, self.followers.keys())
 
+    async def ask_others(self, partition: MetadataPartition) -> None:
+        """Ask the bucket how far others have read of it, before what another broker began is ended.
+
+        Its follower is not ready from here on while the log does not confirm that.
+
+        Raises:
+            StorageUnavailable: the bucket does not say.
+        """
+        if self._bucket is not None:
+            self._hear_others(await self._bucket.log(), [partition])
+
     def _hear_others(self, marker: BucketLog | None, numbers: Collection[int]) -> None:
         """Take up how far other daemons had read, and have these partitions checked for it."""
         assert self.identity is not None, "the log is open"

@@ -188,6 +188,13 @@ class Stuck:
             return False
         if tails.broker_of(tail) != self._tools.broker_id:
             self._peers = await self._tools.peers.look()
+            # Its COPY_SEGMENT_FINISHED may be what the log lost before this daemon had read it.
+            assert self._number is not None, "it is being looked at"
+            await self._tools.manager.fleet.ask_others(self._number)
+            await self._tools.manager.until_folded(partition, self._tools.options.write_seconds)
+            cache = self._tools.cache(partition)
+            if cache is None or segment_id not in cache.segments:
+                return False
         self._holds = await self._tools.bucket.holds()
         if await self._was_stored_before(
             cache, segment_id, "begun", f"rlmm log recover {self._number}"

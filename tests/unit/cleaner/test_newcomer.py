@@ -176,6 +176,35 @@ def test_a_daemon_that_was_down_while_another_wrote_alone_is_not_ready_without_t
     run(scenario)
 
 
+def test_a_daemon_that_lagged_while_another_wrote_alone_asks_before_it_ends_that_copy(recorded):
+    async def scenario(world: CleanWorld) -> None:
+        world.put(world.started(1, AT, broker_id=2))
+        await told(world, 2, next_offset=1)
+        recorded(world)
+        daemon = world.daemon(1)
+        await announced(world, daemon)
+        await world.until(lambda: daemon.manager.is_ready(AT))
+        # Finished and read by broker 2 alone, and cut before this daemon's fetch.
+        world.place(1, AT)
+        await told(world, 2, next_offset=2)
+        await asyncio.sleep(3 * PATIENCE)
+        require_lost(world, daemon)
+
+    run(scenario)
+
+
+def test_a_copy_of_a_broker_that_is_gone_is_ended_where_the_log_has_all_that_it_had_read(recorded):
+    async def scenario(world: CleanWorld) -> None:
+        world.put(world.started(1, AT, broker_id=2))
+        world.place(1, AT)
+        await told(world, 2, next_offset=1)
+        recorded(world)
+        await announced(world, world.daemon(1))
+        await world.until(lambda: not world.stored(AT))
+
+    run(scenario)
+
+
 def test_a_log_that_has_all_that_others_had_read_is_taken_up(recorded):
     async def scenario(world: CleanWorld) -> None:
         await acknowledged(world)
