@@ -83,14 +83,26 @@ async def test_no_flipped_high_bit_of_an_epoch_is_believed(bench: Bench, options
         ([4, 5, 5, 5], [4, 5, 5, 4]),
         ([4, 4, 4, 6], [5, 4, 4, 6]),
         ([4, 4, 4, 6], [4, 0, 4, 6]),
-        ([4], [99]),
-        ([4, 6], [4, 99]),
+        ([4], [4 + (1 << 25)]),
+        ([4, 6], [4, 6 + (1 << 25)]),
+        ([4, 9], [4, 9 + 2_048]),
+        ([4, 4], [4, 4 + 2_048]),
+        ([4, 4, 5_000], [4, 4 + 2_048, 5_000]),
+        ([4, 4, 4, 5_000], [4, 4 + 2_048, 4, 5_000]),
     ],
 )
 def test_an_epoch_that_its_neighbours_contradict_begins_none(written, damaged) -> None:
     known = EpochHistory()
-    known.learn([(epoch, at) for at, epoch in enumerate(damaged)], at_most=9)
+    known.learn([(epoch, at) for at, epoch in enumerate(damaged)], newest_epoch=9)
     for epoch, begin in known.entries:
         assert written.index(epoch) <= begin, "none begins before it did, and no other does"
     for at, epoch in enumerate(written):
         assert known.epoch_of(at) <= epoch
+
+
+@pytest.mark.parametrize("written", [[4, 100_000], [4, 4 + 2_048, 4 + 2_048], [4, 5], [-1, 1_024]])
+def test_what_an_older_state_does_not_know_was_begun_nevertheless(written) -> None:
+    """The state alone was put back: batches beyond what it names are no damage."""
+    known = EpochHistory()
+    known.learn([(epoch, at) for at, epoch in enumerate(written)], newest_epoch=3)
+    assert [known.epoch_of(at) for at in range(len(written))] == written

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
-from rlmm_daemon.adapters.event_log.embedded.identity import SPREAD
+from rlmm_daemon.adapters.event_log.embedded.epochs import EPOCH_MAX
+from rlmm_daemon.adapters.event_log.embedded.identity import spread
 from rlmm_daemon.adapters.event_log.embedded.recovery import newest_generation
 from rlmm_daemon.adapters.event_log.embedded.repair import repair, seal
 from rlmm_daemon.adapters.event_log.embedded.verify import verify
@@ -261,7 +262,7 @@ async def test_epochs_of_sealed_files_survive_a_lost_checkpoint(bench: Bench) ->
     for begin in (0, 20, 40):
         log = await bench.open(SMALL)
         await fill(log, values(20, begin))
-        ends.append(await log.epoch_end(P0, 1_000_000))
+        ends.append(await log.epoch_end(P0, EPOCH_MAX))
         await bench.kill(log)
     (bench.directory / "0" / "leader-epoch-checkpoint").unlink()
     log = await bench.open(SMALL)
@@ -291,13 +292,13 @@ async def test_a_full_disk_is_met_before_anything_is_written(bench: Bench) -> No
 async def test_a_failed_sync_is_unknown_then_cut_in_a_new_generation(bench: Bench) -> None:
     log = await bench.open()
     await fill(log, values(3))
-    before = (await log.epoch_end(P0, 1_000_000)).epoch
+    before = (await log.epoch_end(P0, EPOCH_MAX)).epoch
     bench.disk.fail_next("fdatasync", errno.EIO)
     with pytest.raises(OutcomeUnknown):
         await log.append(P0, b"unknown")
     assert await log.append(P0, b"next") == 3
     assert (await log.epoch_end(P0, before)).end_offset == 3
-    assert (await log.epoch_end(P0, 1_000_000)).epoch > before
+    assert (await log.epoch_end(P0, EPOCH_MAX)).epoch > before
     assert await read(log, P0, 3, 4) == [(3, b"next")]
     await bench.kill(log)
     log = await bench.open()
@@ -387,7 +388,7 @@ async def test_a_state_that_is_damaged_or_missing_is_made_again_from_whole_segme
 ) -> None:
     log = await bench.open(SMALL)
     filled = await fill(log, values(30))
-    before = (await log.epoch_end(P0, 1_000_000)).epoch
+    before = (await log.epoch_end(P0, EPOCH_MAX)).epoch
     await (log.close() if ending == "closed" else bench.kill(log))
     state = bench.directory / "state.json"
     if found is None:
@@ -398,7 +399,7 @@ async def test_a_state_that_is_damaged_or_missing_is_made_again_from_whole_segme
     await log.open(create=False)
     assert await read(log, P0, 0, 30) == filled
     more = await fill(log, values(2, 30))
-    after = (await log.epoch_end(P0, 1_000_000)).epoch
+    after = (await log.epoch_end(P0, EPOCH_MAX)).epoch
     assert after > before + 100, "none that was used and cut off since is met again"
     kept = bench.directory / "state.json.corrupt"
     assert (kept.read_bytes() if kept.exists() else None) == found, "what was found is kept"
@@ -509,12 +510,12 @@ async def test_a_state_that_went_back_never_reuses_a_generation(bench: Bench) ->
         log = await bench.open()
         await fill(log, values(2, begin))
         await log.close()
-    latest = (await (log := await bench.open()).epoch_end(P0, 1_000_000)).epoch
+    latest = (await (log := await bench.open()).epoch_end(P0, EPOCH_MAX)).epoch
     await log.close()
     (bench.directory / "state.json").write_bytes(old)
     log = await bench.open()
     await log.append(P0, b"new")
-    assert (await log.epoch_end(P0, 1_000_000)).epoch > latest
+    assert (await log.epoch_end(P0, EPOCH_MAX)).epoch > latest
 
 
 def fill_the_disk(bench: Bench, *kinds: str) -> None:
@@ -534,7 +535,7 @@ async def test_a_full_disk_is_opened_and_read_and_takes_writes_once_there_is_roo
 ) -> None:
     log = await bench.open()
     filled = await fill(log, values(5))
-    epoch = (await log.epoch_end(P0, 1_000_000)).epoch
+    epoch = (await log.epoch_end(P0, EPOCH_MAX)).epoch
     await (bench.kill(log) if killed else log.close())
     # What a kill left is written anew, in the place that it has.
     fill_the_disk(bench, *(["write_atomically"] if killed else []))
@@ -556,7 +557,7 @@ async def test_a_full_disk_is_opened_and_read_and_takes_writes_once_there_is_roo
     assert await log.append(P1, b"first") == 0
     assert not log.refusal
     assert await log.epoch_end(P0, epoch) == EpochEnd(epoch=epoch, end_offset=5)
-    assert (await log.epoch_end(P0, 1_000_000)).epoch > epoch
+    assert (await log.epoch_end(P0, EPOCH_MAX)).epoch > epoch
 
 
 @pytest.mark.parametrize("name", ["identity.json", "state.json"])
@@ -566,7 +567,7 @@ async def test_a_full_disk_is_read_though_a_file_that_names_the_log_is_damaged(
 ) -> None:
     log = await bench.open()
     filled, identity = await fill(log, values(5)), log.identity
-    epoch = (await log.epoch_end(P0, 1_000_000)).epoch
+    epoch = (await log.epoch_end(P0, EPOCH_MAX)).epoch
     await log.close()
     file = bench.directory / name
     file.unlink() if found is None else file.write_bytes(found)
@@ -589,7 +590,7 @@ async def test_a_full_disk_is_read_though_a_file_that_names_the_log_is_damaged(
     kept = file.with_name(f"{name}.corrupt")
     assert (kept.read_bytes() if kept.exists() else None) == found
     if name == "state.json":
-        assert (await log.epoch_end(P0, 1_000_000)).epoch > epoch + 100
+        assert (await log.epoch_end(P0, EPOCH_MAX)).epoch > epoch + 100
     await log.close()
     assert (await bench.open()).identity == identity
 
@@ -645,12 +646,25 @@ async def test_two_lives_that_go_on_from_copies_of_one_log_write_in_different_ge
         for _ in range(2):
             await log.append(P0, b"x")
         begun.append((await log.epoch_end(P0, 2**31 - 1)).epoch)
-        assert known < begun[-1] <= known + SPREAD
+        assert known < begun[-1] <= known + spread(known)
         assert (await log.epoch_end(P0, begun[-1] - 1)).epoch == known
         await bench.kill(log)
         shutil.rmtree(bench.directory)
         shutil.copytree(copy, bench.directory)
     assert len(set(begun)) == 2
+
+
+def test_two_lives_seldom_draw_the_same_generation_and_none_finds_them_used_up() -> None:
+    """By the mean of what is drawn: a start each hour writes for five years, and then goes on."""
+    newest = -1
+    assert spread(newest) >= 250_000
+    for _ in range(50_000):
+        newest += 1 + spread(newest) // 2
+    assert spread(newest) >= 5_000
+    for _ in range(1_000_000):
+        newest += 1 + spread(newest) // 2
+    assert newest < EPOCH_MAX
+    assert spread(EPOCH_MAX) == spread(EPOCH_MAX + 1) == 1
 
 
 async def test_a_repair_ends_what_a_clean_stop_knew_before_it_changes_a_file(bench: Bench) -> None:
@@ -677,7 +691,7 @@ async def test_the_newest_generation_is_found_in_the_newest_file(bench: Bench) -
     for begin in (0, 30, 60):
         log = await bench.open(SMALL)
         await fill(log, values(30 if begin < 60 else 1, begin))
-        latest = (await log.epoch_end(P0, 1_000_000)).epoch
+        latest = (await log.epoch_end(P0, EPOCH_MAX)).epoch
         await log.close()
         assert await newest_generation(bench.disk, str(bench.directory)) == latest
 

@@ -11,14 +11,14 @@ from tests.unit.event_log.test_embedded import LARGE, SMALL, Bench, bench, fill
 
 __all__ = ["bench"]
 
-AT_MOST = 9
+NEWEST = 9
 
 
 async def recovered(bench: Bench, clean: CleanEnd | None) -> tuple[Recovered, list[str]]:
     """Recover partition 0; return what came of it, and the calls of the disk."""
     context = Context(disk=bench.disk, clock=bench.clock, spawn=bench.spawn, options=LARGE)
     before = len(bench.disk.calls)
-    found = await recover(context, str(bench.directory / "0"), P0, clean, at_most=AT_MOST)
+    found = await recover(context, str(bench.directory / "0"), P0, clean, newest_epoch=NEWEST)
     return found, bench.disk.calls[before:]
 
 
@@ -111,7 +111,7 @@ async def test_a_partition_without_files_hides_no_generation_of_those_behind_it(
 ) -> None:
     log = await bench.open(SMALL)
     await log.append(P0, b"one")
-    latest = (await log.epoch_end(P0, 1_000_000)).epoch
+    latest = (await log.epoch_end(P0, epochs.EPOCH_MAX)).epoch
     await log.close()
     (bench.directory / "0").rename(bench.directory / "1")
     (bench.directory / "0").mkdir()

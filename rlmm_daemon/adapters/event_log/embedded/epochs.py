@@ -13,6 +13,19 @@ from typing import Final
 from rlmm_daemon.ports.event_log import EpochEnd
 
 _VERSION: Final = "0"
+#: Half of what an epoch's bits can say: where no state tells, one far beyond is damage, and those
+#: that follow have room.
+EPOCH_MAX: Final = 2**30 - 1
+#: Steps of cuts are smaller, and no first step of an open is one bit alone.
+_STEPS: Final = 1_024
+#: So far beyond what a state names as newest a batch may be: the state may have been put back.
+_BEHIND_MAX: Final = 1 << 24
+
+
+def is_one_bit_off(epoch: int, known: int) -> bool:
+    """Whether one flipped bit, of those above the steps of cuts, makes one epoch of the other."""
+    apart = epoch ^ known
+    return apart >= _STEPS and apart.bit_count() == 1
 
 
 class EpochHistory:
@@ -38,18 +51,36 @@ class EpochHistory:
         if epoch > self.latest:
             self._entries.append((epoch, offset))
 
-    def learn(self, batches: Sequence[tuple[int, int]], *, at_most: int) -> None:
-        """Learn of batches in a row, each an epoch and its offset, `at_most` what was ever begun.
+    def learn(self, batches: Sequence[tuple[int, int]], *, newest_epoch: int) -> None:
+        """Learn of batches in a row, each an epoch and its offset; `newest_epoch` was begun last.
 
         An epoch lies outside of its batch's CRC. One that is damaged is passed over: it belongs to
         the batches before it, since epochs never decrease along a log.
         """
         for index, (epoch, offset) in enumerate(batches):
             after = [later for later, _ in batches[index + 1 : index + 3]]
-            sole = len(after) == 1 and not 0 <= self.latest <= after[0]
-            damaged = bool(after) and not sole and all(epoch > later for later in after)
-            if epoch <= at_most and not damaged:
+            if not (self._contradict(after, epoch) or self._flipped(after, epoch, newest_epoch)):
                 self.note(epoch, offset)
+
+    def _contradict(self, after: Sequence[int], epoch: int) -> bool:
+        """Whether the next batches say that what is known goes on, or that an earlier one begins.
+
+        Of two of which either may be damaged, the one that goes on with what is known is whole.
+        """
+        if epoch > self.latest >= 0 and self.latest in after:
+            return True
+        sole = len(after) == 1 and not 0 <= self.latest <= after[0]
+        return bool(after) and not sole and all(epoch > later for later in after)
+
+    def _flipped(self, after: Sequence[int], epoch: int, newest_epoch: int) -> bool:
+        """Whether a batch alone bears an epoch that is one bit off, or was never begun at all.
+
+        What more than one bears was begun, though `newest_epoch` be an older state's.
+        """
+        if epoch in after:
+            return False
+        odd = any(is_one_bit_off(epoch, known) for known in (self.latest, newest_epoch))
+        return odd or epoch > newest_epoch + _BEHIND_MAX
 
     def epoch_of(self, offset: int) -> int:
         """Return the epoch that wrote an offset of the log, -1 if nobody knows."""

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from rlmm_daemon.adapters.event_log.embedded.checked import checked, with_checksum
+from rlmm_daemon.adapters.event_log.embedded.epochs import EPOCH_MAX, is_one_bit_off
 from rlmm_daemon.adapters.event_log.embedded.files import (
     CORRUPT_SUFFIX,
     IDENTITY_NAME,
@@ -37,10 +38,18 @@ FORMAT_WHOLE: Final = 1
 FORMAT_COMPACTED: Final = 2
 #: Left out where the newest generation is not known but by the batches that are left.
 GENERATIONS_SKIPPED: Final = 1_000
-#: The first generation of an open lies so many beyond the last at most: two lives that go on from
-#: copies of one log would else write in the same one, and each confirm what the other had read. A
-#: life that writes takes half of it, so 31 bits are enough for a million.
-SPREAD: Final = 4_096
+
+
+def spread(newest: int) -> int:
+    """Return how many generations beyond the newest one an open may begin with.
+
+    Two lives that go on from copies of one log would else write in the same one, and each confirm
+    what the other had read: of a young log one pair in 262,144 does. Each life that writes takes
+    half of it, and it shrinks with what is left: it is 5,000 after 50,000 lives, and millions find
+    a generation.
+    """
+    left = max(EPOCH_MAX - newest, 0)
+    return max(left * left >> 42, 1)
 
 
 class CleanEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,8 +240,15 @@ class Generations:
         async with self._writing:
             if self._begun and self._current > max(beyond, self.floor):
                 return self._current
-            first = not self._begun
-            return await self._advance(beyond, self._luck.randrange(SPREAD) if first else 0)
+            return await self._advance(beyond, 0 if self._begun else self._drawn(beyond))
+
+    def _drawn(self, beyond: int) -> int:
+        """Return how many generations the first one of this open leaves out."""
+        newest = max(self._current, beyond, self.floor)
+        further = self._luck.randrange(spread(newest))
+        while any(is_one_bit_off(newest + 1 + further, each) for each in (self._current, beyond)):
+            further += 1  # a lone batch of it would pass for a damaged one
+        return further
 
     async def _advance(self, beyond: int, further: int = 0) -> int:
         generation = max(self._current, beyond, self.floor) + 1 + further

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, compacting, files
 from rlmm_daemon.adapters.event_log.embedded.growth import Growth
 from rlmm_daemon.adapters.event_log.embedded.identity import (
-    GENERATIONS_SKIPPED,
     CleanEnd,
     Generations,
 )
@@ -391,8 +390,7 @@ class Partition:
             self._directory,
             self._partition,
             self._clean,
-            # A state that was put back from a copy names an older one.
-            at_most=self._generations.newest + GENERATIONS_SKIPPED,
+            newest_epoch=self._generations.newest,
         )
         self._journal = Journal(
             partition=self._partition,

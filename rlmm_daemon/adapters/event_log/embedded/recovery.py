@@ -6,7 +6,6 @@ partition does not serve.
 """
 
 from contextlib import suppress
-from typing import Final
 
 import msgspec
 import structlog
@@ -20,10 +19,6 @@ from rlmm_daemon.adapters.event_log.embedded.options import Context
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.disk import Disk
-
-#: Half of what an epoch's 32 bits can say: where no state tells, one beyond is damage, and those
-#: that follow have room.
-_EPOCH_MAX: Final = 2**30
 
 _log = structlog.get_logger(__name__)
 
@@ -45,9 +40,11 @@ async def recover(
     partition: MetadataPartition,
     clean: CleanEnd | None,
     *,
-    at_most: int,
+    newest_epoch: int,
 ) -> Recovered:
-    """Return where the partition ends, after making that end durable; no epoch is beyond `at_most`.
+    """Return where the partition ends, after making that end durable.
+
+    `newest_epoch` was begun last, by what the log's state says.
 
     Raises:
         LogCorrupt: an invalid batch that is not a torn tail.
@@ -59,7 +56,7 @@ async def recover(
     compaction = await compacted_files.finish(context.disk, directory)
     if compaction is not compacted_files.NEVER:
         bases = await files.segments(context.disk, directory)
-    found = await _recover(context, directory, partition, clean, bases, at_most=at_most)
+    found = await _recover(context, directory, partition, clean, bases, newest_epoch=newest_epoch)
     return replace(found, compaction=compaction)
 
 
@@ -70,7 +67,7 @@ async def _recover(
     clean: CleanEnd | None,
     bases: list[int],
     *,
-    at_most: int,
+    newest_epoch: int,
 ) -> Recovered:
     disk = context.disk
     if clean is not None and clean.base_offset == bases[-1]:
@@ -80,11 +77,15 @@ async def _recover(
             return Recovered(
                 bases=bases, position=clean.size, next_offset=clean.next_offset, epochs=history
             )
-    return await _scan_newest(context, directory, partition, bases, at_most)
+    return await _scan_newest(context, directory, partition, bases, newest_epoch)
 
 
 async def _scan_newest(
-    context: Context, directory: str, partition: MetadataPartition, bases: list[int], at_most: int
+    context: Context,
+    directory: str,
+    partition: MetadataPartition,
+    bases: list[int],
+    newest_epoch: int,
 ) -> Recovered:
     disk = context.disk
     path = files.segment_path(directory, bases[-1])
@@ -92,7 +93,7 @@ async def _scan_newest(
     walked = scan.walk(buffer, bases[-1])
     if walked.reason:
         _judge(buffer, walked, path, partition)
-    history = await _history(disk, directory, bases, walked, at_most)
+    history = await _history(disk, directory, bases, walked, newest_epoch)
     await _make_durable(disk, directory, path, buffer, walked)
     return Recovered(
         bases=bases, position=walked.stop, next_offset=walked.next_offset, epochs=history
@@ -141,7 +142,7 @@ async def _make_durable(
 
 
 async def _history(
-    disk: Disk, directory: str, bases: list[int], newest: scan.Walk, at_most: int
+    disk: Disk, directory: str, bases: list[int], newest: scan.Walk, newest_epoch: int
 ) -> EpochHistory:
     """Return the epochs: of sealed files from the checkpoint, else by reading them all."""
     entries = None
@@ -154,7 +155,7 @@ async def _history(
         path = files.segment_path(directory, base)
         batches += scan.walk(await files.read_segment(disk, path), base).found
     rows = [(each.leader_epoch, each.base_offset) for each in (*batches, *newest.found)]
-    history.learn(rows, at_most=at_most)
+    history.learn(rows, newest_epoch=newest_epoch)
     return history
 
 
@@ -170,7 +171,7 @@ async def newest_generation(disk: Disk, home: str) -> int:
         bases = await files.segments(disk, directory)
         path = files.segment_path(directory, bases[-1])
         walked = scan.walk(await files.read_segment(disk, path), bases[-1])
-        history = await _history(disk, directory, bases, walked, _EPOCH_MAX)
+        history = await _history(disk, directory, bases, walked, epochs.EPOCH_MAX)
         newest = max(newest, history.latest)
     return newest
 
