@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
 
+from rlmm_daemon.adapters.lock_place import place_of
 from rlmm_daemon.cli.finding import Finding
 from rlmm_daemon.cli.verifying import kept_marker, rows_of
-from rlmm_daemon.codec.marker import BucketMarker, Hold, decode_presence, presence_key
+from rlmm_daemon.codec.marker import BucketMarker, Hold, Presence, decode_presence, presence_key
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.layout import SEGMENT_KEY
 from rlmm_daemon.core.marker_verdict import REBUILD, why_remade
+from rlmm_daemon.daemon.state_directory import LOCK
 from rlmm_daemon.domain.errors import Malformed, RlmmError
 from rlmm_daemon.ports.storage import RemoteStorage
 from rlmm_daemon.wiring import adapters
@@ -22,6 +24,7 @@ OBJECTS_MAX: Final = 1_000
 #: How far the clocks of storage and daemons may be apart.
 SKEW_MS: Final = 300_000
 _CHECK = "bucket marker"
+_BROKER_ID = "broker id"
 
 
 async def marker(config: Config, seconds: float) -> list[Finding]:
@@ -34,7 +37,7 @@ async def marker(config: Config, seconds: float) -> list[Finding]:
             present = await made.bucket.peek()
             holds = present.held if present else ()
             ages = await _ages(made.backend) if holds else []
-            other = await _other_daemon(made.backend, config.daemon.broker_id)
+            other = await _other_daemon(made.backend, config)
         kept = await kept_marker(config)
         return [_judged(config, present, kept), *copied(holds, ages), *other]
     except TimeoutError:
@@ -92,27 +95,49 @@ def _judged(config: Config, present: BucketMarker | None, kept: BucketMarker | N
     return Finding(check=_CHECK, verdict="ok", found=found)
 
 
-async def _other_daemon(storage: RemoteStorage, broker_id: int) -> list[Finding]:
-    """Tell what the daemon wrote of another one under its broker id; nothing while it is alone."""
-    control = await storage.get_control(presence_key(broker_id))
+async def _other_daemon(storage: RemoteStorage, config: Config) -> list[Finding]:
+    """Tell what the presence file says of another daemon under our broker id."""
+    control = await storage.get_control(presence_key(config.daemon.broker_id))
     if control is None:
         return []
     try:
         presence = decode_presence(control.data)
     except Malformed:
         return []  # the daemon tells of that, and writes it anew
-    if presence.other is None:
+    return other_daemon(presence, place_of(f"{config.daemon.state_dir}/{LOCK}"))
+
+
+def other_daemon(presence: Presence, place: str) -> list[Finding]:
+    """Judge a presence file; `place` names the lock of our state directory, "" if not known.
+
+    Nothing while our daemon is alone, has written it, or may write it any moment.
+    """
+    who = f"broker {presence.broker_id}"
+    if presence.other is not None:
+        met = presence.other.met
+        return [
+            Finding(
+                check=_BROKER_ID,
+                verdict="failed" if met else "warning",
+                found=f"beside {presence.host} another daemon {'runs' if met else 'may run'} as "
+                f"{who}: {presence.other.who}; neither deletes anything",
+                advice="stop one of the two, or mend its daemon.broker_id"
+                if met
+                else "none: if it does not show, deletes go on within two minutes",
+            )
+        ]
+    if presence.ended or not place or not presence.place or presence.place == place:
         return []
-    runs = "runs" if presence.other.met else "may run"
     return [
         Finding(
-            check="broker id",
-            verdict="failed" if presence.other.met else "warning",
-            found=f"beside {presence.host} another daemon {runs} as broker {broker_id}: "
-            f"{presence.other.who}; neither deletes anything",
-            advice="stop one of the two, or mend its daemon.broker_id"
-            if presence.other.met
-            else "none: if it does not show, deletes go on within two minutes",
+            check=_BROKER_ID,
+            verdict="warning",
+            found=f"the presence file of {who} is the one of {presence.host}, as of "
+            f"{phrases.moment(presence.written_at_ms)}; a daemon that runs here has not written "
+            "it, and deletes nothing",
+            advice="none for the first two minutes of a start. If it stays so, the storage refuses "
+            "that write: rlmm status says why, rlmm storage doctor what is denied; once it is "
+            "taken, deletes go on by themselves",
         )
     ]
 

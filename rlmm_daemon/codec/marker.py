@@ -126,7 +126,7 @@ class OtherDaemon(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """What one daemon says of itself; rewritten on change and every 60 s."""
+    """What one daemon says of itself; rewritten on change, and at least every 60 s."""
 
     format: int = PRESENCE_FORMAT
     cluster_id: str

@@ -118,21 +118,34 @@ def _who(presence: Presence | None) -> str:
     return presence.host or "a daemon of an earlier version"
 
 
-def sentence(standing: Standing, broker_id: int) -> str | None:
-    """Return what keeps this daemon from deleting anything, and what ends it; None: nothing."""
+def sentence(standing: Standing, broker_id: int, unwritten: str = "") -> str | None:
+    """Return what keeps this daemon from deleting anything, and what ends it; None: nothing.
+
+    `unwritten` is why its own presence file could not be written, if it could not: then nobody
+    knows whether the other one is silent, since it may be refused as well.
+    """
     match standing:
         case Unread():
             return UNREAD_WHY
+        case Doubted(who, _) if unwritten:
+            return (
+                f"broker {broker_id}'s presence file is another daemon's ({who}), which may still "
+                f"run, and is not written over ({unwritten}); nothing is deleted until the storage "
+                f"takes that write and the other one was silent for {QUIET_SECONDS:g} s more. It "
+                "is tried again and again: rlmm storage doctor says what is denied"
+            )
         case Doubted(who, _):
             return (
                 f"broker {broker_id}'s presence file is another daemon's ({who}), which may still "
                 f"run; nothing is deleted until it was silent for {QUIET_SECONDS:g} s"
             )
         case Met(who, _):
+            wait = f"{GONE_SECONDS:g} s later"
+            if unwritten:
+                wait = f"{GONE_SECONDS:g} s after the storage takes this one's ({unwritten})"
             return (
                 f"another daemon has broker id {broker_id}: {who}; nothing is deleted while both "
-                f"run. Stop one of them, or mend its daemon.broker_id: {GONE_SECONDS:g} s later "
-                "deletes go on"
+                f"run. Stop one of them, or mend its daemon.broker_id: {wait} deletes go on"
             )
         case Alone():
             return None

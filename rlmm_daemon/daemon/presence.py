@@ -25,6 +25,9 @@ from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.storage import RemoteStorage
 
 REWRITE_SECONDS: Final = 60.0
+#: While positions move it is rewritten so often: 360 GETs and PUTs an hour at most. What was read
+#: since is unknown to whoever starts from an older state directory behind a kill.
+MOVED_SECONDS: Final = 10.0
 #: Without a rewrite for so long, this daemon is not there any more.
 LEASE_SECONDS: Final = 180.0
 #: Changes within this time share one write.
@@ -35,7 +38,7 @@ LOOK_SECONDS: Final = 1.0
 #: What is to be deleted waits so long for the first look.
 FIRST_LOOK_SECONDS: Final = 10.0
 #: Of one that timed out and lands later, this life still knows that it is its own.
-_WRITES_KNOWN: Final = 64
+_WRITES_KNOWN: Final = 512
 
 log = structlog.get_logger()
 
@@ -83,7 +86,7 @@ async def present(storage: RemoteStorage) -> list[Presence]:
 
 
 class PresenceFile:
-    """One writer for one file, unless a clone writes it; `changed` asks for a write soon."""
+    """One writer for one file, unless a clone writes it; two events ask for a write."""
 
     def __init__(
         self,
@@ -109,6 +112,7 @@ class PresenceFile:
         self._copy_deadline_seconds = copy_deadline_seconds
         self._started_at_ms = clock.now_ms()
         self._changed = asyncio.Event()
+        self._moved = asyncio.Event()
         self.standing: Standing = Unread()
         #: Held by whoever reads or writes the file: what was read before a write is no news.
         self._turn = asyncio.Lock()
@@ -124,20 +128,23 @@ class PresenceFile:
         self.trouble: LastError | None = None
 
     def changed(self) -> None:
-        """Say that the facts are others now: states, incarnation, lease, not mere offsets."""
+        """Say that the facts are others now, and not mere positions: ask for a write at once."""
         self._changed.set()
+        self._moved.set()
+
+    def moved(self) -> None:
+        """Say that positions moved: ask for a write as soon as the last one is 10 s ago."""
+        self._moved.set()
 
     async def run(self) -> None:
-        """Write now, on change and every 60 s, for ever; a storage that is away is retried."""
+        """Write now, when asked, and every 60 s, for ever; a write that failed is due in 10 s."""
         while True:
             self._changed.clear()
+            self._moved.clear()
             await self._try_write()
             await asyncio.sleep(SETTLE_SECONDS)
-            try:
-                async with asyncio.timeout(REWRITE_SECONDS - SETTLE_SECONDS):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+            if not await _is_set(self._changed, MOVED_SECONDS - SETTLE_SECONDS):
+                await _is_set(self._moved, REWRITE_SECONDS - MOVED_SECONDS)
 
     async def write(self, *, ended: bool = False) -> None:
         """Look at the file and write it once, unless the storage may be somebody else's.
@@ -170,8 +177,13 @@ class PresenceFile:
                         await self._look()
         except TimeoutError as error:
             raise StorageUnavailable("the presence file was not read in time") from error
-        if (why := twins.sentence(self.standing, self._broker_id)) is not None:
+        if (why := self.why_not_alone()) is not None:
             raise StorageUnavailable(why, reason=OTHER_DAEMON, retry=False)
+
+    def why_not_alone(self) -> str | None:
+        """Return what keeps this daemon from deleting by the last look, and what ends it."""
+        unwritten = "" if self.trouble is None else self.trouble.message
+        return twins.sentence(self.standing, self._broker_id, unwritten)
 
     async def _look(self) -> None:
         key = marker.presence_key(self._broker_id)
@@ -229,14 +241,33 @@ class PresenceFile:
             async with asyncio.timeout(WRITE_SECONDS_MAX):
                 await self.write()
         except (UnavailableError, TimeoutError) as error:
-            words = str(error) or f"no answer in {WRITE_SECONDS_MAX:g} s"
-            log.warning("presence file not written", error=words)
-            before = 0 if self.trouble is None else self.trouble.consecutive
-            self.trouble = LastError(
-                message=words, at_ms=self._clock.now_ms(), consecutive=before + 1
-            )
+            self._not_written(str(error) or f"no answer in {WRITE_SECONDS_MAX:g} s")
         else:
+            if self.trouble is not None:
+                log.info("presence file written again", failures=self.trouble.consecutive)
             self.trouble = None
+
+    def _not_written(self, words: str) -> None:
+        """Keep what a write met, and ask for the next one."""
+        before = self.trouble
+        if before is None or before.message != words:  # once, however long it lasts
+            log.warning("presence file not written", error=words)
+        self.trouble = LastError(
+            message=words,
+            at_ms=self._clock.now_ms(),
+            consecutive=1 if before is None else before.consecutive + 1,
+        )
+        self._moved.set()
+
+
+async def _is_set(event: asyncio.Event, seconds: float) -> bool:
+    """Return whether an event is set, as soon as it is, within so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 def _decoded(data: bytes) -> Presence | None:

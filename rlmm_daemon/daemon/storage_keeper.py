@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 
+import msgspec
 import structlog
 
 from rlmm_daemon.codec.marker import PresencePartition
@@ -87,13 +88,21 @@ class StorageKeeper:
             return refused
         if (trouble := self._trouble_by_cluster()) is not None:
             return LastError(message=trouble, at_ms=self._manager.clock.now_ms())
-        return None if self._presence is None else self._presence.trouble
+        return None if self._presence is None else self._unwritten(self._presence)
+
+    @staticmethod
+    def _unwritten(presence: PresenceFile) -> LastError | None:
+        """Return why the presence file is not written, and what waits for that."""
+        trouble, why = presence.trouble, presence.why_not_alone()
+        if trouble is None or not isinstance(presence.standing, twins.Doubted):
+            return trouble
+        return msgspec.structs.replace(trouble, message=why or trouble.message)
 
     def other_daemon(self) -> LastError | None:
         """Return what is known of another daemon that lives under this broker id."""
         if self._presence is None or not isinstance(self._presence.standing, twins.Met):
             return None
-        message = twins.sentence(self._presence.standing, self._broker_id)
+        message = self._presence.why_not_alone()
         assert message is not None, "it was met"
         age_seconds = self._manager.clock.monotonic() - self._presence.standing.seconds
         at_ms = self._manager.clock.now_ms() - round(1000 * age_seconds)
@@ -214,8 +223,9 @@ async def _last_words(presence: PresenceFile) -> None:
 
 
 async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
-    """Have the presence file rewritten soon after a state or the broker's manager changed."""
+    """Have the presence file rewritten as states, positions or the broker's manager change."""
     before: object = None
+    positions: Mapping[MetadataPartition, Position] = {}
     while True:
         now = (
             manager.assignment.incarnation_ms,
@@ -225,6 +235,9 @@ async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
         if now != before:
             before = now
             presence.changed()
+        if (furthest := manager.fleet.furthest()) != positions:
+            positions = furthest
+            presence.moved()
         await asyncio.sleep(_LOOK_SECONDS)
 
 

@@ -62,3 +62,27 @@ def test_what_is_written_before_the_storage_comes_back_does_not_pass_for_what_wa
     with pytest.raises(HistoryLost):
         it.listed(0)
     it.serves(1)
+
+
+def test_what_was_acknowledged_before_a_kill_is_missed_in_an_older_state_directory(it, tmp_path):
+    """The presence file follows what was read, while nothing else of the daemon changes."""
+    assert it.daemon.stop() == 0
+    shutil.copytree(it.state_dir, backup := tmp_path / "backup")
+    it.start()
+    eventually(lambda: it.row(0)["state"], lambda state: state == "ready")
+    file = it.daemon.remote / marker.presence_key(1)
+
+    def told() -> bool:
+        seen = marker.decode_presence(file.read_bytes()).partitions.get(it.number(0))
+        return seen is not None and seen.next_offset == it.row(0)["position"]
+
+    for serial in range(2):
+        it.copy_new(0, serial)
+        eventually(told)
+    it.daemon.kill()
+    shutil.rmtree(it.state_dir)
+    backup.rename(it.state_dir)
+    it.start()
+    eventually(lambda: it.row(0)["state"], lambda state: state == "failed")
+    assert it.row(0)["failure"]["reason"] == "history_lost"
+    it.serves(1)

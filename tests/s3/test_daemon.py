@@ -70,6 +70,39 @@ def copied(it: Stocked, segment: KafkaSegment) -> SegmentMetadata:
         return client.copy_segment(segment.metadata, segment.files, timeout_seconds=120)
 
 
+def test_a_bucket_that_takes_no_writes_keeps_the_doubt_of_another_daemon_and_says_so(
+    it, tier, proxy
+):
+    """A killed daemon of another host left its file, and this one's PUT of it is refused."""
+    it.stock()
+    assert it.daemon.stop() == 0
+    key = "_rlmm/daemons/1.json"
+    own = tier.admin.get_object(Bucket=tier.bucket, Key=key)["Body"].read()
+    left = json.loads(own) | {"ended": False, "place": "elsewhere", "host": "host b, pid 7"}
+    tier.admin.put_object(Bucket=tier.bucket, Key=key, Body=json.dumps(left).encode())
+    proxy.plant(Fault(kind=Kind.ANSWER, operation="PutObject", status=403, code="AccessDenied"))
+    it.start()
+    words = "(host b, pid 7), which may still run, and is not written over"
+    told = eventually(lambda: str(it.json("status")["storage"]["error"]), lambda now: words in now)
+    assert "AccessDenied" in told
+    assert it.rlmm("status").exit_code == 1
+    assert words in it.rlmm("explain", "orders-0").output
+    segment = it.copied(0)[0].metadata
+    with it.daemon.client() as client:
+        with pytest.raises(StorageUnavailable) as refused:
+            client.delete_segment(segment.partition, segment.segment_id)
+        assert refused.value.fields["reason"] == "other_daemon"
+        assert words in refused.value.message
+        proxy.lift()
+        # Without a command or a restart; then the other one has its time to show itself.
+        eventually(lambda: it.json("status")["storage"]["error"], lambda now: now is None)
+        written = json.loads(tier.admin.get_object(Bucket=tier.bucket, Key=key)["Body"].read())
+        assert written["other"] == {"who": "host b, pid 7", "met": False}
+        with pytest.raises(StorageUnavailable):
+            client.delete_segment(segment.partition, segment.segment_id)
+    it.serves(0)
+
+
 def test_another_daemons_absurd_presence_file_ends_no_daemon(it, tier):
     it.stock()
     assert it.daemon.stop() == 0

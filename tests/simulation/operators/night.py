@@ -198,6 +198,7 @@ def simulated(life: Life, world: World) -> Iterator[None]:
             (job.storage_time, "time", time),
             (job.guards, "SKEW_MS", SKEW_MS),
             (presence, "REWRITE_SECONDS", 2 * PRESENCE_SECONDS),
+            (presence, "MOVED_SECONDS", PRESENCE_SECONDS),
             (presence, "SETTLE_SECONDS", PRESENCE_SECONDS),
             (live_counts, "COUNT_SECONDS", PRESENCE_SECONDS),
         ):

@@ -1,12 +1,13 @@
-"""What `rlmm doctor` says of holds by the times of a bucket's objects."""
+"""What `rlmm doctor` says of holds by the times of a bucket's objects, and of other daemons."""
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.cli import checkup_storage
-from rlmm_daemon.cli.checkup_storage import SKEW_MS, copied
-from rlmm_daemon.codec.marker import Hold
+from rlmm_daemon.cli.checkup_storage import SKEW_MS, copied, other_daemon
+from rlmm_daemon.codec.marker import Hold, OtherDaemon, Presence
 
 AT = 1_700_000_000_000
 
@@ -31,6 +32,47 @@ def test_a_hold_that_nothing_is_as_old_as_is_told_of(holds, ages, warned):
     for each in found:
         assert each.found.startswith("of the first ")
         assert each.found.endswith("the bucket looks copied")
+
+
+OTHER = OtherDaemon(who="host b", met=False)
+
+
+@pytest.mark.parametrize(
+    ("written", "place", "found"),
+    [
+        ({}, "ours", []),
+        ({}, "", []),
+        ({"place": ""}, "ours", []),
+        ({"place": "theirs", "ended": True}, "ours", []),
+        ({"place": "theirs"}, "ours", [("warning", "is the one of host a", "rlmm storage doctor")]),
+        ({"other": OTHER}, "ours", [("warning", "another daemon may run", "within two minutes")]),
+        (
+            {"other": replace(OTHER, met=True), "place": "theirs"},
+            "ours",
+            [("failed", "another daemon runs", "stop one of the two")],
+        ),
+    ],
+)
+def test_whose_the_presence_file_is(written, place, found):
+    presence = Presence(
+        cluster_id="c",
+        broker_id=1,
+        incarnation=None,
+        started_at_ms=AT,
+        written_at_ms=AT,
+        copy_deadline_seconds=1.0,
+        lease_end_ms=None,
+        metadata_manager="rlmm",
+        partitions={},
+        host="host a",
+        **{"place": "ours"} | written,
+    )
+    findings = other_daemon(presence, place)
+    assert len(findings) == len(found)
+    for each, (verdict, words, advice) in zip(findings, found, strict=True):
+        assert each.verdict == verdict
+        assert words in each.found
+        assert advice in (each.advice or "")
 
 
 class At(SystemClock):

@@ -22,6 +22,7 @@ from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.daemon import bucket as daemon_bucket
+from rlmm_daemon.daemon import presence
 from rlmm_daemon.daemon.fleet import BucketLog
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager, ManagerOptions
@@ -224,13 +225,10 @@ async def test_another_partitions_files_in_the_place_of_ones_own_are_no_history_
         await until(lambda: follower.state is PartitionState.READY)
 
 
-async def test_the_presence_file_is_not_rewritten_before_what_it_says_was_taken_up(host: Host):
-    storage = MemoryStorage(MemoryBucket(), clock=SystemClock())
-    key = marker.presence_key(1)
-    async with host.daemon():
-        pass  # a state directory that knows its log waits for no bucket
-    host.bucket = Bucket()
-    async with host.daemon() as (manager, _), asyncio.TaskGroup() as group:
+@asynccontextmanager
+async def keeping(manager: Manager, storage: MemoryStorage) -> AsyncIterator[StorageKeeper]:
+    """Run a keeper of this storage, and what it spawns."""
+    async with asyncio.TaskGroup() as group:
         runtime: Any = Runtime(group)
         keeper = StorageKeeper(
             storage,
@@ -243,11 +241,46 @@ async def test_the_presence_file_is_not_rewritten_before_what_it_says_was_taken_
             trouble_by_cluster=lambda: None,
         )
         runtime.spawn("keeper", keeper.run())
+        try:
+            yield keeper
+        finally:
+            for task in runtime.tasks:
+                task.cancel()
+
+
+async def test_the_presence_file_is_not_rewritten_before_what_it_says_was_taken_up(host: Host):
+    storage = MemoryStorage(MemoryBucket(), clock=SystemClock())
+    key = marker.presence_key(1)
+    async with host.daemon():
+        pass  # a state directory that knows its log waits for no bucket
+    host.bucket = Bucket()
+    async with host.daemon() as (manager, _), keeping(manager, storage):
         await until(lambda: marker.MARKER_KEY in storage.bucket.objects)
         for _turn in range(100):
             await asyncio.sleep(0)
         assert key not in storage.bucket.objects
         host.bucket.answers.set()
         await until(lambda: key in storage.bucket.objects)
-        for task in runtime.tasks:
-            task.cancel()
+
+
+async def test_the_presence_file_follows_positions_that_move(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+):
+    """Whoever starts from an older state directory is told by it what was read meanwhile."""
+    monkeypatch.setattr(presence, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(presence, "MOVED_SECONDS", 0.0)
+    monkeypatch.setattr(presence, "REWRITE_SECONDS", 3_600.0)
+    storage = MemoryStorage(MemoryBucket(), clock=SystemClock())
+    key = marker.presence_key(1)
+
+    def told() -> int:
+        seen = marker.decode_presence(storage.bucket.objects[key].body).partitions.get(NUMBER)
+        return -1 if seen is None else seen.next_offset
+
+    async with host.daemon() as (manager, follower), keeping(manager, storage):
+        await until(lambda: follower.state is PartitionState.READY)
+        await until(lambda: key in storage.bucket.objects and told() == 0)
+        await append(manager, started(1, 0, 9))
+        await until(lambda: told() == 1)
+        await append(manager, updated(1))
+        await until(lambda: told() == 2)

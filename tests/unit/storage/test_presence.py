@@ -1,6 +1,9 @@
 """Lives of one broker id over one presence file: who is alone, who is not, and for how long."""
 
 import asyncio
+import random
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,6 +17,7 @@ from rlmm_daemon.daemon import presence as module
 from rlmm_daemon.daemon.presence import Author, PresenceFacts, PresenceFile
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import ControlObject
+from tests.simulation.loop import SimLoop, ended
 from tests.unit.manager.events import until
 
 KEY = marker.presence_key(1)
@@ -37,6 +41,9 @@ class Storage(MemoryStorage):
 
     away = False
     deaf = False
+    #: Why it takes no writes, while reads are answered.
+    refusal = ""
+    writes = 0
 
     async def get_control(self, key: str) -> ControlObject | None:
         if self.away:
@@ -44,8 +51,9 @@ class Storage(MemoryStorage):
         return await super().get_control(key)
 
     async def overwrite_control(self, key: str, data: bytes) -> None:
-        if self.away:
-            raise StorageUnavailable("away")
+        self.writes += 1
+        if self.away or self.refusal:
+            raise StorageUnavailable(self.refusal or "away")
         await super().overwrite_control(key, data)
         if self.deaf:
             raise StorageUnavailable("no answer")
@@ -85,7 +93,7 @@ class Lives:
         while self.clock.seconds < until:
             self.clock.seconds += min(module.REWRITE_SECONDS, until - self.clock.seconds)
             for each in living:
-                await each.write()
+                await each._try_write()
 
 
 @pytest.fixture
@@ -339,6 +347,106 @@ async def test_the_other_one_hears_of_it_within_moments(
         await until(lambda: lives.written().host == "one" and lives.written().other is not None)
     finally:
         running.cancel()
+
+
+async def test_a_storage_that_takes_no_writes_keeps_the_doubt_and_says_so_until_it_takes_them(
+    lives: Lives,
+):
+    """The other one may be refused as well: that it does not write says nothing then."""
+    await lives.life("old").write()
+    new = lives.life("new")
+    storage = new._storage
+    assert isinstance(storage, Storage)
+    storage.refusal = "PutObject is denied"
+    for _ in range(3):
+        await lives.pass_time(10 * GONE_SECONDS, new)
+        why = await refused(new)
+        assert "(old), which may still run, and is not written over (PutObject is denied)" in why
+        assert "until the storage takes that write" in why
+    storage.refusal = ""
+    await lives.pass_time(1, new)
+    await lives.pass_time(QUIET_SECONDS - 10, new)
+    assert "nothing is deleted until it was silent" in await refused(new)
+    await lives.pass_time(20, new)
+    await new.require_alone()
+    assert new.trouble is None
+
+
+async def test_nor_is_one_that_was_met_called_gone_by_a_storage_that_takes_no_writes(lives: Lives):
+    life = lives.life("one")
+    await life.write()
+    await lives.life("other").write()
+    storage = life._storage
+    assert isinstance(storage, Storage)
+    storage.refusal = "PutObject is denied"
+    await lives.pass_time(10 * GONE_SECONDS, life)
+    assert "180 s after the storage takes this one's (PutObject is denied)" in await refused(life)
+    storage.refusal = ""
+    await lives.pass_time(GONE_SECONDS + 100, life)
+    await life.require_alone()
+
+
+@asynccontextmanager
+async def at_work(life: PresenceFile) -> AsyncIterator[Storage]:
+    storage = life._storage
+    assert isinstance(storage, Storage)
+    running = asyncio.create_task(life.run())  # noqa: TID251 - no group: it is cancelled here
+    try:
+        yield storage
+    finally:
+        running.cancel()
+
+
+def in_simulated_time(main: Coroutine[object, object, None]) -> None:
+    with ended(SimLoop(rng=random.Random(0))) as loop:
+        loop.run_until_complete(main)
+
+
+def test_positions_that_move_are_told_every_ten_seconds_and_those_that_rest_are_not(lives: Lives):
+    async def main() -> None:
+        life = lives.life("one")
+        async with at_work(life) as storage:
+            await asyncio.sleep(30)
+            assert storage.writes == 1
+            life.moved()
+            await asyncio.sleep(0.1)
+            assert storage.writes == 2, "what moves behind a rest is told at once"
+            for _ in range(1_200):
+                life.moved()
+                await asyncio.sleep(0.5)
+            assert storage.writes == 2 + 60
+            life.moved()
+            await asyncio.sleep(11)
+            told = storage.writes
+            assert told == 2 + 61, "the last ones too"
+            await asyncio.sleep(3_600)
+            assert storage.writes == told + 60
+
+    in_simulated_time(main())
+
+
+def test_a_change_is_told_within_a_second_and_a_write_that_failed_is_tried_again_in_ten(
+    lives: Lives,
+):
+    async def main() -> None:
+        life = lives.life("one")
+        async with at_work(life) as storage:
+            await asyncio.sleep(5)
+            for _ in range(3):
+                before = storage.writes
+                life.changed()
+                await asyncio.sleep(module.SETTLE_SECONDS + 0.1)
+                assert storage.writes == before + 1
+            storage.away = True
+            life.changed()
+            await asyncio.sleep(60)
+            assert life.trouble is not None
+            assert life.trouble.consecutive >= 5
+            storage.away = False
+            await asyncio.sleep(module.MOVED_SECONDS)
+            assert life.trouble is None
+
+    in_simulated_time(main())
 
 
 def test_a_place_is_the_locks_own(tmp_path):
