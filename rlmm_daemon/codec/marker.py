@@ -51,6 +51,7 @@ class AcceptedLoss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metadata_partition: int | None
     #: Kafka's uuid text of the metadata topic that was given up.
     topic_id: str
+    #: By the storage's time; by the daemon's own where the storage does not tell it.
     accepted_at_ms: int
     broker_id: int
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import msgspec
@@ -33,6 +33,7 @@ from rlmm_daemon.core.marker_verdict import (
 )
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.earlier_objects import why_held
+from rlmm_daemon.daemon.storage_clock import stored_ms
 from rlmm_daemon.daemon.storage_past import NoPast, StoragePast
 from rlmm_daemon.domain.errors import (
     ConfigError,
@@ -312,13 +313,15 @@ class Bucket:
         *,
         cluster_id: str | None,
         partition_count: int | None = None,
+        now_ms: int = 0,
     ) -> MarkerChange | None:
         """Keep an accepted loss in the marker, with a hold, and make its topic id the marker's.
 
         So is made the log's partition count, where it is given: who accepts the loss of all goes
         on with the log as it is.
 
-        The hold keeps the objects whose events may be among what was lost. The marker of another
+        The hold keeps the objects whose events may be among what was lost, those of events of a
+        clock like ours too, which says `now_ms`. The marker of another
         cluster than `cluster_id` is left alone. Where there is none, nobody can say that there was
         none before either: the one that `open` makes or finds later takes it. It is returned then,
         for this process may end before.
@@ -329,7 +332,7 @@ class Bucket:
         """
         hold = Hold(
             metadata_partition=loss.metadata_partition,
-            before_ms=loss.accepted_at_ms,
+            before_ms=max(loss.accepted_at_ms, now_ms),
             broker_id=loss.broker_id,
         )
         accepted = _accepting(loss, gaps, hold, partition_count)
@@ -370,12 +373,10 @@ class Bucket:
         The acceptance stands by then, so a listing that is denied or fails takes nothing back.
         """
         try:
-            async with aclosing(self.storage.list(MARKER_KEY)) as pages:
-                rows = [row async for page in pages for row in page]
+            return await stored_ms(self.storage, MARKER_KEY) or 0
         except UnavailableError as error:
             log.warning("the storage's time is not known; a hold ends by ours", error=str(error))
             return 0
-        return max((row.modified_ms for row in rows if row.key == MARKER_KEY), default=0)
 
     async def end_holds(self, metadata_partition: int | None, *, cluster_id: str | None) -> None:
         """End the hold of one metadata partition, or (None) every one.

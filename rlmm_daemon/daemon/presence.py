@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import OtherDaemon, Presence, PresencePartition
@@ -71,17 +72,20 @@ async def _nothing() -> None:
 async def present(storage: RemoteStorage) -> list[Presence]:
     """Return what each daemon says of itself; a file that cannot be read is left out.
 
+    Each is said to be written when the storage took it: its daemon's clock may be wrong.
+
     Raises:
         StorageUnavailable: not all of them could be asked for.
     """
     async with aclosing(storage.list(marker.PRESENCE_PREFIX)) as pages:
-        keys = [row.key async for page in pages for row in page]
+        rows = [row async for page in pages for row in page]
     found = list[Presence]()
-    for key in keys:
-        control = await storage.get_control(key)
+    for row in rows:
+        control = await storage.get_control(row.key)
         if control is not None:
             with suppress(Malformed):  # newer or damaged
-                found.append(marker.decode_presence(control.data))
+                said = marker.decode_presence(control.data)
+                found.append(replace(said, written_at_ms=row.modified_ms))
     return found
 
 

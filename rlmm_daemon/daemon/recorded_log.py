@@ -4,17 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import structlog
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker, Presence
+from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, AcceptedLoss, BucketMarker, Presence
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.marker_verdict import REBUILD
+from rlmm_daemon.daemon import storage_clock
 from rlmm_daemon.daemon.bucket import Bucket, MarkerChange
 from rlmm_daemon.daemon.fleet import BucketLog
 from rlmm_daemon.daemon.history import furthest
 from rlmm_daemon.daemon.presence import present as every_presence
 from rlmm_daemon.daemon.state_directory import StateDirectory
-from rlmm_daemon.domain.errors import Malformed, StorageUnavailable
+from rlmm_daemon.domain.errors import Malformed, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import (
     BrokerId,
     MetadataPartition,
@@ -57,12 +59,13 @@ class RecordedLog:
             marker.require_topic_ids(present)
         except Malformed as damage:
             raise Malformed(f"{damage.message}; restore it, or run: {REBUILD}") from damage
+        dated = await self._dated(present)
         return BucketLog(
             cluster_id=present.cluster_id,
             topic_id=TopicId(uuid_bytes(present.metadata_topic_id)),
             partition_count=present.partition_count,
-            positions=await self._positions(present),
-            others=await self._others(present),
+            positions=await self._positions(dated),
+            others=await self._others(dated),
             accepted_gaps=[
                 (TopicId(uuid_bytes(gap.topic_id)), gap.metadata_partition, _range(gap))
                 for gap in present.gaps
@@ -71,7 +74,8 @@ class RecordedLog:
 
     async def _positions(self, present: BucketMarker) -> dict[int, Position]:
         """Return what our presence file says, but of no loss that was accepted after it."""
-        control = await self._storage.get_control(marker.presence_key(self._broker_id))
+        key = marker.presence_key(self._broker_id)
+        control = await self._storage.get_control(key)
         if control is None:
             return {}
         try:
@@ -79,7 +83,9 @@ class RecordedLog:
         except Malformed as damage:
             logger.warning("our presence file is ignored", error=damage.message)
             return {}
-        given_up = _given_up(present, presence, by=self._broker_id)  # by the same clock
+        stored_ms = await self._stored_ms(key) if present.accepted_losses else None
+        said = presence if stored_ms is None else replace(presence, written_at_ms=stored_ms)
+        given_up = _given_up(present, said, by=self._broker_id)
         return {
             number: Position(seen.next_offset, seen.leader_epoch)
             for number, seen in presence.partitions.items()
@@ -115,6 +121,39 @@ class RecordedLog:
             logger.warning("what other daemons have read is not known", error=error.message)
             return ()
 
+    async def _dated(self, present: BucketMarker) -> BucketMarker:
+        """Return the marker with no loss that was accepted after it was written.
+
+        Versions before dated a loss by the daemon's own clock, which may have been ahead.
+        """
+        if not present.accepted_losses:
+            return present
+        written_ms = await self._stored_ms(MARKER_KEY)
+        if written_ms is None:
+            return present
+        losses = (
+            replace(loss, accepted_at_ms=min(loss.accepted_at_ms, written_ms))
+            for loss in present.accepted_losses
+        )
+        return replace(present, accepted_losses=tuple(losses))
+
+    async def _stored_ms(self, key: str) -> int | None:
+        """Return when the storage took an object; None where it does not tell."""
+        try:
+            return await storage_clock.stored_ms(self._storage, key)
+        except UnavailableError as error:
+            logger.warning("the storage's time is not known", error=str(error))
+            return None
+
+    async def _storages_ms(self) -> int | None:
+        """Return the storage's time; None where it does not tell it."""
+        try:
+            await self._storage.open()  # the start may not have reached it yet
+            return await storage_clock.now_ms(self._storage)
+        except UnavailableError as error:
+            logger.warning("the storage's time is not known; ours is written", error=str(error))
+            return None
+
     async def accept_loss(
         self,
         partition: MetadataPartition | None,
@@ -123,11 +162,12 @@ class RecordedLog:
     ) -> None:
         """Keep an accepted loss in the marker; where there is none, in what one is made of."""
         cluster_id = identity.cluster_id or self._cluster_id
+        now_ms, storages_ms = self._now_ms(), await self._storages_ms()
         unwritten = await self._bucket.accept_loss(
             AcceptedLoss(
                 metadata_partition=partition,
                 topic_id=uuid_text(identity.topic_id),
-                accepted_at_ms=self._now_ms(),
+                accepted_at_ms=now_ms if storages_ms is None else storages_ms,
                 broker_id=self._broker_id,
             ),
             [
@@ -142,6 +182,7 @@ class RecordedLog:
             ],
             cluster_id=cluster_id,
             partition_count=identity.partition_count if partition is None else None,
+            now_ms=now_ms,
         )
         if unwritten is not None and cluster_id is not None:
             await self._keep(unwritten, cluster_id, identity)
@@ -175,7 +216,10 @@ def _range(gap: AcceptedGap) -> LogRange:
 
 
 def _given_up(present: BucketMarker, said: Presence, by: BrokerId | None = None) -> set[int | None]:
-    """Return what was accepted as lost of the marker's log since a presence file was written."""
+    """Return what was accepted as lost of the marker's log since a presence file was written.
+
+    Both by the storage's time.
+    """
     return {
         loss.metadata_partition
         for loss in present.accepted_losses

@@ -12,10 +12,12 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import MARKER_KEY, PRESENCE_PREFIX, BucketMarker, Presence
 from rlmm_daemon.config import Config
+from rlmm_daemon.daemon.storage_clock import stored_ms
 from rlmm_daemon.domain.errors import Malformed, StorageNotConfigured, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict, RemoteStorage
 from rlmm_daemon.wiring import adapters
@@ -92,12 +94,21 @@ async def read_marker(storage: RemoteStorage) -> BucketMarker | None:
         raise Malformed(f"{MARKER_KEY}: {error.message}") from error
 
 
+async def marker_ms(storage: RemoteStorage) -> int | None:
+    """Return when the storage took the marker; asked for after its content, which is no newer."""
+    return await stored_ms(storage, MARKER_KEY)
+
+
 async def read_presences(storage: RemoteStorage) -> Mapping[str, Presence | None]:
-    """Return every presence file by its key; None for one that can't be read."""
+    """Return every presence file by its key; None for one that can't be read.
+
+    Each is said to be written when the storage took it: its daemon's clock may be wrong.
+    """
     found: dict[str, Presence | None] = {}
     async for page in storage.list(PRESENCE_PREFIX):
         for each in page:
-            found[each.key] = await _presence(storage, each.key)
+            said = await _presence(storage, each.key)
+            found[each.key] = said and replace(said, written_at_ms=each.modified_ms)
     return found
 
 

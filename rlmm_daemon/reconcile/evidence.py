@@ -35,6 +35,8 @@ class Ours(msgspec.Struct, frozen=True, kw_only=True):
     manifests: Mapping[str, Manifest]
     #: Why control objects can't be read.
     damaged: tuple[str, ...] = ()
+    #: When the storage took the marker; None: it does not say.
+    marker_ms: int | None = None
 
     @property
     def layouts(self) -> tuple[LayoutRow, ...]:
@@ -45,7 +47,7 @@ class Ours(msgspec.Struct, frozen=True, kw_only=True):
 async def ours(daemon: Config) -> Ours:
     """Return the control objects as they are now."""
     async with control.opened(daemon, reads_only=True) as storage:
-        marker = await control.read_marker(storage)
+        marker, marker_ms = await control.read_marker(storage), await control.marker_ms(storage)
         presences = await control.read_presences(storage)
         manifests, damaged = await quarantine.Manifests(storage).look()
         reasons = [*damaged.values()]
@@ -56,6 +58,7 @@ async def ours(daemon: Config) -> Ours:
             reasons.append(error.message)
         return Ours(
             marker=marker,
+            marker_ms=marker_ms,
             presences=presences,
             accepted=accepted,
             manifests=manifests,
@@ -70,12 +73,12 @@ async def refreshed(daemon: Config, known: Ours) -> Ours:
         Incomplete: it is gone by now, or has lost layouts.
     """
     async with control.opened(daemon, reads_only=True) as storage:
-        marker = await control.read_marker(storage)
+        marker, marker_ms = await control.read_marker(storage), await control.marker_ms(storage)
     if marker is None:
         raise Incomplete(f"{MARKER_KEY} has gone while the run went on: the storage is gone")
     if marker.layouts[: len(known.layouts)] != known.layouts:
         raise Incomplete(f"{MARKER_KEY} has been replaced while the run went on")
-    return replace(known, marker=marker)
+    return replace(known, marker=marker, marker_ms=marker_ms)
 
 
 def gathered(
@@ -105,6 +108,7 @@ def gathered(
     pairs = epochs_of(told.presences, view)
     return guards.Evidence(
         marker=told.marker,
+        marker_ms=told.marker_ms,
         cluster_id=cluster_id,
         log=view,
         read=read,

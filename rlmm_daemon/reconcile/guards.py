@@ -4,6 +4,7 @@ Every guard fails closed: what is not known counts against. A run that is refuse
 it found. peers.md's lesson, and ours: a log that ends early makes every live object look orphaned.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -42,6 +43,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """All that speaks for or against the completeness of what was read."""
 
     marker: BucketMarker | None
+    #: When the storage took it, so that nothing in it was accepted later; None: not known.
+    marker_ms: int | None = None
     #: What the daemon's configuration and the brokers call the cluster; None: not known.
     cluster_id: str | None
     log: LogView
@@ -90,6 +93,8 @@ def _damaged(evidence: Evidence) -> Iterable[str]:
 
 
 def _given_up(evidence: Evidence, since_ms: int) -> Iterable[str]:
+    if evidence.marker_ms is not None and evidence.marker_ms < since_ms:
+        return  # by whatever clock they were: the marker is as it was then
     for loss in evidence.marker.accepted_losses if evidence.marker else ():
         if loss.accepted_at_ms >= since_ms:
             yield "a loss of events was accepted since the run began: the next one knows of it"
@@ -190,12 +195,13 @@ def _presences(evidence: Evidence) -> Iterable[str]:
 
 def _presence(key: str, presence: Presence, evidence: Evidence) -> Iterable[str]:
     losses = evidence.marker.accepted_losses if evidence.marker else ()
+    latest_ms = sys.maxsize if evidence.marker_ms is None else evidence.marker_ms
     for number, seen in presence.partitions.items():
         # It is of a log that was given up since, and whose objects are spared. A daemon that lives
         # says by now what it reads; one whose broker was scrapped would speak for ever.
         over = any(
             loss.metadata_partition in (None, number)
-            and presence.written_at_ms < loss.accepted_at_ms - SKEW_MS
+            and presence.written_at_ms < min(loss.accepted_at_ms, latest_ms) - SKEW_MS
             for loss in losses
         )
         reason = "" if over else _against(number, seen, evidence)

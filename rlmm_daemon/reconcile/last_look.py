@@ -41,6 +41,7 @@ class LastLook:
             Incomplete: the log did not answer.
         """
         marker = await control.read_marker(self._storage)
+        marker_ms = await control.marker_ms(self._storage)
         presences = await control.read_presences(self._storage)
         manifests, damaged = await self._manifests.look()
         # Behind the presence files: no daemon can have told of more than is in the log by now.
@@ -48,6 +49,7 @@ class LastLook:
         pairs = evidence.epochs_of(presences, log)
         shown = guards.Evidence(
             marker=marker,
+            marker_ms=marker_ms,
             cluster_id=log.identity.cluster_id or self._daemon.daemon.cluster_id,
             log=log,
             read={},

@@ -1,11 +1,11 @@
 """The embedded log's files, read beside a running daemon and never written."""
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, files, scan
-from rlmm_daemon.adapters.event_log.embedded.epochs import EpochHistory
+from rlmm_daemon.adapters.event_log.embedded.epochs import EPOCH_MAX, EpochHistory
 from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
 from rlmm_daemon.codec import batches
 from rlmm_daemon.config import Config
@@ -13,9 +13,6 @@ from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange, ranges_without
 from rlmm_daemon.reconcile.errors import Incomplete
-
-#: The largest generation there can be: which one is the newest, the batches alone say here.
-_NEWEST: Final = 2**31 - 1
 
 
 class Records(NamedTuple):
@@ -161,6 +158,6 @@ async def _generations(disk: LocalDisk, config: Config, number: int) -> tuple[Ep
     for base, path in await compacted_files.segment_files(disk, home):
         walked = scan.walk(await compacted_files.read(disk, path), base)
         found = [(each.leader_epoch, each.base_offset) for each in walked.found]
-        history.learn(found, at_most=_NEWEST)  # an epoch that is damaged is passed over
+        history.learn(found, newest_epoch=EPOCH_MAX)  # an epoch that is damaged is passed over
         end = walked.next_offset
     return history, end

@@ -8,11 +8,11 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
+from rlmm_daemon.daemon import storage_clock
 from rlmm_daemon.ports.storage import ObjectInfo, RemoteStorage
 from rlmm_daemon.reconcile import control
 from rlmm_daemon.reconcile.errors import Incomplete, Refused
 
-CLOCK_KEY: Final = f"{control.HOME}clock"
 #: How far this machine's clock and the storage's may be apart.
 SKEW_MS: Final = 300_000
 
@@ -73,11 +73,10 @@ async def read(storage: RemoteStorage) -> StorageClock:
     Raises:
         Incomplete: the storage does not list what was written.
     """
-    await storage.overwrite_control(CLOCK_KEY, b"{}\n")
-    found = await row_of(storage, CLOCK_KEY)
+    found = await storage_clock.now_ms(storage)
     if found is None:
-        raise Incomplete(f"{CLOCK_KEY} was written and is not listed")
-    return StorageClock(found.modified_ms)
+        raise Incomplete(f"{storage_clock.CLOCK_KEY} was written and is not listed")
+    return StorageClock(found)
 
 
 async def row_of(storage: RemoteStorage, key: str) -> ObjectInfo | None:

@@ -417,6 +417,9 @@ class World:
         path = self.home / "remote" / "_rlmm" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+        os.utime(
+            path, (self.now_ms / 1000, self.now_ms / 1000)
+        )  # the storage's time is the world's
 
     def random(self, segments: int) -> None:
         """Add segments of any history and any damage; ages far from every bound."""

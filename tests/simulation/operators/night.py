@@ -323,6 +323,7 @@ class Night:
         found: list[str] = job.guards.reasons(
             job.guards.Evidence(
                 marker=ours.marker,
+                marker_ms=ours.marker_ms,
                 cluster_id=identity.cluster_id,
                 log=read.view,
                 read={n: [(known.start, known.end)] for n, known in read.view.ranges.items()},

@@ -10,7 +10,13 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import MARKER_FORMAT_HOLDS, MARKER_KEY, Presence, PresencePartition
+from rlmm_daemon.codec.marker import (
+    MARKER_FORMAT_HOLDS,
+    MARKER_KEY,
+    AcceptedLoss,
+    Presence,
+    PresencePartition,
+)
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.marker_verdict import LogHistory
@@ -103,33 +109,120 @@ async def test_the_marker_and_the_presence_file_are_the_buckets_word(storage, bu
     assert log.positions == {0: Position(9, 4)}
 
 
-@pytest.mark.parametrize(
-    ("accepted_at_ms", "partition", "known"), [(77, 1, {2}), (77, None, set()), (75, 1, {1, 2})]
-)
-async def test_a_position_is_void_by_a_loss_that_was_accepted_after_it_was_written(
-    storage, bucket, accepted_at_ms, partition, known
-):
-    """The daemon may have died before it wrote its presence file again."""
-    await bucket.open(identity())
+class HandClock(SystemClock):
+    """The storage's clock, which goes on when told to."""
+
+    at_ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+
+async def tell_positions(storage, written_at_ms: int) -> None:
+    """Write our presence file as of now by the storage's clock, and of then by ours."""
     seen = PresencePartition(state="ready", topic_id=uuid_text(OURS), leader_epoch=4, next_offset=9)
     presence = Presence(
         cluster_id="c1",
         broker_id=1,
         incarnation=None,
         started_at_ms=0,
-        written_at_ms=76,
+        written_at_ms=written_at_ms,
         copy_deadline_seconds=1.0,
         lease_end_ms=None,
         metadata_manager="rlmm",
         partitions={1: seen, 2: seen},
     )
     await storage.overwrite_control(marker.presence_key(1), marker.encode(presence))
-    number = None if partition is None else MetadataPartition(partition)
-    ours = recorded(storage, bucket, now_ms=accepted_at_ms)
-    await ours.accept_loss(number, named(OURS), {})
-    found = await ours.log()
+
+
+async def told(log: RecordedLog) -> set[int]:
+    found = await log.log()
     assert found is not None
-    assert found.positions.keys() == known
+    return set(found.positions)
+
+
+@pytest.mark.parametrize("apart_ms", [-500_000, -1, 0, 1, 500_000])
+@pytest.mark.parametrize(("partition", "known"), [(1, {2}), (None, set())])
+async def test_a_position_is_void_by_a_loss_that_was_accepted_after_it_was_written(
+    partition, known, apart_ms
+):
+    """The daemon may have died before it wrote its presence file again.
+
+    By the storage's time: the daemon's clock may be wrong, and set right since.
+    """
+    clock = HandClock()
+    storage = MemoryStorage(MemoryBucket(), clock=clock)
+    bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
+    await bucket.open(identity())
+    await tell_positions(storage, clock.at_ms)
+    clock.at_ms += 1_000
+    ours = recorded(storage, bucket, now_ms=clock.at_ms + apart_ms)
+    number = None if partition is None else MetadataPartition(partition)
+    await ours.accept_loss(number, named(OURS), {})
+    assert await told(ours) == known
+    # What is read since is no part of the loss, and the marker may be written again.
+    clock.at_ms += 1_000
+    await tell_positions(storage, clock.at_ms)
+    clock.at_ms += 1_000
+    await bucket.end_holds(None, cluster_id="c1")
+    assert await told(ours) == {1, 2}
+
+
+async def test_a_loss_of_a_clock_ahead_by_an_earlier_version_voids_nothing_written_since():
+    clock = HandClock()
+    storage = MemoryStorage(MemoryBucket(), clock=clock)
+    bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
+    await bucket.open(identity())
+    ahead = AcceptedLoss(
+        metadata_partition=None,
+        topic_id=uuid_text(OURS),
+        accepted_at_ms=clock.at_ms + 10**10,
+        broker_id=1,
+    )
+    await tell_positions(storage, clock.at_ms)
+    clock.at_ms += 1_000
+    await bucket.accept_loss(ahead, cluster_id="c1")
+    ours = recorded(storage, bucket)
+    assert await told(ours) == set()
+    clock.at_ms += 1_000
+    await tell_positions(storage, clock.at_ms)
+    assert await told(ours) == {1, 2}
+
+
+@pytest.mark.parametrize("at_ms", [1_000_500, 999_500])
+async def test_where_the_storage_does_not_tell_its_time_a_loss_is_dated_by_ours(monkeypatch, at_ms):
+    """Listings may be denied; the acceptance stands nevertheless."""
+    clock = HandClock()
+    storage = MemoryStorage(MemoryBucket(), clock=clock)
+    bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
+    await bucket.open(identity())
+    await tell_positions(storage, clock.at_ms)
+
+    async def denied(key: str) -> AsyncGenerator[Any, None]:
+        if key:
+            raise StorageUnavailable("denied", retry=False)
+        yield []
+
+    monkeypatch.setattr(storage, "list", denied)
+    ours = recorded(storage, bucket, now_ms=at_ms)
+    await ours.accept_loss(None, named(OURS), {})
+    assert bucket.marker is not None
+    assert [each.accepted_at_ms for each in bucket.marker.accepted_losses] == [at_ms]
+    assert await told(ours) == (set() if at_ms >= clock.at_ms else {1, 2})
+
+
+async def test_a_hold_keeps_what_events_of_a_clock_ahead_tell_of_though_the_loss_is_of_now():
+    clock = HandClock()
+    storage = MemoryStorage(MemoryBucket(), clock=clock)
+    bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
+    await bucket.open(identity())
+    for apart_ms in (-500_000, 500_000):
+        ours = recorded(storage, bucket, now_ms=clock.at_ms + apart_ms)
+        await ours.accept_loss(None, named(OURS), {})
+        assert bucket.marker is not None
+        assert bucket.marker.accepted_losses[-1].accepted_at_ms == clock.at_ms
+        (hold,) = await bucket.holds()
+        assert hold.before_ms == clock.at_ms + max(apart_ms, 0)
 
 
 def read_by(broker_id: int, written_at_ms: int = 0, **changes: Any) -> Presence:
@@ -172,15 +265,20 @@ async def test_what_other_daemons_had_read_is_told_where_none_is_beyond_another(
     assert found == {1: [Position(9, 4), Position(7, 5)]}
 
 
-@pytest.mark.parametrize(("accepted_at_ms", "known"), [(75, True), (76, False)])
-async def test_what_another_had_read_is_void_by_a_loss_that_was_accepted_after_it(
-    storage, bucket, accepted_at_ms, known
-):
+@pytest.mark.parametrize("apart_ms", [-500_000, 500_000])
+async def test_what_another_had_read_is_void_by_a_loss_that_was_accepted_after_it(apart_ms):
+    """By the storage's time: each of the two may have a wrong clock."""
+    clock = HandClock()
+    storage = MemoryStorage(MemoryBucket(), clock=clock)
+    bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
     await bucket.open(identity())
-    ours = recorded(storage, bucket, now_ms=accepted_at_ms)
+    assert await others_of(storage, bucket, read_by(2, written_at_ms=clock.at_ms - apart_ms))
+    clock.at_ms += 1_000
+    ours = recorded(storage, bucket, now_ms=clock.at_ms + apart_ms)
     await ours.accept_loss(MetadataPartition(1), named(OURS), {})
-    found = await others_of(storage, bucket, read_by(2, written_at_ms=76))
-    assert bool(found) is known
+    assert not await others_of(storage, bucket)
+    clock.at_ms += 1_000
+    assert await others_of(storage, bucket, read_by(2, written_at_ms=clock.at_ms - apart_ms))
 
 
 @pytest.mark.parametrize("passes", [False, True])

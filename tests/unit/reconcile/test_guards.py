@@ -8,6 +8,7 @@ import pytest
 from rlmm_daemon.codec.marker import (
     AcceptedLoss,
     BucketMarker,
+    Hold,
     OtherDaemon,
     Presence,
     PresencePartition,
@@ -198,6 +199,45 @@ def test_what_a_daemon_saw_before_a_loss_was_accepted_speaks_against_nothing_for
     assert found(written_at_ms=HOUR - SKEW_MS, lost=number), "the clocks may differ by as much"
     assert found(written_at_ms=HOUR + 1, lost=number)
     assert found(written_at_ms=0, lost=1), "of another partition"
+
+
+def test_a_loss_that_a_clock_ahead_accepted_silences_no_file_that_was_written_after_the_marker():
+    """The marker is as old as the storage says, so nothing in it was accepted later."""
+    loss = AcceptedLoss(
+        metadata_partition=None, topic_id="x", accepted_at_ms=9_000 * HOUR, broker_id=2
+    )
+    marker = BucketMarker(
+        cluster_id="c",
+        partition_count=2,
+        metadata_topic_id=uuid_text(TOPIC_ID),
+        accepted_losses=(loss,),
+    )
+
+    def found(written_at_ms: int, marker_ms: int | None) -> list[str]:
+        seen = {
+            "_rlmm/daemons/1.json": presence(seen={"state": "failed"}, written_at_ms=written_at_ms)
+        }
+        return reasons(evidence(marker=marker, marker_ms=marker_ms, presences=seen))
+
+    assert found(HOUR - SKEW_MS - 1, HOUR) == []
+    assert found(HOUR - SKEW_MS, HOUR)
+    assert found(2 * HOUR, HOUR)
+    assert found(9_000 * HOUR, None)
+
+
+def test_a_loss_and_a_hold_of_a_clock_ahead_are_none_of_this_run_if_the_marker_is_older() -> None:
+    ahead = 9_000 * HOUR
+    marker = BucketMarker(
+        cluster_id="c",
+        partition_count=2,
+        metadata_topic_id=uuid_text(TOPIC_ID),
+        accepted_losses=(
+            AcceptedLoss(metadata_partition=0, topic_id="x", accepted_at_ms=ahead, broker_id=2),
+        ),
+        holds=(Hold(metadata_partition=0, before_ms=ahead, broker_id=2),),
+    )
+    for marker_ms, count in ((HOUR - 1, 0), (HOUR, 2), (None, 2)):
+        assert len(still(evidence(marker=marker, marker_ms=marker_ms), since_ms=HOUR)) == count
 
 
 def test_a_reason_that_a_file_gives_says_when_it_was_written() -> None:
