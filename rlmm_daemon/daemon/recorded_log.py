@@ -145,14 +145,15 @@ class RecordedLog:
             logger.warning("the storage's time is not known", error=str(error))
             return None
 
-    async def _storages_ms(self) -> int | None:
-        """Return the storage's time; None where it does not tell it."""
+    async def _storages_ms(self, cluster_id: str | None) -> int | None:
+        """Return the storage's time; None where it does not tell it, or may be somebody else's."""
         try:
-            await self._storage.open()  # the start may not have reached it yet
-            return await storage_clock.now_ms(self._storage)
-        except UnavailableError as error:
+            present = await self._bucket.peek()
+            if present is not None and cluster_id in (None, present.cluster_id):
+                return await storage_clock.now_ms(self._storage)
+        except (UnavailableError, Malformed) as error:
             logger.warning("the storage's time is not known; ours is written", error=str(error))
-            return None
+        return None
 
     async def accept_loss(
         self,
@@ -162,7 +163,7 @@ class RecordedLog:
     ) -> None:
         """Keep an accepted loss in the marker; where there is none, in what one is made of."""
         cluster_id = identity.cluster_id or self._cluster_id
-        now_ms, storages_ms = self._now_ms(), await self._storages_ms()
+        now_ms, storages_ms = self._now_ms(), await self._storages_ms(cluster_id)
         unwritten = await self._bucket.accept_loss(
             AcceptedLoss(
                 metadata_partition=partition,

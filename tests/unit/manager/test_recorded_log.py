@@ -311,6 +311,7 @@ async def test_another_clusters_marker_says_nothing_and_is_not_written(storage, 
     assert await log.log() is None
     await log.accept_loss(None, named(OTHER), {})
     assert await storage.get_control(MARKER_KEY) == before
+    assert storage.bucket.objects.keys() == {MARKER_KEY}, "nor anything else of theirs"
 
 
 async def test_an_accepted_loss_is_kept_and_names_the_log_from_then_on(storage, bucket):
