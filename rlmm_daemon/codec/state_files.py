@@ -122,6 +122,8 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     #: How far of this very log dropped folds had read: what had been finished in there, and is not
     #: among the records, had been deleted. Empty: that can't be told, or an older daemon's.
     read: list[Position] = []
+    #: Up to which offset dropped folds of another log, which this one stands for, had read that.
+    read_elsewhere: int = 0
     #: The last field: they are written behind the rest, some at a time.
     records: list[bytes]
 

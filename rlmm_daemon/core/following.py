@@ -210,7 +210,11 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
 
     def against_unknown(self, one: Following) -> str:
         """Return the command for what the log lost and nobody here knows: look, then accept."""
-        if self.storage and not self.looked_for and not self.doubted:
+        return _accept(one, doubted=True) if self.doubted else self.against_missing(one)
+
+    def against_missing(self, one: Following) -> str:
+        """Return the command for what is known to be missing, and may be in any log: likewise."""
+        if self.storage and not self.looked_for:
             return f"rlmm log recover {one.partition}"
         return _accept(one, doubted=self.doubted)
 
@@ -226,6 +230,8 @@ class Refused(msgspec.Struct, frozen=True):
     """The snapshot that reached so far was cut off by the log, and is written down whole."""
 
     position: Position
+    #: It was taken of this log; else of the one that stood here before.
+    same_log: bool = True
 
 
 class Doubted(msgspec.Struct, frozen=True, kw_only=True):
@@ -455,8 +461,8 @@ def _done(one: Following, given: Deed) -> Stepped:
     match given:
         case Obeyed(at=at):
             return _obeyed(one, at)
-        case Refused(position=position):
-            return _refused(one, position)
+        case Refused(position=position, same_log=same_log):
+            return _refused(one, position) if same_log else _refused_other(one, position)
         case Checked():
             return _checked(one)
         case Moved(why=why, topic_id=topic_id):
@@ -590,6 +596,14 @@ def _refused(one: Following, read: Position) -> Stepped:
     return replace(one, unconfirmed=left, written=read), () if left else (ForgetPosition(),)
 
 
+def _refused_other(one: Following, read: Position) -> Stepped:
+    """The comparison answers for what had been read of another log, as far as the snapshot had."""
+    if not any(each.exact for each in one.unconfirmed):
+        return one, ()
+    left = _not_written(one.unconfirmed, read)
+    return replace(one, unconfirmed=left), () if left else (ForgetPosition(),)
+
+
 def _not_written(positions: Iterable[Position], written: Position | None) -> tuple[Position, ...]:
     """Return those that had read more than what stands written down."""
     return tuple(
@@ -631,9 +645,15 @@ def _unconfirmed(
         f"offset {at.next_offset} of epoch {at.leader_epoch} had been read "
         "and the log does not hold it any more",
         now_ms,
-        # Without a storage a repair puts back all that is known; nobody knows more than that.
-        None if missing and not means.storage else means.against_unknown(one),
+        _against_unconfirmed(one, missing, means),
     )
+
+
+def _against_unconfirmed(one: Following, missing: int, means: Means) -> str | None:
+    if not missing:
+        return means.against_unknown(one)
+    # Without a storage a repair puts back all that is known; nobody knows more than that.
+    return means.against_missing(one) if means.storage else None
 
 
 def _checked(one: Following) -> Stepped:
@@ -661,7 +681,7 @@ def _compared(one: Following, given: Compared, now_ms: int) -> Stepped:
     # and it ends nothing.
     means = given.means
     unknown = given.gaps or bool(one.unread or given.risen) or means.looked_for
-    command = means.against_unknown(one) if means.storage and unknown else None
+    command = means.against_missing(one) if means.storage and unknown else None
     return _failed(one, FailureReason.HISTORY_LOST, evidence, now_ms, command), ()
 
 

@@ -50,6 +50,7 @@ from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_
 from rlmm_daemon.observability.metrics import LogMetrics
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
     EventLog,
     LogForeign,
     LogIdentity,
@@ -226,6 +227,8 @@ class Fleet:
             self._recorded = {n: self._believed(at) for n, at in positions.numbered().items()}
             self._accepted_starts = {int(n): at for n, at in positions.accepted_starts.items()}
             await self._begin_life()
+        elif positions is not None and self.foreign_evidence is not None:
+            self._recorded = {n: self._elsewhere(at) for n, at in positions.numbered().items()}
         if marker is not None and marker.topic_id == self.identity.topic_id:
             self._present, self._others = dict(marker.positions), dict(marker.others)
         await self._load_accepted(marker)
@@ -242,7 +245,7 @@ class Fleet:
 
         A disk that does not take it is tried again later: nothing is appended until then.
         """
-        self._exact_on_disk = any(at.exact for at in self._recorded.values())
+        self._exact_on_disk = any(map(_vouches, self._recorded.values()))
         if not self._exact_on_disk:
             return
         try:
@@ -919,6 +922,14 @@ class Fleet:
         """
         return at if isinstance(self._log, OwnEpochs) else _inexact(at)
 
+    def _elsewhere(self, at: Position) -> Position:
+        """Return a position in a log that another one stands for: that one can't confirm it.
+
+        What other daemons had acknowledged in a log of brokers they hold against it themselves.
+        """
+        exact = at.exact or not isinstance(self._log, OwnEpochs)
+        return Position(at.next_offset, NO_EPOCH, exact)
+
     async def write_last_positions(self) -> None:
         """Let nothing be appended any more, and write down where each partition ends."""
         self._stopping = True
@@ -939,12 +950,17 @@ class Fleet:
                 accepted_starts={str(n): at for n, at in sorted(self._accepted_starts.items())},
             )
         )
-        self._exact_on_disk = any(at.exact for at in positions.values())
+        self._exact_on_disk = any(map(_vouches, positions.values()))
 
 
 def _inexact(at: Position) -> Position:
-    """Return a position of a life that goes on."""
-    return Position(at.next_offset, at.leader_epoch)
+    """Return a position of a life that goes on; nothing is appended to another log."""
+    return at if at.leader_epoch < 0 else Position(at.next_offset, at.leader_epoch)
+
+
+def _vouches(at: Position) -> bool:
+    """Whether a position says of this log that nothing was acknowledged beyond it."""
+    return at.exact and at.leader_epoch >= 0
 
 
 def _nothing_missing(what: str, followers: Iterable[Follower]) -> InvalidArgument:

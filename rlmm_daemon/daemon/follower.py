@@ -539,6 +539,9 @@ class Follower:
         await self._doubt_accepted_start()
         if not self.history.comparing and self.fold.position == 0:
             await self._load_snapshot()
+        if self.history.read_elsewhere:
+            at = Position(self.history.read_elsewhere, NO_EPOCH)
+            self._take(Refused(at, same_log=False))
         await self._find_common()
         if self.fold.position < self.accepted_start:
             self.fold.advance(self.accepted_start, NO_EPOCH)
@@ -596,10 +599,11 @@ class Follower:
         why = "the log cut it off" if loaded.same_log else "it belongs to another log"
         reason = f"the snapshot was refused: {why}"
         whole = await self.history.drop(loaded.fold, reason, same_log=loaded.same_log)
-        if loaded.same_log and whole:
+        if whole and loaded.same_log:
             self._take(Refused(position))
-        elif loaded.same_log:  # the comparison can't answer for all that had been read
-            self.recheck([position])
+        elif not whole:  # the comparison can't answer for all that had been read
+            epoch = position.leader_epoch if loaded.same_log else NO_EPOCH
+            self.recheck([Position(position.next_offset, epoch)])
 
     def _start_over(self) -> None:
         """Go on with a fold of nothing."""

@@ -103,6 +103,8 @@ class History:
         self.reasons: list[str] = []
         #: How far dropped folds had read of this log, as `Lost.read`.
         self.read: Sequence[Position] = ()
+        #: The same of another log, as `Lost.read_elsewhere`.
+        self.read_elsewhere = 0
         #: What lies before this offset they had read as it stands there now.
         self.common_end = 0
         #: By what a record of theirs begins with, the partitions of risen segments.
@@ -124,6 +126,7 @@ class History:
             return
         self._missing = await self._gathered(_by_key(lost.records))
         self.reasons, self.read = lost.reasons, lost.read
+        self.read_elsewhere = lost.read_elsewhere
 
     @property
     def comparing(self) -> bool:
@@ -175,15 +178,20 @@ class History:
         read = list[Position]()
         if same_log and not damaged:
             read = furthest([*self.read, Position(fold.position, fold.leader_epoch)])
+        elsewhere = self.read_elsewhere
+        if not (same_log or damaged):
+            elsewhere = max(elsewhere, fold.position)
         lost = Lost(
             format=LOST_FORMAT_READ if read else FORMAT,
             metadata_partition=self.partition,
             reasons=reasons,
             read=read,
+            read_elsewhere=elsewhere,
             records=[],
         )
         await self._state.write_lost(lost, known, len(known))
         self._missing, self.reasons, self.read = known, reasons, read
+        self.read_elsewhere = elsewhere
         self._risen, self.common_end = {}, 0
         self._loaded = True
         return not damaged
@@ -237,6 +245,7 @@ class History:
         await self._state.remove_lost(self.partition)
         self._missing, self.reasons = None, []
         self.read, self._risen, self.common_end = (), {}, 0
+        self.read_elsewhere = 0
 
     def end_for_now(self) -> None:
         """End the comparison in a log that is another one than was known: all was found again.

@@ -153,13 +153,17 @@ def older_copy_and_no_snapshot(it: Stocked) -> None:
 def log_of_another_life(it: Stocked) -> None:
     """A directory that was made anew, as after a restore of the machine from an image."""
     assert it.daemon.stop() == 0
+    replace_log(it)
+    it.start()
+
+
+def replace_log(it: Stocked) -> None:
     names = json.loads((it.log_dir / "identity.json").read_text())
     shutil.rmtree(it.log_dir)
     it.log_dir.mkdir()
     names["topic_id"] = "AAAAAAAAQACAAAAAAAAABg"
     (it.log_dir / "identity.json").write_text(json.dumps(names))
     (it.log_dir / "state.json").write_text('{"format": 1, "generation": 0, "clean": {}}')
-    it.start()
 
 
 def log_of_another_life_without_snapshots(it: Stocked) -> None:

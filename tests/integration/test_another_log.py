@@ -1,0 +1,73 @@
+"""Another event log in the known one's place, and snapshots that are older than what was read."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlmm_daemon.codec import marker
+from rlmm_daemon.domain.errors import HistoryLost
+from tests.support.failures import replace_log
+from tests.support.fork_server import ForkServer
+from tests.support.recovery_walk import configuration
+from tests.support.stocked_daemon import Stocked, eventually, make
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    with ForkServer() as server:
+        yield server
+
+
+@pytest.fixture
+def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
+    stocked = make(tmp_path, forks, config=configuration(tmp_path))
+    with stocked.daemon:
+        stocked.stock()
+        yield stocked
+
+
+def stop_with_older_snapshots(it: Stocked) -> None:
+    """Stop the daemon behind one more copy, of which no snapshot knows."""
+    assert it.rlmm("snapshot", "now").exit_code == 0
+    older = it.daemon.directory / "older"
+    shutil.copytree(it.state_dir / "snapshots", older)
+    it.copy_new(0)
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.state_dir / "snapshots")
+    older.rename(it.state_dir / "snapshots")
+
+
+def fails(it: Stocked, partition: int, command: str) -> None:
+    """Hold that nothing is answered, and that this command is named next."""
+    eventually(lambda: it.row(partition)["state"], lambda state: state == "failed")
+    eventually(lambda: it.explain(partition)["next_command"], lambda named: named == command)
+    with pytest.raises(HistoryLost):
+        it.listed(partition)
+
+
+def serves(it: Stocked, partition: int) -> None:
+    eventually(lambda: it.row(partition)["state"], lambda state: state == "ready")
+    it.serves(partition)
+
+
+def test_what_no_snapshot_knows_of_the_former_log_has_to_be_accepted(it):
+    """The copies that the snapshots know were put back, and then the last one was "empty"."""
+    stop_with_older_snapshots(it)
+    replace_log(it)
+    it.start()
+    fails(it, 0, f"rlmm log recover {it.number(0)}")
+    fails(it, 1, f"rlmm log repair {it.number(1)}")
+    assert it.rlmm("log", "repair", str(it.number(1))).exit_code == 0
+    serves(it, 1)
+    assert it.rlmm("log", "recover", str(it.number(0)), "--execute").exit_code == 0
+    fails(it, 0, "rlmm partition accept-loss --all")
+    assert it.daemon.stop() == 0
+    it.start()
+    fails(it, 0, "rlmm partition accept-loss --all")
+    run = it.rlmm("partition", "accept-loss", "--all", "--yes")
+    assert run.exit_code == 0, run.output
+    for partition in (0, 1):
+        serves(it, partition)
+    assert marker.decode_marker((it.daemon.remote / marker.MARKER_KEY).read_bytes()).held
