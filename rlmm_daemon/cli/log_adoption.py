@@ -1,16 +1,21 @@
 """After a log was copied or restored: what names the daemon's log names this one from now on."""
 
 import random
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
+from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.cli.log_contents import KAFKA
 from rlmm_daemon.codec.marker import Hold
-from rlmm_daemon.codec.state_files import Identity, Positions
+from rlmm_daemon.codec.state_files import Identity, Position
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
+from rlmm_daemon.daemon.recorded_log import RecordedLog
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import ConfigError, Malformed, UnsupportedProtocol
-from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.domain.ids import BrokerId, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.ports.event_log import LogIdentity
 from rlmm_daemon.wiring import adapters
 
@@ -18,7 +23,7 @@ from rlmm_daemon.wiring import adapters
 def is_configured(config: Config, name: str) -> bool:
     """Return whether `name` means the log that the configuration gives the daemon."""
     if isinstance(config.event_log, EmbeddedLog):
-        return name == config.event_log_directory
+        return Path(name).resolve() == Path(config.event_log_directory).resolve()
     return name == KAFKA
 
 
@@ -56,15 +61,45 @@ async def adopt(
     return True
 
 
-async def read_before(config: Config) -> Positions | None:
-    """Return how far the daemon had read which log; None where its state directory can't say."""
+async def read_before(config: Config) -> Mapping[TopicId, Mapping[int, Position]]:
+    """Return how far the daemon had read which log, as far as anything that is left says.
+
+    Raises:
+        RlmmError: the storage has a presence file, perhaps, and does not answer.
+    """
     disk = LocalDisk()
     try:
-        return await StateDirectory(disk, config.daemon.state_dir).positions()
-    except (Malformed, UnsupportedProtocol, OSError):
-        return None
+        state = StateDirectory(disk, config.daemon.state_dir)
+        found = await _read_by_bucket(config, state)
+        with suppress(Malformed, UnsupportedProtocol, OSError):
+            if (positions := await state.positions()) is not None:
+                of = found.setdefault(TopicId(uuid_bytes(positions.topic_id)), {})
+                # Written every second, the presence file once a minute.
+                of |= positions.numbered()
+        return found
     finally:
         disk.close()
+
+
+async def _read_by_bucket(
+    config: Config, state: StateDirectory
+) -> dict[TopicId, dict[int, Position]]:
+    """Return what the presence file says: all that is left where the state directory is gone."""
+    made = adapters.storage_of(config, random.Random(), reads_only=True)  # noqa: S311 - jitter
+    if made is None:
+        return {}
+    try:
+        recorded = await RecordedLog(
+            made.backend,
+            made.bucket,
+            broker_id=BrokerId(config.daemon.broker_id),
+            cluster_id=config.daemon.cluster_id,
+            now_ms=SystemClock().now_ms,
+            state=state,
+        ).log()
+        return {} if recorded is None else {recorded.topic_id: dict(recorded.positions)}
+    finally:
+        await made.backend.close()
 
 
 async def refuse_beside_a_daemon(config: Config) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.codec import records
+from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.outcome import Applied, Outcome, Rejected, Repeated
@@ -152,6 +153,14 @@ async def contents(log: EventLog, number: MetadataPartition) -> Contents:
     found = Contents(fold=Fold(number, count_of(log)), start=known.start, position=known.start)
     await _read(log, number, found, known.end)
     return found
+
+
+async def holds(log: EventLog, number: MetadataPartition, read: Position) -> bool:
+    """Whether a log holds what had been read of it up to a position."""
+    if not read.next_offset:
+        return True
+    found = await log.epoch_end(number, read.leader_epoch)
+    return found.epoch == read.leader_epoch and found.end_offset >= read.next_offset
 
 
 async def read_on(log: EventLog, number: MetadataPartition, found: Contents) -> None:

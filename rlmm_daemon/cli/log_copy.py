@@ -23,7 +23,8 @@ def copy(file: str, source: str, target: str, *, accept_loss: bool, as_json: boo
     holds other events is refused before anything is written. At the end everything is read back
     and compared; then, if the target is what [event_log] names, the state directory and the
     bucket's marker name it too. Tombstones, garbage and rejected events are left behind. A source
-    whose head is gone, or that lacks records in between, is refused until that is accepted.
+    whose head is gone, that lacks records in between, or that lost what the daemon had read of it,
+    is refused until that is accepted; then a hold keeps all objects.
 
     --json: an array of {metadata_partition, events, appended, passed_over, lost_offsets}.
     """

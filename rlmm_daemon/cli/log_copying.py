@@ -5,13 +5,15 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon.cli.log_adoption import adopt, refuse_beside_a_daemon
+from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.cli.log_adoption import adopt, read_before, refuse_beside_a_daemon
 from rlmm_daemon.cli.log_contents import (
     Contents,
     append_all,
     contents,
     count_of,
     first_of,
+    holds,
     opened,
     require_one_cluster,
     require_there,
@@ -20,7 +22,7 @@ from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability.logging import beside_answers
-from rlmm_daemon.ports.event_log import LogMissing, LogMoved
+from rlmm_daemon.ports.event_log import EventLog, LogMissing, LogMoved
 
 #: Metadata partitions that one message names.
 _LOSSES_TOLD: Final = 5
@@ -63,8 +65,10 @@ async def _run(config: Config, source: str, target: str, *, accept_loss: bool) -
         require_one_cluster(named)
         numbers = [MetadataPartition(number) for number in range(count)]
         reads = {number: await contents(origin, number) for number in numbers}
+        unread = await _unread(config, origin)
         if not accept_loss:  # before a target is made
             _require_whole(source, reads)
+            _require_read(source, unread)
         async with opened(config, target, count) as copy_log:
             assert copy_log.identity is not None, "open"
             require_one_cluster({**named, target: copy_log.identity.cluster_id})
@@ -91,8 +95,21 @@ async def _run(config: Config, source: str, target: str, *, accept_loss: bool) -
                     lost_offsets=sum(gap.end - gap.start for gap in read.lost()),
                 )
                 rows.append(row)
-            await adopt(config, target, copy_log.identity)
+            lossy = unread or any(row.lost_offsets for row in rows)
+            before_ms = SystemClock().now_ms() if lossy else None
+            await adopt(config, target, copy_log.identity, hold_before_ms=before_ms)
             return rows
+
+
+async def _unread(config: Config, origin: EventLog) -> list[MetadataPartition]:
+    """Return the metadata partitions of which the daemon had read what the log does not hold.
+
+    A tail that is lost leaves no gap, and nothing in the copy would show it: it is another log.
+    """
+    assert origin.identity is not None, "open"
+    read = (await read_before(config)).get(origin.identity.topic_id, {})
+    numbers = [MetadataPartition(number) for number in sorted(read) if number < count_of(origin)]
+    return [each for each in numbers if not await holds(origin, each, read[each])]
 
 
 def _require_whole(source: str, reads: dict[MetadataPartition, Contents]) -> None:
@@ -113,6 +130,22 @@ def _require_whole(source: str, reads: dict[MetadataPartition, Contents]) -> Non
             + (f"; and {len(told) - _LOSSES_TOLD} more" if len(told) > _LOSSES_TOLD else "")
             + ". The copy would be as incomplete, and look whole. Next: rlmm log restore puts back "
             "what snapshots know; --accept-loss copies what is left"
+        )
+
+
+def _require_read(source: str, unread: list[MetadataPartition]) -> None:
+    """Make sure that the source holds all that the daemon had read of it.
+
+    Raises:
+        InvalidArgument: it does not; it says where.
+    """
+    if unread:
+        numbers = ", ".join(map(str, unread[:_LOSSES_TOLD]))
+        raise InvalidArgument(
+            f"{source} does not hold any more what the daemon had read of it: metadata partitions "
+            f"{numbers}. The copy would lack as much, and look whole. Next: start the daemon with "
+            f"{source}, and what rlmm explain names; --accept-loss copies what is left, and a hold "
+            "keeps all objects"
         )
 
 

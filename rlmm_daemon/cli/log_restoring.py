@@ -38,7 +38,7 @@ from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
-from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.observability.logging import beside_answers
 from rlmm_daemon.ports.event_log import (
@@ -246,19 +246,19 @@ async def _require_recorded(config: Config, known: Known, target: str) -> None:
     Raises:
         InvalidArgument: more had been acknowledged; nothing was made.
     """
-    before = await read_before(config) if is_configured(config, target) else None
-    if before is None:
-        return
-    gone = TopicId(uuid_bytes(before.topic_id))
-    beyond = {
-        number: at.next_offset
-        for number, at in before.numbered().items()
-        if at.next_offset > known.read_to.get((number, gone), 0)
-    }
-    if not beyond or await _is_there(config, target, gone):
-        return
-    number, end = min(beyond.items())
-    raise InvalidArgument(
+    before = await read_before(config) if is_configured(config, target) else {}
+    for gone, positions in before.items():
+        beyond = {
+            number: at.next_offset
+            for number, at in positions.items()
+            if at.next_offset > known.read_to.get((number, gone), 0)
+        }
+        if beyond and not await _is_there(config, target, gone):
+            raise _unrecorded(known, gone, *min(beyond.items()))
+
+
+def _unrecorded(known: Known, gone: TopicId, number: int, end: int) -> InvalidArgument:
+    return InvalidArgument(
         f"the daemon had read metadata partition {number} of the log that is gone up to offset "
         f"{end}, the snapshots up to {known.read_to.get((number, gone), 0)}: segments that were "
         "finished in between do not come back, and would be answered as if they had never been. "

@@ -1,16 +1,17 @@
-"""Another event log in the known one's place, and snapshots that are older than what was read."""
+"""Another event log than the known one, and snapshots that are older than what had been read."""
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.domain.errors import HistoryLost
 from tests.support.failures import replace_log
 from tests.support.fork_server import ForkServer
-from tests.support.recovery_walk import configuration
+from tests.support.recovery_walk import CONFIGURATION, configuration
 from tests.support.stocked_daemon import Stocked, eventually, make
 
 
@@ -71,3 +72,38 @@ def test_what_no_snapshot_knows_of_the_former_log_has_to_be_accepted(it):
     for partition in (0, 1):
         serves(it, partition)
     assert marker.decode_marker((it.daemon.remote / marker.MARKER_KEY).read_bytes()).held
+
+
+def restored(it: Stocked, snapshots: Path, target: str, *more: str) -> Result:
+    config = str(it.daemon.directory / CONFIGURATION)
+    words = ("--config", config, "--from-snapshots", str(snapshots), "--to", target, "--execute")
+    return it.rlmm("log", "restore", *words, *more)
+
+
+def test_a_log_is_the_configured_one_however_its_directory_is_typed(it):
+    """With a slash at its end, as a shell completes it, nothing was held against what was read."""
+    stop_with_older_snapshots(it)
+    shutil.rmtree(it.log_dir)
+    run = restored(it, it.state_dir / "snapshots", f"{it.log_dir}/")
+    assert run.exit_code == 1, run.output
+    assert "up to offset 8, the snapshots up to 6" in run.output
+    assert not it.log_dir.exists()
+    run = restored(it, it.state_dir / "snapshots", f"{it.log_dir}/../log", "--accept-loss")
+    assert run.exit_code == 0, run.output
+    it.start()
+    serves(it, 0)
+    assert marker.decode_marker((it.daemon.remote / marker.MARKER_KEY).read_bytes()).held
+
+
+def test_a_state_directory_that_is_gone_too_leaves_the_bucket_to_say_what_had_been_read(it):
+    """The disk is lost, and of what was on it there are last night's snapshots."""
+    assert it.rlmm("snapshot", "now").exit_code == 0
+    nightly = it.daemon.directory / "nightly"
+    shutil.copytree(it.state_dir / "snapshots", nightly)
+    it.copy_new(0)
+    assert it.daemon.stop() == 0
+    shutil.rmtree(it.state_dir)
+    run = restored(it, nightly, str(it.log_dir))
+    assert run.exit_code == 1, run.output
+    assert "up to offset 8, the snapshots up to 6" in run.output
+    assert not it.log_dir.exists()

@@ -67,8 +67,10 @@ def store(values: Iterable[bytes | None] = (), cluster: str | None = CLUSTER) ->
     return made
 
 
-def use(monkeypatch: pytest.MonkeyPatch, logs: dict[str, MemoryLogStore]) -> None:
-    """Let names of logs mean these, and let nothing be adopted."""
+def use(
+    monkeypatch: pytest.MonkeyPatch, logs: dict[str, MemoryLogStore]
+) -> list[dict[str, object]]:
+    """Let names of logs mean these, and let nothing be adopted; return with what it would be."""
 
     @asynccontextmanager
     async def opened(_config: Config, name: str, count: int | None) -> AsyncIterator[Any]:
@@ -77,12 +79,16 @@ def use(monkeypatch: pytest.MonkeyPatch, logs: dict[str, MemoryLogStore]) -> Non
         yield log
         await log.close()
 
-    async def adopt(*_: object, **__: object) -> bool:
+    async def adopt(*_: object, **told: object) -> bool:
+        adopted.append(told)
         return True
+
+    adopted = list[dict[str, object]]()
 
     for module in (log_copying, log_restoring):
         monkeypatch.setattr(module, "opened", opened)
         monkeypatch.setattr(module, "adopt", adopt)
+    return adopted
 
 
 def snapshot(directory: Path, values: Iterable[bytes], generation: int = 1, **header: Any) -> Path:
@@ -279,7 +285,9 @@ async def stored(home: Path, cluster: str = CLUSTER) -> str:
     storage = LocalStorage(str(home / "remote"), owner="1")
     bucket = Bucket(storage, layout=Layout(), rng=random.Random(1))
     await bucket.open(
-        BucketIdentity(cluster_id=cluster, partition_count=COUNT, metadata_topic_id="t")
+        BucketIdentity(
+            cluster_id=cluster, partition_count=COUNT, metadata_topic_id=uuid_text(TOPIC_ID)
+        )
     )
     key = object_key(Layout(), TP, Offset(10), segment_id(1), ".log")
     (home / "remote" / key).parent.mkdir()
@@ -439,3 +447,33 @@ def test_an_absent_directory_is_named_and_not_made(tmp_path, config, words):
     assert said.exit_code == 1
     assert f"{option} {absent}: there is no such directory" in " ".join(said.output.split())
     assert not absent.exists()
+
+
+def test_a_source_that_lost_what_the_daemon_had_read_of_it_is_copied_by_no_copy_unasked(
+    tmp_path, monkeypatch
+):
+    """A lost tail leaves no gap: the copy looked whole, and the daemon began anew with it."""
+    config = config_of(tmp_path)
+    read = Positions(topic_id=uuid_text(TOPIC_ID), partitions={str(N): Position(4, 0)})
+    (tmp_path / "state" / "positions.json").write_bytes(to_json(read))
+    source, target = str(tmp_path), store()
+    adopted = use(monkeypatch, {source: store(life(1)), "kafka": target})
+    with pytest.raises(InvalidArgument, match=f"metadata partitions {N}"):
+        log_copying.run(config, source, "kafka")
+    assert not target.partition(N).values
+    assert not adopted
+    log_copying.run(config, source, "kafka", accept_loss=True)
+    assert target.partition(N).values == life(1)
+    (told,) = adopted
+    assert told["hold_before_ms"], "what may belong to lost events is held"
+    use(monkeypatch, {source: store(life(1) + life(2)), "kafka": (whole := store())})
+    log_copying.run(config, source, "kafka")
+    assert whole.partition(N).values == life(1) + life(2)
+
+
+def test_a_copy_of_what_is_left_holds_what_may_belong_to_the_rest(tmp_path, monkeypatch):
+    source = store(life(1) + life(2))
+    source.trim(N, 2)
+    adopted = use(monkeypatch, {str(tmp_path): source, "kafka": store()})
+    log_copying.run(config_of(tmp_path), str(tmp_path), "kafka", accept_loss=True)
+    assert adopted[0]["hold_before_ms"]
