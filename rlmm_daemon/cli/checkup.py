@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from rlmm_daemon.cli.checkup_kafka import (
     settings,
 )
 from rlmm_daemon.cli.finding import Finding
+from rlmm_daemon.cli.log_adoption import read_before
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Identity, Positions
 from rlmm_daemon.config import Config, EmbeddedLog
@@ -63,7 +64,7 @@ def access(config: Config, file: str) -> list[Finding]:
 
 async def _all(config: Config, seconds: float) -> list[Finding]:
     embedded = isinstance(config.event_log, EmbeddedLog)
-    of_log = await (_embedded(config) if embedded else _kafka(config, seconds))
+    of_log = await (_embedded(config, seconds) if embedded else _kafka(config, seconds))
     of_broker = await checkup_broker.log_directories(config)
     return of_log + of_broker + await checkup_storage.marker(config, seconds)
 
@@ -95,13 +96,13 @@ _FOREIGN: Final = (
 )
 
 
-async def _embedded(config: Config) -> list[Finding]:
+async def _embedded(config: Config, seconds: float) -> list[Finding]:
     disk, directory = LocalDisk(), config.event_log_directory
     state = StateDirectory(disk, config.daemon.state_dir)
     try:
         present = await read_identity(disk, directory)
         if present is None:
-            return [await _no_log(disk, config)]
+            return [await _no_log(disk, config, seconds)]
         # Read before the log: a daemon that runs goes on with both.
         known, positions = await state.identity(), await state.positions()
         reports = await verify(disk, directory)
@@ -176,11 +177,18 @@ def _whole(reports: list[PartitionReport]) -> Finding:
     return Finding(check="event log", verdict="ok", found=found)
 
 
-async def _no_log(disk: LocalDisk, config: Config) -> Finding:
+async def _no_log(disk: LocalDisk, config: Config, seconds: float) -> Finding:
     """Say whether a log that is not there ever was."""
     found = f"{config.event_log_directory} holds no event log, or none that is named"
     if await StateDirectory(disk, config.daemon.state_dir).identity() is not None:
         found += ", and this daemon had one"
+        return Finding(check="event log", verdict="failed", found=found, advice=_gone(config))
+    named: object = None
+    with suppress(RlmmError, TimeoutError):  # its own row tells what is wrong with the storage
+        async with asyncio.timeout(seconds):
+            named = await read_before(config)
+    if named:
+        found += ", and the bucket marker names one"
         return Finding(check="event log", verdict="failed", found=found, advice=_gone(config))
     advice = "fine if the daemon never ran: it makes the log at its first start"
     return Finding(check="event log", verdict="warning", found=found, advice=advice)

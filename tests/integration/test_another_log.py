@@ -1,5 +1,6 @@
 """Another event log than the known one, and snapshots that are older than what had been read."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +104,10 @@ def test_a_state_directory_that_is_gone_too_leaves_the_bucket_to_say_what_had_be
     it.copy_new(0)
     assert it.daemon.stop() == 0
     shutil.rmtree(it.state_dir)
+    doctored = it.rlmm("doctor", "--config", str(it.daemon.directory / CONFIGURATION), "--json")
+    (found,) = [each for each in json.loads(doctored.stdout) if each["check"] == "event log"]
+    assert found["verdict"] == "failed"
+    assert "rlmm log restore" in found["advice"]
     run = restored(it, nightly, str(it.log_dir))
     assert run.exit_code == 1, run.output
     assert "up to offset 8, the snapshots up to 6" in run.output
