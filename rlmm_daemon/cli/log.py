@@ -13,6 +13,7 @@ from rlmm_daemon.cli.log_name import name
 from rlmm_daemon.cli.log_restore import restore
 from rlmm_daemon.cli.options import Target, daemon_options, json_option
 from rlmm_daemon.cli.output import show_empty, show_json, show_table
+from rlmm_daemon.cli.ownership import given_to_owner
 from rlmm_daemon.core import phrases
 
 
@@ -85,7 +86,7 @@ def seal(directory: str, *, as_json: bool) -> None:
     # Imported late: it brings the rooms of the daemon along.
     from rlmm_daemon.cli import offline
 
-    with order(directory=directory):
+    with order(directory=directory), given_to_owner(directory):
         sealed = offline.seal_log(directory)
     if as_json:
         show_json({"sealed": sealed})

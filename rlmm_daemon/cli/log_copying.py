@@ -8,6 +8,7 @@ import msgspec
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.cli.log_adoption import adopt, read_before, refuse_beside_a_daemon
 from rlmm_daemon.cli.log_contents import (
+    KAFKA,
     Contents,
     append_all,
     contents,
@@ -18,6 +19,7 @@ from rlmm_daemon.cli.log_contents import (
     require_one_cluster,
     require_there,
 )
+from rlmm_daemon.cli.ownership import given_to_owner
 from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -49,7 +51,9 @@ def run(config: Config, source: str, target: str, *, accept_loss: bool = False) 
     beside_answers()
     try:
         require_there("--from", source)
-        return asyncio.run(_run(config, source, target, accept_loss=accept_loss))
+        made = [] if target == KAFKA else [target]
+        with given_to_owner(config.daemon.state_dir, *made):
+            return asyncio.run(_run(config, source, target, accept_loss=accept_loss))
     except* (LogMissing, LogMoved) as errors:
         raise InvalidArgument(str(errors.exceptions[0])) from errors
     except* RlmmError as errors:

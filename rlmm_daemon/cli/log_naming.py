@@ -1,11 +1,8 @@
 """The work of `rlmm log name`: an embedded log's identity made again from the state directory."""
 
 import asyncio
-import os
-import shutil
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -19,6 +16,7 @@ from rlmm_daemon.adapters.event_log.embedded.identity import (
     set_aside,
     write_identity,
 )
+from rlmm_daemon.cli.ownership import given_to_owner
 from rlmm_daemon.codec.state_files import Identity, Position
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.daemon.state_directory import StateDirectory
@@ -71,7 +69,8 @@ async def _named(config: Config, *, execute: bool) -> Naming:
             naming = await _look(disk, config)
             if naming.present or not execute:
                 return naming
-            return await _write(disk, directory, naming)
+            with given_to_owner(directory):
+                return await _write(disk, directory, naming)
     except FileNotFoundError as error:
         raise InvalidArgument(f"{directory} holds no event log") from error
     except OSError as error:
@@ -157,7 +156,6 @@ async def _write(disk: Disk, directory: str, naming: Naming) -> Naming:
     compacted = await compacted_files.was_compacted(disk, directory)
     known = FORMAT_COMPACTED if compacted else FORMAT_WHOLE
     await write_identity(disk, directory, naming.identity, file_format=known)
-    _give_to_owner(directory, *filter(None, (naming.file, kept)))
     return Naming(
         file=naming.file,
         identity=naming.identity,
@@ -166,11 +164,3 @@ async def _write(disk: Disk, directory: str, naming: Naming) -> Naming:
         written=True,
         set_aside=kept,
     )
-
-
-def _give_to_owner(directory: str, *paths: str) -> None:
-    """Let the daemon read, as its own user, what root wrote."""
-    if os.geteuid() == 0:
-        owner = Path(directory).stat()
-        for path in paths:
-            shutil.chown(path, owner.st_uid, owner.st_gid)

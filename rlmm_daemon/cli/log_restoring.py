@@ -19,6 +19,7 @@ from rlmm_daemon.cli.log_adoption import (
     refuse_beside_a_daemon,
 )
 from rlmm_daemon.cli.log_contents import (
+    KAFKA,
     Contents,
     Key,
     append_all,
@@ -31,6 +32,7 @@ from rlmm_daemon.cli.log_contents import (
     require_there,
 )
 from rlmm_daemon.cli.log_objects import Objects, looking
+from rlmm_daemon.cli.ownership import given_to_owner
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.snapshot import Header
 from rlmm_daemon.config import Config, EmbeddedLog
@@ -174,7 +176,11 @@ def run(
     if not execute:
         require_there("--to", target)
     try:
-        with _alone(config, execute=execute):
+        made = [] if target == KAFKA else [target]
+        with (
+            given_to_owner(config.daemon.state_dir, *made),
+            _alone(config, execute=execute),
+        ):
             work = _run(config, known, target, execute=execute, accept_loss=accept_loss)
             return asyncio.run(work)
     except* (LogMissing, LogMoved) as errors:

@@ -1,0 +1,53 @@
+"""Files that root makes among the daemon's, given to whom their directory belongs.
+
+Commands that work without the daemon are typed by root as a rule, and the daemon could not read
+what they leave.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def given_to_owner(home: str, *others: str) -> Iterator[None]:
+    """Give what is made or changed in these directories meanwhile to the owner of the first one.
+
+    That is the owner of the nearest directory above it where it is not there yet. Only root gives
+    anything away, and nothing that has another name elsewhere.
+    """
+    if os.geteuid() != 0:
+        yield
+        return
+    directories = [Path(each) for each in (home, *others)]
+    owner, before = _owner(directories[0]), {_state(each) for each in _below(directories)}
+    try:
+        yield
+    finally:
+        for path in _below(directories):
+            with suppress(FileNotFoundError):
+                if _state(path) not in before:
+                    _give(path, owner)
+
+
+def _give(path: Path, owner: tuple[int, int]) -> None:
+    found = path.lstat()
+    if (found.st_uid, found.st_gid) != owner and (path.is_dir() or found.st_nlink == 1):
+        os.chown(path, *owner, follow_symlinks=False)
+
+
+def _owner(directory: Path) -> tuple[int, int]:
+    there = next(each for each in (directory, *directory.absolute().parents) if each.is_dir())
+    found = there.stat()
+    return found.st_uid, found.st_gid
+
+
+def _below(directories: list[Path]) -> list[Path]:
+    return [path for each in directories if each.is_dir() for path in (each, *each.rglob("*"))]
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    """Return what tells a file from whatever gets its number later, and is new once it changed."""
+    found = path.lstat()
+    return found.st_dev, found.st_ino, found.st_ctime_ns
