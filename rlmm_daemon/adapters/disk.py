@@ -48,7 +48,10 @@ class LocalDisk:
 
     async def read(self, path: str) -> bytes:
         """Return a whole small file."""
-        return await self._run(Path(path).read_bytes)
+        try:
+            return await self._run(Path(path).read_bytes)
+        except OSError as error:  # one that a failing disk gives names no file
+            raise OSError(error.errno, error.strerror, path) from error
 
     async def map(self, path: str) -> "bytes | MappedFile":
         """Return a whole file, mapped."""

@@ -100,6 +100,13 @@ def _is_snapshot(f: Facts) -> bool:
     return (_file(f) or "").endswith(".snapshot")
 
 
+_LOG_FILE: Final = (
+    " Of a file of the event log that its disk can't read any more, save what it can: stop the "
+    "daemon, `dd if=FILE of=FILE.new bs=4096 conv=noerror,sync`, move it to the name and start: "
+    "what was lost is then log_corrupt or history_lost, and rlmm explain says what ends it."
+)
+
+
 def _unread(f: Facts) -> Iterable[str]:
     yield f"asked for: {f.selector}"
     for each in f.unread[:_UNREAD]:
@@ -312,6 +319,7 @@ _STATES: Final = (
                 if _is_snapshot(f)
                 else ""
             )
+            + (_LOG_FILE if (_file(f) or "").endswith(".log") else "")
         ),
         evidence=lambda f: (*evidence.last_error(f.trouble, f.now_ms), *evidence.where(f)),
         command=lambda f: (

@@ -771,7 +771,9 @@ class Follower:
     def _troubled(self, error: Exception) -> None:
         before = self.trouble.consecutive if self.trouble else 0
         message = error.message if isinstance(error, RlmmError) else str(error)
-        file = error.filename if isinstance(error, OSError) and not is_shortage(error) else None
+        file = error.fields.get("file") if isinstance(error, RlmmError) else None
+        if isinstance(error, OSError) and not is_shortage(error):
+            file = error.filename
         self.trouble = Trouble(message, self._context.clock.now_ms(), before + 1, file)
         self.changed.ring()
 

@@ -1,11 +1,17 @@
 """How a partition's end is found again: from a clean stop's word, else from the files alone."""
 
+import errno
+from contextlib import aclosing
+from pathlib import Path
+
 import pytest
 
 from rlmm_daemon.adapters.event_log.embedded import epochs
 from rlmm_daemon.adapters.event_log.embedded.identity import CleanEnd
 from rlmm_daemon.adapters.event_log.embedded.options import Context
 from rlmm_daemon.adapters.event_log.embedded.recovery import Recovered, newest_generation, recover
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.ports.event_log import NO_EPOCH
 from tests.contract.event_log import P0, values
 from tests.unit.event_log.test_embedded import LARGE, SMALL, Bench, bench, fill
 
@@ -116,3 +122,30 @@ async def test_a_partition_without_files_hides_no_generation_of_those_behind_it(
     (bench.directory / "0").rename(bench.directory / "1")
     (bench.directory / "0").mkdir()
     assert await newest_generation(bench.disk, str(bench.directory)) == latest
+
+
+@pytest.mark.parametrize("scanned", [True, False])
+async def test_a_file_that_the_disk_cannot_read_any_more_is_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, scanned: bool
+) -> None:
+    """By a start that scans it, and by one that need not; the system's own error names none."""
+    whole = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.suffix == ".log":
+            raise OSError(errno.EIO, "ordered failure of read")
+        return whole(path)
+
+    log = await bench.open(LARGE)
+    await fill(log, values(9))
+    await log.close()
+    log = await bench.open(LARGE)
+    if scanned:
+        log.forget(P0)
+        monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    bench.disk.fail_next("pread", errno.EIO)
+    with pytest.raises(StorageUnavailable) as caught:
+        async with aclosing(log.follow(P0, 0, epoch=NO_EPOCH)) as batches:
+            await anext(batches)
+    assert caught.value.fields["file"] == str(bench.files()[-1])
+    assert "ordered failure" in caught.value.message

@@ -155,6 +155,13 @@ def test_what_is_said_of_such_a_file():
     assert cause_of("/state/snapshots/1-2.snapshot")[2] == f"rlmm partition rebuild {of(TP)}"
 
 
+def test_of_a_log_file_that_its_disk_lost_there_is_a_way_to_what_is_left():
+    name, sentence, _ = cause_of(path := "/state/log/1/00000000000000000000.log")
+    assert name == "file_unusable"
+    assert path in sentence
+    assert "conv=noerror,sync" in sentence
+
+
 async def test_a_snapshot_that_cannot_be_read_can_be_given_up(stocked):
     stocked.disk.name = "1.snapshot"
     async with stocked.manager() as manager:

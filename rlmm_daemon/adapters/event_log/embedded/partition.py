@@ -293,7 +293,9 @@ class Partition:
                 return await reader.read(position)
             except OSError as error:
                 await reader.close()
-                raise StorageUnavailable(f"the event log cannot be read: {error}") from error
+                path = error.filename or reader.path
+                message = f"the event log cannot be read: {path}: {error.strerror}"
+                raise StorageUnavailable(message, file=path) from error
             except LogCorrupt:
                 placing = self._being_placed() or placing
                 if placing is None and not reader.is_behind:
@@ -380,7 +382,8 @@ class Partition:
         except OSError as error:
             message = f"the event log's partition {self._partition} cannot be opened: {error}"
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            self._trouble = StorageFull(message) if full else StorageUnavailable(message)
+            named = {} if error.filename is None else {"file": error.filename}
+            self._trouble = StorageFull(message) if full else StorageUnavailable(message, **named)
             _log.warning("log_partition_not_opened", partition=self._partition, error=str(error))
 
     async def _recover(self) -> None:

@@ -46,7 +46,7 @@ class Reader:
             walked = self._walk()
         if not walked.found:
             reason = walked.reason or "no batch stands where one must be"
-            raise corrupt(self._path, self._position, reason)
+            raise corrupt(self.path, self._position, reason)
         return self._take(walked, offset)
 
     @property
@@ -61,7 +61,8 @@ class Reader:
             await file.close()
 
     @property
-    def _path(self) -> str:
+    def path(self) -> str:
+        """The file that was read last."""
         return files.segment_path(self._journal.directory, self._base)
 
     async def _seek(self, offset: int) -> None:
@@ -72,7 +73,7 @@ class Reader:
             self._count = count
             self._base, self._position, self._offset = base, 0, base
             self._drop_buffer()
-            self._file = await self._disk.open(self._path)
+            self._file = await self._disk.open(self.path)
         while self._offset < offset:
             begin = self._at
             at, self._offset = scan.skip_to(self._buffer, self._offset, offset, begin=begin)
@@ -127,7 +128,7 @@ class Reader:
                     unvouched += ranges_without(begin, found.next_offset, (at for at, _ in rows))
                 records += rows
         except LogCorrupt as error:
-            raise corrupt(self._path, error.fields["position"], error.message) from error
+            raise corrupt(self.path, error.fields["position"], error.message) from error
         if self._offset < offset:  # the first batch began before what is wanted
             records = [record for record in records if record[0] >= offset]
         self._pass(walked.stop)
