@@ -105,7 +105,7 @@ def simulated(life: Life, world: World) -> Iterator[None]:
         # Tasks begin in the order in which they were made; not on the simulated loop.
         stack.enter_context(mock.patch.object(log_contents, "_IN_FLIGHT", 1))
         # Whose files they are is the real disk's affair.
-        stack.enter_context(mock.patch.object(log_naming, "_give_to_owner"))
+        stack.enter_context(mock.patch("os.geteuid", return_value=1))
         for module in (files_alone, log_contents, marker_rebuilding):
             stack.enter_context(mock.patch.object(module, "SystemClock", return_value=life.clock))
         stack.enter_context(mock.patch.object(adapters, "storage_of", storage_of))
