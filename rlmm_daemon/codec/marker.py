@@ -1,7 +1,8 @@
 """The two small JSON objects of ours in the bucket: the marker and each daemon's presence file.
 
 Both carry a format version, and a reader refuses a newer one untouched. The marker is rewritten by
-several daemons, so it refuses unknown fields too: rewriting would drop them.
+several daemons, so it refuses unknown fields too: rewriting would drop them. It ends in a checksum;
+the first two formats have none.
 """
 
 from typing import Annotated, Final, Literal, TypeVar
@@ -9,13 +10,13 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from rlmm_daemon.codec.sealed_json import sealed, unsealed
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
 from rlmm_daemon.domain.ids import uuid_bytes
 
 MARKER_KEY: Final = "_rlmm/marker.json"
-MARKER_FORMAT: Final = 1
-#: Of a marker with accepted gaps or holds: a daemon that does not know them would delete by it.
-MARKER_FORMAT_HOLDS: Final = 2
+#: Older ones are read: 1 has no holds, and 2 does not tell which were ended. No checksum.
+MARKER_FORMAT: Final = 3
 PRESENCE_PREFIX: Final = "_rlmm/daemons/"
 PRESENCE_FORMAT: Final = 1
 #: Of one that tells of another daemon: a nightly job that does not know that would delete by it.
@@ -88,9 +89,12 @@ class BucketMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     metadata_topic_id: str
     layouts: tuple[LayoutRow, ...] = ()
     accepted_losses: tuple[AcceptedLoss, ...] = ()
-    #: Both are left out of a marker that has none, which earlier versions then can read.
+    #: These three are left out of a marker that has none.
     accepted_gaps: tuple[AcceptedGap, ...] | msgspec.UnsetType = msgspec.UNSET
     holds: tuple[Hold, ...] | msgspec.UnsetType = msgspec.UNSET
+    #: Of each metadata partition (None: of all) the one that kept most: what of it is in a copy of
+    #: an older marker was ended, and what is in none was not.
+    ended_holds: tuple[Hold, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def gaps(self) -> tuple[AcceptedGap, ...]:
@@ -101,6 +105,16 @@ class BucketMarker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def held(self) -> tuple[Hold, ...]:
         """The holds, none if it names none."""
         return self.holds or ()
+
+    @property
+    def ended(self) -> tuple[Hold, ...]:
+        """The ended holds, none if it names none."""
+        return self.ended_holds or ()
+
+    @property
+    def tells_ended(self) -> bool:
+        """Whether holds that it has no more are among the ended ones."""
+        return self.format >= MARKER_FORMAT
 
 
 class PresencePartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +166,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False
     #: Set while it is not sure to be alone: it deletes nothing, nor may the nightly job.
     other: OtherDaemon | None = None
+    #: The holds that its daemon knows: a marker that lacks one, ended or not, is an older one.
+    holds: tuple[Hold, ...] = ()
 
 
 def presence_key(broker_id: int) -> str:
@@ -162,21 +178,23 @@ def presence_key(broker_id: int) -> str:
 def encode(control: BucketMarker | Presence) -> bytes:
     """Return indented JSON with a newline at its end: people read these files too.
 
-    Each gets the lowest format whose readers understand all that is in it.
+    A presence file gets the lowest format whose readers understand all that is in it.
     """
     if isinstance(control, BucketMarker):
-        control = _in_its_format(control)
-    elif control.other is not None:
+        return sealed(msgspec.json.encode(as_written(control)))
+    if control.other is not None:
         control = msgspec.structs.replace(control, format=PRESENCE_FORMAT_OTHER)
     return msgspec.json.format(msgspec.json.encode(control), indent=2) + b"\n"
 
 
-def _in_its_format(marker: BucketMarker) -> BucketMarker:
+def as_written(marker: BucketMarker) -> BucketMarker:
+    """Return a marker as it comes back once it was written."""
     return msgspec.structs.replace(
         marker,
-        format=MARKER_FORMAT_HOLDS if marker.accepted_gaps or marker.holds else MARKER_FORMAT,
+        format=MARKER_FORMAT,
         accepted_gaps=marker.accepted_gaps or msgspec.UNSET,
         holds=marker.holds or msgspec.UNSET,
+        ended_holds=marker.ended_holds or msgspec.UNSET,
     )
 
 
@@ -184,9 +202,15 @@ def decode_marker(raw: bytes) -> BucketMarker:
     """Return the marker.
 
     Raises:
-        Malformed: not a marker, or of a newer format.
+        Malformed: not a marker, damaged, or of a newer format.
     """
-    marker = _decode(raw, BucketMarker, "bucket marker", MARKER_FORMAT_HOLDS)
+    try:
+        content, has_checksum = unsealed(raw)
+    except ValueError as error:
+        raise Malformed(f"bucket marker: {error}") from error
+    marker = _decode(content, BucketMarker, "bucket marker", MARKER_FORMAT)
+    if marker.tells_ended and not has_checksum:
+        raise Malformed("bucket marker: its checksum is gone")
     if [row.number for row in marker.layouts] != list(range(1, len(marker.layouts) + 1)):
         raise Malformed("bucket marker: its layouts are not numbered 1, 2, 3, ...")
     return marker

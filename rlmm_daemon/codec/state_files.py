@@ -1,9 +1,8 @@
 """The small files of the state directory: who the log is, what is announced, how far we had read.
 
 All but `Lost` are JSON, so that an operator can read them; each carries a format number, and an
-unknown newer one is refused untouched. They end in a checksum, for a flipped bit leaves most names
-names and most numbers numbers; older daemons wrote none, and read past it. The announcement has
-none: it only decides what to warm.
+unknown newer one is refused untouched. They end in a checksum (`sealed_json`); older daemons wrote
+none, and read past it. The announcement has none: it only decides what to warm.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 from crc32c import crc32c
 
+from rlmm_daemon.codec.sealed_json import sealed, unsealed
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     InvalidArgument,
@@ -29,8 +29,6 @@ LOST_FORMAT_READ: Final = 2
 LOST_RECORDS_AT_ONCE: Final = 256
 _LOST_MAGIC: Final = b"RLML"
 _CRC_BYTES: Final = 4
-#: The last key of a JSON file: the CRC-32C of all before it.
-_CHECKSUM: Final = b',\n "crc32c": '
 #: What MessagePack's shortest head of an array can say; array 16 and array 32 come behind it.
 _FIXARRAY_MAX: Final = 15
 
@@ -137,19 +135,7 @@ class _Format(msgspec.Struct):
 
 def to_json(content: Identity | Announced | Positions | Accepted | Observed) -> bytes:
     """Return a file's bytes, indented, ending in its checksum and a newline."""
-    body = msgspec.json.format(msgspec.json.encode(content), indent=1).removesuffix(b"\n}")
-    return body + _CHECKSUM + b"%d\n}\n" % crc32c(body)
-
-
-def _check(data: bytes) -> None:
-    """Raise unless the file is what was written.
-
-    Raises:
-        ValueError: it is not.
-    """
-    body, begun, checksum = data.rpartition(_CHECKSUM)
-    if begun and checksum.rstrip() != b"%d\n}" % crc32c(body):
-        raise ValueError("its checksum does not hold")
+    return sealed(msgspec.json.encode(content))
 
 
 def announced_rows(rows: Sequence[AnnouncedPartition]) -> bytes:
@@ -205,7 +191,7 @@ def from_json(data: bytes, kind: type[JsonFile], name: str) -> JsonFile:
         UnsupportedProtocol: written by a newer daemon.
     """
     try:
-        _check(data)
+        data, _ = unsealed(data)
         if msgspec.json.decode(data, type=_Format).format > FORMAT:
             raise UnsupportedProtocol(f"{name} was written by a newer daemon; it is left untouched")
         content = msgspec.json.decode(data, type=kind)

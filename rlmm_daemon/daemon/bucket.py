@@ -19,7 +19,15 @@ from rlmm_daemon.codec.marker import (
     LayoutRow,
     NewerMarker,
 )
-from rlmm_daemon.core.disposal.holds import as_known, held_whole, joined, recounted, with_hold
+from rlmm_daemon.core.disposal.holds import (
+    as_known,
+    held_whole,
+    joined,
+    recounted,
+    with_hold,
+    with_holds_of,
+    without_holds,
+)
 from rlmm_daemon.core.layout import Layout, key_stem, may_have_objects
 from rlmm_daemon.core.marker_verdict import (
     REBUILD,
@@ -234,9 +242,19 @@ class Bucket:
         await self._take(whole)
         if whole is not present:
             with suppress(Conflict):  # the next look tries again
-                await self.storage.put_control(
-                    MARKER_KEY, marker.encode(whole), if_etag=control.etag
-                )
+                await self._put(whole, control)
+
+    async def _put(self, wanted: BucketMarker, former: ControlObject | None) -> BucketMarker:
+        """Write the marker over exactly what was read, and return it as it is now.
+
+        Raises:
+            Conflict: somebody else wrote it.
+            StorageUnavailable: it was not written.
+        """
+        written = marker.as_written(wanted)
+        etag = None if former is None else former.etag
+        await self.storage.put_control(MARKER_KEY, marker.encode(written), if_etag=etag)
+        return written
 
     def _accepts(self, present: BucketMarker) -> bool:
         """Hold a marker against what is known, and set `trouble` if it is not ours."""
@@ -363,7 +381,7 @@ class Bucket:
         before_ms = max(hold.before_ms, await self._written_ms())
         longer = msgspec.structs.replace(hold, before_ms=before_ms)
         await self._rewrite(
-            lambda present: msgspec.structs.replace(present, holds=with_hold(present.held, longer)),
+            lambda present: with_hold(present, longer),
             cluster_id,
         )
 
@@ -385,14 +403,7 @@ class Bucket:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
-
-        def ended(present: BucketMarker) -> BucketMarker:
-            left = (h for h in present.held if h.metadata_partition != metadata_partition)
-            return msgspec.structs.replace(
-                present, holds=() if metadata_partition is None else tuple(left)
-            )
-
-        await self._rewrite(ended, cluster_id)
+        await self._rewrite(lambda present: without_holds(present, metadata_partition), cluster_id)
 
     async def holds(self) -> tuple[Hold, ...]:
         """Return what may not be deleted.
@@ -429,7 +440,7 @@ class Bucket:
             holds = hold is not None and renamed != present
             if hold is None or renamed == present:
                 return renamed
-            return msgspec.structs.replace(renamed, holds=with_hold(present.held, hold))
+            return with_hold(renamed, hold)
 
         if await self._rewrite(named, cluster_id) and hold is not None and holds:
             await self._hold_longer(hold, cluster_id)
@@ -454,12 +465,10 @@ class Bucket:
             if cluster_id not in (None, present.cluster_id):
                 return True
             wanted = change(as_known(present, self._marker))
-            if wanted == present:
+            if marker.as_written(wanted) == marker.as_written(present):
                 return True
             try:
-                await self.storage.put_control(
-                    MARKER_KEY, marker.encode(wanted), if_etag=control.etag
-                )
+                wanted = await self._put(wanted, control)
             except Conflict:
                 continue
             if self._marker is not None and self._accepts(wanted):
@@ -551,14 +560,10 @@ class Bucket:
                 wanted = change(wanted)
             owed = await self._past.owed()
             if owed is not None and owed.cluster_id == identity.cluster_id:
-                wanted = joined(wanted, owed)
+                wanted = with_holds_of(joined(wanted, owed), owed)
             try:
                 if control is None or wanted is not present:
-                    await self.storage.put_control(
-                        MARKER_KEY,
-                        marker.encode(wanted),
-                        if_etag=control.etag if control else None,
-                    )
+                    wanted = await self._put(wanted, control)
             except Conflict:
                 continue
             self._unwritten.clear()
@@ -678,13 +683,13 @@ def _accepting(
 
     def accepted(present: BucketMarker) -> BucketMarker:
         present = recounted(present, partition_count or present.partition_count)
-        return msgspec.structs.replace(
+        accepted = msgspec.structs.replace(
             present,
             metadata_topic_id=loss.topic_id,
             accepted_losses=tuple(dict.fromkeys((*present.accepted_losses, loss))),
             accepted_gaps=_joined([*present.gaps, *gaps]),
-            holds=with_hold(present.held, hold),
         )
+        return with_hold(accepted, hold)
 
     return accepted
 

@@ -16,7 +16,7 @@ import structlog
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.marker import OtherDaemon, Presence, PresencePartition
+from rlmm_daemon.codec.marker import Hold, OtherDaemon, Presence, PresencePartition
 from rlmm_daemon.core import twins
 from rlmm_daemon.core.facts import LastError
 from rlmm_daemon.core.twins import Alone, Doubted, Met, Others, Own, Standing, Unread
@@ -51,6 +51,7 @@ class PresenceFacts(msgspec.Struct, frozen=True, kw_only=True):
     lease_end_ms: int | None
     metadata_manager: Literal["rlmm", "foreign"]
     partitions: dict[int, PresencePartition]
+    holds: tuple[Hold, ...] = ()
 
 
 class Author(msgspec.Struct, frozen=True):
@@ -234,6 +235,7 @@ class PresenceFile:
             host=self._author.host,
             ended=self._ended,
             other=_other(self.standing),
+            holds=facts.holds,
         )
         data = marker.encode(presence)
         self._own.append(hashlib.sha256(data).digest())

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import msgspec
 import structlog
 
-from rlmm_daemon.codec.marker import PresencePartition
+from rlmm_daemon.codec.marker import Hold, PresencePartition
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core import twins
 from rlmm_daemon.core.facts import LastError
@@ -174,7 +174,7 @@ class StorageKeeper:
             cluster_id=cluster_id,
             broker_id=self._broker_id,
             copy_deadline_seconds=self._copy_deadline_seconds,
-            facts=lambda: presence_of(manager, counts.known),
+            facts=lambda: presence_of(manager, counts.known, self._holds()),
             may_write=lambda: self._bucket.trouble is None,
             author=self._author(),
             on_met=self._hold_all,
@@ -184,7 +184,10 @@ class StorageKeeper:
         self._runtime.spawn("storage.presence", presence.run())
         self._runtime.spawn("storage.marker", self._watch_marker())
         self._runtime.spawn("storage.live counts", counts.run())
-        await _tell_of_changes(manager, presence)
+        await _tell_of_changes(manager, presence, self._holds)
+
+    def _holds(self) -> tuple[Hold, ...]:
+        return () if self._bucket.marker is None else self._bucket.marker.held
 
     async def _settled(self, identity: BucketIdentity) -> None:
         """Return once the bucket is in use; one that is refused is looked at again and again."""
@@ -222,8 +225,10 @@ async def _last_words(presence: PresenceFile) -> None:
         logger.warning("presence file not written at the end")
 
 
-async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
-    """Have the presence file rewritten as states, positions or the broker's manager change."""
+async def _tell_of_changes(
+    manager: Manager, presence: PresenceFile, holds: Callable[[], tuple[Hold, ...]]
+) -> None:
+    """Have the presence file rewritten as states, positions, holds or the manager change."""
     before: object = None
     positions: Mapping[MetadataPartition, Position] = {}
     while True:
@@ -231,6 +236,7 @@ async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
             manager.assignment.incarnation_ms,
             manager.assignment.has_manager,
             {follower.partition: follower.state for follower in manager.followed()},
+            holds(),
         )
         if now != before:
             before = now
@@ -242,7 +248,9 @@ async def _tell_of_changes(manager: Manager, presence: PresenceFile) -> None:
 
 
 def presence_of(
-    manager: Manager, counts: Mapping[MetadataPartition, LiveCount] = MappingProxyType({})
+    manager: Manager,
+    counts: Mapping[MetadataPartition, LiveCount] = MappingProxyType({}),
+    holds: tuple[Hold, ...] = (),
 ) -> PresenceFacts:
     """Return what the presence file says of the followed metadata partitions."""
     identity = manager.fleet.identity
@@ -255,6 +263,7 @@ def presence_of(
         lease_end_ms=manager.clock.now_ms() + round(LEASE_SECONDS * 1000),
         # Another manager never connects, and neither does ours before the broker runs.
         metadata_manager="rlmm" if manager.assignment.has_manager else "foreign",
+        holds=holds,
         partitions={
             partition: PresencePartition(
                 state=states.get(partition, PartitionState.UNASSIGNED).value,

@@ -13,6 +13,7 @@ from rlmm_daemon.cli import marker_rebuilding
 from rlmm_daemon.config import load
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.segment import SegmentState
+from tests.support import markers
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import Stocked, eventually, make
@@ -121,9 +122,9 @@ def test_a_lost_marker_is_not_made_anew_with_other_numbers_and_is_rebuilt_by_the
     told = tool(it, "storage", "rebuild-marker", "--execute")
     assert told.returncode == 0, told.stderr
     assert "rlmm partition end-hold --all" in told.stdout
-    rebuilt = json.loads(marker_of(it).read_bytes())
+    rebuilt = markers.content_of(marker_of(it).read_bytes())
     assert [hold["metadata_partition"] for hold in rebuilt.pop("holds")] == [None]
-    assert rebuilt | {"format": 1} == json.loads(before)
+    assert rebuilt == markers.content_of(before)
     eventually(lambda: it.json("status"), lambda status: status["storage"]["error"] is None)
     with it.daemon.client() as client:
         client.delete_segment(it.orders[0], victim.segment_id)
@@ -154,7 +155,7 @@ def test_another_partition_count_ends_for_good_once_its_loss_was_accepted(it):
     """The metadata topic got more partitions, or a bit of the marker flipped."""
     assert it.daemon.stop() == 0
     whole = marker_of(it).read_bytes()
-    marker_of(it).write_bytes(whole.replace(b'_count": 3', b'_count": 7'))
+    marker_of(it).write_bytes(markers.edited(whole, b'_count": 3', b'_count": 7'))
     it.start()
     named = eventually(lambda: it.explain(0), lambda said: said["verdict"] == "failed")
     assert named["cause"] == "partition_count_changed"
@@ -168,14 +169,18 @@ def test_another_partition_count_ends_for_good_once_its_loss_was_accepted(it):
 
 
 def renamed(marker: bytes) -> bytes:
-    """Return a marker after a flipped bit in its cluster's name."""
-    return marker.replace(b"rlmm-demo-cluster", b"rlmm-demo-cluspdr")
+    """Return a marker of this very log that names another cluster."""
+    return markers.edited(marker, b"rlmm-demo-cluster", b"rlmm-demo-cluspdr")
 
 
 def foreign(marker: bytes) -> bytes:
-    content = json.loads(marker)
-    content |= {"cluster_id": "another-cluster", "metadata_topic_id": "AAAAAAAAQACAAAAAAAAABg"}
-    return json.dumps(content).encode()
+    named = {"cluster_id": "another-cluster", "metadata_topic_id": "AAAAAAAAQACAAAAAAAAABg"}
+    return markers.written(markers.content_of(marker) | named)
+
+
+def flipped(marker: bytes) -> bytes:
+    """Return a marker after a bit of it flipped that leaves all of it names and numbers."""
+    return marker.replace(b'"partition_count": 3', b'"partition_count": 7')
 
 
 @pytest.mark.parametrize(
@@ -183,11 +188,12 @@ def foreign(marker: bytes) -> bytes:
     [
         (lambda data: data[: len(data) // 2], "bad_marker"),
         (lambda _: b"", "bad_marker"),
-        (lambda data: data.replace(b'"format": 1', b'"format": 99'), "newer_marker"),
+        (markers.newer, "newer_marker"),
         (renamed, "bad_marker"),
+        (flipped, "bad_marker"),
         (foreign, "foreign_marker"),
     ],
-    ids=["truncated", "empty", "newer", "renamed", "foreign"],
+    ids=["truncated", "empty", "newer", "renamed", "flipped", "foreign"],
 )
 def test_a_marker_that_cannot_be_used_at_the_start_ends_storage_and_nothing_else(
     it, damaged, reason
@@ -204,7 +210,7 @@ def test_a_marker_that_cannot_be_used_at_the_start_ends_storage_and_nothing_else
     it.serves(0)
 
 
-@pytest.mark.parametrize("damaged", [lambda data: data[:40], renamed])
+@pytest.mark.parametrize("damaged", [lambda data: data[:40], renamed, flipped])
 def test_a_damaged_marker_is_rebuilt_and_the_former_one_is_kept_beside_it(it, damaged):
     assert it.daemon.stop() == 0
     whole = marker_of(it).read_bytes()
@@ -222,7 +228,7 @@ def test_a_damaged_marker_is_rebuilt_and_the_former_one_is_kept_beside_it(it, da
 
 def test_a_foreign_or_newer_marker_is_never_rebuilt(it):
     whole = marker_of(it).read_bytes()
-    for left_alone in (foreign(whole), whole.replace(b'format": 1', b'format": 99')):
+    for left_alone in (foreign(whole), markers.newer(whole)):
         marker_of(it).write_bytes(left_alone)
         present = marker_of(it).read_bytes()
         told = tool(it, "storage", "rebuild-marker", "--execute")
@@ -243,9 +249,9 @@ def test_a_rebuilt_marker_holds_what_the_lost_one_may_have_held(it):
     """Whoever rebuilds it without a copy does not know which losses were accepted."""
     before_ms = time.time_ns() // 1_000_000
     assert it.daemon.stop() == 0
-    marker = json.loads(marker_of(it).read_bytes())
-    marker |= {"format": 2, "holds": [hold_of(0, before_ms)]}
-    marker_of(it).write_text(json.dumps(marker)[:-20])
+    marker = markers.content_of(marker_of(it).read_bytes())
+    marker |= {"holds": [hold_of(0, before_ms)]}
+    marker_of(it).write_bytes(markers.written(marker)[:-20])
     (it.state_dir / "marker.json").unlink()
     dry = tool(it, "storage", "rebuild-marker", "--json")
     assert json.loads(dry.stdout)["holds_all"]
@@ -283,12 +289,12 @@ def test_a_marker_rebuilt_by_a_clock_that_is_behind_holds_all_that_is_there(it, 
 
 def test_what_the_copy_of_a_remade_marker_held_stays_held(it):
     assert it.daemon.stop() == 0
-    marker = json.loads(marker_of(it).read_bytes())
+    marker = markers.content_of(marker_of(it).read_bytes())
     remade = marker | {"layouts": [{"number": 1, "kind": "local-tiered-storage", "prefix": "no"}]}
     remade |= {"format": 2, "holds": [hold_of(1, 7)]}
     copy = marker | {"format": 2, "holds": [hold_of(0, 9), hold_of(1, 5)]}
-    (it.state_dir / "marker.json").write_text(json.dumps(copy))
-    marker_of(it).write_text(json.dumps(remade))
+    (it.state_dir / "marker.json").write_bytes(markers.written(copy))
+    marker_of(it).write_bytes(markers.written(remade))
     assert tool(it, "storage", "rebuild-marker", "--execute").returncode == 0
     assert prefixes(marker_of(it)) == [""]
     assert sorted(held(it)) == [(0, 9), (1, 7)]
@@ -310,9 +316,9 @@ def test_a_damaged_marker_is_rebuilt_though_no_segment_names_a_layout(tmp_path, 
 
 def test_a_marker_whose_topic_id_is_none_is_rebuilt_for_a_daemon_without_an_identity(it):
     assert it.daemon.stop() == 0
-    whole = json.loads(marker_of(it).read_bytes())
+    whole = markers.content_of(marker_of(it).read_bytes())
     spoilt = whole | {"metadata_topic_id": "!" + whole["metadata_topic_id"][1:]}
-    marker_of(it).write_text(json.dumps(spoilt))
+    marker_of(it).write_bytes(markers.written(spoilt))
     (it.state_dir / "identity.json").unlink()
     it.daemon.start()
     eventually(lambda: it.rlmm("status").stdout, lambda told: "rlmm storage rebuild-marker" in told)

@@ -20,6 +20,7 @@ from rlmm_daemon.codec.state_files import lost_head
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
+from tests.support import markers
 from tests.support.below import below
 from tests.support.recovery_walk import CONFIGURATION
 from tests.support.stocked_daemon import Stocked, eventually, flip
@@ -440,7 +441,7 @@ def marker_renamed(it: Stocked) -> None:
 
 def marker_of_another_cluster(marker: bytes) -> bytes:
     foreign = {"cluster_id": "another-cluster", "metadata_topic_id": "AAAAAAAAQACAAAAAAAAABg"}
-    return json.dumps(json.loads(marker) | foreign).encode()
+    return markers.written(markers.content_of(marker) | foreign)
 
 
 def marker_replaced(change: Callable[[bytes], bytes], words: str) -> Callable[[Stocked], Hands]:
@@ -606,15 +607,13 @@ FAILURES: Sequence[Failure] = (
     Failure(
         name="a bucket of a newer version",
         cause="storage_trouble",
-        make=marker_replaced(
-            lambda marker: marker.replace(b'format": 1', b'format": 99'), "newer version"
-        ),
+        make=marker_replaced(markers.newer, "newer version"),
     ),
     Failure(
         name="a bucket whose layouts are others",
         cause="storage_trouble",
         make=marker_replaced(
-            lambda marker: marker.replace(b'"prefix": ""', b'"prefix": "x"'),
+            lambda marker: markers.edited(marker, b'"prefix": ""', b'"prefix": "x"'),
             "restore the former one",
         ),
     ),

@@ -9,6 +9,11 @@ deleted, nor the removal of a topic that is proven gone.
 
 A bucket that was copied says of each object when it was copied. Where nothing is as old as a hold,
 that is what it looks like, and the hold keeps everything of its partition.
+
+What a marker accepts, holds and has ended is only ever added to, of each partition the most. So an
+older marker that is put back is seen by what it lacks, and whatever daemons know of is joined in
+any order. A number of its own for each write would not tell: two daemons that go on from an older
+marker, of which one knew less, both count on.
 """
 
 import sys
@@ -50,52 +55,115 @@ def by_times(holds: Holds, oldest_ms: int | None) -> tuple[Hold, ...]:
     )
 
 
-def with_hold(holds: Iterable[Hold], hold: Hold) -> tuple[Hold, ...]:
-    """Return the holds with one more: one of the same partition is never made to keep less."""
-    same = [each for each in holds if each.metadata_partition == hold.metadata_partition]
-    others = (each for each in holds if each not in same)
-    return (*others, max(hold, *same, key=lambda each: each.before_ms) if same else hold)
+def with_hold(marker: BucketMarker, hold: Hold) -> BucketMarker:
+    """Return the marker with one more hold: one of the same partition is never made to keep less.
+
+    It is put on now, so it outlasts whatever was ended, also by a clock that is behind.
+    """
+    ended_ms = _reach(marker.ended).get(hold.metadata_partition, -1)
+    before_ms = max(hold.before_ms, ended_ms + 1)
+    hold = msgspec.structs.replace(hold, before_ms=before_ms)
+    return msgspec.structs.replace(marker, holds=_most([*marker.held, hold]))
+
+
+def without_holds(marker: BucketMarker, metadata_partition: int | None) -> BucketMarker:
+    """Return the marker with the hold of one metadata partition ended, or (None) every one."""
+    over = [h for h in marker.held if metadata_partition in (None, h.metadata_partition)]
+    return msgspec.structs.replace(
+        marker,
+        holds=tuple(hold for hold in marker.held if hold not in over),
+        ended_holds=_most([*marker.ended, *over]),
+    )
 
 
 def recounted(marker: BucketMarker, partition_count: int) -> BucketMarker:
     """Return a marker for a log of that many partitions, which keeps no less.
 
     A user partition is another metadata partition's by another count, so a hold on one of them may
-    mean any.
+    mean any, and one that was ended says nothing of the partition that has its number now.
     """
     if marker.partition_count == partition_count:
         return marker
-    holds = tuple[Hold, ...]()
+    many = msgspec.structs.replace(
+        marker,
+        partition_count=partition_count,
+        holds=(),
+        ended_holds=tuple(each for each in marker.ended if each.metadata_partition is None),
+    )
     for hold in marker.held:
-        holds = with_hold(holds, msgspec.structs.replace(hold, metadata_partition=None))
-    return msgspec.structs.replace(marker, partition_count=partition_count, holds=holds)
+        many = with_hold(many, msgspec.structs.replace(hold, metadata_partition=None))
+    return many
 
 
 def joined(marker: BucketMarker, other: BucketMarker) -> BucketMarker:
-    """Return a marker that accepts and keeps what the other one does, too."""
-    holds = marker.held
-    for hold in recounted(other, marker.partition_count).held:
-        holds = with_hold(holds, hold)
-    losses = dict.fromkeys((*marker.accepted_losses, *other.accepted_losses))
-    gaps = dict.fromkeys((*marker.gaps, *other.gaps))
-    return msgspec.structs.replace(
-        marker, accepted_losses=tuple(losses), accepted_gaps=tuple(gaps), holds=holds
+    """Return a marker that accepts and keeps what the other one does, too, but what was ended."""
+    whole = msgspec.structs.replace(
+        marker,
+        format=max(marker.format, other.format),
+        accepted_losses=tuple(dict.fromkeys((*marker.accepted_losses, *other.accepted_losses))),
+        accepted_gaps=tuple(dict.fromkeys((*marker.gaps, *other.gaps))),
     )
+    if other.partition_count != marker.partition_count:
+        return with_holds_of(whole, other)  # which of them were ended, no number says
+    ended = _most([*marker.ended, *other.ended])
+    over, holds = _reach(ended), _most([*marker.held, *other.held])
+    return msgspec.structs.replace(
+        whole,
+        ended_holds=ended,
+        holds=tuple(h for h in holds if h.before_ms > over.get(h.metadata_partition, -1)),
+    )
+
+
+def with_holds_of(marker: BucketMarker, other: BucketMarker) -> BucketMarker:
+    """Return the marker with the other one's holds, as they are put on now."""
+    for hold in recounted(other, marker.partition_count).held:
+        marker = with_hold(marker, hold)
+    return marker
 
 
 def as_known(marker: BucketMarker, known: BucketMarker | None) -> BucketMarker:
     """Return a marker, with what `known` accepts and keeps if it is an older one that was put back.
 
-    Accepted losses are only ever added, so one that lacks some is older, whatever holds were ended.
+    So is one that lacks something. Of a `known` that does not tell which holds were ended, only
+    losses say that.
     """
-    if known is None or set(known.accepted_losses) <= set(marker.accepted_losses):
+    if known is None or not _lacks(marker, known):
         return marker
-    # Which log it was, and of how many partitions, was accepted with them.
-    whole = joined(recounted(marker, known.partition_count), known)
-    return msgspec.structs.replace(whole, metadata_topic_id=known.metadata_topic_id)
+    # Which log it is, and of how many partitions, was accepted with what it lacks.
+    return msgspec.structs.replace(joined(known, marker), layouts=marker.layouts)
+
+
+def covers(marker: BucketMarker, holds: Holds) -> bool:
+    """Whether a marker has these holds, be it that they were ended."""
+    reach = _reach([*marker.held, *marker.ended])
+    return all(hold.before_ms <= reach.get(hold.metadata_partition, -1) for hold in holds)
+
+
+def _lacks(marker: BucketMarker, known: BucketMarker) -> bool:
+    if not set(known.accepted_losses) <= set(marker.accepted_losses):
+        return True
+    if not known.tells_ended or marker.partition_count != known.partition_count:
+        return False
+    ended = msgspec.structs.replace(marker, holds=())
+    return not (covers(marker, known.held) and covers(ended, known.ended))
+
+
+def _most(holds: Iterable[Hold]) -> tuple[Hold, ...]:
+    """Return of each metadata partition the hold that keeps most, the first of several."""
+    found = dict[int | None, Hold]()
+    for hold in holds:
+        known = found.setdefault(hold.metadata_partition, hold)
+        if hold.before_ms > known.before_ms:
+            found[hold.metadata_partition] = hold
+    return tuple(found.values())
+
+
+def _reach(holds: Iterable[Hold]) -> dict[int | None, int]:
+    """Return until when the holds on each metadata partition reach."""
+    return {hold.metadata_partition: hold.before_ms for hold in _most(holds)}
 
 
 def held_whole(marker: BucketMarker, now_ms: int, broker_id: int) -> BucketMarker:
     """Return a marker that keeps everything there is: nobody knows which losses were accepted."""
     hold = Hold(metadata_partition=None, before_ms=now_ms, broker_id=broker_id)
-    return msgspec.structs.replace(marker, holds=with_hold(marker.held, hold))
+    return with_hold(marker, hold)

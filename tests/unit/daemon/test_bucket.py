@@ -15,6 +15,7 @@ from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
 from rlmm_daemon.ports.storage import ObjectInfo, ObjectKind
+from tests.support import markers
 from tests.unit.daemon.segments import IDENTITY, metadata
 
 
@@ -68,7 +69,7 @@ async def test_a_log_that_took_anothers_place_is_named_by_the_marker_once(shared
 async def test_a_marker_with_a_layout_that_no_version_wrote_is_damaged_and_stays(shared):
     await bucket(shared).open(IDENTITY)
     stored = shared.objects[marker.MARKER_KEY]
-    flipped = stored.body.replace(b"local-tiered", b"locaL-tiered")
+    flipped = markers.edited(stored.body, b"local-tiered", b"locaL-tiered")
     raw = shared.objects[marker.MARKER_KEY] = type(stored)(flipped, stored.modified_ms)
     with pytest.raises(Malformed, match=r"locaL-tiered.*rebuild-marker"):
         await bucket(shared).open(IDENTITY)
@@ -92,7 +93,7 @@ async def test_another_clusters_bucket_is_refused_and_stays_untouched(shared):
 async def test_a_newer_marker_is_refused_and_stays_untouched(shared):
     await bucket(shared).open(IDENTITY)
     storage = MemoryStorage(shared, clock=SystemClock())
-    newer = shared.objects[marker.MARKER_KEY].body.replace(b'"format": 1', b'"format": 3')
+    newer = markers.newer(shared.objects[marker.MARKER_KEY].body)
     await storage.overwrite_control(marker.MARKER_KEY, newer)
     with pytest.raises(Malformed):
         await bucket(shared).open(IDENTITY)
@@ -407,12 +408,16 @@ async def test_a_marker_with_other_numbers_than_the_copy_is_refused_and_left_alo
         (lambda _: None, "no_marker"),
         (lambda _: b"", "bad_marker"),
         (lambda body: body[:30], "bad_marker"),
-        (lambda body: body.replace(b'"format": 1', b'"format": 9'), "newer_marker"),
-        (lambda body: body.replace(b'"c1"', b'"c2"'), "bad_marker"),
-        (lambda body: body.replace(b'"c1"', b'"c2"').replace(b'"t"', b'"u"'), "foreign_marker"),
-        (lambda body: body.replace(b'"mine"', b'"theirs"'), "remade_marker"),
+        (markers.newer, "newer_marker"),
+        (lambda body: body.replace(b'"format": 3', b'"format": 7'), "bad_marker"),
+        (lambda body: markers.edited(body, b'"c1"', b'"c2"'), "bad_marker"),
+        (
+            lambda body: markers.edited(markers.edited(body, b'"c1"', b'"c2"'), b'"t"', b'"u"'),
+            "foreign_marker",
+        ),
+        (lambda body: markers.edited(body, b'"mine"', b'"theirs"'), "remade_marker"),
     ],
-    ids=["removed", "empty", "truncated", "newer", "another_name", "foreign", "remade"],
+    ids=["removed", "empty", "truncated", "newer", "flipped", "another_name", "foreign", "remade"],
 )
 async def test_a_marker_that_changes_while_it_is_used_is_noticed_and_its_return_too(
     shared, spoil, reason

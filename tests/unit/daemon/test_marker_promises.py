@@ -435,3 +435,29 @@ def test_the_rows_of_a_copy_keep_their_places():
 
 def test_a_marker_of_which_nobody_knows_a_row_has_none():
     assert rebuilt(Evidence()) == []
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_an_older_marker_gets_back_a_hold_that_no_loss_tells_of(shared, running):
+    """A rebuilt marker, a clone and a moved log leave such holds."""
+    past, other = Past(), bucket(shared)
+    one = bucket(shared)
+    await one.open(IDENTITY, past)
+    await other.open(IDENTITY)
+    older = shared.objects[MARKER_KEY]
+    await one.hold_all(1_000, 1)
+    shared.objects[MARKER_KEY] = older
+    await other.accept_loss(loss(2), cluster_id=OURS)  # by a daemon that has not seen the hold
+    await other.accept_loss(loss(1), cluster_id=OURS)
+    if running:
+        await one.confirm()
+    else:
+        one = bucket(shared)
+        await one.open(IDENTITY, past)
+    assert {hold.metadata_partition for hold in await one.holds()} == {None, 1, 2}
+    assert {hold.metadata_partition for hold in written(shared).held} == {None, 1, 2}
+    await other.end_holds(None, cluster_id=OURS)
+    shared.objects[MARKER_KEY] = older
+    await one.confirm()
+    await other.confirm()
+    assert await one.holds() == (), "the daemon that saw the end told the other one"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
-from rlmm_daemon.codec import batches, custom_metadata, records
+from rlmm_daemon.codec import batches, custom_metadata, marker, records
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss, BucketMarker, Hold
 from rlmm_daemon.core.fold import Fold
@@ -266,9 +266,11 @@ async def test_a_hold_means_copies_of_a_clock_that_was_ahead_too_where_they_are_
     await world.store(begun(1))
     assert (await world.recover())["can_be_put_back"] == []
     hold = Hold(metadata_partition=of(TP), before_ms=begun(1).event_timestamp_ms - 1, broker_id=1)
-    await world.bucket.accept_loss(loss, cluster_id="c1")
-    marker = replace_hold(await world.bucket.peek(), hold)
-    await world.storage.overwrite_control(MARKER_KEY, msgspec.json.encode(marker))
+    other = Bucket(world.storage, layout=Layout("now"), rng=random.Random(2))
+    await other.accept_loss(loss, cluster_id="c1")
+    held = replace_hold(await other.peek(), hold)
+    await world.storage.overwrite_control(MARKER_KEY, marker.encode(held))
+    await world.bucket.confirm()
     told = await world.recover()
     assert numbers(told["can_be_put_back"]) == [1]
     assert told["not_whole"] == [], "the second is a stuck copy as any"

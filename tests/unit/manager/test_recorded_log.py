@@ -11,7 +11,6 @@ from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import (
-    MARKER_FORMAT_HOLDS,
     MARKER_KEY,
     AcceptedLoss,
     Presence,
@@ -27,6 +26,7 @@ from rlmm_daemon.daemon.storage_past import RecordedPast
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import LogIdentity, LogRange
+from tests.support import markers
 
 OURS = TopicId(bytes(range(16)))
 OTHER = TopicId(bytes(range(50, 66)))
@@ -327,7 +327,6 @@ async def test_an_accepted_loss_is_kept_and_names_the_log_from_then_on(storage, 
     assert losses == [(2, uuid_text(OURS)), (None, uuid_text(OTHER))]
     assert known.accepted_gaps == [(OURS, 2, LogRange(start=3, end=5))]
     assert [hold.metadata_partition for hold in await bucket.holds()] == [2, None]
-    assert bucket.marker.format == MARKER_FORMAT_HOLDS
 
 
 async def test_a_count_of_partitions_that_was_accepted_is_the_markers_from_then_on(storage, bucket):
@@ -377,14 +376,14 @@ async def test_a_marker_that_names_no_topic_is_damaged_and_says_what_ends_that(s
     await bucket.open(identity())
     control = await storage.get_control(MARKER_KEY)
     assert control is not None
-    ours = uuid_text(OURS).encode()
+    ours, whole = uuid_text(OURS).encode(), control.data
     for spoilt in (b"!" + ours[1:], ours + b"A", ours[:-1] + b"\\u00e9"):
-        damaged = control.data.replace(ours, spoilt)
+        damaged = markers.edited(whole, ours, spoilt)
         with pytest.raises(Malformed, match="is not a Kafka uuid"):
             marker.require_topic_ids(marker.decode_marker(damaged))
         await storage.put_control(MARKER_KEY, damaged, if_etag=control.etag)
         control = await storage.get_control(MARKER_KEY)
         with pytest.raises(Malformed, match="rlmm storage rebuild-marker"):
             await recorded(storage, bucket).log()
-        await storage.put_control(MARKER_KEY, damaged.replace(spoilt, ours), if_etag=control.etag)
+        await storage.put_control(MARKER_KEY, whole, if_etag=control.etag)
         control = await storage.get_control(MARKER_KEY)

@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from rlmm_daemon.codec.marker import AcceptedLoss, BucketMarker, Hold
+from rlmm_daemon.core.disposal.holds import with_hold, without_holds
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd, LogRange
-from rlmm_daemon.reconcile.guards import Evidence, reasons, still
+from rlmm_daemon.reconcile.guards import SKEW_MS, Evidence, reasons, still
 from rlmm_daemon.reconcile.log_reading import LogView
 from tests.unit.reconcile.test_guards import against, evidence, presence, view
 
@@ -51,6 +52,29 @@ def test_a_marker_of_another_log_or_count_whatever_they_are(topic_id: bytes, cou
     assert f"has 2 partitions, the marker {count}" in told
     seen = {"_rlmm/daemons/1.json": presence(seen={"topic_id": uuid_text(topic_id)})}
     assert "is of topic id" in against(presences=seen)
+
+
+@pytest.mark.parametrize("number", [None, 1])
+def test_a_hold_that_a_daemon_knows_and_the_marker_lacks_ends_the_run(number: int | None) -> None:
+    """An older marker was put back, and the run may read it before a daemon does."""
+    base = evidence().marker
+    assert base is not None
+    hold = Hold(metadata_partition=number, before_ms=SINCE, broker_id=1)
+    holding = with_hold(base, hold)
+    knows = {"_rlmm/daemons/1.json": presence(holds=(hold,), written_at_ms=SINCE)}
+    for marker in (holding, without_holds(holding, number)):
+        assert reasons(evidence(marker=marker, presences=knows)) == []
+    assert "knows of a hold that the marker lacks" in against(presences=knows)
+    assert any("knows of a hold" in each for each in still(evidence(presences=knows), 0))
+    lower = msgspec.structs.replace(hold, before_ms=SINCE - 1)
+    assert "knows of a hold" in against(marker=with_hold(base, lower), presences=knows)
+    for at_ms, over in ((SINCE + SKEW_MS, False), (SINCE + SKEW_MS + 1, True)):
+        loss = AcceptedLoss(
+            metadata_partition=None, topic_id="x", accepted_at_ms=at_ms, broker_id=2
+        )
+        given_up_all = msgspec.structs.replace(base, accepted_losses=(loss,))
+        told = reasons(evidence(marker=given_up_all, presences=knows))
+        assert bool(told) != over, "accepting the loss of all holds all"
 
 
 def test_a_partition_that_tells_nothing_hides_no_other_one() -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker, Hold
+from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker, Hold, as_written
 from rlmm_daemon.core.disposal.holds import (
     as_known,
     by_times,
@@ -12,6 +12,7 @@ from rlmm_daemon.core.disposal.holds import (
     joined,
     recounted,
     with_hold,
+    without_holds,
 )
 
 AT = 1_000
@@ -53,11 +54,12 @@ def test_the_first_of_several_holds_that_keeps_it_is_told() -> None:
 
 @pytest.mark.parametrize("later_ms", [AT - 1, AT, AT + 1])
 def test_one_more_hold_keeps_no_less_than_there_was(later_ms: int) -> None:
-    found = with_hold([hold(1), hold(2), hold(None)], hold(1, later_ms))
+    three = msgspec.structs.replace(MARKER, holds=(hold(1), hold(2), hold(None)))
+    found = with_hold(three, hold(1, later_ms)).held
     kept = {each.metadata_partition: each.before_ms for each in found}
     assert kept == {1: max(AT, later_ms), 2: AT, None: AT}
     assert len(found) == 3
-    assert with_hold([], hold(1)) == (hold(1),)
+    assert with_hold(MARKER, hold(1)).held == (hold(1),)
 
 
 def test_a_marker_that_takes_another_one_in_accepts_and_keeps_what_both_do() -> None:
@@ -77,7 +79,7 @@ def test_a_marker_that_takes_another_one_in_accepts_and_keeps_what_both_do() -> 
     kept = {each.metadata_partition: each.before_ms for each in found.held}
     assert kept == {1: AT + 9, 2: AT, 3: AT}
     assert joined(MARKER, one).held == one.held
-    assert joined(one, MARKER) == one
+    assert as_written(joined(one, MARKER)) == as_written(one)
 
 
 def test_a_marker_of_which_nobody_knows_the_holds_keeps_everything() -> None:
@@ -116,5 +118,49 @@ def test_an_older_marker_that_is_put_back_gets_the_count_that_was_accepted_since
     )
     whole = as_known(older, known)
     assert (whole.partition_count, whole.metadata_topic_id) == (5, "u")
-    assert whole.held == (hold(None), hold(2))
+    assert set(whole.held) == {hold(None), hold(2)}
     assert as_known(known, older) is known
+
+
+def test_a_hold_that_was_ended_stays_so_and_one_that_was_not_comes_back_in_any_order() -> None:
+    """Two daemons knew different things when an older marker was put back."""
+    one, other = with_hold(MARKER, hold(1)), with_hold(with_hold(MARKER, hold(1)), hold(2))
+    ended = without_holds(one, 1)
+    for whole in (joined(ended, other), joined(other, ended)):
+        assert whole.held == (hold(2),)
+        assert whole.ended == (hold(1),)
+    assert as_known(one, ended).held == (), "an older one, in which it was not ended yet"
+    assert as_known(ended, one) is ended
+    assert as_known(MARKER, other).held == other.held, "no loss tells of it"
+    assert as_known(ended, other).held == (hold(2),)
+
+
+@pytest.mark.parametrize("which", [None, 1])
+def test_only_what_there_is_ends(which) -> None:
+    ended = without_holds(with_hold(with_hold(MARKER, hold(1)), hold(2)), which)
+    assert {each.metadata_partition for each in ended.held} == ({2} if which else set())
+    assert {each.metadata_partition for each in ended.ended} == ({1} if which else {1, 2})
+    late = joined(ended, with_hold(MARKER, hold(1, AT + 1)))
+    assert hold(1, AT + 1) in late.held, "who ended the hold had not seen this one"
+
+
+def test_a_hold_by_a_clock_that_is_behind_outlasts_one_that_was_ended() -> None:
+    again = with_hold(without_holds(with_hold(MARKER, hold(1)), 1), hold(1, AT - 500))
+    assert again.held == (hold(1, AT + 1),)
+    assert as_known(MARKER, again).held == again.held
+
+
+def test_of_a_copy_that_does_not_tell_which_holds_were_ended_only_losses_count() -> None:
+    older_version = msgspec.structs.replace(with_hold(MARKER, hold(1)), format=2)
+    assert as_known(MARKER, older_version) is MARKER
+    lost = msgspec.structs.replace(older_version, accepted_losses=(loss(1),))
+    assert as_known(MARKER, lost).held == (hold(1),)
+
+
+def test_a_hold_that_was_ended_says_nothing_of_a_partition_of_another_count() -> None:
+    ended = without_holds(with_hold(MARKER, hold(1)), None)
+    many = recounted(ended, 7)
+    assert many.ended == ()
+    assert with_hold(many, hold(1, AT - 1)).held == (hold(1, AT - 1),)
+    everything = without_holds(with_hold(many, hold(None)), None)
+    assert joined(everything, with_hold(MARKER, hold(1))).held == (hold(None, AT + 1),)
