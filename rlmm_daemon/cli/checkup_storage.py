@@ -38,14 +38,21 @@ async def marker(config: Config, seconds: float) -> list[Finding]:
             holds = present.held if present else ()
             ages = await _ages(made.backend) if holds else []
             other = await _other_daemon(made.backend, config)
-        kept = await kept_marker(config)
-        return [_judged(config, present, kept), *copied(holds, ages), *other]
+        kept, unread = await _copy(config)
+        return [_judged(config, present, kept), *unread, *copied(holds, ages), *other]
     except TimeoutError:
         return [Finding(check=_CHECK, verdict="failed", found=f"no answer within {seconds:g} s")]
     except RlmmError as error:
         return [Finding(check=_CHECK, verdict="failed", found=error.message)]
     finally:
         await made.backend.close()
+
+
+async def _copy(config: Config) -> tuple[BucketMarker | None, list[Finding]]:
+    try:
+        return await kept_marker(config), []
+    except Malformed as damage:
+        return None, [Finding(check=_CHECK, verdict="warning", found=damage.message)]
 
 
 async def _ages(storage: RemoteStorage) -> list[int]:

@@ -51,6 +51,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     trimmed: list[int] = msgspec.field(default_factory=list)
     #: Whether the state directory's copy contradicts the rows.
     copy_differs: bool = False
+    #: Why the state directory's copy can't be read; None if it can, or there is none.
+    copy_unread: str | None = None
     #: Whether a hold on everything is put into it: the former one may have had holds.
     holds_all: bool = False
     #: Whether there is anything to write, and whether it was.
@@ -92,9 +94,7 @@ async def _run(config: Config, told: Mapping[int, str], *, execute: bool) -> Out
             cluster_id = _cluster_of(config, log.identity)
             ours = Owner(cluster_id=cluster_id, topic_id=uuid_text(log.identity.topic_id))
             present, damage = _present(control, ours)
-            kept = await kept_marker(config)
-            if kept is not None and kept.cluster_id != cluster_id:
-                kept = None
+            kept, copy_unread = await _kept(config, cluster_id)
             evidence = Evidence(kept=[r.prefix for r in kept.layouts] if kept else (), told=told)
             needs, trimmed = dict[SegmentId, int | None](), list[int]()
             for number in range(log.identity.partition_count):
@@ -105,6 +105,7 @@ async def _run(config: Config, told: Mapping[int, str], *, execute: bool) -> Out
             evidence.named.update(number for number in needs.values() if number is not None)
             await _list(storage, evidence, needs)
             outcome = _outcome(evidence, present, damage, kept, trimmed)
+            outcome.copy_unread = copy_unread
             # What others wrote into it since, only a log that is this daemon's alone rules out.
             outcome.holds_all = outcome.needed and (
                 kept is None or not isinstance(config.event_log, EmbeddedLog)
@@ -119,6 +120,15 @@ async def _run(config: Config, told: Mapping[int, str], *, execute: bool) -> Out
             return outcome
     finally:
         await storage.close()
+
+
+async def _kept(config: Config, cluster_id: str) -> tuple[BucketMarker | None, str | None]:
+    """Return the daemon's copy of this cluster's marker, or why it can't be read."""
+    try:
+        kept = await kept_marker(config)
+    except Malformed as damage:
+        return None, damage.message
+    return (kept if kept is not None and kept.cluster_id == cluster_id else None), None
 
 
 def _cluster_of(config: Config, identity: LogIdentity) -> str:

@@ -141,7 +141,8 @@ def rebuild_marker(
     keeps everything that may have been held.
 
     --json: {present, layouts: [{number, prefix, named, found, sources}], unplaced: {prefix:
-    segments}, trimmed, copy_differs, holds_all, needed, written, former}. Exit code 0 either way.
+    segments}, trimmed, copy_differs, copy_unread, holds_all, needed, written, former}. Exit code 0
+    either way.
     """
     config = load(file, overrides)
     told = dict(_layout(text) for text in layouts)
@@ -171,6 +172,8 @@ def rebuild_marker(
         click.echo("Nothing to do.")
     else:
         click.echo("No segment names a layout: the daemon makes a marker at its next start.")
+    if outcome.copy_unread is not None:
+        click.echo(outcome.copy_unread)
     if outcome.copy_differs:
         click.echo("The state directory's copy says otherwise: stop the daemon and remove its")
         click.echo(f"      {config.daemon.state_dir}/marker.json before it starts again.")

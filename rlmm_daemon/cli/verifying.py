@@ -23,6 +23,7 @@ from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import Layout
 from rlmm_daemon.core.marker_verdict import REBUILD, Rows, why_remade
 from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.os_errors import in_words
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
@@ -163,7 +164,10 @@ async def _listed(
 
 async def _require_known(config: Config, present: marker.BucketMarker) -> None:
     """Raise if the marker contradicts the copy that the daemon keeps: keys would be made up."""
-    kept = await kept_marker(config)
+    try:
+        kept = await kept_marker(config)
+    except Malformed as damage:
+        raise InvalidArgument(f"{damage.message}, so nobody can say where segments lie") from damage
     if kept is None or kept.cluster_id != present.cluster_id:
         return
     if (why := why_remade(rows_of(kept), rows_of(present))) is not None:
@@ -174,7 +178,11 @@ async def _require_known(config: Config, present: marker.BucketMarker) -> None:
 
 
 async def kept_marker(config: Config) -> marker.BucketMarker | None:
-    """Return the copy of the marker that a daemon keeps in its state directory."""
+    """Return the copy of the marker that a daemon keeps in its state directory.
+
+    Raises:
+        Malformed: there is one that can't be read.
+    """
     disk = LocalDisk()
     try:
         data = await StateDirectory(disk, config.daemon.state_dir).marker()
@@ -182,8 +190,12 @@ async def kept_marker(config: Config) -> marker.BucketMarker | None:
             return None
         kept = marker.decode_marker(data)
         marker.require_topic_ids(kept)
-    except (OSError, Malformed):
-        return None
+    except (OSError, Malformed) as error:
+        why = in_words(error) if isinstance(error, OSError) else error.message
+        way = "started anew the daemon holds all objects, and writes the copy again"
+        if isinstance(error, PermissionError):
+            way = "run this as the daemon's user"
+        raise Malformed(f"the daemon's copy of the marker can't be read ({why}): {way}") from error
     else:
         return kept
     finally:

@@ -22,10 +22,8 @@ from rlmm_daemon.codec.marker import (
 from rlmm_daemon.core.disposal.holds import (
     as_known,
     held_whole,
-    joined,
     recounted,
     with_hold,
-    with_holds_of,
     without_holds,
 )
 from rlmm_daemon.core.layout import Layout, key_stem, may_have_objects
@@ -42,7 +40,7 @@ from rlmm_daemon.core.marker_verdict import (
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.earlier_objects import why_held
 from rlmm_daemon.daemon.storage_clock import stored_ms
-from rlmm_daemon.daemon.storage_past import NoPast, StoragePast
+from rlmm_daemon.daemon.storage_past import NoPast, Remembered, StoragePast, remembered
 from rlmm_daemon.domain.errors import (
     ConfigError,
     InvalidArgument,
@@ -548,19 +546,18 @@ class Bucket:
         for _ in range(RACES_MAX):
             began = asyncio.get_running_loop().time()
             control = await self.storage.get_control(MARKER_KEY)
-            try:
-                present = await self._made(identity) if control is None else self._decoded(control)
-            except Malformed as error:
-                self._refuse(_reason_of(error), _why(error))
-                raise
-            known = await self._require_ours(present, identity)
+            memory = await remembered(self._past, identity.cluster_id)
+            if control is None:
+                present = await self._made(identity, memory.kept)
+            else:
+                present = self._decoded_or_refused(control)
+            known = self._marker or memory.kept
+            self._require_ours(present, identity, known)
             whole = _whole(present, known)
             wanted, number = _with_layout(whole, self._layout)
             for change in self._unwritten:
                 wanted = change(wanted)
-            owed = await self._past.owed()
-            if owed is not None and owed.cluster_id == identity.cluster_id:
-                wanted = with_holds_of(joined(wanted, owed), owed)
+            wanted = memory.put_into(wanted, identity.now_ms, identity.broker_id)
             try:
                 if control is None or wanted is not present:
                     wanted = await self._put(wanted, control)
@@ -569,8 +566,7 @@ class Bucket:
             self._unwritten.clear()
             self._number, self._looked_at = number, began
             await self._take(wanted)
-            if owed is not None:
-                await self._past.paid()
+            await self._written_with(memory)
             before = () if control is None else whole.held
             for hold in wanted.held:
                 if hold not in before:
@@ -578,7 +574,27 @@ class Bucket:
             return self._require()
         raise StorageUnavailable(f"the bucket marker was written by others {RACES_MAX} times")
 
-    async def _made(self, identity: BucketIdentity) -> BucketMarker:
+    def _decoded_or_refused(self, control: ControlObject) -> BucketMarker:
+        try:
+            return self._decoded(control)
+        except Malformed as error:
+            self._refuse(_reason_of(error), _why(error))
+            raise
+
+    async def _written_with(self, memory: Remembered) -> None:
+        """Forget what was owed, and tell of what is held as nobody can read it."""
+        if memory.owes:
+            await self._past.paid()
+        if memory.unread is not None:
+            log.warning(
+                "bucket marker got a hold on all objects: what was known of it can't be read, and "
+                "it may be an older one; once none of them is needed: "
+                "rlmm partition end-hold --all --execute",
+                bucket=self.name,
+                why=memory.unread,
+            )
+
+    async def _made(self, identity: BucketIdentity, kept: BucketMarker | None) -> BucketMarker:
         """Return a fresh marker for a storage that has none, with the rows that are known.
 
         Raises:
@@ -586,7 +602,6 @@ class Bucket:
         """
         if (why := why_not_made(await self._past.history())) is not None:
             raise self._refuse(MarkerReason.NONE, f"there is none, and {why}")
-        kept = await self._kept(identity)
         fresh = BucketMarker(
             cluster_id=identity.cluster_id,
             partition_count=identity.partition_count,
@@ -612,14 +627,10 @@ class Bucket:
         )
         return held_whole(made, identity.now_ms, identity.broker_id)
 
-    async def _kept(self, identity: BucketIdentity) -> BucketMarker | None:
-        kept = await self._past.kept()
-        return kept if kept is not None and kept.cluster_id == identity.cluster_id else None
-
-    async def _require_ours(
-        self, present: BucketMarker, identity: BucketIdentity
-    ) -> BucketMarker | None:
-        """Return what we knew of the marker, which is this cluster's and only appended to that."""
+    def _require_ours(
+        self, present: BucketMarker, identity: BucketIdentity, known: BucketMarker | None
+    ) -> None:
+        """Return if the marker is this cluster's and only appended to what we knew of it."""
         if (wrong := why_not_ours(owner_of(present), _own(identity))) is not None:
             reason, why = wrong
             self._refuse(reason, why)
@@ -630,10 +641,8 @@ class Bucket:
                 theirs=present.cluster_id,
                 ours=identity.cluster_id,
             )
-        kept = self._marker or await self._kept(identity)
-        if kept is not None and (why_not := why_remade(_rows(kept), _rows(present))):
+        if known is not None and (why_not := why_remade(_rows(known), _rows(present))):
             raise self._refuse(MarkerReason.REMADE, why_not)
-        return kept
 
 
 def _whole(present: BucketMarker, known: BucketMarker | None) -> BucketMarker:

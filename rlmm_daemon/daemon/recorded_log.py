@@ -1,7 +1,6 @@
 """The bucket's record of the event log, read at the start: the marker and our presence file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 import structlog
 from msgspec.structs import replace
@@ -9,6 +8,7 @@ from msgspec.structs import replace
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, AcceptedLoss, BucketMarker, Presence
 from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.disposal.holds import held_whole
 from rlmm_daemon.core.marker_verdict import REBUILD
 from rlmm_daemon.daemon import storage_clock
 from rlmm_daemon.daemon.bucket import Bucket, MarkerChange
@@ -204,11 +204,13 @@ class RecordedLog:
             (self._state.owed_marker, self._state.write_owed_marker),
             (self._state.marker, self._state.write_marker),
         ):
-            kept = fresh
-            with suppress(Malformed):
+            try:
                 data = await read()
                 before = fresh if data is None else marker.decode_marker(data)
-                kept = before if before.cluster_id == cluster_id else fresh
+            except Malformed as damage:  # what it accepted and held is forgotten
+                logger.warning("all objects are held", error=damage.message)
+                before = held_whole(fresh, self._now_ms(), self._broker_id)
+            kept = before if before.cluster_id == cluster_id else fresh
             await write(marker.encode(change(kept)))
 
 

@@ -4,12 +4,15 @@ from collections.abc import Awaitable, Iterable
 from contextlib import aclosing
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
 from rlmm_daemon.codec import custom_metadata, marker, records
 from rlmm_daemon.codec.marker import BucketMarker
+from rlmm_daemon.core.disposal.holds import held_whole, joined, with_holds_of
 from rlmm_daemon.core.marker_verdict import LogHistory
-from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.daemon.os_errors import from_os_error, in_words, is_shortage
+from rlmm_daemon.daemon.state_directory import MARKER, OWED_MARKER, StateDirectory
 from rlmm_daemon.daemon.turns import Turns
 from rlmm_daemon.domain.errors import Malformed, RlmmError, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -26,7 +29,12 @@ class StoragePast(Protocol):
     """What a daemon knows of its storage beside the storage's own marker."""
 
     async def kept(self) -> BucketMarker | None:
-        """Return the marker as this daemon last saw it; None if it never did."""
+        """Return the marker as this daemon last saw it; None if it never did.
+
+        Raises:
+            Malformed: it did, and that can't be read.
+            UnavailableError: not now.
+        """
         ...
 
     async def keep(self, present: BucketMarker) -> None:
@@ -34,7 +42,12 @@ class StoragePast(Protocol):
         ...
 
     async def owed(self) -> BucketMarker | None:
-        """Return a marker with what was accepted while there was none, until `paid`."""
+        """Return a marker with what was accepted while there was none, until `paid`.
+
+        Raises:
+            Malformed: something was, and it can't be read.
+            UnavailableError: not now.
+        """
         ...
 
     async def paid(self) -> None:
@@ -48,6 +61,49 @@ class StoragePast(Protocol):
             UnavailableError: not now.
         """
         ...
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """What of this cluster's marker is known beside the storage's own."""
+
+    kept: BucketMarker | None
+    owed: BucketMarker | None
+    #: Whether something is owed, be it that nobody can read what.
+    owes: bool
+    #: Why something of it can't be read; None where all can.
+    unread: str | None
+
+    def put_into(self, marker: BucketMarker, now_ms: int, broker_id: int) -> BucketMarker:
+        """Return a marker with what is owed, and with all held where that can't be told."""
+        if self.owed is not None:
+            marker = with_holds_of(joined(marker, self.owed), self.owed)
+        return marker if self.unread is None else held_whole(marker, now_ms, broker_id)
+
+
+async def remembered(past: StoragePast, cluster_id: str) -> Remembered:
+    """Return what a daemon remembers.
+
+    Raises:
+        UnavailableError: not now.
+    """
+    kept, kept_unread = await _of_cluster(past.kept(), cluster_id)
+    owed, owed_unread = await _of_cluster(past.owed(), cluster_id)
+    return Remembered(
+        kept=kept,
+        owed=owed,
+        owes=owed is not None or owed_unread is not None,
+        unread=kept_unread or owed_unread,
+    )
+
+
+async def _of_cluster(
+    reading: Awaitable[BucketMarker | None], cluster_id: str
+) -> tuple[BucketMarker | None, str | None]:
+    try:
+        found = await reading
+    except Malformed as damage:
+        return None, damage.message
+    return (found if found is not None and found.cluster_id == cluster_id else None), None
 
 
 class NoPast:
@@ -80,8 +136,8 @@ class RecordedPast:
         self._found: LogHistory | None = None
 
     async def kept(self) -> BucketMarker | None:
-        """Return the state directory's copy of the marker; a damaged one is worth nothing."""
-        return await self._decoded(self._state.marker(), "the kept copy of the bucket marker")
+        """Return the state directory's copy of the marker."""
+        return await _decoded(self._state.marker(), MARKER)
 
     async def keep(self, present: BucketMarker) -> None:
         """Write the state directory's copy."""
@@ -92,7 +148,7 @@ class RecordedPast:
 
     async def owed(self) -> BucketMarker | None:
         """Return what an acceptance left that met no marker, in this life or an earlier one."""
-        return await self._decoded(self._state.owed_marker(), "what the bucket marker is owed")
+        return await _decoded(self._state.owed_marker(), OWED_MARKER)
 
     async def paid(self) -> None:
         """Remove the file; one that stays costs a hold that comes back once."""
@@ -100,14 +156,6 @@ class RecordedPast:
             await self._state.remove_owed_marker()
         except OSError as error:
             log.warning("what the bucket marker was owed is not removed", error=str(error))
-
-    async def _decoded(self, reading: Awaitable[bytes | None], what: str) -> BucketMarker | None:
-        try:
-            data = await reading
-            return None if data is None else marker.decode_marker(data)
-        except (Malformed, OSError) as error:
-            log.warning("file of the state directory is not read", what=what, error=str(error))
-            return None
 
     async def history(self) -> LogHistory:
         """Read the log until it names a layout; what was found once stays found.
@@ -156,6 +204,24 @@ class RecordedPast:
                     return None
                 await self._turns.wait()
         return None
+
+
+async def _decoded(reading: Awaitable[bytes | None], name: str) -> BucketMarker | None:
+    """Return the marker in a file of the state directory, None for no file.
+
+    Raises:
+        Malformed: there is one, and it can't be read.
+        UnavailableError: not now.
+    """
+    try:
+        data = await reading
+        return None if data is None else marker.decode_marker(data)
+    except Malformed as error:
+        raise Malformed(f"{name} in the state directory: {error.message}") from error
+    except OSError as error:
+        if is_shortage(error):
+            raise from_os_error(error) from error
+        raise Malformed(f"{name} in the state directory: {in_words(error)}") from error
 
 
 def named_by(value: bytes | None) -> int | None:

@@ -328,3 +328,26 @@ def test_a_marker_whose_topic_id_is_none_is_rebuilt_for_a_daemon_without_an_iden
     it.start()
     assert it.copy_new(0) in it.listed(0)
     assert json.loads(marker_of(it).read_bytes())["metadata_topic_id"] == whole["metadata_topic_id"]
+
+
+def test_an_older_marker_beside_a_copy_that_cannot_be_read_holds_all_there_is(it):
+    """Nobody can tell any more that it is an older one."""
+    assert it.daemon.stop() == 0
+    copy = it.state_dir / "marker.json"
+    copy.write_bytes(copy.read_bytes().replace(b'"prefix": ""', b'"prefix": "x"'))
+    doctored = tool(it, "doctor")
+    assert "the daemon's copy of the marker can't be read" in doctored.stdout
+    verified = tool(it, "storage", "verify")
+    assert verified.returncode != 0
+    assert "the daemon's copy of the marker can't be read" in verified.stderr
+    assert "can't be read" in tool(it, "storage", "rebuild-marker").stdout
+    it.start()
+    [(which, _)] = eventually(lambda: held(it))
+    assert which is None
+    assert tool(it, "storage", "verify").returncode == 0
+    assert "can't be read" not in tool(it, "doctor").stdout
+    assert it.rlmm("partition", "end-hold", "--all", "--execute").exit_code == 0
+    assert it.daemon.stop() == 0
+    it.start()
+    it.serves(0)
+    assert held(it) == [], "told once"

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog.testing
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
@@ -461,3 +462,51 @@ async def test_an_older_marker_gets_back_a_hold_that_no_loss_tells_of(shared, ru
     await one.confirm()
     await other.confirm()
     assert await one.holds() == (), "the daemon that saw the end told the other one"
+
+
+class Unread(Past):
+    """A past whose files can't be read, until they are written anew."""
+
+    def __init__(self, *, kept: bool = False, owed: bool = False) -> None:
+        super().__init__()
+        self.kept_unread, self.owed_unread = kept, owed
+
+    async def kept(self) -> Any:
+        if self.kept_unread:
+            raise Malformed("marker.json in the state directory: damaged")
+        return await super().kept()
+
+    async def keep(self, present: BucketMarker) -> None:
+        self.kept_unread = False
+        await super().keep(present)
+
+    async def owed(self) -> Any:
+        if self.owed_unread:
+            raise Malformed("owed-marker.json in the state directory: damaged")
+
+    async def paid(self) -> None:
+        assert self.owed_unread
+        self.owed_unread = False
+
+
+@pytest.mark.parametrize("present", [True, False])
+@pytest.mark.parametrize("which", ["kept", "owed"])
+async def test_what_is_known_of_the_marker_and_cannot_be_read_holds_everything(
+    shared, which, present
+):
+    """An older marker may stand there, and what this daemon accepted and held is not known."""
+    if present:
+        await bucket(shared).open(IDENTITY)
+    past, began_ms = Unread(**{which: True}), SystemClock().now_ms()
+    one = bucket(shared)
+    with structlog.testing.capture_logs() as logs:
+        await one.open(IDENTITY, past)
+    assert any("rlmm partition end-hold --all" in line["event"] for line in logs)
+    (hold,) = written(shared).held
+    assert hold.metadata_partition is None
+    assert hold.before_ms >= began_ms, "all that is there by the storage's time"
+    assert past.copy == written(shared), "the copy is whole again"
+    await one.end_holds(None, cluster_id=OURS)
+    again = bucket(shared)
+    await again.open(IDENTITY, past)
+    assert await again.holds() == (), "told once"

@@ -1,5 +1,6 @@
 """What a log says of segments that were stored before, when the storage has no marker."""
 
+import errno
 from collections.abc import AsyncGenerator
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, StoredFacts
 from rlmm_daemon.codec.marker import BucketMarker, LayoutRow
 from rlmm_daemon.core.marker_verdict import LogHistory
 from rlmm_daemon.daemon.storage_past import RecordedPast, named_by
-from rlmm_daemon.domain.errors import LogCorrupt, StorageUnavailable
+from rlmm_daemon.domain.errors import LogCorrupt, Malformed, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import CustomMetadata
@@ -186,9 +187,16 @@ def test_custom_metadata_of_a_newer_program_names_some_layout():
     assert named_by(newer) == 0
 
 
-@pytest.mark.parametrize("kept", [None, b"", b"{", OSError("no")])
-async def test_a_copy_of_the_marker_that_is_damaged_is_worth_nothing(kept):
-    assert await past(kept=kept).kept() is None
+@pytest.mark.parametrize("kept", [b"", b"{", Malformed("no"), OSError(errno.EIO, "no")])
+async def test_a_copy_of_the_marker_that_cannot_be_read_is_not_taken_for_none(kept):
+    assert await past().kept() is None
+    with pytest.raises(Malformed, match=r"marker\.json in the state directory"):
+        await past(kept=kept).kept()
+
+
+async def test_a_copy_that_is_not_read_for_want_of_descriptors_is_read_later():
+    with pytest.raises(UnavailableError):
+        await past(kept=OSError(errno.EMFILE, "no")).kept()
 
 
 async def test_a_marker_is_kept_as_it_was_and_a_full_disk_keeps_nobody_from_going_on():
