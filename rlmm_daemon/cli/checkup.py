@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded.identity import read_identity
-from rlmm_daemon.adapters.event_log.embedded.verify import PartitionReport, verify
+from rlmm_daemon.adapters.event_log.embedded.verify import MISPLACED, PartitionReport, verify
 from rlmm_daemon.adapters.event_log.kafka import KafkaLog
 from rlmm_daemon.cli import checkup_broker, checkup_storage
 from rlmm_daemon.cli.checkup_kafka import (
@@ -105,7 +105,7 @@ async def _embedded(config: Config, seconds: float) -> list[Finding]:
             return [await _no_log(disk, config, seconds)]
         # Read before the log: a daemon that runs goes on with both.
         known, positions = await state.identity(), await state.positions()
-        reports = await verify(disk, directory)
+        reports = await verify(disk, directory, present.partition_count)
     except PermissionError as error:
         advice = "run this as the user that the daemon runs as, or as root"
         found = f"{error.filename}: permission denied to uid {os.geteuid()}"
@@ -114,7 +114,7 @@ async def _embedded(config: Config, seconds: float) -> list[Finding]:
         return [Finding(check="event log", verdict="failed", found=f"{directory}: {error}")]
     finally:
         disk.close()
-    corrupt = _foreign(config, present, known) or _corrupt(reports)
+    corrupt = _foreign(config, present, known) or _corrupt(reports) or _misplaced(reports)
     absent = _absent(reports, present, known, positions, _gone(config))
     return [corrupt or absent or _whole(reports)]
 
@@ -143,6 +143,15 @@ def _corrupt(reports: list[PartitionReport]) -> Finding | None:
     found = f"{corrupt[0].file}: {corrupt[0].reason} ({len(corrupt)} in all)"
     advice = "run: rlmm log verify, then: rlmm log repair"
     return Finding(check="event log", verdict="failed", found=found, advice=advice)
+
+
+def _misplaced(reports: list[PartitionReport]) -> Finding | None:
+    findings = [finding for report in reports for finding in report.findings]
+    misplaced = [finding for finding in findings if finding.kind == "misplaced"]
+    if not misplaced:
+        return None
+    found = f"{misplaced[0].file}: {misplaced[0].reason} ({len(misplaced)} in all)"
+    return Finding(check="event log", verdict="failed", found=found, advice=MISPLACED)
 
 
 def _absent(

@@ -35,12 +35,13 @@ def verify(directory: str, *, as_json: bool) -> None:
 
     DIR is the log's directory, by default `log` in the state directory. A torn tail is what a
     crash leaves and the next start trims; what compactions dropped is counted, and no damage. Exit
-    code 1 if anything is corrupt.
+    code 1 if anything is corrupt, or misplaced: in another metadata partition's directory.
 
     --json: an array of {partition, range{start, end}, files, batches, records, dropped,
     preallocated_bytes, findings[{file, position, reason, kind}]}.
     """
     # Imported late: it brings the rooms of the daemon along.
+    from rlmm_daemon.adapters.event_log.embedded.verify import MISPLACED
     from rlmm_daemon.cli import offline
 
     reports = [msgspec.to_builtins(report) for report in offline.verify_log(directory)]
@@ -56,13 +57,18 @@ def verify(directory: str, *, as_json: bool) -> None:
             click.echo()
             rows = [(at["kind"], at["file"], at["position"], at["reason"]) for at in found]
             show_table(("kind", "file", "byte", "reason"), rows, fold=("file", "reason"))
-    if any(at["kind"] == "corrupt" for report in reports for at in report["findings"]):
+    kinds = {at["kind"] for report in reports for at in report["findings"]}
+    if "misplaced" in kinds and not as_json:
+        click.echo()
+        click.echo(f"Next: {MISPLACED}")
+    if kinds - {"torn_tail"}:
         raise click.exceptions.Exit(Exit.TROUBLE)
 
 
 def _row(report: dict[str, Any]) -> tuple[object, ...]:
     kinds = {finding["kind"] for finding in report["findings"]}
-    verdict = "corrupt" if "corrupt" in kinds else "torn tail" if kinds else "whole"
+    order = {"corrupt": "corrupt", "misplaced": "misplaced", "torn_tail": "torn tail"}
+    verdict = next((told for kind, told in order.items() if kind in kinds), "whole")
     return (
         report["partition"],
         f"{report['range']['start']} to {report['range']['end']}",

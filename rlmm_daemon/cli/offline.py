@@ -225,7 +225,7 @@ async def _read(disk: Disk, files: _Files, number: MetadataPartition) -> _Read:
 async def _read_log(disk: Disk, log_dir: Path, read: _Read) -> None:
     number = read.fold.partition
     read.damage.clear()
-    read.report = await verify_partition(disk, str(log_dir), number)
+    read.report = await verify_partition(disk, str(log_dir), number, read.fold.partition_count)
     read.damage += [
         f"{finding.file} at byte {finding.position}: {finding.reason}"
         for finding in read.report.findings
@@ -291,8 +291,8 @@ def verify_log(directory: str) -> list[PartitionReport]:
 async def _verify(directory: str) -> list[PartitionReport]:
     disk = LocalDisk()
     try:
-        await _identity(disk, directory)
-        return await verify(disk, directory)
+        identity = await _identity(disk, directory)
+        return await verify(disk, directory, identity.partition_count)
     finally:
         disk.close()
 

@@ -115,6 +115,21 @@ def test_a_flipped_bit_in_the_log_is_explained(home):
     assert lines[-1] == "systemctl start rlmm-daemon && rlmm log repair 1"
 
 
+def test_directories_of_the_log_that_changed_places_are_told_as_damage(home):
+    """Every batch is whole, and every reader passes all of their events over."""
+    log = home / "log"
+    assert run("log", "verify", str(log)).exit_code == 0
+    (log / "1").rename(log / "2")
+    done = run("log", "verify", str(log))
+    assert done.exit_code == 1
+    assert "misplaced" in done.stdout
+    assert "the events from offset 0 on are of partition 1" in " ".join(done.stdout.split())
+    assert "Next: directories were mixed up: stop the daemon" in done.stdout
+    told = json.loads(run("log", "verify", str(log), "--json").stdout)
+    findings = [finding for report in told for finding in report["findings"]]
+    assert [(each["kind"], each["position"]) for each in findings] == [("misplaced", 0)]
+
+
 def test_a_log_that_is_shorter_than_what_was_read_is_explained(home):
     for file in (home / "log").glob("*/*.log"):
         file.write_bytes(b"")

@@ -157,7 +157,7 @@ async def test_what_is_left_is_there_after_a_restart_too(logs):
         await logs.open()
         await logs.verify()
         await logs.churn(1_000 + logs.rows[-1][0], 20, alive=10_000)
-    assert [report.findings for report in await verify(logs.disk, str(logs.directory))] == [[]]
+    assert [report.findings for report in await verify(logs.disk, str(logs.directory), 1)] == [[]]
 
 
 async def test_nothing_before_the_snapshot_alone_is_touched(logs):

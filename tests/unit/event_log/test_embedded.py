@@ -175,7 +175,7 @@ async def test_a_torn_tail_is_trimmed_and_its_offset_is_used_again(bench: Bench)
     data = bytearray(bench.files()[0].read_bytes())
     data[last.position + 30 : last.end] = bytes(last.size - 30)
     bench.files()[0].write_bytes(data)
-    report = (await verify(bench.disk, str(bench.directory)))[0]
+    report = (await verify(bench.disk, str(bench.directory), 1))[0]
     assert [finding.kind for finding in report.findings] == ["torn_tail"]
     log = await bench.open()
     assert await log.append(P0, b"again") == 4
@@ -232,14 +232,14 @@ async def test_repair_keeps_offsets_and_intact_batches_and_appends_what_is_given
     assert report.set_aside == [f"{bench.files()[1]}.corrupt"]
     kept_file = bench.files()[1].with_suffix(".log.corrupt")
     assert kept_file.read_bytes() == spoilt, "nothing that was found is thrown away"
-    assert not (await verify(bench.disk, str(bench.directory)))[0].findings
+    assert not (await verify(bench.disk, str(bench.directory), 1))[0].findings
     assert not (await repair(log, P0, [b"unwanted"])).set_aside
 
 
 async def test_verify_finds_nothing_in_a_rolled_log_and_counts_all(bench: Bench) -> None:
     log = await bench.open(SMALL)
     await fill(log, values(60))
-    report = (await verify(bench.disk, str(bench.directory)))[0]
+    report = (await verify(bench.disk, str(bench.directory), 1))[0]
     assert (report.range.end, report.records, report.batches) == (60, 60, 60)
     assert report.files == len(bench.files()) > 3
     assert not report.findings

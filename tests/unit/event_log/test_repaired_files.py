@@ -119,11 +119,11 @@ async def test_zeros_behind_a_sealed_file_are_cut_off_and_nothing_is_lost(bench:
     file = bench.files()[0]
     whole = file.read_bytes()
     file.write_bytes(whole + bytes(100))
-    (found,) = (await verify(bench.disk, str(bench.directory)))[0].findings
+    (found,) = (await verify(bench.disk, str(bench.directory), 1))[0].findings
     assert "zeros follow" in found.reason
     log = await bench.open(SMALL)
     report = await repair(log, P0, [])
     assert (report.lost, report.set_aside) == ([], [f"{file}.corrupt"])
     assert file.read_bytes() == whole
-    assert not (await verify(bench.disk, str(bench.directory)))[0].findings
+    assert not (await verify(bench.disk, str(bench.directory), 1))[0].findings
     assert await read(log, P0, 0, 60) == filled

@@ -1,14 +1,27 @@
 """The check behind `rlmm log verify`: every batch of every file is read; nothing is changed."""
 
 from collections.abc import Iterator
-from typing import Literal
+from contextlib import suppress
+from itertools import islice
+from typing import Final, Literal
 
 import msgspec
 
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, files, scan
+from rlmm_daemon.adapters.event_log.embedded.records import records_of
+from rlmm_daemon.codec import records
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.domain.errors import LogCorrupt, Malformed
 from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.segment import SegmentSnapshot
 from rlmm_daemon.ports.disk import Disk
 from rlmm_daemon.ports.event_log import LogRange
+
+#: What a person does about misplaced files.
+MISPLACED: Final = (
+    "directories were mixed up: stop the daemon, rename each to the number of the metadata "
+    "partition that its events are of, and start it; no repair mends that"
+)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,8 +30,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     position: int
     reason: str
-    #: A torn tail is trimmed by the next start, or is a write in flight; corrupt needs a repair.
-    kind: Literal["corrupt", "torn_tail"]
+    #: A torn tail is trimmed by the next start, or is a write in flight; corrupt needs a repair. A
+    #: misplaced file is another partition's, and a person puts it where it belongs.
+    kind: Literal["corrupt", "torn_tail", "misplaced"]
 
 
 class PartitionReport(msgspec.Struct, kw_only=True):
@@ -48,16 +62,18 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-async def verify(disk: Disk, directory: str) -> list[PartitionReport]:
+async def verify(disk: Disk, directory: str, partition_count: int) -> list[PartitionReport]:
     """Return a report per partition, ascending; takes no lock, so a daemon may be writing."""
     return [
-        await verify_partition(disk, directory, partition)
+        await verify_partition(disk, directory, partition, partition_count)
         for partition in await files.partitions(disk, directory)
     ]
 
 
-async def verify_partition(disk: Disk, home: str, partition: MetadataPartition) -> PartitionReport:
-    """Return the report of one partition."""
+async def verify_partition(
+    disk: Disk, home: str, partition: MetadataPartition, partition_count: int
+) -> PartitionReport:
+    """Return the report of one of so many partitions."""
     directory = files.partition_directory(home, partition)
     found = await compacted_files.segment_files(disk, directory)
     bases = [base for base, _ in found]
@@ -65,7 +81,9 @@ async def verify_partition(disk: Disk, home: str, partition: MetadataPartition) 
     following: list[int | None] = [*bases[1:], None]
     end = bases[0] if bases else 0
     for (base, path), after in zip(found, following, strict=False):
-        end = _judge_file(report, path, await compacted_files.read(disk, path), base, after)
+        buffer = await compacted_files.read(disk, path)
+        end = _judge_file(report, path, buffer, base, after)
+        report.findings += islice(_strangers(path, buffer, base, partition, partition_count), 1)
     if bases:
         report.range = LogRange(start=bases[0], end=end)
     return report
@@ -89,6 +107,30 @@ def pieces(buffer: bytes, base_offset: int, *, end: int | None = None) -> Iterat
         position = len(buffer) if behind is None else behind.position
         offset = offset if behind is None else behind.base_offset
         yield Piece(position=stop, end=position, next_offset=offset, found=[], reason=walked.reason)
+
+
+def _strangers(
+    path: str, buffer: bytes, base: int, partition: MetadataPartition, partition_count: int
+) -> Iterator[Finding]:
+    """Yield each batch of another metadata partition, whose events every reader passes over."""
+    for piece in pieces(buffer, base):
+        for found in piece.found:
+            owner = _owner(buffer, found, partition_count)
+            if owner not in (None, partition):
+                reason = f"the events from offset {found.base_offset} on are of partition {owner}"
+                yield Finding(file=path, position=found.position, reason=reason, kind="misplaced")
+
+
+def _owner(buffer: bytes, found: scan.Found, partition_count: int) -> MetadataPartition | None:
+    """Return whose the first event of a batch is, for all of one are the same partition's."""
+    with suppress(LogCorrupt):
+        for _, value in records_of(buffer, found, position=0):
+            with suppress(Malformed):
+                event = None if value is None else records.decode(value)
+                if event is not None and not isinstance(event, SegmentSnapshot):
+                    name = event.partition
+                    return metadata_partition(name.topic_id, name.partition, partition_count)
+    return None
 
 
 def _judge_file(
