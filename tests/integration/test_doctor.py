@@ -83,6 +83,20 @@ def test_a_log_without_the_partitions_that_the_daemon_read_is_not_called_whole(i
     assert f"partition {it.number(0)} ends at 0, and was read up to" in failed["found"]
 
 
+def test_directories_of_the_log_that_changed_places_are_not_called_whole(it):
+    mine = it.log_dir / str(it.number(0))
+    other = it.log_dir / str((it.number(0) + 1) % 3)
+    if other.exists():
+        other.rename(it.log_dir / "away")
+    mine.rename(other)
+    if (it.log_dir / "away").exists():
+        (it.log_dir / "away").rename(mine)
+    failed = failing(it)
+    assert failed["check"] == "event log"
+    assert "on are of partition" in failed["found"]
+    assert failed["advice"].startswith("directories were mixed up: stop the daemon")
+
+
 def test_another_log_than_the_daemon_had_is_not_called_whole(it):
     for name in ("identity.json", "state.json"):
         file = it.log_dir / name

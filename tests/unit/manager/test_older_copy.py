@@ -4,6 +4,7 @@ The copy counts its generations on from an older number, and so in the lost tail
 """
 
 import asyncio
+import json
 import random
 import shutil
 from collections.abc import AsyncIterator, Coroutine
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog.testing
 
 from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.adapters.event_log.embedded.identity import GENERATIONS_SKIPPED
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.state_files import Position
@@ -151,6 +154,39 @@ async def test_what_is_put_back_into_an_older_copy_does_not_confirm_the_lost_tai
     async with host.daemon() as (_, follower):
         await until(lambda: follower.fold.position == 6)
         assert follower.state is PartitionState.FAILED, "nor in a later life"
+
+
+async def reached(follower: Follower, end: int) -> None:
+    await until(lambda: follower.fold.position == end)
+
+
+def generation_of(host: Host) -> int:
+    return int(json.loads((host.root / "log" / "state.json").read_text())["generation"])
+
+
+async def test_an_older_state_of_a_log_that_is_whole_loses_nothing(host: Host):
+    """It says less than the log's batches, and that is named."""
+    async with host.daemon() as (manager, follower):
+        await until(lambda: follower.state is PartitionState.READY)
+        await append(manager, started(0, 0, 9), updated(0))
+    state = host.root / "log" / "state.json"
+    older, before = state.read_bytes(), generation_of(host)
+    number, end = 0, 2
+    while generation_of(host) <= before + GENERATIONS_SKIPPED:
+        number, end = number + 1, end + 2
+        async with host.daemon() as (manager, follower):
+            await until(lambda: follower.state is PartitionState.READY)
+            await append(manager, started(number, 10 * number, 10 * number + 9), updated(number))
+            await reached(follower, end)
+    newest = generation_of(host)
+    state.write_bytes(older)
+    with structlog.testing.capture_logs() as logs:
+        async with host.daemon() as (manager, follower):
+            await until(lambda: follower.state is PartitionState.READY)
+            assert follower.fold.position == end
+            await append(manager, started(number + 1, 990, 999))
+    assert [each["log_level"] for each in logs if "older_one" in each["event"]] == ["warning"]
+    assert generation_of(host) > newest + GENERATIONS_SKIPPED
 
 
 async def test_a_position_that_the_bucket_alone_knows_is_not_confirmed_by_what_comes_after(

@@ -224,6 +224,20 @@ class Generations:
         """
         self._current, self._damaged = max(self._current, beyond), True
 
+    def go_on_beyond(self, epoch: int) -> None:
+        """Begin with a later generation than a log's epoch that the state does not know.
+
+        It is an older state, which was put back. Some may have been used and cut off since.
+        """
+        if epoch + GENERATIONS_SKIPPED > self.floor:
+            self.floor = epoch + GENERATIONS_SKIPPED
+            _log.warning(
+                "log_state_is_an_older_one",
+                path=self.path,
+                generation=self._current,
+                newest_in_log=epoch,
+            )
+
     async def advance(self, *, beyond: int = -1) -> int:
         """Begin and return a new generation, larger than `beyond` too.
 

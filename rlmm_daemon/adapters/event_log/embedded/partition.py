@@ -388,13 +388,12 @@ class Partition:
 
     async def _recover(self) -> None:
         context = self._context
+        newest_epoch = self._generations.newest
         found = await recover(
-            context,
-            self._directory,
-            self._partition,
-            self._clean,
-            newest_epoch=self._generations.newest,
+            context, self._directory, self._partition, self._clean, newest_epoch=newest_epoch
         )
+        if found.epochs.latest > newest_epoch:
+            self._generations.go_on_beyond(found.epochs.latest)
         self._journal = Journal(
             partition=self._partition,
             directory=self._directory,
