@@ -8,6 +8,7 @@ fixed places and the state is found from the end. Source: RemoteLogSegmentMetada
 """
 
 import struct
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
@@ -104,6 +105,25 @@ def spans(tail: bytes) -> tuple[Span, ...]:
     ends = [start - 1 for _, start in firsts[1:]]
     ends.append(end)
     return tuple((epoch, start, last) for (epoch, start), last in zip(firsts, ends, strict=True))
+
+
+def span_of(tail: bytes, epoch: int) -> tuple[int, int] | None:
+    """Return the first and last offset of the segment's part in an epoch; None if it has none.
+
+    As `spans` says, without reading the other epochs: there may be many.
+    """
+    at, behind = _epoch_bounds(tail)
+
+    def number(index: int) -> tuple[int, int]:
+        found: tuple[int, int] = _ONE_SPAN.unpack_from(tail, at + EPOCH_BYTES * index)
+        return found
+
+    count = (behind - at) // EPOCH_BYTES
+    index = bisect_left(range(count), epoch, key=lambda each: number(each)[0])
+    if index == count or number(index)[0] != epoch:
+        return None
+    last = number(index + 1)[1] - 1 if index + 1 < count else end_of(tail)
+    return number(index)[1], last
 
 
 def outline(tail: bytes) -> tuple[int, int, int, tuple[Span, ...]]:

@@ -11,15 +11,15 @@ differences have a test each in `test_deviations.py`.
     DELETE_SEGMENT_FINISHED the segment is gone
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import is_only_if_started
 from rlmm_daemon.codec.tail import Span, merged, spans, state_of
 from rlmm_daemon.core.cover import Piece
-from rlmm_daemon.core.epochs import Epochs
+from rlmm_daemon.core.epochs import Epochs, Put
 from rlmm_daemon.core.lifecycle import LEGAL_BY_NUMBER, legal_partition_delete
 from rlmm_daemon.core.segment_table import SegmentTable
 from rlmm_daemon.domain.errors import IllegalTransition, InvalidArgument, SegmentNotFound
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 STATES = tuple(SegmentState)
 _STARTED, _FINISHED, _DELETE_STARTED, _DELETE_FINISHED = range(4)
+#: Into more leader epochs an event is put some at a time (`Epochs.due`).
+EPOCHS_AT_ONCE: Final = 64
 
 
 class PartitionCache:
@@ -258,6 +260,7 @@ class PartitionCache:
         """
         if state_of(tail) != _STARTED:
             raise InvalidArgument("a new segment's state must be COPY_SEGMENT_STARTED")
+        self.epochs.settle()
         stored = self.segments
         old = stored.get(segment_id)
         if old is not None:
@@ -269,13 +272,23 @@ class PartitionCache:
         if self.delete_state is PartitionDeleteState.DELETE_PARTITION_FINISHED:
             self.delete_state = None
         _, self.writer, size, parts = tails.outline(tail)
-        for epoch, _, _ in parts:
-            self.epochs.made(epoch).unreferenced[segment_id] = None
         stored.put(segment_id, tail, is_new=old is None)
+        self._put(parts, partial(self._list, segment_id))
         self.segments_by_state[_STARTED] += 1
         self.bytes_by_state[_STARTED] += size
         self.changes += 1
         return None if old is None else SegmentState.COPY_SEGMENT_STARTED
+
+    def _put(self, parts: Collection[Span], put: Put) -> None:
+        """Put an event into its epochs, at once unless they are very many."""
+        if len(parts) > EPOCHS_AT_ONCE:
+            self.epochs.defer(parts, put)
+        else:
+            for epoch, start, end in parts:
+                put(epoch, start, end)
+
+    def _list(self, segment_id: SegmentId, epoch: int, _start: int, _end: int) -> None:
+        self.epochs.made(epoch).unreferenced[segment_id] = None
 
     def _restart(self, segment_id: SegmentId, old: bytes, tail: bytes) -> None:
         """Prepare for another COPY_SEGMENT_STARTED of one id that says something else.
@@ -303,6 +316,7 @@ class PartitionCache:
             IllegalTransition: the life cycle does not allow it.
             InvalidArgument: COPY_SEGMENT_STARTED, which no update may say.
         """
+        self.epochs.settle()
         stored = self.segments
         old = stored.get(segment_id)
         if old is None:
@@ -331,18 +345,18 @@ class PartitionCache:
         """Move a segment between the sets of its epochs; False if it was there already."""
         segment_end, broker, size, parts = tails.outline(tail)
         if after == _FINISHED:
-            moved = self._finish(segment_id, parts, (segment_end, tails.has_txn_index(tail)))
+            put = partial(self._finish, segment_id, (segment_end, tails.has_txn_index(tail)))
             if before == _FINISHED:
-                return moved
+                repeated = [put(*part) for part in parts]
+                return any(repeated)
+            self._put(parts, put)
             self.held.pop(segment_id, None)
             if broker != self.writer:
                 self.late_writers[broker] = self.late_writers.get(broker, 0) + 1
         elif before == after:
             return False
         else:
-            for epoch, start, end in parts:
-                part_of = partial(self._part, epoch)
-                self.epochs[epoch].start_delete((start, end, segment_id), part_of, self.facts)
+            self._put(parts, partial(self._start_delete, segment_id))
         self.segments_by_state[before] -= 1
         self.segments_by_state[after] += 1
         self.bytes_by_state[before] -= size
@@ -368,28 +382,34 @@ class PartitionCache:
         return before
 
     def _finish(
-        self, segment_id: SegmentId, parts: tuple[Span, ...], own: tuple[int, bool]
+        self, segment_id: SegmentId, own: tuple[int, bool], epoch: int, start: int, end: int
     ) -> bool:
-        moved = False
-        for epoch, start, end in parts:
-            top, part_of = self.epochs.highest(epoch), partial(self._part, epoch)
-            if self.epochs[epoch].finish((start, end, segment_id), top, own, part_of, self.facts):
-                moved = True
-            if top is None or end > top:
-                self.epochs.set_highest(epoch, end)
+        """Put COPY_SEGMENT_FINISHED into an epoch; False if it was there already."""
+        top, part_of = self.epochs.highest(epoch), partial(self._part, epoch)
+        piece = (start, end, segment_id)
+        moved = self.epochs[epoch].finish(piece, top, own, part_of, self.facts)
+        if top is None or end > top:
+            self.epochs.set_highest(epoch, end)
         return moved
 
+    def _start_delete(self, segment_id: SegmentId, epoch: int, start: int, end: int) -> None:
+        part_of = partial(self._part, epoch)
+        self.epochs[epoch].start_delete((start, end, segment_id), part_of, self.facts)
+
     def _remove(self, segment_id: SegmentId, tail: bytes) -> None:
-        for epoch in {epoch for epoch, _, _ in spans(tail)} | self._strays.pop(segment_id, set()):
-            index = self.epochs[epoch]
-            index.unreferenced.pop(segment_id, None)
-            if index.is_empty:
-                self.epochs.drop(epoch)
+        epochs = {epoch for epoch, _, _ in spans(tail)} | self._strays.pop(segment_id, set())
+        self._put([(epoch, 0, 0) for epoch in epochs], partial(self._unlist, segment_id))
         self.forget_kept(segment_id)
         self.segments.remove(segment_id)
         self.segments_by_state[_DELETE_STARTED] -= 1
         self.bytes_by_state[_DELETE_STARTED] -= tails.size_of(tail)
         self.changes += 1
+
+    def _unlist(self, segment_id: SegmentId, epoch: int, _start: int, _end: int) -> None:
+        index = self.epochs[epoch]
+        index.unreferenced.pop(segment_id, None)
+        if index.is_empty:
+            self.epochs.drop(epoch)
 
     def _keep_custom(self, segment_id: SegmentId, old: bytes, new: bytes) -> None:
         if _custom_of(new) is not None:
@@ -407,10 +427,8 @@ class PartitionCache:
         tail = self.segments[segment_id]
         if state_of(tail) != _FINISHED:
             return None
-        for own, start, end in spans(tail):
-            if own == epoch:
-                return start, end, segment_id
-        return None
+        part = tails.span_of(tail, epoch)
+        return None if part is None else (*part, segment_id)
 
     # Snapshots
 

@@ -119,6 +119,7 @@ def copied(cache: PartitionCache, value: bytes, update: bytes, at: int) -> bool:
         or index is None
         or index.referenced is not None
         or cache.held
+        or epochs.due
         or segment_id in segments.changes
         or (segments.older and segments.is_changed(segment_id))
     ):
@@ -175,6 +176,7 @@ def start(cache: PartitionCache, value: bytes, at: int) -> bool:
         or state
         or behind not in _ENDS
         or not 0 <= start_offset <= end_offset
+        or cache.epochs.due
         or segment_id in segments.changes
         or (segments.older and segments.is_changed(segment_id))
         or (segments.sealed is not None and segments.sealed.row_of(segment_id) >= 0)
@@ -215,6 +217,7 @@ def finish(cache: PartitionCache, value: bytes, at: int) -> bool:
         or value[state_at + 1]
         or len(old) not in _COMMON_BYTES
         or cache.held
+        or epochs.due
     ):
         return False
     end, began_by, count, epoch, first, size, no_custom, state = _TAIL.unpack_from(old)

@@ -146,6 +146,7 @@ def _judge(cache: PartitionCache, pairs: Sequence[bytes]) -> _Copies | None:
         or set(map(len, pairs[1::2])) != {update_bytes}
         or cache.segments.sealed is not None
         or cache.held
+        or cache.epochs.due
         or cache.strays
         or cache.delete_state is _GONE
     ):

@@ -1,18 +1,25 @@
 """The epochs of one user partition, over those of its sealed table: looked at when asked for."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from rlmm_daemon.codec.tail import Span
 from rlmm_daemon.core.epoch_index import EpochIndex
 
 if TYPE_CHECKING:
     from rlmm_daemon.codec.sealed_table import SealedTable
 
 
+#: Puts an event into an epoch, given with the first and the last offset of its part there.
+Put = Callable[[int, int, int], object]
+
+
 class Epochs:
     """Indexes and highest offsets by epoch."""
 
-    __slots__ = ("_sealed", "highests", "indexes")
+    __slots__ = ("_put", "_sealed", "due", "highests", "indexes")
 
     def __init__(self, sealed: "SealedTable | None" = None) -> None:
         self._sealed = sealed
@@ -20,9 +27,34 @@ class Epochs:
         self.indexes: dict[int, EpochIndex | None] = {}
         #: Those that were looked at or set, over the sealed ones.
         self.highests: dict[int, int | None] = {}
+        #: First and last offset by epoch, of an event that is not in those epochs yet: it is put
+        #: into each when that one is looked at, or some at a time. While there are any no other
+        #: event of the user partition is applied.
+        self.due: dict[int, tuple[int, int]] = {}
+        self._put: Put | None = None
+
+    def defer(self, parts: Iterable[Span], put: Put) -> None:
+        """Let an event be put into so many epochs later on, each before it is looked at."""
+        assert not self.due, "one event after the other"
+        self.due = {epoch: (start, end) for epoch, start, end in parts}
+        self._put = put
+
+    def settle(self, epochs_max: int = sys.maxsize) -> None:
+        """Put what is due into so many epochs."""
+        for epoch in list(islice(self.due, epochs_max)):
+            self._settle(epoch)
+
+    def _settle(self, epoch: int) -> None:
+        assert self._put is not None, "something is due"
+        put, (start, end) = self._put, self.due.pop(epoch)
+        if not self.due:
+            self._put = None
+        put(epoch, start, end)
 
     def get(self, epoch: int) -> EpochIndex | None:
         """Return an epoch's index while it holds anything."""
+        if epoch in self.due:
+            self._settle(epoch)
         index = self.indexes.get(epoch)
         if index is not None or self._sealed is None or epoch in self.indexes:
             return index
@@ -72,13 +104,19 @@ class Epochs:
 
     def numbers(self) -> list[int]:
         """Return all epochs that hold anything or have a highest offset, ascending."""
-        known = {*self.highests, *(epoch for epoch, index in self.indexes.items() if index)}
+        known = {
+            *self.due,
+            *self.highests,
+            *(epoch for epoch, index in self.indexes.items() if index),
+        }
         if self._sealed is not None:
             known.update(self._sealed.epoch_numbers)
         return sorted(known)
 
     def highest(self, epoch: int) -> int | None:
         """Return the highest offset that ever finished in an epoch."""
+        if epoch in self.due:
+            self._settle(epoch)
         found = self.highests.get(epoch)
         if found is None and self._sealed is not None:
             sealed = self._sealed.epoch(epoch)

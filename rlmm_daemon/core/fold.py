@@ -109,6 +109,8 @@ class Fold:
         self.rejected_recent: deque[Trouble] = deque(maxlen=TROUBLES_MAX)
         #: User partitions with held segments (`PartitionCache.held`).
         self.holding: set[Partition] = set()
+        #: Whose last event is not in all of its leader epochs yet (`Epochs.due`).
+        self._due: PartitionCache | None = None
         #: No whole copies are looked for before this offset.
         self._whole_copies_from = 0
         self.applied = 0
@@ -132,6 +134,17 @@ class Fold:
             if offset - self._journal_from >= JOURNAL_EVENTS_MAX:
                 self.journal = None  # the disk may hang: then the next snapshot is moved on to
         return outcome
+
+    def settle(self, epochs_max: int) -> bool:
+        """Put the last event into so many more of its leader epochs; False once it is in all.
+
+        Nobody has to: whoever looks at an epoch finds it there. It keeps that look short.
+        """
+        if self._due is not None:
+            self._due.epochs.settle(epochs_max)
+            if not self._due.epochs.due:
+                self._due = None
+        return self._due is not None
 
     def keep_journal(self) -> None:
         """Note what is applied from here on, up to `JOURNAL_EVENTS_MAX` events."""
@@ -325,6 +338,8 @@ class Fold:
     def _done(
         self, value: bytes, cache: PartitionCache, before: State | None, *, changed: bool
     ) -> Outcome:
+        if cache.epochs.due:
+            self._due = cache
         if changed:
             self.applied += 1
             return Applied(value, cache.partition, before)

@@ -22,12 +22,13 @@ from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpd
 #: What a broker's own metadata manager can append at its defaults (`max.request.size`,
 #: `max.message.bytes`), and what the embedded log takes.
 RECORD_BYTES_MAX: Final = 1024 * 1024
-#: Folding takes some 6 us per leader epoch, in one step, so a record of this many holds the loop
-#: for about 0.1 s. Kafka itself has no bound but the size (80,000). An epoch is in a segment only
-#: if the partition was led anew and written to, and the segment was not rolled, in between: this
-#: many are a fail-over and a return of the preferred leader each five minutes
-#: (`leader.imbalance.check.interval.seconds`) for four weeks in one segment; by default it is
-#: rolled after one (`segment.ms`). A log that holds more all the same is folded like any other.
+#: Reading takes some 1.5 us per leader epoch, in one step, so a record of this many holds the loop
+#: for about 0.03 s; it is put into the epochs some at a time. Kafka itself has no bound but the
+#: size (80,000). An epoch is in a segment only if the partition was led anew and written to, and
+#: the segment was not rolled, in between: this many are a fail-over and a return of the preferred
+#: leader each five minutes (`leader.imbalance.check.interval.seconds`) for four weeks in one
+#: segment; by default it is rolled after one (`segment.ms`). A log that holds more all the same is
+#: folded like any other.
 LEADER_EPOCHS_MAX: Final = 16_384
 
 

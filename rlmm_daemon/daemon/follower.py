@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.core.cache import EPOCHS_AT_ONCE
 from rlmm_daemon.core.fold import WRONG_PARTITION, Fold
 from rlmm_daemon.core.following import (
     Accepted,
@@ -682,7 +683,7 @@ class Follower:
                 if clock.monotonic() >= until:
                     break  # one of many leader epochs takes a slice alone
             if clock.monotonic() >= until:
-                await self._context.turns.wait()
+                await self._pause(fold)
                 until = clock.monotonic() + SLICE_SECONDS
         # A batch that brought nothing new may not know the epoch of what came before it.
         fold.advance(batch.next_offset, max(batch.leader_epoch, fold.leader_epoch))
@@ -696,6 +697,12 @@ class Follower:
         self.applied_since_snapshot += len(batch.records)
         self.writer.passed(fold.position)
         self.confirmation.reached(fold.position)
+
+    async def _pause(self, fold: Fold) -> None:
+        """Let others go on; an event of very many leader epochs is put into some at a time."""
+        await self._context.turns.wait()
+        while fold.settle(EPOCHS_AT_ONCE):
+            await self._context.turns.wait()
 
     def _apply_run(
         self, fold: Fold, rows: Sequence[tuple[int, bytes | None]], begin: int, turn: int

@@ -84,6 +84,25 @@ async def test_what_a_log_holds_is_folded_whatever_it_holds(rig):
         assert segment_id(1) in found
 
 
+async def test_a_follower_puts_an_event_of_many_epochs_into_some_of_them_at_a_time(rig):
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        follower = manager.fleet.followers[of(TP)]
+        await manager.log.append(of(TP), MANY)
+        left = list[int]()
+
+        def put_into_all() -> bool:
+            cache = follower.fold.partitions.get(TP)
+            left.append(-1 if cache is None else len(cache.epochs.due))
+            return left[-1] == 0
+
+        await until(put_into_all)
+        begun = [count for count in left if count > 0]
+        assert len(begun) > 10, "others have their turn meanwhile"
+        assert begun == sorted(begun, reverse=True)
+
+
 def test_the_largest_that_may_be_written_is_read():
     assert read_offered(of_epochs(LEADER_EPOCHS_MAX))[0] == records.decode(
         of_epochs(LEADER_EPOCHS_MAX)
