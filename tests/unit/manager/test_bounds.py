@@ -1,9 +1,13 @@
 """What no caller may have written: it is refused before it is decoded, and folded where it is."""
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import record_reading, records
+from rlmm_daemon.core.cache import EPOCHS_AT_ONCE
+from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.validation import LEADER_EPOCHS_MAX, RECORD_BYTES_MAX, read_offered
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.segment_log import decode_new_segment
@@ -84,23 +88,36 @@ async def test_what_a_log_holds_is_folded_whatever_it_holds(rig):
         assert segment_id(1) in found
 
 
-async def test_a_follower_puts_an_event_of_many_epochs_into_some_of_them_at_a_time(rig):
-    async with rig.manager() as manager:
+async def test_a_follower_puts_an_event_of_many_epochs_into_some_of_them_at_a_time(
+    rig, monkeypatch
+):
+    beats, steps, settle = 0, list[int](), Fold.settle
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0)
+
+    def noted(self: Fold, epochs_max: int) -> bool:
+        if self.partitions.get(TP) is not None and self.partitions[TP].epochs.due:
+            steps.append(beats)
+        assert epochs_max <= EPOCHS_AT_ONCE
+        return settle(self, epochs_max)
+
+    monkeypatch.setattr(Fold, "settle", noted)
+    async with asyncio.TaskGroup() as group, rig.manager() as manager:
+        beating = group.create_task(beat())
         manager.replace_assignment([TP], [])
         await until(lambda: manager.is_ready(TP))
-        follower = manager.fleet.followers[of(TP)]
+        fold = manager.fleet.followers[of(TP)].fold
         await manager.log.append(of(TP), MANY)
-        left = list[int]()
-
-        def put_into_all() -> bool:
-            cache = follower.fold.partitions.get(TP)
-            left.append(-1 if cache is None else len(cache.epochs.due))
-            return left[-1] == 0
-
-        await until(put_into_all)
-        begun = [count for count in left if count > 0]
-        assert len(begun) > 10, "others have their turn meanwhile"
-        assert begun == sorted(begun, reverse=True)
+        await until(
+            lambda: fold.partitions.get(TP) is not None and not fold.partitions[TP].epochs.due
+        )
+        beating.cancel()
+    assert len(steps) >= LEADER_EPOCHS_MAX // EPOCHS_AT_ONCE
+    assert len(set(steps)) == len(steps), "others have their turn between two steps"
 
 
 def test_the_largest_that_may_be_written_is_read():

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from rlmm_daemon.codec import custom_metadata, marker
 from rlmm_daemon.codec.custom_metadata import SIZED, StoredFacts
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
+from tests.support import markers
 
 U32 = st.integers(0, 2**32 - 1)
 FACTS = st.builds(
@@ -125,10 +126,10 @@ def test_a_presence_file_with_a_time_that_nobody_can_count_with_is_refused(known
         b"",
         b"{}",
         b"\xff",
-        marker.encode(MARKER).replace(b'"format": 1', b'"format": 3'),
-        marker.encode(MARKER).replace(b'"number": 1', b'"number": 2'),
-        marker.encode(MARKER).replace(b'_count": 50', b'_count": 0'),
-        marker.encode(MARKER).replace(b'"format": 1', b'"format": 1, "later": 3'),
+        markers.newer(marker.encode(MARKER)),
+        markers.edited(marker.encode(MARKER), b'"number": 1', b'"number": 2'),
+        markers.edited(marker.encode(MARKER), b'_count": 50', b'_count": 0'),
+        markers.edited(marker.encode(MARKER), b'"format": 3', b'"format": 3, "later": 3'),
     ],
 )
 def test_a_marker_that_is_not_understood_is_refused(raw):
