@@ -22,7 +22,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
-from tests.support import full_disk
+from tests.support import full_disk, markers
 from tests.support.below import below
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import Forked, ForkServer, Launch
@@ -323,9 +323,8 @@ def test_a_count_of_partitions_that_was_accepted_fails_no_later_start(it):
     """As of a metadata topic that got more of them: the bucket's marker names the former count."""
     assert it.daemon.stop() == 0
     marker = it.daemon.remote / "_rlmm" / "marker.json"
-    text = marker.read_text()
-    marker.write_text(text.replace('"partition_count": 3', '"partition_count": 2'))
-    assert marker.read_text() != text
+    whole = marker.read_bytes()
+    marker.write_bytes(markers.edited(whole, b'"partition_count": 3', b'"partition_count": 2'))
     it.start()
     eventually(lambda: it.explain(0)["cause"], lambda cause: cause == "partition_count_changed")
     assert it.explain(0)["next_command"] == "rlmm partition accept-loss --all"
@@ -603,9 +602,9 @@ def fill_the_log(client: Client, it: Stocked) -> None:
 def test_a_foreign_bucket_takes_no_copies_while_metadata_is_served(it):
     assert it.daemon.stop() == 0
     path = it.daemon.remote / "_rlmm" / "marker.json"
-    marker = json.loads(path.read_text())
+    content = markers.content_of(path.read_bytes())
     foreign = {"cluster_id": "another-cluster", "metadata_topic_id": "AAAAAAAAQACAAAAAAAAABg"}
-    path.write_text(json.dumps(marker | foreign))
+    path.write_bytes(markers.written(content | foreign))
     before = path.read_bytes()
     it.start()
     assert len(it.listed(0)) == len(it.copied(0))
