@@ -29,7 +29,8 @@ async def records(
 ) -> AsyncGenerator[Records, None]:
     """Yield what offsets [begin, end) of one metadata partition hold.
 
-    What a compaction dropped is not among it, and not lost.
+    What a compaction dropped is not among it, and not lost. What two files hold is read once, as
+    the daemon does: a repair leaves such where a compaction was not put in its place.
 
     Raises:
         Incomplete: the first of them are gone.
@@ -51,7 +52,9 @@ async def records(
                 reason = walked.reason or "the file ends early"
                 raise _corrupt(number, reason, home)
             for batch in batches.split(buffer[: walked.stop]):
-                yield _within(batch, begin, end)
+                if begin < batch.next_offset and batch.base_offset < end:
+                    yield _within(batch, begin, end)
+                    begin = batch.next_offset
     finally:
         disk.close()
 

@@ -373,6 +373,17 @@ def test_what_nothing_follows_is_a_write_in_flight_and_not_in_the_log_yet(
     assert ranges[part.number].end == first.base_offset
 
 
+def test_what_two_files_hold_is_read_once(log: tuple[Config, LogSlice, list[Path]]) -> None:
+    """A repair went on with what a compaction had left half in place: its file, and an old one."""
+    config, part, (oldest, second, *_) = log
+    before = kinds(config, part)
+    first, *_ = batches.split(second.read_bytes())
+    oldest.write_bytes(oldest.read_bytes() + second.read_bytes()[: first.size])
+    assert kinds(config, part) == before
+    behind = replace(part, begin=first.base_offset)
+    assert kinds(config, behind) == before[first.base_offset :]
+
+
 def test_what_a_repair_could_not_save_of_an_embedded_log_is_told(
     log: tuple[Config, LogSlice, list[Path]],
 ) -> None:
