@@ -7,5 +7,7 @@ calamity  whole segments, objects, and machines lost
 daemon    one life of the daemon, wired as the product wires it, without a socket
 people    operators: who follow what is named next, and who type whatever comes to mind
 stopped   commands that are typed while the daemon is stopped
+clients   what brokers ask for
+clone     the same machine once more, under the same broker id
 scenario  lives, clients and oracles
 """

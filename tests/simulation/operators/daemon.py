@@ -48,6 +48,7 @@ CLUSTER: Final = "simulated"
 STATE_DIRECTORY: Final = "/var/lib/rlmm/state"
 LOG_DIRECTORY: Final = embedded_log.DIRECTORY
 BROKER_DIRECTORY: Final = "/var/lib/kafka"
+PLACE: Final = "the lock of the simulated state directory"
 #: How often the broker was started anew, too, when its daemon was.
 REBORN_SHARE: Final = 0.7
 CLEANER: Final = CleanerOptions(
@@ -92,12 +93,24 @@ class SimRuntime:
 class Daemon:
     """All rooms of one life."""
 
-    def __init__(self, life: Life, world: World, group: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        life: Life,
+        world: World,
+        group: asyncio.TaskGroup,
+        *,
+        place: str = PLACE,
+        cleaner: CleanerOptions = CLEANER,
+    ) -> None:
+        """`place` tells its state directory from a clone's."""
         self.life, self.world = life, world
         self.runtime = SimRuntime(group)
         self.log = embedded_log.build(life, lambda work, name: group.create_task(work, name=name))
         judge_appends(self.log, world)
-        self.storage = JudgedStorage(world, life, faults=not life.last)
+        # A first marker is judged where the log is the one that counts.
+        self.storage = JudgedStorage(
+            world, life, faults=not life.last, name="storage" if place == PLACE else "clone storage"
+        )
         self.bucket = Bucket(
             self.storage, layout=LAYOUT, rng=life.rng("bucket"), name="the simulated bucket"
         )
@@ -112,7 +125,7 @@ class Daemon:
             now_ms=life.clock.now_ms,
             passes=InThreads(),
         )
-        self.cleaner = self._cleaner()
+        self.cleaner = self._cleaner(cleaner)
         self.keeper = StorageKeeper(
             self.storage,
             self.bucket,
@@ -122,7 +135,7 @@ class Daemon:
             cluster_id=CLUSTER,
             copy_deadline_seconds=COPY.deadline_seconds,
             trouble_by_cluster=lambda: None,
-            author=lambda: Author(place="the lock of the simulated state directory"),
+            author=lambda: Author(place=place),
             private_log=True,
         )
         self.operator = Operator(
@@ -137,7 +150,7 @@ class Daemon:
                 RecoveryOptions(
                     broker_id=BROKER,
                     started_at_ms=life.clock.now_ms(),
-                    patience_ms=CLEANER.own_patience_ms,
+                    patience_ms=cleaner.own_patience_ms,
                 ),
                 is_running=self.copier.is_running,
             ),
@@ -173,7 +186,7 @@ class Daemon:
             ),
         )
 
-    def _cleaner(self) -> Cleaner:
+    def _cleaner(self, options: CleanerOptions) -> Cleaner:
         def owned() -> frozenset[MetadataPartition]:
             identity = self.manager.fleet.identity
             count = identity.partition_count if identity else 0
@@ -186,7 +199,7 @@ class Daemon:
             proof=AnnouncedProof(self.manager.assignment, self.life.disk, [BROKER_DIRECTORY]),
             peers=NoPeers(BROKER),
             owned=owned,
-            options=CLEANER,
+            options=options,
             broker_id=BROKER,
             clock=self.life.clock,
             rng=self.life.rng("cleaner"),

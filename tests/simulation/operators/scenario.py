@@ -16,7 +16,6 @@ from typing import Final
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.readiness import PartitionState
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.segment_log import update_record
 from rlmm_daemon.domain.errors import (
     ConfigError,
     CorruptError,
@@ -28,10 +27,11 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import LeaderEpoch
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
-from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
 from tests.simulation.operators import night, offline, stopped
 from tests.simulation.operators.bucket import World
 from tests.simulation.operators.calamity import Calamity
+from tests.simulation.operators.clients import copy
+from tests.simulation.operators.clone import Clone
 from tests.simulation.operators.daemon import STATE_DIRECTORY, Daemon, install_broker, small
 from tests.simulation.operators.people import Person, random_of
 from tests.simulation.operators.rot import Rot
@@ -48,12 +48,9 @@ AFTERMATH_SECONDS: Final = 25.0
 READY_SECONDS: Final = 60
 #: How often somebody ends a hold before that.
 TIDY_SHARE: Final = 0.5
-#: Shares of new segments, and of the way a copy goes.
+#: Share of new segments.
 NEW_SHARE: Final = 0.6
-WHOLE_SHARE: Final = 0.6
 REFUSED: Final = (IllegalTransition, SegmentNotFound)
-
-S = SegmentState
 
 
 class _Stopping(Exception):  # an order, not an error
@@ -104,6 +101,7 @@ class OperatorsScenario:
     swarm: Swarm
     manners: Manners
     world: World
+    clone: Clone | None
     rot: Rot = field(default_factory=Rot)
     calamity: Calamity = field(default_factory=Calamity)
     counts: dict[str, int] = field(default_factory=dict)
@@ -127,6 +125,7 @@ class OperatorsScenario:
             **self.counts,
             **self.rot.counts,
             **self.calamity.counts,
+            **(self.clone.counts if self.clone else {}),
         }
 
     # After each step.
@@ -134,6 +133,8 @@ class OperatorsScenario:
     def verify(self) -> None:
         if self.books.violation is not None:
             raise Violation(self.books.violation)
+        if self.clone is not None:
+            self.clone.verify()
         if self._daemon is None:
             return
         manager = self._daemon.manager
@@ -190,6 +191,7 @@ class OperatorsScenario:
                 small(self.world, life),
                 offline.simulated(life, self.world),
                 night.simulated(life, self.world),
+                self.clone.quick() if self.clone else contextlib.nullcontext(),
             ):
                 if life.number and (self.manners.sane or life.last):
                     await stopped.Keeper(self.counts).work(life, self.world, self.rot)
@@ -243,6 +245,8 @@ class OperatorsScenario:
             await self._settle(life, daemon)
             return
         tasks = [self._client(life, daemon, number) for number in range(min(3, self.swarm.clients))]
+        if self.clone is not None:
+            tasks.append(self.clone.run(life, self.world))
         if self.manners.topics_go and life.number == 1:
             tasks.append(self._delete_topic(life, daemon))
         if self.manners.nights:
@@ -336,20 +340,7 @@ class OperatorsScenario:
         return self.books.begin(rng.choice(self.books.living), life.clock.now_ms())
 
     async def _copy(self, life: Life, daemon: Daemon, segment: Segment, rng: random.Random) -> None:
-        record = records.encode(segment.first)
-        if rng.random() < WHOLE_SHARE:
-            await daemon.copier.copy_segment(record, segment.files, Caller.BROKER)
-        else:
-            await daemon.manager.add(record, Caller.BROKER, 5.0)
-            custom = await daemon.copier.copy_log_segment_data(record, segment.files)
-            update = update_record(
-                segment.first,
-                S.COPY_SEGMENT_FINISHED,
-                None if custom is None else CustomMetadata(custom),
-                broker_id=BROKER,
-                now_ms=life.clock.now_ms(),
-            )
-            await daemon.manager.update(update, Caller.BROKER, 5.0)
+        await copy(daemon, segment, rng)
         if life.alive:
             life.loop.note(f"acknowledged {segment.name}")
             segment.finished = True
@@ -446,4 +437,6 @@ class OperatorsScenario:
 def scenario(seed: int, swarm: Swarm) -> OperatorsScenario:
     """Return the scenario of one seed."""
     books = Books(partition_count=swarm.partitions)
-    return OperatorsScenario(seed, swarm, Manners.draw(seed), World(books))
+    return OperatorsScenario(
+        seed, swarm, Manners.draw(seed), World(books), Clone.draw(seed, swarm)
+    )

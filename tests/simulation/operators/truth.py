@@ -45,6 +45,9 @@ class Segment:
     #: Whether its COPY_SEGMENT_FINISHED, its DELETE_SEGMENT_FINISHED were acknowledged.
     finished: bool = False
     deleted: bool = False
+    #: A clone acknowledged its COPY_SEGMENT_FINISHED, which stands in no log of ours: its objects
+    #: stay until every hold is ended.
+    elsewhere: bool = False
     #: A caller asked for its deletion: nothing is promised of it from then on.
     unwanted: bool = False
     #: Its copy ended in an error that a repeat would not end: the broker goes on without it.
@@ -185,6 +188,7 @@ class Books:
         """Somebody orders that a hold be ended: what was given up may go from now on."""
         for each in self._in(number):
             each.released = each.released or each.doubted or each.lost
+            each.elsewhere = each.elsewhere and number is not None
 
     def _in(self, number: int | None) -> list[Segment]:
         return [each for each in self.segments if number in (None, each.metadata_partition)]
@@ -216,10 +220,13 @@ class Books:
         segment = self.by_id.get(parsed.segment_id)
         if (
             segment is None
-            or not segment.finished
+            or not (segment.finished or segment.elsewhere)
             or segment.unwanted
             or parsed.partition.topic_id in self.gone
         ):
+            return
+        if not segment.finished:
+            self.fail(f"{parsed.suffix} of {segment.name} goes, which a clone acknowledged")
             return
         if segment.lost and segment.released:
             return
@@ -231,7 +238,7 @@ class Books:
         return {
             key
             for each in self.segments
-            if each.unwanted or not each.finished
+            if each.unwanted or not (each.finished or each.elsewhere)
             for key in self.keys(each)
         }
 
