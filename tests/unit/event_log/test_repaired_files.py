@@ -96,6 +96,27 @@ async def test_the_last_batch_of_the_newest_file_leaves_a_gap_where_it_was_known
             break
 
 
+async def test_whoever_has_read_a_gap_over_the_end_of_a_generation_stands_where_the_log_says(
+    bench: Bench,
+) -> None:
+    """Else the follower takes it for a log that lost its tail, and reads it anew for ever."""
+    for begin, count in ((0, 3), (3, 57)):
+        log = await bench.open(SMALL)
+        await fill(log, values(count, begin))
+        await log.close()
+    file, behind = bench.files()[:2]
+    for index in range(2, batches_in(file)):
+        spoil(file, index)
+    log = await bench.open(SMALL)
+    report = await repair(log, P0, [])
+    gap = (2, int(behind.stem))
+    assert [(lost.start, lost.end) for lost in report.lost] == [gap]
+    async for batch in log.follow(P0, 0, epoch=-1):
+        if batch.next_offset == gap[1]:
+            assert (await log.epoch_end(P0, batch.leader_epoch)).end_offset >= gap[1]
+            return
+
+
 async def test_each_repair_keeps_a_copy_of_its_own_of_what_it_found(bench: Bench) -> None:
     log = await bench.open(SMALL)
     await fill(log, values(60))

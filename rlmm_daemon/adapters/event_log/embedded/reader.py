@@ -135,7 +135,7 @@ class Reader:
         self._offset = walked.next_offset
         return LogBatch(
             next_offset=walked.next_offset,
-            leader_epoch=self._journal.epochs.epoch_of(walked.found[-1].base_offset),
+            leader_epoch=self._journal.epochs.epoch_of(walked.found[-1].next_offset - 1),
             records=records,
             range=self._journal.range,
             unvouched=ranges_joined(unvouched),
