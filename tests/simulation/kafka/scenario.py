@@ -44,6 +44,7 @@ from rlmm_daemon.domain.ids import (
     TopicIdPartition,
 )
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from tests.simulation.beside import beside, ended
 from tests.simulation.kafka.chaos import Chaos, ClusterFaults
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.given import Given
@@ -52,6 +53,7 @@ from tests.simulation.kafka.tapped import SLACK_SECONDS, TOPIC, Taken, TappedLog
 from tests.simulation.kafka.truth import Lineage
 from tests.simulation.manager import STEPS, Segment
 from tests.simulation.model import Model
+from tests.simulation.platter import Platter
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import Life, Violation
 
@@ -70,6 +72,9 @@ CALM_SECONDS_MAX: Final = 300.0
 ORDERS_MAX: Final = 4
 #: A fold is held against the model once in so many events, and whenever its state changed.
 VERIFIED_EVERY: Final = 7
+#: How many seeds have a daemon of another broker, and where its segments' offsets begin.
+PEER_SHARE: Final = 0.15
+PEER_SERIAL: Final = 1_000_000
 #: Virtual seconds of a life under faults.
 LOAD_SECONDS: Final = (5.0, 15.0, 40.0)
 
@@ -115,6 +120,9 @@ class KafkaScenario:
     failures: dict[str, int] = field(default_factory=dict)
     orders: dict[str, int] = field(default_factory=dict)
     crash_stretch: int = 12
+    #: Whose acknowledgements and segments they are, of two daemons.
+    name: str = ""
+    peer: "Peer | None" = None
     _manager: Manager | None = None
     _life: Life | None = None
     _verified: dict[int, tuple[object, ...]] = field(default_factory=dict)
@@ -149,11 +157,14 @@ class KafkaScenario:
             **{f"did_{kind}": count for kind, count in self.chaos.done.items()},
             **{f"failed_{reason}": count for reason, count in self.failures.items()},
             **{f"ordered_{order}": count for order, count in self.orders.items()},
+            **({"peers": 1, "peer_ready": self.peer.verified_ready} if self.peer else {}),
         }
 
     # -- after each step --
 
     def verify(self) -> None:
+        if self.peer is not None:
+            self.peer.verify()
         manager = self._manager
         if manager is None:
             return
@@ -265,7 +276,7 @@ class KafkaScenario:
 
     # -- one life --
 
-    async def live(self, life: Life) -> None:
+    def _begin(self, life: Life) -> None:
         self._life = life
         self._verified.clear()
         self._settled.clear()
@@ -273,6 +284,9 @@ class KafkaScenario:
         self._read_recorded(life)
         for segment in self.segments:
             segment.busy = False
+
+    async def live(self, life: Life) -> None:
+        self._begin(life)
         network = self._connect(life)
         self.chaos.note = life.loop.note
         if not life.last:
@@ -285,7 +299,12 @@ class KafkaScenario:
         try:
             # Virtual time stands while a snapshot is drawn: others have a turn at each step.
             with mock.patch.object(snapshotter, "SLICE_SECONDS", 0.0):
-                await self._live(life)
+                if self.peer is None:
+                    await self._live(life)
+                    return
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self.peer.beside(life), name="peer")
+                    await self._live(life)
         finally:
             self._manager = None
         del network
@@ -466,6 +485,9 @@ class KafkaScenario:
         number = metadata_partition(partition.topic_id, partition.partition, count)
         return number, [segment.request(step, self.foreign + 1) for step in range(steps)]
 
+    def _segment_id(self) -> bytes:
+        return self.name.encode() + len(self.segments).to_bytes(16 - len(self.name), "big")
+
     def _segment(
         self, partition: TopicIdPartition, segment_id: bytes, rng: random.Random
     ) -> SegmentMetadata:
@@ -500,7 +522,7 @@ class KafkaScenario:
         open_ones = [s for s in self.segments if not s.busy and s.acknowledged < s.goal]
         if open_ones and rng.random() < 0.7:
             return rng.choice(open_ones)
-        segment_id = len(self.segments).to_bytes(16, "big")
+        segment_id = self._segment_id()
         first = self._segment(rng.choice(self.partitions), segment_id, rng)
         segment = Segment(first=first, goal=rng.choice([2, 2, 2, 4]))
         self.segments.append(segment)
@@ -555,7 +577,7 @@ class KafkaScenario:
                     continue
                 offset = self._offset_of(lineage, segment, wanted)
                 if offset is not None:
-                    lineage.acknowledged.add(offset)
+                    lineage.acknowledged[offset] = self.name
                     found = True
         # To end the deletion of what is not there is a repeat, and nothing is written.
         if not found and wanted is not S.DELETE_SEGMENT_FINISHED:
@@ -594,7 +616,8 @@ class KafkaScenario:
         number = follow_set.of(partition)
         follower = manager.fleet.followers[number]
         lineage = self._history_of(follower)
-        newest = max(lineage.acknowledged, default=-1)
+        own = (at for at, who in lineage.acknowledged.items() if who == self.name)
+        newest = max(own, default=-1)
         if newest >= follower.fold.position:
             raise Violation(
                 f"metadata partition {number} answers at {follower.fold.position}; offset "
@@ -744,7 +767,7 @@ class KafkaScenario:
     ) -> None:
         """A new segment can be copied, and everything that is in the log now is answered."""
         rng = life.rng(f"settle-{partition.partition}")
-        segment_id = len(self.segments).to_bytes(16, "big")
+        segment_id = self._segment_id()
         segment = Segment(first=self._segment(partition, segment_id, rng))
         self.segments.append(segment)
         while segment.acknowledged < segment.goal:
@@ -771,7 +794,38 @@ class KafkaScenario:
                 )
 
 
+@dataclass(slots=True)
+class Peer(KafkaScenario):
+    """The daemon of another broker, on the same log: both write, and follow what both wrote."""
+
+    platter: Platter = field(default_factory=Platter)
+
+    def __post_init__(self) -> None:
+        self.given = Given(self.cluster.truth, self._fold_of)
+        self.serial = PEER_SERIAL
+
+    async def beside(self, life: Life) -> None:
+        """Live beside one life of the first one; the cluster, and what befalls it, are its."""
+        rng = random.Random(f"{self.seed}/{life.number}/peer")
+        if life.number:
+            ended(life, self.platter, rng)
+        own = beside(life, self.platter, last=life.last)
+        await asyncio.sleep(rng.expovariate(1.0))
+        self._begin(own)
+        try:
+            await self._live(own)
+        finally:
+            self._manager = None
+
+    async def _strikes(self, life: Life) -> None:
+        del life
+
+
 def scenario(seed: int, swarm: Swarm) -> KafkaScenario:
     """Return the scenario of one seed."""
     cluster = Cluster(random.Random(f"{seed}/cluster"), topic=TOPIC)
-    return KafkaScenario(seed, swarm, ClusterFaults.draw(seed), cluster)
+    first = KafkaScenario(seed, swarm, ClusterFaults.draw(seed), cluster)
+    if random.Random(f"{seed}/peer").random() < PEER_SHARE:
+        first.peer = Peer(seed, swarm, first.faults, cluster, name="peer")
+        first.peer.chaos, first.peer.taken = first.chaos, first.taken  # each repairs for both
+    return first

@@ -28,8 +28,8 @@ class Lineage:
     ended_at: float = FOREVER
     #: Up to where the next lineage is the same.
     shared: int = 0
-    #: Offsets of records that the daemon's clients were told as applied.
-    acknowledged: set[int] = field(default_factory=set)
+    #: Offsets of records that a daemon's clients were told as applied, and whose.
+    acknowledged: dict[int, str] = field(default_factory=dict)
 
     def confirms(self, position: int, epoch: int) -> bool:
         """Return whether whoever read up to `position`, last in `epoch`, read this lineage."""
@@ -88,7 +88,7 @@ class Truth:
                 partition,
                 values=before.values[:end],
                 epochs=before.epochs[:end],
-                acknowledged={offset for offset in before.acknowledged if offset < end},
+                acknowledged={at: who for at, who in before.acknowledged.items() if at < end},
             )
         )
 

@@ -20,7 +20,8 @@ from rlmm_daemon.core import twins
 from rlmm_daemon.daemon import presence
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import uuid_text
-from tests.simulation.disk import DiskFaults, ProcessDead, SimDisk
+from tests.simulation.beside import beside, ended
+from tests.simulation.disk import ProcessDead, SimDisk
 from tests.simulation.operators.bucket import FLIGHT_SECONDS, World
 from tests.simulation.operators.clients import copy
 from tests.simulation.operators.daemon import (
@@ -69,29 +70,6 @@ class _Stopped(Exception):  # an order, not an error
     """It is stopped in order."""
 
 
-class _Disk(SimDisk):
-    """The disk of another machine in the same world, which ends when the world's life does."""
-
-    def __init__(self, platter: Platter, life: Life, rng: random.Random, faults: DiskFaults):
-        self._life, self._down = life, False
-        super().__init__(platter, life.loop, rng, faults)
-
-    @property
-    def dead(self) -> bool:  # type: ignore[override]  # set by whoever ends either machine
-        return self._down or self._life.disk.dead
-
-    @dead.setter
-    def dead(self, value: bool) -> None:
-        self._down = value
-
-
-class _Life(Life):
-    """Streams of luck of its own: what it draws shifts nothing of the original's."""
-
-    def rng(self, concern: str) -> random.Random:
-        return random.Random(f"{self.seed}/{self.number}/clone/{concern}")
-
-
 class _Person(Person):
     """Whoever sits before the clone, and follows its advice there.
 
@@ -119,7 +97,7 @@ class Clone:
     platter: Platter | None = None
     over: bool = False
     counts: dict[str, int] = field(default_factory=dict)
-    _disk: _Disk | None = None
+    _disk: SimDisk | None = None
     #: Its clients were told to end.
     _ending: bool = False
 
@@ -161,22 +139,12 @@ class Clone:
             self.platter = await _copied(life.disk.platter, rng)
             life.loop.note("a clone is made")
             self._count("clone made")
-        elif rng.random() < 0.5:
-            self.platter.kill(rng, evict=life.swarm.disk.evict)
         else:
-            self.platter.lose_power(rng, tear=life.swarm.disk.tear, names=life.swarm.disk.names)
+            ended(life, self.platter, rng)
         self.over = rng.random() > LASTING_SHARE or life.number + 2 == life.swarm.lives
         await asyncio.sleep(BOOT_SECONDS)
-        disk = self._disk = _Disk(self.platter, life, rng, life.swarm.disk)
-        own = _Life(
-            seed=life.seed,
-            number=life.number,
-            last=False,
-            swarm=life.swarm,
-            loop=life.loop,
-            disk=disk,
-            clock=life.clock,
-        )
+        own = beside(life, self.platter, last=False)
+        disk = self._disk = own.disk
         life.loop.note("the clone starts")
         self._count("clone started")
         try:
