@@ -93,6 +93,8 @@ class SimDisk:
         self.injected: dict[str, int] = {}
         #: Told of each fault: where a crash close by is most likely to hurt.
         self.on_fault: Callable[[], None] = lambda: None
+        #: Told of each name that a rename has given, which no sync has made durable yet.
+        self.on_rename: Callable[[str], None] = lambda _: None
         self._rng = rng
         self._full_until = 0.0
         self._temporary = 0
@@ -295,6 +297,7 @@ class SimDisk:
     def _rename(self, source: str, target: str) -> None:
         inode = self._inode(source)
         self.platter.change(posixpath.dirname(target), removed=source, added=(target, inode))
+        self.on_rename(target)
 
     def write_some(self, inode: Inode, path: str, offset: int, data: bytes, luck: _Luck) -> int:
         """Write all, or a part as the faults say; return how many bytes were taken."""

@@ -421,8 +421,13 @@ MUTANTS: Final[Sequence[Mutant]] = (
         ),
         seeds=20,
     ),
-    # Not here, for 2,800 seeds did not meet it: the record that calls a compaction done is written
-    # before the names of its files are durable. A crash has to fall between two directory syncs.
+    Mutant(
+        name="compaction_done_before_its_names_are_durable",
+        module=f"{_LOG}.compacted_files",
+        old="    await disk.fsync_directory(directory)\n    done =",
+        new="    done =",
+        seeds=30,
+    ),
     Mutant(
         name="compaction_undone_by_the_next_open",
         module=f"{_LOG}.compacted_files",
