@@ -813,7 +813,8 @@ class Fleet:
             with blame(partition):
                 await self._snapshotter.try_write(follower)
         async with self._turning:
-            wanted = partition in self._wanted() or follower.writer.in_flight
+            busy = follower.writer.in_flight or follower.dropping
+            wanted = partition in self._wanted() or busy
             if wanted or self.followers.get(partition) is not follower:
                 return  # wanted again meanwhile: a write may be on its way already
             self._note_position(follower)

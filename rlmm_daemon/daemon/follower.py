@@ -214,6 +214,8 @@ class Follower:
         self.settled: Position | None = None
         #: How far the snapshot had read that the fold went on from; 0: it was read from the start.
         self._went_on_from = 0
+        #: What the fold knew is being written down: nobody else knows it until then.
+        self.dropping = False
 
     # What others ask.
 
@@ -764,6 +766,7 @@ class Follower:
         # No other log confirms it, whatever stands at its offsets.
         epoch = self.fold.leader_epoch if order.same_log else NO_EPOCH
         at, whole = Position(self.fold.position, epoch), True
+        self.dropping = True
         while True:
             try:
                 if order.written:
@@ -773,6 +776,7 @@ class Follower:
                 self._troubled(error)
                 await asyncio.sleep(BACKOFF_SECONDS_MAX)
         self._start_over()
+        self.dropping = False
         self._take(Dropped(unwritten=None if whole else at))
 
     def _troubled(self, error: Exception) -> None:

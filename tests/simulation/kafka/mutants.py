@@ -115,4 +115,21 @@ MUTANTS: Final[Sequence[Mutant]] = (
         scenario=_SCENARIO,
         first=145,
     ),
+    Mutant(
+        name="partition_left_while_its_history_is_written",
+        module=f"{_DAEMON}.fleet",
+        old="            busy = follower.writer.in_flight or follower.dropping\n",
+        new="            busy = follower.writer.in_flight\n",
+        seeds=1,
+        scenario=_SCENARIO,
+        first=1176,
+    ),
+    Mutant(
+        name="two_daemons_are_one_producer",
+        module=f"{_ADAPTER}.producer",
+        old="            lane.identity = Identity(answer.producer_id, answer.producer_epoch)\n",
+        new="            lane.identity = Identity(1, 0)\n",
+        seeds=20,
+        scenario=_SCENARIO,
+    ),
 )

@@ -205,7 +205,7 @@ class Clone:
                 note(f"the clone's {name}: {error!r}")
 
     def _take_up(self, daemon: Daemon, rng: random.Random) -> tuple[Segment, bool]:
-        """Return a segment, and whether it is to be deleted: a new one, or one of the original's."""
+        """Return a segment, and whether it is to be deleted: a new one, or one of the other's."""
         books = daemon.world.books
         drawn = rng.random()
         over = [e for e in books.segments if e.finished and not (e.unwanted or e.lost)]

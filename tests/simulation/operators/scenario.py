@@ -437,6 +437,4 @@ class OperatorsScenario:
 def scenario(seed: int, swarm: Swarm) -> OperatorsScenario:
     """Return the scenario of one seed."""
     books = Books(partition_count=swarm.partitions)
-    return OperatorsScenario(
-        seed, swarm, Manners.draw(seed), World(books), Clone.draw(seed, swarm)
-    )
+    return OperatorsScenario(seed, swarm, Manners.draw(seed), World(books), Clone.draw(seed, swarm))

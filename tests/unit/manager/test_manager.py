@@ -564,6 +564,33 @@ async def test_a_segment_that_was_a_hit_is_none_once_its_partition_is_stopped(ri
             found(manager, 5)
 
 
+async def test_what_was_known_is_written_down_before_its_partition_is_followed_no_more(
+    rig, monkeypatch
+):
+    """Whoever follows it next, on a slow disk, would know of nothing and be ready."""
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        asked, may_write, write = list[int](), asyncio.Event(), manager.state.write_lost
+
+        async def slow(*given):
+            asked.append(given[2])
+            await may_write.wait()
+            await write(*given)
+
+        monkeypatch.setattr(manager.state, "write_lost", slow)
+        follower = manager.fleet.followers[of(TP)]
+        rig.store.truncate(of(TP), 0)
+        await until(lambda: asked)
+        monkeypatch.setattr(manager.fleet, "_wanted", set)
+        await manager.fleet._stop(follower)
+        assert not follower.retired
+        may_write.set()
+        await until(lambda: follower.retired)
+        assert await manager.state.lost(of(TP)) is not None
+
+
 async def test_a_segment_that_was_a_hit_is_none_once_its_history_is_in_doubt(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
