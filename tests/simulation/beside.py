@@ -17,7 +17,8 @@ class OtherDisk(SimDisk):
         super().__init__(platter, life.loop, rng, faults)
 
     @property
-    def dead(self) -> bool:  # type: ignore[override]  # set by whoever ends either machine
+    def dead(self) -> bool:
+        """Whether nothing happens on it any more; set by whoever ends either machine."""
         return self._down or self._life.disk.dead
 
     @dead.setter

@@ -124,12 +124,4 @@ MUTANTS: Final[Sequence[Mutant]] = (
         scenario=_SCENARIO,
         first=1176,
     ),
-    Mutant(
-        name="two_daemons_are_one_producer",
-        module=f"{_ADAPTER}.producer",
-        old="            lane.identity = Identity(answer.producer_id, answer.producer_epoch)\n",
-        new="            lane.identity = Identity(1, 0)\n",
-        seeds=20,
-        scenario=_SCENARIO,
-    ),
 )

@@ -582,7 +582,7 @@ async def test_what_was_known_is_written_down_before_its_partition_is_followed_n
         monkeypatch.setattr(manager.state, "write_lost", slow)
         follower = manager.fleet.followers[of(TP)]
         rig.store.truncate(of(TP), 0)
-        await until(lambda: asked)
+        await until(lambda: bool(asked))
         monkeypatch.setattr(manager.fleet, "_wanted", set)
         await manager.fleet._stop(follower)
         assert not follower.retired
