@@ -28,7 +28,7 @@ from tests.simulation.operators.mutants import MUTANTS as OPERATORS_MUTANTS
 SCENARIOS: Final = {
     "event_log": "tests.simulation.embedded_log",
     "manager": "tests.simulation.manager",
-    "kafka": "tests.simulation.kafka.scenario",
+    "kafka": "tests.simulation.kafka.peer",
     "operators": "tests.simulation.operators.scenario",
 }
 #: What `--scenario all` means: the one over Kafka has a run of its own.

@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from unittest import mock
 
 from rlmm_daemon.codec import records
@@ -44,18 +44,19 @@ from rlmm_daemon.domain.ids import (
     TopicIdPartition,
 )
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
-from tests.simulation.beside import beside, ended
 from tests.simulation.kafka.chaos import Chaos, ClusterFaults
 from tests.simulation.kafka.cluster import Cluster
 from tests.simulation.kafka.given import Given
 from tests.simulation.kafka.network import Network, NetworkFaults
-from tests.simulation.kafka.tapped import SLACK_SECONDS, TOPIC, Taken, TappedLog, configuration
+from tests.simulation.kafka.tapped import SLACK_SECONDS, Taken, TappedLog, configuration
 from tests.simulation.kafka.truth import Lineage
 from tests.simulation.manager import STEPS, Segment
 from tests.simulation.model import Model
-from tests.simulation.platter import Platter
 from tests.simulation.swarm import Swarm
 from tests.simulation.world import Life, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.kafka.peer import Peer
 
 S = SegmentState
 STATE_DIRECTORY: Final = "/var/lib/rlmm/state"
@@ -72,9 +73,6 @@ CALM_SECONDS_MAX: Final = 300.0
 ORDERS_MAX: Final = 4
 #: A fold is held against the model once in so many events, and whenever its state changed.
 VERIFIED_EVERY: Final = 7
-#: How many seeds have a daemon of another broker, and where its segments' offsets begin.
-PEER_SHARE: Final = 0.15
-PEER_SERIAL: Final = 1_000_000
 #: Virtual seconds of a life under faults.
 LOAD_SECONDS: Final = (5.0, 15.0, 40.0)
 
@@ -792,40 +790,3 @@ class KafkaScenario:
                     f"metadata partition {number} has a record {found} times; taken "
                     f"{counted.taken} times, refused {counted.refused} times: {event}"
                 )
-
-
-@dataclass(slots=True)
-class Peer(KafkaScenario):
-    """The daemon of another broker, on the same log: both write, and follow what both wrote."""
-
-    platter: Platter = field(default_factory=Platter)
-
-    def __post_init__(self) -> None:
-        self.given = Given(self.cluster.truth, self._fold_of)
-        self.serial = PEER_SERIAL
-
-    async def beside(self, life: Life) -> None:
-        """Live beside one life of the first one; the cluster, and what befalls it, are its."""
-        rng = random.Random(f"{self.seed}/{life.number}/peer")
-        if life.number:
-            ended(life, self.platter, rng)
-        own = beside(life, self.platter, last=life.last)
-        await asyncio.sleep(rng.expovariate(1.0))
-        self._begin(own)
-        try:
-            await self._live(own)
-        finally:
-            self._manager = None
-
-    async def _strikes(self, life: Life) -> None:
-        del life
-
-
-def scenario(seed: int, swarm: Swarm) -> KafkaScenario:
-    """Return the scenario of one seed."""
-    cluster = Cluster(random.Random(f"{seed}/cluster"), topic=TOPIC)
-    first = KafkaScenario(seed, swarm, ClusterFaults.draw(seed), cluster)
-    if random.Random(f"{seed}/peer").random() < PEER_SHARE:
-        first.peer = Peer(seed, swarm, first.faults, cluster, name="peer")
-        first.peer.chaos, first.peer.taken = first.chaos, first.taken  # each repairs for both
-    return first

@@ -8,6 +8,9 @@ number ends all: `daemon/test_marker_promises.py`; it takes two metadata partiti
 once. That a partition turns ready while it compares: `core/test_following.py`; the embedded log
 says where it ends at once, so never behind the last batch. That the whole log is given up without
 a hold: `daemon/test_bucket.py`; nights spare what is older than an accepted loss all the same.
+
+One more is seen by `storage/test_presence.py` alone: that a clone which was met is gone at its
+first silence. Both write their files so often that it is met again before anything is deleted.
 """
 
 from collections.abc import Sequence
