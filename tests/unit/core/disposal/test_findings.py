@@ -76,6 +76,29 @@ def test_grace_is_over_only_after_its_last_millisecond() -> None:
     assert told(None, there(NOW - DAY - 1, log=1), event_ms=0)[0].condemned
 
 
+def test_an_upload_is_too_old_only_after_the_last_millisecond_of_grace() -> None:
+    nothing = Recorded(state=None)
+    assert judge_upload(nothing, NOW - DAY, AGES) is None
+    found = judge_upload(nothing, NOW - DAY - 1, AGES)
+    assert found is not None
+    assert (found.facts, found.condemned) == (f"age_ms={DAY + 1}", True)
+
+
+def test_what_was_deleted_before_the_clocks_can_be_apart_is_a_finding() -> None:
+    apart_ms = NOW - AGES.skew_ms
+    assert kinds(told(S.DELETE_SEGMENT_FINISHED, there(log=1), event_ms=apart_ms)) == [
+        ("deleted_but_present", ".log", False)
+    ]
+    assert told(S.DELETE_SEGMENT_FINISHED, there(log=1), event_ms=apart_ms + 1) == []
+
+
+def test_what_only_a_refused_event_names_is_told_and_never_condemned() -> None:
+    """Its COPY_SEGMENT_STARTED may be among the records that nobody could read."""
+    (judged,) = judge(Recorded(state=None, refused=True), there(log=1), AGES)
+    assert (judged.kind, judged.condemned) == (Finding.ORPHAN_OBJECT, False)
+    assert "refused" in judged.facts
+
+
 def test_a_whole_live_segment_is_no_finding() -> None:
     assert told(S.COPY_SEGMENT_FINISHED, there()) == []
 
@@ -124,6 +147,10 @@ def test_an_old_upload_is_condemned_unless_its_copy_may_run(state: S | None) -> 
     assert judged.kind is Finding.INCOMPLETE_UPLOAD
     assert judged.condemned == (state is not S.COPY_SEGMENT_STARTED)
     assert judge_upload(Recorded(state=state), YOUNG, AGES) is None
+    for kept in (Recorded(state=state, held=True), Recorded(state=state, refused=True)):
+        spared = judge_upload(kept, OLD, AGES)
+        assert spared is not None
+        assert not spared.condemned
 
 
 FUTURE = NOW + 365 * DAY

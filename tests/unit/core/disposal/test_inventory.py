@@ -127,6 +127,24 @@ def test_a_segment_without_custom_metadata_is_where_it_is_found():
     assert world.found() == []
 
 
+def test_custom_metadata_that_the_beginning_brought_says_where_a_segment_is():
+    world = World()
+    facts = StoredFacts(layout_number=2, log_crc32c=1, sizes=SIZES)
+    made = metadata(segment_id=segment_id(1), custom_metadata=custom_metadata.encode(facts))
+    world.history.take(0, records.encode(made))
+    update = SegmentUpdate(
+        partition=PARTITION,
+        segment_id=made.segment_id,
+        broker_id=made.broker_id,
+        event_timestamp_ms=NOW,
+        custom_metadata=None,
+        state=S.COPY_SEGMENT_FINISHED,
+    )
+    world.history.take(1, records.encode(update))
+    world.objects(1, layout=2, index=-1)
+    assert world.found() == [(F.PARTIAL_SEGMENT, world.key(1, ".index", 2), False)]
+
+
 def test_what_a_broker_rejects_says_nothing_here_either():
     world = World()
     world.event(1, S.COPY_SEGMENT_FINISHED)

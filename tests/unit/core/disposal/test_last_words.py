@@ -1,6 +1,7 @@
 """What a segment's events leave behind, besides its state: sizes, layout, times, holds."""
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.core.disposal.history import Segment, Told, last_word
 from rlmm_daemon.domain.segment import SegmentState as S
@@ -39,6 +40,8 @@ def test_a_finished_segment_is_as_both_of_its_events_say() -> None:
         sizes={".index": 8},
     )
     assert last_word([]) == Segment()
+    assert not last_word([]).named
+    assert last_word([replace(BEGUN, start_offset=0)]).start_offset == 0
 
 
 def test_an_update_without_custom_metadata_leaves_what_was_recorded() -> None:

@@ -3,7 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from rlmm_daemon.core.disposal.observation import HOUR_MS, Look, Observation, ObservationOptions
+from rlmm_daemon.core.disposal.observation import (
+    HOUR_MS,
+    Clock,
+    Look,
+    Observation,
+    ObservationOptions,
+    Watched,
+)
 from rlmm_daemon.domain.ids import TopicId
 
 DAY = 24 * HOUR_MS
@@ -147,3 +154,49 @@ def test_the_cap_is_by_the_hour():
     watch.look(look(1 + HOUR_MS, *IDS[:2]))
     assert watch.look(look(DAY + 1, *IDS[:2])) == [IDS[0]]
     assert watch.look(look(DAY + 1 + HOUR_MS, IDS[1])) == [IDS[1]]
+
+
+def test_marks_count_for_an_hour_each():
+    watch = Observation(ObservationOptions(topics_max=2, bytes_share_max=1.0))
+    watch.look(look(0))
+    watch.look(look(1, IDS[0]))
+    half, later = HOUR_MS // 2, HOUR_MS + 5
+    watch.look(look(1 + half, *IDS[:2]))
+    watch.look(look(1 + later, *IDS[:3]))
+    assert watch.look(look(DAY + 1, *IDS[:3])) == [IDS[0]]
+    assert watch.look(look(DAY + 1 + half, *IDS[1:3])) == [IDS[1]]
+    assert watch.look(look(DAY + 1 + later, IDS[2])) == [IDS[2]]
+    assert watch.for_purge == set()
+
+
+# What people are told.
+
+
+def test_people_are_told_how_the_clock_of_each_unknown_id_stands(watch):
+    assert watch.watched == {GONE: Watched(Clock.RUNNING, 1)}
+    watch.look(replace(look(2, GONE, IDS[1]), on_disk=frozenset({IDS[1]})))
+    assert watch.watched == {GONE: Watched(Clock.RUNNING, 1), IDS[1]: Watched(Clock.ON_DISK)}
+    watch.look(look(3, *IDS[:4]))
+    assert watch.watched[GONE] == Watched(Clock.TOO_MANY, 1)
+    assert watch.watched[IDS[3]] == Watched(Clock.TOO_MANY, 3)
+    watch.look(replace(look(4, GONE), answers=1))
+    assert watch.watched == {GONE: Watched(Clock.TOO_FEW)}
+    watch.look(look(5, GONE))
+    watch.failed()
+    assert watch.watched == {GONE: Watched(Clock.LOOK_FAILED)}
+    watch.look(replace(look(6, GONE), cluster_id="another"))
+    assert watch.watched == {GONE: Watched(Clock.NEVER_SEEN)}
+    watch.stopped()
+    assert watch.watched == {}
+
+
+def test_people_are_told_of_what_waits_for_them_and_not_of_what_was_marked():
+    watch = Observation(ObservationOptions(topics_max=1, bytes_share_max=1.0))
+    watch.look(look(0))
+    watch.look(look(1, *IDS[:2]))
+    assert watch.look(look(DAY + 1, *IDS[:2])) == [IDS[0]]
+    assert watch.watched == {IDS[1]: Watched(Clock.FOR_PURGE)}
+    watch.failed()
+    assert watch.watched == {IDS[1]: Watched(Clock.FOR_PURGE)}, "no look changes that"
+    watch.look(replace(look(DAY + 2, *IDS[:2]), cluster_id="another"))
+    assert watch.for_purge == set(), "it was due in the former cluster"
