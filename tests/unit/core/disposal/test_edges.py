@@ -92,11 +92,12 @@ def test_an_id_that_is_not_asked_about_any_more_is_forgotten() -> None:
     assert watch.look(look(9 * DAY, IDS[1])) == [], "it was never seen alive since"
 
 
-def test_the_only_broker_proves_nothing_while_it_does_not_answer() -> None:
+@pytest.mark.parametrize("registered", [0, 1])
+def test_the_only_broker_proves_nothing_while_it_does_not_answer(registered: int) -> None:
     watch = Observation()
     watch.look(look(0))
     for at_ms in (1, DAY + 1, 3 * DAY):
-        silent = replace(look(at_ms, GONE), answers=0, registered=1)
+        silent = replace(look(at_ms, GONE), answers=0, registered=registered)
         assert watch.look(silent) == []
     assert watch.unknown_since(GONE) is None
 
@@ -108,6 +109,13 @@ def test_what_was_marked_is_not_marked_again_nor_left_to_a_person() -> None:
     assert watch.look(look(DAY + 1, GONE)) == [GONE]
     assert watch.look(look(DAY + 2, GONE)) == []
     assert watch.for_purge == set()
+
+
+def test_a_topic_that_holds_nothing_takes_no_share_of_the_bytes() -> None:
+    watch = Observation()
+    watch.look(look(0))
+    watch.look(replace(look(1, GONE), size_bytes={}))
+    assert watch.look(replace(look(DAY + 1, GONE), size_bytes={})) == [GONE]
 
 
 @pytest.mark.parametrize(("later_ms", "room"), [(HOUR_MS - 1, False), (HOUR_MS, True)])

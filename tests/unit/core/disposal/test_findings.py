@@ -16,6 +16,7 @@ from rlmm_daemon.core.disposal.findings import (
     judge,
     judge_upload,
 )
+from rlmm_daemon.core.layout import SUFFIXES
 from rlmm_daemon.domain.segment import SegmentState as S
 
 DAY = 86_400_000
@@ -124,6 +125,12 @@ def test_a_live_segment_that_is_not_whole(
     assert all(one.confirm and not one.condemned for one in judged)
 
 
+def test_an_index_that_is_missing_leaves_a_segment_partial_whatever_its_name() -> None:
+    sizes = {suffix: 8 for suffix in SUFFIXES if suffix != ".log"}
+    recorded = Recorded(state=S.COPY_SEGMENT_FINISHED, event_ms=OLD, sizes=sizes)
+    assert {one.kind for one in judge(recorded, {}, AGES)} == {Finding.PARTIAL_SEGMENT}
+
+
 @pytest.mark.parametrize(
     ("state", "kind"),
     [(S.COPY_SEGMENT_STARTED, "stuck_copy"), (S.DELETE_SEGMENT_STARTED, "stuck_delete")],
@@ -192,6 +199,17 @@ def test_a_hold_keeps_what_may_have_been_needed_by_what_the_log_lost(number: int
     earlier = msgspec.structs.replace(hold_before(OLD - AGES.skew_ms - 1), metadata_partition=3)
     (judged,) = judge(Recorded(state=None), there(log=1), earlier)
     assert judged.condemned
+
+
+@pytest.mark.parametrize(("by_ms", "spared"), [(-DAY, True), (0, True), (1, False)])
+def test_what_is_older_than_an_accepted_loss_is_spared(by_ms: int, *, spared: bool) -> None:
+    """A clock that is behind may have dated it: as far as clocks can be apart, it is older."""
+    ages = msgspec.structs.replace(AGES, loss_ms=OLD - DAY)
+    at_ms = ages.loss_ms + ages.skew_ms + by_ms
+    (judged,) = judge(Recorded(state=None), there(at_ms, log=1), ages)
+    upload = judge_upload(Recorded(state=None), at_ms, ages)
+    assert upload is not None
+    assert (judged.condemned, upload.condemned) == (not spared, not spared)
 
 
 def hold_before(before_ms: int) -> Ages:

@@ -50,7 +50,7 @@ COPIES = every(
     registered=(None, False, True),
     lease_over=(None, False, True),
 )
-DELETIONS = every(DeleteFacts, age_ms=(5, 50, 500), stuck_ms=(100,), copy_ms=(10, None))
+DELETIONS = every(DeleteFacts, age_ms=(10, 11, 100, 101), stuck_ms=(100,), copy_ms=(10, None))
 
 
 def steps(kind: type[enum.Enum], told: set[Any]) -> None:

@@ -33,10 +33,11 @@ def test_a_segment_replaced_by_a_shorter_one_of_the_same_start_stays_for_its_tai
     assert going(world) is None  # 91..100 are in segment 1 alone
 
 
-def test_it_goes_once_referenced_segments_hold_all_of_it(world):
+@pytest.mark.parametrize("start", [91, 80])
+def test_it_goes_once_referenced_segments_hold_all_of_it(world, start):
     world.upload(1, 10, 100)
     world.upload(2, 10, 90)
-    world.upload(3, 91, 200)
+    world.upload(3, start, 200)
     assert going(world) == 1
 
 
