@@ -115,7 +115,6 @@ class Fold:
         self._whole_copies_from = 0
         self.applied = 0
         self.repeated = 0
-        self.deferred = 0
 
     # Events
 
@@ -239,7 +238,6 @@ class Fold:
 
     def _defer(self, offset: int, value: bytes, sleeping: Sleeping) -> Deferred:
         self.partitions.put_aside(sleeping, offset, value)
-        self.deferred += 1
         return Deferred(value, sleeping.partition)
 
     def _apply_aside(self, cache: PartitionCache, offset: int, value: bytes) -> None:

@@ -520,6 +520,15 @@ def test_no_more_is_put_aside_than_can_be_applied_at_once():
     assert isinstance(world.put(update(1, FINISHED, at_ms=7)), Applied)
 
 
+def test_nothing_is_put_aside_while_somebody_needs_to_know_what_becomes_of_each_event():
+    world = World()
+    world.upload(1, 0, 9)
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    world.fold.eager = True
+    assert isinstance(world.put(update(1, DELETE_STARTED)), Applied)
+    assert isinstance(world.put(update(1, DELETE_STARTED)), Repeated)
+
+
 def test_the_mark_of_a_stuck_copy_is_never_put_aside():
     world = World()
     world.upload(1, 0, 9)
