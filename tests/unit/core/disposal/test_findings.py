@@ -115,6 +115,7 @@ def test_an_object_beyond_the_recorded_ones_is_left_alone() -> None:
         (there(log=100), [("partial_segment", ".index")]),
         (there(index=8), [("missing_object", ".log")]),
         (there(log=99, index=8), [("size_mismatch", ".log")]),
+        (there(log=100, index=9), [("size_mismatch", ".index")]),
     ],
 )
 def test_a_live_segment_that_is_not_whole(

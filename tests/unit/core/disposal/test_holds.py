@@ -101,11 +101,12 @@ def test_a_hold_that_nothing_is_as_old_as_keeps_everything_of_its_partition(olde
     assert held(bound, 2, AT + 9) is not None
 
 
-def test_a_hold_on_one_of_fewer_partitions_may_mean_any_of_more() -> None:
+def test_a_hold_on_one_of_so_many_partitions_may_mean_any_of_another_count() -> None:
     """By another count a user partition's events lie in another metadata partition."""
     few = msgspec.structs.replace(MARKER, holds=(hold(1, AT - 1), hold(4, AT + 1)))
     assert recounted(few, 5) is few
-    many = recounted(few, 7)
+    fewer, many = recounted(few, 3), recounted(few, 7)
+    assert (fewer.partition_count, fewer.held) == (3, (hold(None, AT + 1),))
     assert (many.partition_count, many.held) == (7, (hold(None, AT + 1),))
     assert joined(msgspec.structs.replace(MARKER, partition_count=7), few).held == many.held
     assert joined(MARKER, few).held == few.held

@@ -94,6 +94,7 @@ def test_each_disagreement_has_its_kind_and_its_key():
     world.inventory.listed(world.key(4, ".log"), 1, 0)
     world.inventory.listed(world.key(5, ".log", 2), 1, 0)
     world.inventory.listed(world.key(6, ".log"), 1, NOW)
+    world.event(8, at_ms=0)
     world.inventory.listed("somebody/else", 1, 0)
     world.inventory.listed_upload(world.key(7, ".log"), 0)
     world.inventory.listed_upload("somebody/else", 0)
@@ -107,6 +108,7 @@ def test_each_disagreement_has_its_kind_and_its_key():
             (F.ORPHAN_OBJECT, world.key(6, ".log"), False),
             (F.UNKNOWN_KEY, "somebody/else", False),
             (F.INCOMPLETE_UPLOAD, world.key(7, ".log"), True),
+            (F.STUCK_COPY, "", False),
         ]
     )
 
