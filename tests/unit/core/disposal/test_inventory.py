@@ -163,6 +163,27 @@ def test_what_a_broker_rejects_says_nothing_here_either():
     assert world.found() == []
 
 
+def test_objects_of_a_held_segment_are_told_and_never_condemned():
+    """It was deleted as a stuck copy after it had been finished."""
+    world = World()
+    world.event(1, S.COPY_SEGMENT_FINISHED, at_ms=0)
+    for state, custom in (
+        (S.DELETE_SEGMENT_STARTED, custom_metadata.ONLY_IF_STARTED),
+        (S.DELETE_SEGMENT_FINISHED, None),
+    ):
+        update = SegmentUpdate(
+            partition=PARTITION,
+            segment_id=segment_id(1),
+            broker_id=metadata().broker_id,
+            event_timestamp_ms=0,
+            custom_metadata=custom,
+            state=state,
+        )
+        world.history.take(world.history.fold.position, records.encode(update))
+    world.inventory.listed(world.key(1, ".log"), LOG_BYTES, 0)
+    assert world.found() == [(F.DELETED_BUT_PRESENT, world.key(1, ".log"), False)]
+
+
 def test_a_segment_of_a_topic_whose_name_kafka_forbids_is_told_without_a_key() -> None:
     """Another manager's log may hold its events; nothing can be stored for it."""
     world = World()

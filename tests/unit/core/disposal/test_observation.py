@@ -76,11 +76,18 @@ def test_anything_odd_starts_the_clock_over(watch, odd):
     assert watch.look(replace(look(3 * DAY, GONE), **lasting)) == due
 
 
-def test_a_failed_look_starts_the_clock_over(watch):
-    watch.failed()
+@pytest.mark.parametrize("over", [Observation.failed, Observation.stopped])
+def test_a_failed_look_or_another_daemons_turn_starts_the_clock_over(watch, over):
+    over(watch)
     assert watch.look(look(DAY + 1, GONE)) == []
     assert watch.look(look(2 * DAY, GONE)) == []
     assert watch.look(look(2 * DAY + 1, GONE)) == [GONE]
+
+
+def test_a_clock_of_the_former_cluster_says_nothing_in_another_one(watch):
+    watch.alive("another", frozenset(IDS))
+    assert watch.look(replace(look(DAY + 1, GONE), cluster_id="another")) == []
+    assert watch.unknown_since(GONE) == DAY + 1
 
 
 def test_the_only_broker_is_enough():
