@@ -130,7 +130,7 @@ class CopyFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     failed: bool
     #: An accepted loss of its metadata partition holds it.
-    loss_held: bool = False
+    loss_held: bool
     #: A copy of this segment id runs in this daemon.
     running_here: bool
     #: Since the event was written.
@@ -201,7 +201,7 @@ class DeleteFacts(msgspec.Struct, frozen=True, kw_only=True):
     #: DELETE_SEGMENT_STARTED replaced a COPY_SEGMENT_FINISHED that its writer had not seen.
     held: bool
     #: An accepted loss of its metadata partition holds it, and nobody asked for this delete.
-    loss_held: bool = False
+    loss_held: bool
     #: The partition's own removal is under way, or its topic id is gone.
     topic_gone: bool
     age_ms: int

@@ -337,7 +337,9 @@ class SegmentRemover:
             failed=False,
             owner=True,
             held=tools.manager.is_held(partition, segment_id),
-            topic_gone=True,  # whoever named the segment has judged that already
+            # Whoever named the segment has judged these two already.
+            loss_held=False,
+            topic_gone=True,
             age_ms=age_ms,
             stuck_ms=0,
             foreign=is_foreign(self._kept(segment)),
