@@ -183,6 +183,31 @@ def test_the_short_way_through_apply_equals_the_long_way(steps):
         assert cache.list_all() == long.partitions[partition].list_all()
 
 
+def test_records_of_a_common_shape_are_not_decoded(monkeypatch):
+    """A replay is little else; to decode each takes many times as long."""
+    fold = fold_of(0, 1)
+    fold.apply(0, GOOD)
+
+    def decoded(_value):
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(records, "decode_normal", decoded)
+    for event in (
+        update(1, FINISHED),
+        add(2, 101, 200, {3: 101}, txn_index_empty=True),
+        add(3, 201, 300, {3: 201}),
+        add(3, 201, 300, {3: 201, 4: 250}, segment_size_bytes=7),  # begun once more
+        update(2, FINISHED, bytes(100)),
+        update(3, FINISHED),
+        update(2, DELETE_STARTED, bytes(60)),
+        update(2, DELETE_FINISHED),
+    ):
+        assert isinstance(fold.apply(fold.position, records.encode(event)), Applied)
+    assert isinstance(fold.apply(9, records.encode(update(3, DELETE_FINISHED))), Rejected)
+    with pytest.raises(AssertionError, match="decoded"):
+        fold.apply(10, records.encode(delete(PartitionDeleteState.DELETE_PARTITION_MARKED)))
+
+
 #: What a broker writes all day: copies of one epoch behind one another, of two user partitions.
 ordinary = st.builds(
     lambda segment, partition, seen, custom, broker: (
