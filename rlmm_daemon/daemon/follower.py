@@ -812,4 +812,5 @@ def offsets(ranges: Sequence[LogRange]) -> str:
         for each in ranges[:_GAPS_NAMED]
     ]
     more = len(ranges) - len(named)
-    return ", ".join(named) + (f" and {more} more ranges" if more else "")
+    behind = f" and {more} more {'range' if more == 1 else 'ranges'}" if more else ""
+    return ", ".join(named) + behind

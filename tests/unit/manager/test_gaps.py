@@ -8,6 +8,7 @@ import pytest
 from rlmm_daemon.daemon import fleet as fleets
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.daemon.follower import offsets
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.domain.errors import HistoryLost, InvalidArgument
@@ -260,3 +261,18 @@ async def test_an_accepted_head_costs_nothing_that_the_snapshot_knew_though_the_
         follower = await follower_of(manager)
         await until(lambda: manager.is_ready(TP) or follower.failure)
         assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (1, "offset 0"),
+        (2, "offset 0, offsets 10 to 11"),
+        (5, "offset 0, offsets 10 to 11, offset 20, offsets 30 to 31, offset 40"),
+        (6, "offset 0, offsets 10 to 11, offset 20, offsets 30 to 31, offset 40 and 1 more range"),
+        (8, "offset 0, offsets 10 to 11, offset 20, offsets 30 to 31, offset 40 and 3 more ranges"),
+    ],
+)
+def test_the_first_few_of_many_gaps_are_named(count, told):
+    gaps = [LogRange(start=10 * n, end=10 * n + 1 + n % 2) for n in range(count)]
+    assert offsets(gaps) == told
