@@ -42,16 +42,13 @@ GROUPS: Final = {
             "tests/unit/manager/test_mapped.py",
         ),
     ),
+    "following": Group(
+        modules=("rlmm_daemon/core/following.py",),
+        tests=("tests/unit/core/test_following.py",),
+    ),
     "follower": Group(
-        modules=("rlmm_daemon/core/following.py", "rlmm_daemon/daemon/follower.py"),
-        tests=(
-            "tests/unit/core/test_following.py",
-            "tests/unit/manager/test_manager.py",
-            "tests/unit/manager/test_identity.py",
-            "tests/unit/manager/test_gaps.py",
-            "tests/unit/manager/test_snapshot_troubles.py",
-            "tests/unit/manager/test_mapped.py",
-        ),
+        modules=("rlmm_daemon/daemon/follower.py",),
+        tests=("tests/unit/manager",),
     ),
     "mending": Group(
         modules=(

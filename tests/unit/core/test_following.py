@@ -408,7 +408,7 @@ def test_what_had_been_read_beyond_what_is_written_down_is_asked_for_in_the_mend
 
 
 def test_what_a_damaged_snapshot_had_read_has_to_be_read_again():
-    for at, asked in ((READ, (READ,)), (Position(7, -1), ())):
+    for at, asked in ((READ, (READ,)), (FURTHER, (FURTHER,)), (Position(7, -1), ())):
         one = Following(partition=MetadataPartition(4), role=Ready())
         one, _ = step(one, Damaged("a table"), 5)
         one, effects = step(one, Obeyed(at), 5)

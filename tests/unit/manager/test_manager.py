@@ -1,6 +1,7 @@
 """The manager against a log that does what a log's bad day does."""
 
 import asyncio
+import errno
 from contextlib import aclosing
 
 import pytest
@@ -352,6 +353,30 @@ async def test_a_truncated_tail_that_comes_back_behind_an_outage_ends_the_failur
         rig.store.put(of(TP), updated(1))
         await ready(manager)
         assert found(manager, 5) == segment_id(1)
+
+
+async def test_what_keeps_a_follower_from_its_log_is_told_until_that_answers_again(
+    rig, monkeypatch
+):
+    async with rig.manager() as manager:
+        errors = following_fails(manager, monkeypatch)
+        errors.append(OSError(errno.EACCES, "no right to it", "a.log"))
+        manager.replace_assignment([TP], [])
+        await until(lambda: of(TP) in manager.fleet.followers)
+        follower = manager.fleet.followers[of(TP)]
+        await until(lambda: follower.trouble is not None)
+        first = follower.trouble
+        assert (first.consecutive, first.file) == (1, "a.log")
+        assert "no right to it" in first.message
+        errors[:] = [StorageUnavailable("away")]
+        await until(lambda: follower.trouble is not first)
+        assert (follower.trouble.consecutive, follower.trouble.file) == (2, None)
+        assert follower.trouble.message == "away"
+        errors[:] = [OSError(errno.ENOSPC, "no space", "a.log")]
+        await until(lambda: follower.trouble.message != "away")
+        assert follower.trouble.file is None, "no file is at fault for a shortage"
+        errors.clear()
+        await until(lambda: follower.trouble is None)
 
 
 async def test_a_log_that_is_corrupt_and_not_ours_to_mend_is_read_again(rig, monkeypatch):
