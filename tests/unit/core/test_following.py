@@ -443,7 +443,7 @@ def test_a_position_is_checked_again_unless_the_fold_is_beyond_it_in_its_epoch()
     for settled, read in ((None, READ), (READ, FURTHER), (FURTHER, READ)):
         told, _ = step(one, Recheck(recorded=(read,), settled=settled, doubted=False), 5)
         assert told.unconfirmed == (read,)
-        assert isinstance(told.role, Ordered)
+        assert told.role == Ordered(started=True, over=True)
     for known in ([], [READ]):
         told, _ = step(one, Recheck(recorded=tuple(known), settled=READ, doubted=False), 5)
         assert told == one
@@ -468,6 +468,7 @@ def test_what_came_again_ends_the_failure_unless_a_position_is_in_doubt():
             partition=MetadataPartition(4),
             role=Replaying(),
             failure=failure(LOST),
+            alarmed=True,
             unconfirmed=unconfirmed,
         )
         same, effects = step(one, Compared(missing=0, why="cut", gaps=False, means=NONE), 5)
@@ -475,6 +476,65 @@ def test_what_came_again_ends_the_failure_unless_a_position_is_in_doubt():
         after, _ = step(one, Forgotten(NONE), 5)
         assert after.accounted
         assert (after.failure is None) == (not unconfirmed)
+        assert not after.alarmed
+        dropped, _ = step(replace(after, trimmed_to=8), Dropped(), 5)
+        assert (dropped.accounted, dropped.trimmed_to) == (False, None), "of that fold alone"
+
+
+@pytest.mark.parametrize(
+    ("missing", "risen", "evidence"),
+    [
+        (1, 0, "1 finished segment that this daemon knew is not in the log: cut"),
+        (2, 0, "2 finished segments that this daemon knew are not in the log: cut"),
+        (2, 1, "2 finished segments that this daemon knew are not in the log: cut"),
+        (0, 1, "1 segment that this daemon knew to be deleted came back, since "),
+        (0, 3, "3 segments that this daemon knew to be deleted came back, since "),
+    ],
+)
+def test_what_did_not_come_or_came_again_is_told_with_its_number(missing, risen, evidence):
+    told = Compared(missing=missing, risen=risen, why="cut", gaps=False, means=NONE)
+    one, effects = step(Following(partition=MetadataPartition(4), role=Ready()), told, 5)
+    assert (one.role, effects) == (Replaying(), ())
+    assert one.failure is not None
+    assert one.failure.evidence.startswith(evidence)
+    assert one.failure.evidence.endswith(": cut")
+
+
+def test_another_log_is_doubted_while_nothing_of_ours_says_what_it_lacks():
+    one = Following(partition=MetadataPartition(4), role=Starting())
+    foreign = Doubted(evidence="the marker names another", comparing=False)
+    doubted, effects = step(one, foreign, 5)
+    assert (doubted.doubted, effects) == (True, ())
+    assert doubted.failure == Failure(LOST, "the marker names another", 5, instead=ACCEPT_ALL)
+    for known, told in (
+        (one, replace(foreign, comparing=True)),
+        (replace(one, accounted=True), foreign),
+        (replace(one, doubted=True), replace(foreign, evidence=None)),
+    ):
+        after, _ = step(known, told, 5)
+        assert (after.doubted, after.failure) == (False, None)
+
+
+def test_a_log_that_starts_before_an_accepted_head_has_no_accepted_head_any_more():
+    one = Following(partition=MetadataPartition(4), accepted_start=5)
+    assert step(one, Untrimmed(), 5) == (replace(one, accepted_start=0), ())
+
+
+@pytest.mark.parametrize(
+    ("role", "state"),
+    [
+        (Starting(), PartitionState.STARTING),
+        (Replaying(), PartitionState.REPLAYING),
+        (Ready(), PartitionState.READY),
+        (Ordered(started=False), PartitionState.STARTING),
+        (Ordered(started=True), PartitionState.REPLAYING),
+    ],
+)
+def test_others_are_told_of_a_role_unless_it_failed(role, state):
+    one = Following(partition=MetadataPartition(4), role=role)
+    assert one.state is state
+    if not isinstance(role, Ready):
+        assert replace(one, failure=failure(LOST)).state is PartitionState.FAILED
 
 
 def test_a_failure_keeps_the_time_at_which_it_was_first_seen():
@@ -488,10 +548,12 @@ def test_a_failure_keeps_the_time_at_which_it_was_first_seen():
 
 def test_an_alarm_ends_when_nothing_is_held_any_more():
     one = Following(partition=MetadataPartition(4), role=Ready())
-    one, _ = step(one, replace(WHOLE, held=2), 5)
-    assert one.alarmed
-    assert one.failure is not None
-    assert "2 finished segments" in one.failure.evidence
+    for count, told in ((1, "1 finished segment "), (2, "2 finished segments ")):
+        alarmed, _ = step(one, replace(WHOLE, held=count), 5)
+        assert alarmed.alarmed
+        assert alarmed.failure is not None
+        assert alarmed.failure.evidence.startswith(f"{told}marked for deletion")
+    one = alarmed
     one, effects = step(one, WHOLE, 6)
     assert (one.failure, one.alarmed, effects) == (None, False, (Serve(),))
 
