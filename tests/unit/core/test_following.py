@@ -260,6 +260,22 @@ def test_an_order_stands_until_the_task_begins_with_it(kind):
             assert after.role.rebuild >= one.role.rebuild
 
 
+@pytest.mark.parametrize(
+    ("told", "ordered"),
+    [
+        (Retry(), Ordered(started=True, over=True)),
+        (Rebuild(), Ordered(started=True, over=True, rebuild=True)),
+        (Accepted(), Ordered(started=True, over=True)),
+        (WrittenDown(READ), Ordered(started=True, over=True)),
+        (Damaged("a table"), Ordered(started=True, over=True, damage="a table")),
+        (OtherLog(ONE), Ordered(started=False, other_log=ONE)),
+    ],
+)
+def test_each_order_says_what_is_to_be_done(told, ordered):
+    one = Following(partition=MetadataPartition(4), role=Ready())
+    assert step(one, told, 5)[0].role == ordered
+
+
 @pytest.mark.parametrize("role", ORDERS)
 def test_what_was_ordered_is_done_and_the_other_log_comes_first(role):
     one = Following(partition=MetadataPartition(4), role=role, failure=failure(LOST))
