@@ -423,13 +423,27 @@ def test_what_had_been_read_beyond_what_is_written_down_is_asked_for_in_the_mend
     assert (one.unread, effects) == ((), (ForgetPosition(),))
 
 
+def test_what_is_written_down_answers_for_what_lies_before_it_in_offset_and_epoch():
+    beyond = (Position(8, 0), Position(5, 1))
+    unread = (*beyond, READ, Position(6, 0))
+    one = Following(partition=MetadataPartition(4), role=Replaying(), unconfirmed=unread)
+    assert step(one, WrittenDown(READ), 5)[0].unconfirmed == beyond
+
+
+def test_what_was_ordered_besides_is_still_to_be_done_with_a_fold_of_nothing():
+    order = Ordered(started=True, over=True, rebuild=True, damage="a table")
+    one = Following(partition=MetadataPartition(4), role=order)
+    moved, _ = step(one, Moved("cut", None), 5)
+    assert moved.role == Ordered(started=False, over=True, rebuild=True), "the table is gone"
+
+
 def test_what_a_damaged_snapshot_had_read_has_to_be_read_again():
     for at, asked in ((READ, (READ,)), (FURTHER, (FURTHER,)), (Position(7, -1), ())):
-        one = Following(partition=MetadataPartition(4), role=Ready())
+        one = Following(partition=MetadataPartition(4), role=Ready(), confirmed=(EXACT,))
         one, _ = step(one, Damaged("a table"), 5)
         one, effects = step(one, Obeyed(at), 5)
         assert effects == (RestartTargets(), GiveUpSnapshot("a table"))
-        assert one.unconfirmed == asked
+        assert (one.unconfirmed, one.confirmed) == (asked, ())
     ready = Following(partition=MetadataPartition(4), role=Ready())
     told, _ = step(ready, Retry(), 5)
     assert step(told, Obeyed(READ), 5)[0].unread == (), "the fold is kept"
@@ -514,6 +528,57 @@ def test_what_did_not_come_or_came_again_is_told_with_its_number(missing, risen,
     assert one.failure is not None
     assert one.failure.evidence.startswith(evidence)
     assert one.failure.evidence.endswith(": cut")
+
+
+LOOK = Means(storage=True, looked_for=False, doubted=False)
+LOOKED = replace(LOOK, looked_for=True)
+RECOVER, ACCEPT = "rlmm log recover 4", "rlmm partition accept-loss 4"
+
+
+@pytest.mark.parametrize(
+    ("means", "changes", "unread", "command"),
+    [
+        (NONE, {}, (), None),
+        (NONE, {"gaps": True, "risen": 1}, (READ,), None),
+        (LOOK, {}, (), None),
+        (LOOK, {"gaps": True}, (), RECOVER),
+        (LOOK, {"risen": 1}, (), RECOVER),
+        (LOOK, {}, (READ,), RECOVER),
+        (LOOKED, {}, (), ACCEPT),
+        (replace(LOOK, doubted=True), {"gaps": True}, (), ACCEPT_ALL),
+        (NONE, {"missing": 0, "risen": 1}, (), ACCEPT),
+        (LOOK, {"missing": 0, "risen": 1}, (), RECOVER),
+        (LOOKED, {"missing": 0, "risen": 1}, (), ACCEPT),
+        (replace(LOOK, doubted=True), {"missing": 0, "risen": 1}, (), ACCEPT_ALL),
+    ],
+)
+def test_objects_are_looked_for_where_the_log_lost_what_nobody_knows(
+    means, changes, unread, command
+):
+    """What is known to be missing, and nothing else, a repair puts back: no other command."""
+    one = Following(partition=MetadataPartition(4), role=Replaying(), unconfirmed=unread)
+    told = Compared(missing=2, risen=0, why="cut", gaps=False, means=means)
+    after, _ = step(one, replace(told, **changes), 5)
+    assert after.failure is not None
+    assert after.failure.instead == command
+
+
+@pytest.mark.parametrize(
+    ("means", "missing", "command"),
+    [
+        (NONE, 0, ACCEPT),
+        (NONE, 2, None),
+        (LOOK, 0, RECOVER),
+        (LOOK, 2, RECOVER),
+        (LOOKED, 2, ACCEPT),
+    ],
+)
+def test_objects_are_looked_for_where_the_log_does_not_confirm_a_position(means, missing, command):
+    one = Following(partition=MetadataPartition(4), unconfirmed=(READ,))
+    told = Answered(position=READ, confirmed=False, read=0, missing=missing, means=means)
+    after, _ = step(one, told, 5)
+    assert after.failure is not None
+    assert (after.failure.instead, after.unconfirmed) == (command, (READ,))
 
 
 def test_another_log_is_doubted_while_nothing_of_ours_says_what_it_lacks():
@@ -640,6 +705,10 @@ def test_every_reason_is_ended_by_its_own_command():
 def test_an_accepted_loss_of_the_head_is_where_the_log_starts_from_then_on():
     one = Following(partition=MetadataPartition(4), role=Ready())
     one, _ = step(one, Trimmed(position=3, start=8, doubted=False), 5)
+    assert isinstance(one.role, Stopped)
+    assert one.failure is not None
+    assert "starts at 8 now, this daemon stands at 3" in one.failure.evidence
+    assert one.failure.instead == ACCEPT
     accepted, _ = step(one, Accepted(), 5)
     assert (accepted.accepted_start, accepted.trimmed_to) == (8, None)
     dropped, _ = step(one, Dropped(), 5)
