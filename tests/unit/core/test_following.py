@@ -276,6 +276,17 @@ def test_each_order_says_what_is_to_be_done(told, ordered):
     assert step(one, told, 5)[0].role == ordered
 
 
+def test_orders_add_up_and_of_two_other_logs_the_last_is_meant():
+    one = Following(partition=MetadataPartition(4), role=Ready())
+    for told in (OtherLog(ONE), Damaged("a table"), Rebuild(), Retry()):
+        one, effects = step(one, told, 5)
+        assert effects == ()
+    every = Ordered(started=False, over=True, rebuild=True, other_log=ONE, damage="a table")
+    assert one.role == every
+    assert step(one, OtherLog(OTHER), 5)[0].role == replace(every, other_log=OTHER)
+    assert step(one, Damaged("another"), 5)[0].role == replace(every, damage="another")
+
+
 @pytest.mark.parametrize("role", ORDERS)
 def test_what_was_ordered_is_done_and_the_other_log_comes_first(role):
     one = Following(partition=MetadataPartition(4), role=role, failure=failure(LOST))
@@ -403,6 +414,17 @@ def test_a_fold_that_is_dropped_has_to_read_again_what_was_confirmed(told):
     assert (one.unconfirmed, one.ahead) == ((READ,), ())
     _, effects = step(one, Dropped(), 5)
     assert effects == (), "the position is not forgotten"
+
+
+def test_what_a_damaged_table_kept_from_being_written_down_has_to_be_read_again():
+    one = Following(partition=MetadataPartition(4), role=Ready())
+    dropped, effects = step(one, Dropped(unwritten=READ), 5)
+    assert (dropped.role, dropped.unconfirmed) == (Replaying(), (READ,))
+    assert effects == (ForgetPosition(), KeepPosition(READ)), "that alone is recorded"
+    asked = replace(one, role=Stopped(started=True), failure=failure(LOST), unconfirmed=(FURTHER,))
+    dropped, effects = step(asked, Dropped(unwritten=READ), 5)
+    assert (dropped.role, dropped.unconfirmed) == (asked.role, (FURTHER, READ))
+    assert effects == (KeepPosition(READ),)
 
 
 @pytest.mark.parametrize("told", [Accepted(), WrittenDown(READ)])
