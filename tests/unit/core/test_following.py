@@ -651,6 +651,7 @@ def test_a_failure_keeps_the_time_at_which_it_was_first_seen():
 
 def test_an_alarm_ends_when_nothing_is_held_any_more():
     one = Following(partition=MetadataPartition(4), role=Ready())
+    assert not one.alarmed
     for count, told in ((1, "1 finished segment "), (2, "2 finished segments ")):
         alarmed, _ = step(one, replace(WHOLE, held=count), 5)
         assert alarmed.alarmed
