@@ -301,6 +301,7 @@ def test_what_was_ordered_is_done_and_the_other_log_comes_first(role):
     # The fold that the snapshot made is gone with the other log.
     assert (GiveUpSnapshot in done) == (role.damage is not None and role.other_log is None)
     assert (one.failure is None) == role.over
+    assert not one.alarmed
 
 
 def test_a_log_that_is_another_one_is_dropped_once_and_its_start_is_its_own():
