@@ -318,6 +318,14 @@ def test_a_log_that_is_another_one_is_dropped_once_and_its_start_is_its_own():
     assert isinstance(later.role, Ordered)
 
 
+def test_what_crashes_again_and_again_checks_its_past_once_its_fold_is_gone():
+    loops = Following(
+        partition=MetadataPartition(4), role=Stopped(started=True), failure=failure(LOOPS)
+    )
+    moved, _ = step(loops, Moved("cut", None), 5)
+    assert moved.role == Stopped(started=False)
+
+
 def test_a_fold_that_proves_nothing_is_not_written_down():
     doubted = Following(partition=MetadataPartition(4), role=Replaying(), doubted=True)
     _, effects = step(doubted, Moved("cut", None), 5)
@@ -493,7 +501,8 @@ def test_what_comes_late_and_was_confirmed_already_leaves_ready_what_is():
 
 def test_a_position_is_checked_again_unless_the_fold_is_beyond_it_in_its_epoch():
     one = Following(partition=MetadataPartition(4), role=Ready())
-    for settled, read in ((None, READ), (READ, FURTHER), (FURTHER, READ)):
+    overwritten = Position(9, 0), Position(7, 1)
+    for settled, read in ((None, READ), (READ, FURTHER), (FURTHER, READ), overwritten):
         told, _ = step(one, Recheck(recorded=(read,), settled=settled, doubted=False), 5)
         assert told.unconfirmed == (read,)
         assert told.role == Ordered(started=True, over=True)
@@ -610,6 +619,7 @@ def test_another_log_is_doubted_while_nothing_of_ours_says_what_it_lacks():
     doubted, effects = step(one, foreign, 5)
     assert (doubted.doubted, effects) == (True, ())
     assert doubted.failure == Failure(LOST, "the marker names another", 5, instead=ACCEPT_ALL)
+    assert not step(doubted, Accepted(), 5)[0].doubted
     for known, told in (
         (one, replace(foreign, comparing=True)),
         (replace(one, accounted=True), foreign),
@@ -648,6 +658,7 @@ def test_a_failure_keeps_the_time_at_which_it_was_first_seen():
     again, _ = step(first, told, 9)
     other, _ = step(first, replace(told, evidence="another"), 9)
     assert [each.failure and each.failure.at_ms for each in (first, again, other)] == [5, 5, 9]
+    assert not first.alarmed, "it is of another kind"
 
 
 def test_an_alarm_ends_when_nothing_is_held_any_more():
