@@ -29,6 +29,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.storage import UploadInfo
 from tests.unit.daemon.segments import PARTITION, metadata
 from tests.unit.daemon.test_copier import (
@@ -298,6 +299,47 @@ async def test_so_many_copies_that_somebody_else_finished_are_remembered(world, 
         assert len(world.copier.unsettled()) == min(number, 2)
     told = [row.segment_id for row in world.copier.unsettled()]
     assert told == [uuid_text(each) for each in ids[1:]]
+
+
+async def test_a_copy_that_somebody_else_finished_is_told_while_its_segment_is_held(world):
+    job: Any = SimpleNamespace(roll_back=RollBack.FINISHED_ELSEWHERE, metadata=metadata())
+    world.copier._count_roll_back(job, StorageUnavailable("away"))
+    for held, left in (({ID}, 1), (set[SegmentId](), 0)):
+        world.log.held = held
+        for told in world.log.on_delete_started:
+            told(PARTITION, ID)
+        assert len(world.copier.unsettled()) == left
+
+
+async def test_a_copy_that_is_abandoned_ends_where_it_is_and_undoes_nothing(world):
+    world.storage.gate.clear()
+    task = world.group.create_task(world.copier.copy_segment(RECORD, world.files))
+    await until_phases(world.copier, ["upload"])
+    world.copier.abandon()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert (world.copier.jobs(), world.copier.outcomes()) == ([], {"cancelled": 1})
+    assert world.state is S.COPY_SEGMENT_STARTED, "a later start finds what is left"
+
+
+async def test_copies_and_deletes_are_measured_and_none_is_in_flight_afterwards(world):
+    metrics = Metrics()
+    copier = world.new_copier(metrics=metrics.storage)
+    await copier.copy_segment(RECORD, world.files)
+    world.storage.delete_fault = StorageUnavailable("away")
+    assert isinstance(await failure(copier.delete_segment(PARTITION, ID)), StorageUnavailable)
+    world.storage.delete_fault = None
+    await copier.delete_segment(PARTITION, ID)
+
+    def told(name: str, **labels: str) -> float | None:
+        found: float | None = metrics.registry.get_sample_value(f"rlmm_{name}", labels)
+        return found
+
+    assert told("copy_duration_seconds_count") == 1
+    assert told("copy_phase_duration_seconds_count", phase="upload") == 1
+    assert told("deletes_total", outcome="storage_unavailable") == 1
+    assert told("deletes_total", outcome="ok") == 1
+    assert told("deletes_in_flight") == 0
 
 
 async def test_a_brokers_copy_and_a_whole_one_of_one_segment_do_not_join(world):
