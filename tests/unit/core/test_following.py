@@ -577,7 +577,8 @@ RECOVER, ACCEPT = "rlmm log recover 4", "rlmm partition accept-loss 4"
         (LOOK, {"risen": 1}, (), RECOVER),
         (LOOK, {}, (READ,), RECOVER),
         (LOOKED, {}, (), ACCEPT),
-        (replace(LOOK, doubted=True), {"gaps": True}, (), ACCEPT_ALL),
+        (replace(LOOK, doubted=True), {"gaps": True}, (), RECOVER),
+        (replace(LOOKED, doubted=True), {"gaps": True}, (), ACCEPT_ALL),
         (NONE, {"missing": 0, "risen": 1}, (), ACCEPT),
         (LOOK, {"missing": 0, "risen": 1}, (), RECOVER),
         (LOOKED, {"missing": 0, "risen": 1}, (), ACCEPT),
@@ -603,6 +604,8 @@ def test_objects_are_looked_for_where_the_log_lost_what_nobody_knows(
         (LOOK, 0, RECOVER),
         (LOOK, 2, RECOVER),
         (LOOKED, 2, ACCEPT),
+        (replace(LOOK, doubted=True), 0, ACCEPT_ALL),
+        (replace(LOOK, doubted=True), 2, RECOVER),
     ],
 )
 def test_objects_are_looked_for_where_the_log_does_not_confirm_a_position(means, missing, command):
