@@ -268,7 +268,7 @@ def test_an_order_stands_until_the_task_begins_with_it(kind):
         (Accepted(), Ordered(started=True, over=True)),
         (WrittenDown(READ), Ordered(started=True, over=True)),
         (Damaged("a table"), Ordered(started=True, over=True, damage="a table")),
-        (OtherLog(ONE), Ordered(started=False, other_log=ONE)),
+        (OtherLog(ONE), Ordered(started=False, over=False, other_log=ONE)),
     ],
 )
 def test_each_order_says_what_is_to_be_done(told, ordered):
@@ -672,7 +672,7 @@ def test_an_alarm_ends_when_nothing_is_held_any_more():
         assert alarmed.alarmed
         assert alarmed.failure is not None
         assert alarmed.failure.evidence.startswith(f"{told}marked for deletion")
-    one = alarmed
+    one, _ = step(one, replace(WHOLE, held=2), 5)
     one, effects = step(one, WHOLE, 6)
     assert (one.failure, one.alarmed, effects) == (None, False, (Serve(),))
 
