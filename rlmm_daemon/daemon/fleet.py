@@ -210,19 +210,17 @@ class Fleet:
         """
         # A state directory that knows its log does not wait for a storage that is away.
         marker = None if known else await self._read_marker()
-        expected = {TopicId(uuid_bytes(known.topic_id))} if known else set()
-        expected |= {marker.topic_id} if marker else set()
-        if known is None and positions is not None:
-            # The file that names it was lost or moved aside: what was read of it names it, too.
-            expected.add(TopicId(uuid_bytes(positions.topic_id)))
+        # The file that names it may be lost or moved aside: what was read of it names it, too.
+        read = positions if known is None else None
         self.identity = await self._open_log(
-            named=bool(expected), cluster_id=known.cluster_id if known else None
+            named=bool(known or marker or read), cluster_id=known.cluster_id if known else None
         )
         self.trouble = None
         self.whole_failure = None  # the log is there, readable, and has an id
         if marker is not None and not _same_cluster(marker, self.identity):
             marker = None
-        await self._compare(self.identity, known, marker)
+        read_of = None if read is None else TopicId(uuid_bytes(read.topic_id))
+        await self._compare(self.identity, known, marker, read_of=read_of)
         if positions is not None and positions.topic_id == uuid_text(self.identity.topic_id):
             self._recorded = {n: self._believed(at) for n, at in positions.numbered().items()}
             self._accepted_starts = {int(n): at for n, at in positions.accepted_starts.items()}
@@ -459,18 +457,26 @@ class Fleet:
             wait = min(wait * 2, _RETRY_SECONDS_MAX)
 
     async def _compare(
-        self, identity: LogIdentity, known: Identity | None, marker: BucketLog | None
+        self,
+        identity: LogIdentity,
+        known: Identity | None,
+        marker: BucketLog | None,
+        *,
+        read_of: TopicId | None = None,
     ) -> None:
-        """Hold the log that opened against the one that was known."""
-        names = (
-            {"the state directory": (uuid_bytes(known.topic_id), known.partition_count)}
-            if known
-            else {}
-        )
+        """Hold the log that opened against the one that was known.
+
+        `read_of` is the one whose positions are kept, which tell of no partition count.
+        """
+        names: dict[str, tuple[bytes, int | None]] = {}
+        if read_of:
+            names["positions.json"] = (read_of, None)
+        if known:
+            names["the state directory"] = (uuid_bytes(known.topic_id), known.partition_count)
         if marker:
             names["the bucket marker"] = (marker.topic_id, marker.partition_count)
         for who, (topic_id, count) in names.items():
-            if count != identity.partition_count:
+            if count is not None and count != identity.partition_count:
                 self._whole_failed(
                     FailureReason.PARTITION_COUNT_CHANGED,
                     f"{who} says {count} partitions, the log has {identity.partition_count}",
@@ -536,7 +542,8 @@ class Fleet:
             UnavailableError: not now.
         """
         async with self._turning:
-            if self.identity is None or self.identity.topic_id == topic_id:
+            before = self.identity
+            if before is None or before.topic_id == topic_id:
                 return
             logger.error("event log is another one now", topic_id=uuid_text(topic_id))
             for follower in self.followers.values():
@@ -552,7 +559,9 @@ class Fleet:
             self._accept_missing = False  # that was said of a log before this one
             if self.follow_set and self.follow_set.partition_count != self.identity.partition_count:
                 self._recounted = self.identity.partition_count
-            await self._compare(self.identity, await self._state.identity(), None)
+            known = await self._state.identity()
+            read_of = before.topic_id if known is None else None
+            await self._compare(self.identity, known, None, read_of=read_of)
 
     async def _recount(self) -> None:
         """Follow the log by the number of partitions that it has now."""

@@ -10,7 +10,7 @@ import pytest
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.core.readiness import FailureReason, TroubleKind
+from rlmm_daemon.core.readiness import FailureReason, PartitionState, TroubleKind
 from rlmm_daemon.daemon.caller import Caller
 from rlmm_daemon.daemon.fleet import BucketLog
 from rlmm_daemon.daemon.live_counts import LiveCounts
@@ -474,18 +474,37 @@ async def test_a_damaged_identity_is_never_ended_by_emptying_what_holds_the_log(
         assert ask(manager) is not None, "what the text says to do ends it"
 
 
-async def test_a_log_that_only_the_positions_name_is_not_made_anew(rig):
+async def named_by_positions_alone(rig) -> None:
     async with rig.manager() as manager:
         await ready(manager)
         await copied(manager, 1, 0, 9)
         await until(lambda: manager.fleet.followers[of(TP)].settled is not None)
         await manager.fleet.write_positions()
     await rig.disk.remove(f"{rig.directory}/a/identity.json")
+
+
+async def test_a_log_that_only_the_positions_name_is_not_made_anew(rig):
+    await named_by_positions_alone(rig)
     rig.store.exists = False
     async with rig.manager() as manager:
         await until(lambda: manager.fleet.whole_failure is not None)
         assert manager.fleet.whole_failure.reason is FailureReason.LOG_MISSING
         assert not rig.store.exists
+
+
+async def test_a_log_in_the_place_of_one_that_only_the_positions_name_is_not_taken_up(rig):
+    await named_by_positions_alone(rig)
+    rig.store.recreate(OTHER)
+    async with rig.manager() as manager:
+        follower = await follower_of(manager)
+        await until(lambda: follower.state in (PartitionState.READY, PartitionState.FAILED))
+        assert follower.state is PartitionState.FAILED
+        assert "positions.json names the log" in (manager.fleet.foreign_evidence or "")
+        assert not Path(rig.directory, "a", "identity.json").exists(), "nor by a later start"
+        await manager.fleet.accept_all()
+        await until(lambda: manager.is_ready(TP))
+    async with rig.manager() as manager:
+        await ready(manager)
 
 
 @pytest.mark.parametrize(
