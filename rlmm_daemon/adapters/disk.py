@@ -97,6 +97,10 @@ class LocalDisk:
         """Take the file's flock, which a second holder in this very process conflicts with too."""
         return LocalLock(await self._acquire(lambda: _lock(path)))
 
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Work in one of the threads."""
+        return await self._run(work)
+
     async def free_bytes(self, path: str) -> int:
         """Return the bytes that are free without root's reserve."""
         return await self._run(lambda: _free_bytes(path))

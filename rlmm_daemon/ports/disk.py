@@ -4,10 +4,12 @@ What makes a write durable is said by the caller: `fdatasync` for bytes and size
 for names. Errors are `OSError` with its errno, as the kernel gave it.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from rlmm_daemon.codec.snapshot import Mapped
+
+T = TypeVar("T")
 
 
 class DiskFile(Protocol):
@@ -123,6 +125,10 @@ class Disk(Protocol):
         Raises:
             BlockingIOError: another process or holder has it.
         """
+        ...
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Return what comes of work on a large file's content, which would hold up the loop."""
         ...
 
     async def free_bytes(self, path: str) -> int:

@@ -1,6 +1,11 @@
 """`ports.disk` in memory, without threads: what the code above it costs, and nothing else."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from rlmm_daemon.codec.snapshot import Mapped
+
+T = TypeVar("T")
 
 
 class MemoryLock:
@@ -100,6 +105,9 @@ class MemoryDisk:
     async def lock(self, path: str) -> MemoryLock:
         del path
         return MemoryLock()
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        return work()
 
     async def free_bytes(self, path: str) -> int:
         del path

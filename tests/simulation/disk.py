@@ -211,6 +211,9 @@ class SimDisk:
 
         return await self.call("lock", path, effect)
 
+    async def compute(self, work: Callable[[], T]) -> T:
+        return await self.call("compute", "", work)
+
     async def free_bytes(self, path: str) -> int:
         return await self.call("free", path, lambda: 0 if self.full else FREE_BYTES)
 

@@ -1,12 +1,15 @@
 """`rlmm log repair` of files whose first or last batches are damaged, once and again."""
 
 import struct
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rlmm_daemon.adapters.event_log.embedded import repair as repair_module
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
-from rlmm_daemon.adapters.event_log.embedded.verify import verify
+from rlmm_daemon.adapters.event_log.embedded.verify import Piece, verify
 from rlmm_daemon.codec import batches
 from tests.contract.event_log import P0, read, values
 from tests.unit.event_log.test_embedded import SMALL, Bench, batch_position, bench, fill, spoil
@@ -148,3 +151,23 @@ async def test_zeros_behind_a_sealed_file_are_cut_off_and_nothing_is_lost(bench:
     assert file.read_bytes() == whole
     assert not (await verify(bench.disk, str(bench.directory), 1))[0].findings
     assert await read(log, P0, 0, 60) == filled
+
+
+async def test_files_are_searched_beside_the_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await bench.open(SMALL)
+    await fill(log, values(60))
+    await log.close()
+    spoil(bench.files()[0], 1)
+    found, pieces = set[int](), repair_module.pieces
+
+    def watched(buffer: bytes, base_offset: int, *, end: int | None = None) -> Iterator[Piece]:
+        found.add(threading.get_ident())
+        return pieces(buffer, base_offset, end=end)
+
+    monkeypatch.setattr(repair_module, "pieces", watched)
+    log = await bench.open(SMALL)
+    assert (await repair(log, P0, [])).lost
+    assert found
+    assert threading.get_ident() not in found

@@ -1,5 +1,7 @@
 """What stands behind a damaged batch of an embedded log's file."""
 
+from typing import Any
+
 import pytest
 
 from rlmm_daemon.adapters.event_log.embedded import scan
@@ -57,3 +59,35 @@ def test_no_batch_is_believed_that_the_next_file_contradicts():
     buffer = b"".join(rows)
     assert [piece.next_offset for piece in pieces(buffer, 0)] == [1, 1000, 1001]
     assert [piece.next_offset for piece in pieces(buffer, 0, end=3)] == [1, 1]
+
+
+class _Counted(bytes):
+    """A file's content that counts the bytes which are copied or looked through."""
+
+    handled = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        if isinstance(found, bytes):
+            self.handled += len(found)
+        return found
+
+    def count(self, *given: Any) -> int:
+        _, begin, *rest = given
+        self.handled += (rest[0] if rest else len(self)) - begin
+        return super().count(*given)
+
+
+def test_many_damaged_batches_cost_no_look_at_the_rest_of_the_file_each():
+    rows = [_batch(at) for at in range(20_000)]
+    for row in rows[10::50]:
+        row[-1] ^= 1
+    buffer = _Counted(b"".join(rows))
+    assert sum(not piece.found for piece in pieces(buffer, 0)) == 400
+    assert buffer.handled < 4 * len(buffer)
+
+
+@pytest.mark.parametrize("length", [0, 1, 4095, 4096, 4097, 10_000])
+def test_only_zeros_are_room_made_ahead(length: int) -> None:
+    assert scan.is_blank(b"x" + bytes(length), 1)
+    assert not scan.is_blank(b"x" + bytes(length) + b"y", 1)

@@ -500,7 +500,8 @@ async def test_a_log_in_the_place_of_one_that_only_the_positions_name_is_not_tak
         await until(lambda: follower.state in (PartitionState.READY, PartitionState.FAILED))
         assert follower.state is PartitionState.FAILED
         assert "positions.json names the log" in (manager.fleet.foreign_evidence or "")
-        assert not Path(rig.directory, "a", "identity.json").exists(), "nor by a later start"
+        written = await rig.disk.exists(f"{rig.directory}/a/identity.json")
+        assert not written, "nor is it by a later start"
         await manager.fleet.accept_all()
         await until(lambda: manager.is_ready(TP))
     async with rig.manager() as manager:

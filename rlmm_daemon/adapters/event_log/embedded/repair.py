@@ -8,6 +8,7 @@ What the newest snapshot holds is appended at the end; the fold takes what it kn
 
 import struct
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -72,7 +73,7 @@ async def repair(
     for number, (base, end) in enumerate(zip(bases, ends, strict=False), start=1):
         path = files.segment_path(directory, base)
         found = await files.read_segment(disk, path)
-        mended, gaps = _mend(found, base, end)
+        mended, gaps = await disk.compute(partial(_mend, found, base, end))
         if not gaps and (number == len(bases) or mended == found):
             continue
         await log.begin_changing()

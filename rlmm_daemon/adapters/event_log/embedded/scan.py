@@ -22,6 +22,8 @@ _MAGIC_AT: Final = 16
 #: What one empty batch can cover, whose last delta has 32 bits: far more than a file holds.
 _GAP_MAX: Final = 2**31 - 1
 _SEARCH_STEP: Final = bytes([MAGIC])
+#: Bytes that are looked at before it is asked again whether only zeros follow.
+_BLANK_STEP: Final = 4096
 
 
 class Found(NamedTuple):
@@ -123,7 +125,12 @@ def valid_behind(
 
 def is_blank(buffer: bytes, position: int) -> bool:
     """Return whether only zeros follow: room made ahead."""
-    return buffer.count(0, position) == len(buffer) - position
+    while position < len(buffer):
+        end = min(position + _BLANK_STEP, len(buffer))
+        if buffer.count(0, position, end) < end - position:
+            return False  # one of many damaged batches must not cost a look at all that follows
+        position = end
+    return True
 
 
 def _candidates(buffer: bytes, begin: int) -> Iterator[int]:
@@ -146,7 +153,7 @@ def _batch_at(buffer: bytes, position: int) -> Found | str:
     end = position + size
     if end > len(buffer):
         return f"a batch of {size} bytes is cut short"
-    if crc32c(buffer[position + CRC_FROM : end]) != crc:
+    if crc32c(memoryview(buffer)[position + CRC_FROM : end]) != crc:
         return "the batch's CRC does not fit"
     compacted = bool(attributes & COMPACTED)
     return Found(position, size, base, base + delta + 1, epoch, compacted)

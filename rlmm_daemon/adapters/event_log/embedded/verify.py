@@ -96,9 +96,8 @@ def pieces(buffer: bytes, base_offset: int, *, end: int | None = None) -> Iterat
     """
     position, offset = 0, base_offset
     while position < len(buffer):
-        walked = scan.walk(buffer[position:], offset)
-        found = [each._replace(position=each.position + position) for each in walked.found]
-        stop, offset = position + walked.stop, walked.next_offset
+        walked = scan.walk(buffer, offset, begin=position)
+        found, stop, offset = walked.found, walked.stop, walked.next_offset
         if found:
             yield Piece(position=position, end=stop, next_offset=offset, found=found, reason="")
         if not walked.reason:
