@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.adapters.event_log.embedded import repair as repair_module
+from rlmm_daemon.adapters.event_log.embedded import verify as verify_module
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.event_log.embedded.verify import Piece, verify
 from rlmm_daemon.codec import batches
@@ -160,14 +161,31 @@ async def test_files_are_searched_beside_the_loop(
     await fill(log, values(60))
     await log.close()
     spoil(bench.files()[0], 1)
-    found, pieces = set[int](), repair_module.pieces
+    found = set[int]()
 
     def watched(buffer: bytes, base_offset: int, *, end: int | None = None) -> Iterator[Piece]:
         found.add(threading.get_ident())
-        return pieces(buffer, base_offset, end=end)
+        return verify_module.pieces(buffer, base_offset, end=end)
 
     monkeypatch.setattr(repair_module, "pieces", watched)
     log = await bench.open(SMALL)
     assert (await repair(log, P0, [])).lost
     assert found
     assert threading.get_ident() not in found
+
+
+async def test_what_a_repair_that_was_killed_had_half_written_is_removed(bench: Bench) -> None:
+    log = await bench.open(SMALL)
+    filled = await fill(log, values(60))
+    await log.close()
+    file = bench.files()[0]
+    left = [Path(f"{file}{name}.123.4.tmp") for name in ("", ".corrupt")]
+    for each in left:
+        each.write_bytes(b"half")
+    kept = Path(f"{file}.corrupt")
+    kept.write_bytes(b"whole")
+    log = await bench.open(SMALL)
+    assert await read(log, P0, 0, 60) == filled
+    names = await bench.disk.list(str(file.parent))
+    assert kept.name in names
+    assert not {each.name for each in left}.intersection(names)

@@ -3,6 +3,7 @@
 import errno
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -34,6 +35,14 @@ async def partitions(disk: Disk, directory: str) -> list[MetadataPartition]:
     """Return the partitions that have a directory, ascending."""
     names = await disk.list(directory)
     return sorted(MetadataPartition(int(name)) for name in names if name.isdecimal())
+
+
+async def sweep(disk: Disk, directory: str) -> None:
+    """Remove what atomic writes left behind at a crash; what can't be only takes room."""
+    for name in sorted(await disk.list(directory)):
+        if TEMPORARY_SUFFIX in name:
+            with suppress(OSError):
+                await disk.remove(f"{directory}/{name}")
 
 
 async def segments(disk: Disk, directory: str) -> list[int]:

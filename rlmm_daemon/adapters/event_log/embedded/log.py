@@ -221,7 +221,7 @@ class EmbeddedLog:
             found = await self._create()
         else:
             raise LogMissing(f"{self.directory} holds no event log")
-        await self._sweep()
+        await files.sweep(self.context.disk, self.directory)
         for number in map(MetadataPartition, range(found.partition_count)):
             self._partitions[number] = self._make(number, clean.get(number))
         return found
@@ -307,13 +307,6 @@ class EmbeddedLog:
                 clean[number] = end
         with suppress(OSError):  # without the ends, the next open scans the files
             await self._generations.finish(clean)
-
-    async def _sweep(self) -> None:
-        """Remove what atomic writes left behind at a crash."""
-        disk = self.context.disk
-        for name in sorted(await disk.list(self.directory)):
-            if files.TEMPORARY_SUFFIX in name:
-                await disk.remove(f"{self.directory}/{name}")
 
     def _make(self, number: MetadataPartition, clean: CleanEnd | None) -> Partition:
         return Partition(self.context, self._generations, number, self.directory, clean)

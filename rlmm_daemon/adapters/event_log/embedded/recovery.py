@@ -53,6 +53,7 @@ async def recover(
     bases = await files.segments(context.disk, directory)
     if not bases:
         return Recovered(bases=[], position=0, next_offset=0, epochs=EpochHistory())
+    await files.sweep(context.disk, directory)
     compaction = await compacted_files.finish(context.disk, directory)
     if compaction is not compacted_files.NEVER:
         bases = await files.segments(context.disk, directory)
