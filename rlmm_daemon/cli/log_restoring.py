@@ -247,7 +247,9 @@ async def _run(
 async def _require_recorded(config: Config, known: Known, target: str) -> None:
     """Make sure that snapshots know all that the daemon had read of a log that is gone.
 
-    Of one that is there the daemon finds out by itself what it lacks: a new one has another id.
+    What was acknowledged between the last note of positions and a crash is known to nothing: only a
+    daemon that was stopped wrote down where an embedded log ended. Of a log that is there the
+    daemon finds out by itself what it lacks: a new one has another id.
 
     Raises:
         InvalidArgument: more had been acknowledged; nothing was made.
@@ -259,8 +261,20 @@ async def _require_recorded(config: Config, known: Known, target: str) -> None:
             for number, at in positions.items()
             if at.next_offset > known.read_to.get((number, gone), 0)
         }
-        if beyond and not await _is_there(config, target, gone):
-            raise _unrecorded(known, gone, *min(beyond.items()))
+        ends = {number: end for (number, log), end in known.read_to.items() if log == gone}
+        ends |= {number: at.next_offset for number, at in positions.items()}
+        exact = {number for number, at in positions.items() if at.exact}
+        inexact = isinstance(config.event_log, EmbeddedLog) and {
+            # Nothing is noted of one that held nothing.
+            number: end
+            for number, end in ends.items()
+            if end and number not in exact
+        }
+        if (beyond or inexact) and not await _is_there(config, target, gone):
+            if beyond:
+                raise _unrecorded(known, gone, *min(beyond.items()))
+            if inexact:
+                raise _unended(*min(inexact.items()))
 
 
 def _unrecorded(known: Known, gone: TopicId, number: int, end: int) -> InvalidArgument:
@@ -270,6 +284,16 @@ def _unrecorded(known: Known, gone: TopicId, number: int, end: int) -> InvalidAr
         "finished in between do not come back, and would be answered as if they had never been. "
         "Next: name other brokers' snapshots; or the same with --accept-loss, which holds their "
         "objects"
+    )
+
+
+def _unended(number: int, end: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"the daemon did not stop by itself: it had read metadata partition {number} of the log "
+        f"that is gone up to offset {end} when it last noted that, and nothing says what it "
+        "acknowledged behind that. Segments that were finished there do not come back, and would "
+        "be answered as if they had never been. Next: the same with --accept-loss, which holds "
+        "their objects"
     )
 
 

@@ -314,8 +314,8 @@ def test_what_a_restore_logs_is_no_part_of_its_answer(tmp_path):
     assert [row["appended"] for row in json.loads(run.stdout)] == [1]
 
 
-def test_what_was_acknowledged_after_the_snapshots_is_given_up_by_no_restore_unasked(tmp_path):
-    """The log is gone; nothing of it but the positions says that there was more."""
+def restoring(tmp_path: Path, read: dict[int, Position]) -> list[str]:
+    """Return the words that restore a log which is gone, and of which so much had been read."""
     file = tmp_path / "rlmm.toml"
     file.write_text(
         f'[daemon]\nbroker_id = 1\ncluster_id = "{CLUSTER}"\nstate_dir = "{tmp_path}/state"\n'
@@ -323,14 +323,37 @@ def test_what_was_acknowledged_after_the_snapshots_is_given_up_by_no_restore_una
         + asyncio.run(stored(tmp_path))
     )
     (tmp_path / "state").mkdir()
-    read = Positions(topic_id=uuid_text(TOPIC_ID), partitions={str(N): Position(4, 0)})
-    (tmp_path / "state" / "positions.json").write_bytes(to_json(read))
+    partitions = {str(number): at for number, at in read.items()}
+    positions = Positions(topic_id=uuid_text(TOPIC_ID), partitions=partitions)
+    (tmp_path / "state" / "positions.json").write_bytes(to_json(positions))
     snapshot(tmp_path / "a", life(1))
     words = ["log", "restore", "--config", str(file), "--from-snapshots", str(tmp_path / "a")]
-    words += ["--to", str(tmp_path / "state" / "log"), "--execute"]
+    return [*words, "--to", str(tmp_path / "state" / "log"), "--execute"]
+
+
+def test_a_log_whose_end_was_written_down_is_restored_from_a_snapshot_that_had_read_to_it(tmp_path):
+    read = {N: Position(2, 0, exact=True), (N + 1) % COUNT: Position(0, -1)}
+    run = CliRunner().invoke(main, restoring(tmp_path, read))
+    assert run.exit_code == 0, run.output
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        ({N: Position(4, 0, exact=True)}, f"{N} of the log that is gone up to offset 4, the snap"),
+        ({N: Position(4, 0)}, f"{N} of the log that is gone up to offset 4, the snapshots up to 2"),
+        ({N: Position(2, 0)}, f"{N} of the log that is gone up to offset 2 when it last noted"),
+        ({}, f"{N} of the log that is gone up to offset 2 when it last noted"),
+    ],
+)
+def test_what_was_acknowledged_after_the_snapshots_is_given_up_by_no_restore_unasked(
+    tmp_path, read, told
+):
+    """The log is gone; nothing but the positions says that there was more, or may have been."""
+    words = restoring(tmp_path, read)
     run = CliRunner().invoke(main, words)
     assert run.exit_code != 0, run.output
-    assert f"{N} of the log that is gone up to offset 4, the snapshots up to 2" in run.output
+    assert told in run.output
     assert not (tmp_path / "state" / "log").exists()
     run = CliRunner().invoke(main, [*words, "--accept-loss"])
     assert run.exit_code == 0, run.output

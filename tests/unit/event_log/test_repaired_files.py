@@ -179,13 +179,12 @@ async def test_what_a_repair_that_was_killed_had_half_written_is_removed(bench: 
     filled = await fill(log, values(60))
     await log.close()
     file = bench.files()[0]
-    left = [Path(f"{file}{name}.123.4.tmp") for name in ("", ".corrupt")]
-    for each in left:
-        each.write_bytes(b"half")
-    kept = Path(f"{file}.corrupt")
-    kept.write_bytes(b"whole")
+    left = {f"{file.name}{name}.123.4.tmp" for name in ("", ".corrupt")}
+    kept = f"{file.name}.corrupt"
+    for name in (*left, kept):
+        await (await bench.disk.open(str(file.parent / name), create=True)).close()
     log = await bench.open(SMALL)
     assert await read(log, P0, 0, 60) == filled
     names = await bench.disk.list(str(file.parent))
-    assert kept.name in names
-    assert not {each.name for each in left}.intersection(names)
+    assert kept in names
+    assert not left.intersection(names)
