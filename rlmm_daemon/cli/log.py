@@ -110,13 +110,15 @@ def repair(number: int | None, *, target: Target) -> None:
     until rlmm log recover and rlmm partition accept-loss. Finished segments that the log lost and
     the daemon still knows are appended again, unless the log holds their end, may have held it in
     what it lost, or their objects are not whole. It answers when the partition was judged anew; a
-    long replay goes on. Exit code 1 if a partition is still failed, or not all of it could be done.
+    long replay goes on. Exit code 1 if a partition is still failed, if not all of it could be done,
+    or if a partition is read for so long, as after a start, that it is not known yet.
 
-    --json: {repaired: [{metadata_partition, reason, appended, state, next, ...}]}.
+    --json: {repaired: [{metadata_partition, reason, appended, state, next, ...}], not_known:
+    partitions, not_read: [{metadata_partition, before_offset}] (they went on from a snapshot)}.
     """
     with asking_log(target) as client:
         answer = client.log_repair(number)
-    rows = answer["repaired"]
+    rows, unknown = answer["repaired"], answer.get("not_known", ())
     if target.json:
         show_json(answer)
     elif rows:
@@ -140,9 +142,19 @@ def repair(number: int | None, *, target: Target) -> None:
         for row in rows:
             if row.get("next"):
                 click.echo(f"Next: {row['next']}")
-    else:
+    elif not unknown:
         click.echo("nothing has failed")
-    if any(row.get("error") for row in rows):
+        for row in answer.get("not_read", ()) if number is not None else ():
+            click.echo(
+                f"metadata partition {number} went on from a snapshot: its log was not read before "
+                f"offset {row['before_offset']}. If rlmm log verify finds damage there, have it "
+                f"read first: rlmm partition rebuild {number}"
+            )
+    if unknown and not target.json:
+        named = ", ".join(map(str, unknown))
+        click.echo(f"not known yet, as they are still being read: metadata partitions {named}")
+        click.echo("Next: rlmm partitions")
+    if unknown or any(row.get("error") for row in rows):
         raise click.exceptions.Exit(Exit.TROUBLE)
 
 

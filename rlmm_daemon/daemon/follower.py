@@ -213,7 +213,7 @@ class Follower:
         #: The position behind the last whole batch, with that batch's epoch; or of the snapshot.
         self.settled: Position | None = None
         #: How far the snapshot had read that the fold went on from; 0: it was read from the start.
-        self._went_on_from = 0
+        self.went_on_from = 0
         #: What the fold knew is being written down: nobody else knows it until then.
         self.dropping = False
 
@@ -524,7 +524,7 @@ class Follower:
                 if self.restarting:
                     return
                 self.range = batch.range
-                if 0 < self._went_on_from < batch.dropped_to:
+                if 0 < self.went_on_from < batch.dropped_to:
                     # An older snapshot was put back, or the newer ones could not be read.
                     self._take(Damaged("the log was compacted beyond what it had read"))
                     return
@@ -593,7 +593,7 @@ class Follower:
         position = Position(loaded.fold.position, loaded.fold.leader_epoch)
         if loaded.same_log and await self._confirmed(position):
             self.fold = loaded.fold
-            self.settled, self._went_on_from = position, loaded.fold.position
+            self.settled, self.went_on_from = position, loaded.fold.position
             self._watch_damage()
             gc.freeze()
             self.snapshot_at_ms = loaded.created_at_ms
@@ -611,7 +611,7 @@ class Follower:
     def _start_over(self) -> None:
         """Go on with a fold of nothing."""
         self._gaps, self.looked_for = (), False
-        self.settled, self._went_on_from = None, 0
+        self.settled, self.went_on_from = None, 0
         self.applied_since_snapshot = 0
         self.fold = Fold(self.partition, self._context.partition_count)
         self._watch_damage()

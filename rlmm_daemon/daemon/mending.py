@@ -190,9 +190,15 @@ class Mending:
     async def repair(self, followers: Sequence[Follower]) -> dict[str, Any]:
         """Mend the log's files, append the finished segments that it lost, and start over.
 
-        A log whose files are not this daemon's to mend is only read again.
+        A log whose files are not this daemon's to mend is only read again. While nothing is known
+        to have failed, those that are not judged yet are waited for, as after a start: told are
+        those of which it is still not known, and those of whose log the head was not read.
         """
+        if not _failed(followers):
+            await _judged(followers)
         failed = _failed(followers)
+        well = [follower for follower in followers if follower not in failed]
+        unknown = [each.partition for each in well if not _is_judged(each)]
         self._forgive(_crashed(failed))
         rows = [await self._repair(*each) for each in failed.items()]
         await _judged(failed)
@@ -201,7 +207,15 @@ class Mending:
             if follower.failure is not None:
                 row.setdefault("error", follower.failure.evidence)
                 row["next"] = follower.failure.command(follower.partition)
-        return {"repaired": rows}
+        return {"repaired": rows, "not_known": unknown, "not_read": self._not_read(well)}
+
+    def _not_read(self, followers: Iterable[Follower]) -> list[dict[str, int]]:
+        """Return which went on from a snapshot: damage before that is not noticed by them."""
+        return [
+            {"metadata_partition": each.partition, "before_offset": each.went_on_from}
+            for each in followers
+            if self._repair_log is not None and each.went_on_from and _is_judged(each)
+        ]
 
     async def _repair(self, follower: Follower, failure: Failure) -> dict[str, Any]:
         row: dict[str, Any] = {
@@ -280,15 +294,17 @@ def _failed(followers: Iterable[Follower]) -> dict[Follower, Failure]:
     return {each: each.failure for each in followers if each.failure is not None}
 
 
+def _is_judged(follower: Follower) -> bool:
+    settled = (PartitionState.READY, PartitionState.STALE, PartitionState.FAILED)
+    return not follower.restarting and follower.state in settled
+
+
 async def _judged(followers: Iterable[Follower]) -> None:
     """Return once each that was started over is ready or failed; or when it takes too long."""
-    settled = (PartitionState.READY, PartitionState.STALE, PartitionState.FAILED)
     try:
         async with asyncio.timeout(JUDGED_SECONDS):
             for follower in followers:
-                while follower.restarting or follower.state not in settled:
-                    if follower.retired:
-                        break
+                while not (_is_judged(follower) or follower.retired):
                     await follower.changed.wait()
     except TimeoutError:
         return

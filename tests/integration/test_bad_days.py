@@ -84,6 +84,23 @@ def repaired(it: Stocked) -> None:
 # Damage in the event log's files.
 
 
+def test_damage_before_a_snapshot_is_no_failure_and_repair_says_what_makes_it_one(it):
+    """The daemon goes on from its snapshot, and reads nothing of what is damaged."""
+    assert it.rlmm("snapshot", "now").exit_code == 0
+    assert it.daemon.stop() == 0
+    flip(it.log_files(0)[0], 100)
+    it.start()
+    number = str(it.number(0))
+    run = it.rlmm("log", "repair", number)
+    assert run.exit_code == 0, run.output
+    assert "nothing has failed" in run.stdout
+    assert f"rlmm partition rebuild {number}" in run.stdout.replace("\n", " ")
+    assert it.rlmm("partition", "rebuild", number).exit_code == 1
+    assert it.explain(0)["next_command"] == f"rlmm log repair {number}"
+    repaired(it)
+    it.serves(0)
+
+
 def test_damage_amid_the_newest_log_file_fails_one_partition_until_it_is_repaired(it):
     assert it.rlmm("snapshot", "now").exit_code == 0
     it.daemon.kill()

@@ -10,6 +10,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
 from rlmm_daemon.daemon import mending
+from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.mending import Mending
 from rlmm_daemon.daemon.recovering import Look
 from rlmm_daemon.domain.errors import InvalidArgument, OutcomeUnknown, StorageUnavailable
@@ -32,6 +33,7 @@ class Failed(Follower):
     state: PartitionState = PartitionState.FAILED
     restarting: bool = False
     head_alone: bool = False
+    went_on_from: int = 0
     verdicts: list[Failure | None] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
 
@@ -263,6 +265,34 @@ async def test_an_acceptance_is_answered_once_its_partitions_were_judged(monkeyp
     else:
         await mend.accept(cast("Any", follower), without_looking=False)
     assert seen == [follower]
+
+
+async def test_a_repair_right_after_a_start_waits_for_what_is_not_judged_yet():
+    follower = Failed(state=PartitionState.REPLAYING)
+
+    class Judging(Bell):
+        async def wait(self, *_: Bell) -> None:
+            follower.failure, follower.state = lost(), PartitionState.FAILED
+
+    follower.changed = Judging()
+    (row,) = (await ordered(follower)[0].repair(cast("Any", [follower])))["repaired"]
+    assert (row["metadata_partition"], row["state"]) == (NUMBER, "ready")
+
+
+async def test_what_is_not_judged_in_time_is_told_as_not_known(monkeypatch):
+    monkeypatch.setattr(mending, "JUDGED_SECONDS", 0.01)
+    follower = Failed(state=PartitionState.REPLAYING)
+    answer = await ordered(follower)[0].repair(cast("Any", [follower]))
+    assert answer == {"repaired": [], "not_known": [NUMBER], "not_read": []}
+
+
+async def test_what_serves_from_a_snapshot_is_told_to_be_read_before_it_is_repaired():
+    follower = Failed(state=PartitionState.READY, went_on_from=7)
+    answer = await ordered(follower, repair=object())[0].repair(cast("Any", [follower]))
+    row = {"metadata_partition": NUMBER, "before_offset": 7}
+    assert answer == {"repaired": [], "not_known": [], "not_read": [row]}
+    answer = await ordered(follower)[0].repair(cast("Any", [follower]))
+    assert answer["not_read"] == [], "the brokers' log is theirs to mend"
 
 
 async def test_a_log_that_is_the_brokers_is_only_read_again():
