@@ -27,7 +27,8 @@ def command() -> None:
 def retry(number: int, *, target: Target) -> None:
     """Start a failed metadata partition over, once the cause is gone.
 
-    It answers when N was judged anew. Exit code 1 if it failed again.
+    It answers when N was judged anew. Exit code 1 if it failed again, or is read for so long, as
+    after a start, that it is not known yet whether it failed.
 
     --json: {retried: [N], failed: [N], next: [command]}; empty if it had not failed, or did not
     fail again.

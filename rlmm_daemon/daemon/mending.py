@@ -12,7 +12,7 @@ import structlog
 from rlmm_daemon.codec import records
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
+from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState, not_ready
 from rlmm_daemon.daemon.crash_guard import CrashGuard
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
@@ -54,8 +54,17 @@ class Mending:
         self._repair_log = repair
 
     async def retry(self, followers: Sequence[Follower]) -> dict[str, Any]:
-        """Start those that failed over; return which, and which of them failed again."""
+        """Start those that failed over; return which, and which of them failed again.
+
+        Raises:
+            NotReady: none has failed, and one is read for so long that it is not known yet.
+        """
+        if not _failed(followers):
+            await _judged(followers)
         failed = _failed(followers)
+        for each in followers:
+            if not (failed or _is_judged(each)):
+                raise not_ready(each.partition, each.state, each.lag)
         self._forgive(failed)
         for follower in failed:
             follower.retry()

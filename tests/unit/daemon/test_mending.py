@@ -13,7 +13,12 @@ from rlmm_daemon.daemon import mending
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.mending import Mending
 from rlmm_daemon.daemon.recovering import Look
-from rlmm_daemon.domain.errors import InvalidArgument, OutcomeUnknown, StorageUnavailable
+from rlmm_daemon.domain.errors import (
+    InvalidArgument,
+    NotReady,
+    OutcomeUnknown,
+    StorageUnavailable,
+)
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
 from tests.unit.daemon.test_putting_back import Follower, begun, facts_of, finished
 from tests.unit.manager.events import TP, of, updated
@@ -34,6 +39,7 @@ class Failed(Follower):
     restarting: bool = False
     head_alone: bool = False
     went_on_from: int = 0
+    lag: int = 5
     verdicts: list[Failure | None] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
 
@@ -282,6 +288,8 @@ async def test_a_repair_right_after_a_start_waits_for_what_is_not_judged_yet():
 async def test_what_is_not_judged_in_time_is_told_as_not_known(monkeypatch):
     monkeypatch.setattr(mending, "JUDGED_SECONDS", 0.01)
     follower = Failed(state=PartitionState.REPLAYING)
+    with pytest.raises(NotReady, match="replaying, 5 events behind"):
+        await ordered(follower)[0].retry(cast("Any", [follower]))
     answer = await ordered(follower)[0].repair(cast("Any", [follower]))
     assert answer == {"repaired": [], "not_known": [NUMBER], "not_read": []}
 
