@@ -96,6 +96,22 @@ def test_a_log_is_the_configured_one_however_its_directory_is_typed(it):
     assert marker.decode_marker((it.daemon.remote / marker.MARKER_KEY).read_bytes()).held
 
 
+def test_a_log_that_is_lost_behind_a_kill_is_restored_only_where_that_is_accepted(it):
+    """What was acknowledged since positions were noted last is in no file that is left."""
+    assert it.rlmm("snapshot", "now").exit_code == 0
+    it.daemon.kill()
+    shutil.rmtree(it.log_dir)
+    run = restored(it, it.state_dir / "snapshots", str(it.log_dir))
+    assert run.exit_code == 1, run.output
+    assert "the daemon did not stop by itself" in run.output
+    assert not it.log_dir.exists()
+    run = restored(it, it.state_dir / "snapshots", str(it.log_dir), "--accept-loss")
+    assert run.exit_code == 0, run.output
+    it.start()
+    serves(it, 0)
+    assert marker.decode_marker((it.daemon.remote / marker.MARKER_KEY).read_bytes()).held
+
+
 def test_a_state_directory_that_is_gone_too_leaves_the_bucket_to_say_what_had_been_read(it):
     """The disk is lost, and of what was on it there are last night's snapshots."""
     assert it.rlmm("snapshot", "now").exit_code == 0
