@@ -2,9 +2,9 @@
 
 `client` opens the connection and closes the traps of the stack, `retries` is the one rim where
 calls are bounded and repeated, `errors` says what each answer means, `upload` stores a segment,
-`objects` reads what `answers` or `through_obstore` ask for, `deleting` deletes, `control` writes
-small objects conditionally, `leftovers` finds and aborts multipart uploads, `probe` tells what is
-allowed.
+`objects` reads what `answers` or `through_obstore` ask for, `deleting` deletes, `late_deletes`
+knows which of that may come later, `control` writes small objects conditionally, `leftovers` finds and
+aborts multipart uploads, `probe` tells what is allowed.
 """
 
 import asyncio
@@ -112,6 +112,7 @@ class S3Storage:
     ) -> Sequence[StoredObject]:
         """Store and verify; see `upload`."""
         assert objects, "a segment has objects"
+        self._client.late_deletes.require_none([key for _, key, _ in objects])
         upload = SegmentUpload(self._tools, objects, progress)
         await self._leftovers.retry()
         await self._leftovers.sweep_once(REMOVE_SECONDS)

@@ -12,6 +12,7 @@ Traps of this stack, each closed here or at the rim (`retries`):
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -24,6 +25,7 @@ from botocore.httpsession import get_cert_path
 
 from rlmm_daemon import __version__
 from rlmm_daemon.adapters.storage.s3.credentials import ReloadableCredentials, session_with
+from rlmm_daemon.adapters.storage.s3.late_deletes import LateDeletes
 from rlmm_daemon.adapters.storage.s3.options import S3Options
 from rlmm_daemon.adapters.storage.s3.retries import Call, Gate, Rim
 from rlmm_daemon.domain.errors import StorageUnavailable
@@ -81,6 +83,7 @@ class Client:
         self.reads = Gate(options.reads_max)
         #: Answers that are being read: their calls have left the gate, their connections stay.
         self.streams = asyncio.Semaphore(options.reads_max)
+        self.late_deletes = LateDeletes(time.monotonic)
         self._stack = contextlib.AsyncExitStack()
         self._lock = asyncio.Lock()
         self._s3: Any = None

@@ -47,9 +47,11 @@ async def _delete_batch(client: Client, keys: Sequence[str]) -> dict[str, RlmmEr
 
     async def work() -> None:
         nonlocal left
-        answer = await client.s3.delete_objects(
-            **client.where(), Delete={"Objects": [{"Key": key} for key in left], "Quiet": False}
-        )
+        objects = [{"Key": key} for key in left]
+        with client.late_deletes.sent(left):
+            answer = await client.s3.delete_objects(
+                **client.where(), Delete={"Objects": objects, "Quiet": False}
+            )
         rows = {str(row.get("Key")): row for row in answer.get("Errors", [])}
         deleted = {str(row.get("Key")) for row in answer.get("Deleted", [])}
         if not rows.keys() | deleted <= set(keys):
@@ -99,7 +101,8 @@ async def _absence(client: Client, key: str) -> RlmmError | None:
 async def _delete_one(client: Client, key: str) -> RlmmError | None:
     async def work() -> None:
         try:
-            answer = await client.s3.delete_object(**client.where(key))
+            with client.late_deletes.sent([key]):
+                answer = await client.s3.delete_object(**client.where(key))
         except VENDOR_ERRORS as error:
             if code_of(error) != "NoSuchKey":
                 raise

@@ -74,7 +74,8 @@ class Leftovers:
         """Delete an object that may have appeared unverified; never raises an error of ours."""
 
         async def work() -> None:
-            await self._client.s3.delete_object(**self._client.where(key))
+            with self._client.late_deletes.sent([key]):
+                await self._client.s3.delete_object(**self._client.where(key))
 
         try:
             async with asyncio.timeout(REMOVE_SECONDS):

@@ -338,12 +338,7 @@ class SegmentUpload:
                 f"{key} was stored and is not there", reason="vanished", call="HeadObject"
             )
         if not self._repeats:
-            await self._client.call(
-                "DeleteObject",
-                lambda: self._client.s3.delete_object(**self._client.where(key)),
-                gate=self._client.writes,
-                key=key,
-            )
+            await self._delete(key)
         if found.crc32c is None:
             raise StorageUnavailable(
                 f"the storage reports no CRC-32C of {key}, so no copy can be verified",
@@ -351,6 +346,13 @@ class SegmentUpload:
                 retry=False,
             )
         raise ChecksumMismatch(f"the storage holds other bytes than were sent as {key}", key=key)
+
+    async def _delete(self, key: str) -> None:
+        async def work() -> None:
+            with self._client.late_deletes.sent([key]):
+                await self._client.s3.delete_object(**self._client.where(key))
+
+        await self._client.call("DeleteObject", work, gate=self._client.writes, key=key)
 
     async def _read(self, source: Source, offset: int, size: int) -> tuple[int, Body]:
         """Return the checksum of a piece of a source, and a body that will send it.
