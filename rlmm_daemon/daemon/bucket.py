@@ -39,6 +39,7 @@ from rlmm_daemon.core.marker_verdict import (
 )
 from rlmm_daemon.daemon.bell import Bell
 from rlmm_daemon.daemon.earlier_objects import why_held
+from rlmm_daemon.daemon.removing import Removing
 from rlmm_daemon.daemon.storage_clock import stored_ms
 from rlmm_daemon.daemon.storage_past import NoPast, Remembered, StoragePast, remembered
 from rlmm_daemon.domain.errors import (
@@ -110,6 +111,8 @@ class Bucket:
         """`name` is the bucket's or directory's, for people."""
         self.storage = storage
         self.name = name
+        #: Whose objects are being deleted, by whomever in this process.
+        self.removing = Removing()
         self._layout = layout
         self._rng = rng
         self._marker: BucketMarker | None = None

@@ -297,6 +297,8 @@ class Copier:
             raise Overloaded("too many copies are waiting")
         if self.late is not None and self.late.is_busy(given.segment_id):
             raise Overloaded("what a failed copy of this segment left is being removed")
+        if given.segment_id in tools.bucket.removing:
+            raise Overloaded("a delete of this segment has not ended yet")
         job = CopyJob(kind, record, files, tools, caller=caller)
         self._begin(job)
         return job

@@ -139,6 +139,10 @@ class Removal:
             HistoryLost: the segment is held; nothing was touched.
             StorageUnavailable: at least one may still be there.
         """
+        with self._bucket.removing.these([metadata.segment_id]):
+            await self._delete_objects(metadata)
+
+    async def _delete_objects(self, metadata: SegmentMetadata) -> None:
         if self._log.is_held(metadata.partition, metadata.segment_id):
             raise HistoryLost(
                 f"segment {uuid_text(metadata.segment_id)} had been finished when it was deleted "

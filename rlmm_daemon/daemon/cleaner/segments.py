@@ -221,10 +221,11 @@ class SegmentRemover:
 
     async def _work(self, batch: _Batch) -> None:
         try:
-            await self._tools.bucket.require_alone()
-            await self._start(batch)
-            gone = await self._delete_objects(batch)
-            await self._finish(batch, gone)
+            with self._tools.bucket.removing.these(batch.ids):
+                await self._tools.bucket.require_alone()
+                await self._start(batch)
+                gone = await self._delete_objects(batch)
+                await self._finish(batch, gone)
         except RlmmError as error:
             for segment_id in batch.ids:
                 self._failed(batch, segment_id, error.message)

@@ -3,8 +3,8 @@
 `client` opens the connection and closes the traps of the stack, `retries` is the one rim where
 calls are bounded and repeated, `errors` says what each answer means, `upload` stores a segment,
 `objects` reads what `answers` or `through_obstore` ask for, `deleting` deletes, `late_deletes`
-knows which of that may come later, `control` writes small objects conditionally, `leftovers` finds and
-aborts multipart uploads, `probe` tells what is allowed.
+knows which of that may come later, `control` writes small objects conditionally, `leftovers` finds
+and aborts multipart uploads, `probe` tells what is allowed.
 """
 
 import asyncio

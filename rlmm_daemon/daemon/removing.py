@@ -1,0 +1,30 @@
+"""Segments whose objects are being deleted here: no copy of them may begin meanwhile.
+
+Of two who delete one segment the slower may still ask the storage when the faster has ended it in
+the log; a copy that is repeated in between stores under the very keys that it asks for.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from rlmm_daemon.domain.ids import SegmentId
+
+
+class Removing:
+    """How many delete which segment, of all in this process."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[SegmentId] = Counter()
+
+    def __contains__(self, segment_id: object) -> bool:
+        return segment_id in self._counts
+
+    @contextmanager
+    def these(self, segment_ids: Collection[SegmentId]) -> Iterator[None]:
+        """Count segments while the block, which judges them first, deletes their objects."""
+        self._counts.update(segment_ids)
+        try:
+            yield
+        finally:
+            self._counts -= Counter(segment_ids)
