@@ -532,6 +532,10 @@ class Bucket:
         if self._trouble is not None:
             raise StorageUnavailable(self._trouble.message, **self._trouble.fields)
         if self._marker is None:
+            away = self._away
+            if away is not None and away.fields.get("retry") is False:
+                # Only a person can help: nobody's call is held until that happens.
+                raise StorageUnavailable(away.message, **away.fields)
             raise StorageUnavailable(
                 f"{_marker_of(self.name)} was not read yet; {_NEXT[MarkerReason.UNREAD]}",
                 reason=MarkerReason.UNREAD.value,
