@@ -73,8 +73,8 @@ def step(standing: Standing, seen: Own | Others, *, place: str, seconds: float) 
         return _silent(standing, seconds)
     if isinstance(standing, Unread):
         return _first(seen.presence, place, seconds)
-    if seen.again and not isinstance(standing, Alone):
-        return replace(standing, seconds=seconds)
+    if seen.again:  # a forerunner that is known to have ended is not heard of anew
+        return standing if isinstance(standing, Alone) else replace(standing, seconds=seconds)
     if isinstance(standing, Alone) and _may_be_forerunners(seen.presence, place):
         return Doubted(_who(seen.presence), seconds)
     return Met(_who(seen.presence), seconds)

@@ -223,6 +223,28 @@ async def test_a_late_write_of_the_forerunner_shows_once_and_is_forgiven(lives: 
     assert lives.signs == []
 
 
+@pytest.mark.parametrize(("ended", "place"), [(True, "the next boot's"), (False, "lock")])
+async def test_a_forerunner_that_has_ended_is_no_other_daemon_while_its_file_is_not_written_over(
+    lives: Lives, *, ended: bool, place: str
+):
+    """So it was after each start at which the storage did not take the first write."""
+    old = lives.life("old", place="lock")
+    await old.write()
+    if ended:
+        await old.write(ended=True)
+    life = lives.life("new", place=place)
+    life._storage.refusal = "SlowDown"  # type: ignore[attr-defined] # `Storage`
+    for _ in range(3):
+        await life._try_write()
+        lives.clock.seconds += module.LOOK_SECONDS
+        await life.require_alone()
+    life._storage.refusal = ""  # type: ignore[attr-defined] # `Storage`
+    await life.write()
+    await life.require_alone()
+    assert lives.written().other is None
+    assert lives.signs == []
+
+
 async def test_what_shows_again_behind_a_write_is_no_forerunners(lives: Lives):
     await lives.life("one", place="lock").write()
     late = lives.bucket.objects[KEY].body
