@@ -115,21 +115,24 @@ async def test_a_storage_that_is_away_is_waited_for(shared, monkeypatch):
     assert one.marker is not None
 
 
-async def test_a_storage_that_refuses_us_from_the_start_says_so_instead_of_holding_calls(shared):
+async def test_a_storage_that_refuses_us_from_the_start_says_so_instead_of_holding_calls(
+    shared, monkeypatch
+):
     """What is passing is waited for by whoever calls; a policy is not mended while he waits."""
     one = bucket(shared)
 
     async def denied() -> None:
         raise StorageUnavailable("ListObjectsV2: access denied", reason="denied", retry=False)
 
-    opens, one.storage.open = one.storage.open, denied
+    opens = one.storage.open
+    monkeypatch.setattr(one.storage, "open", denied)
     async with asyncio.TaskGroup() as group:
         group.create_task(one.open(IDENTITY))
         await until(lambda: one.away is not None)
         with pytest.raises(StorageUnavailable, match="ListObjectsV2: access denied") as refused:
             await one.places(metadata())
         assert refused.value.fields == {"reason": "denied", "retry": False}
-        one.storage.open = opens
+        monkeypatch.setattr(one.storage, "open", opens)
     assert await one.places(metadata())
 
 

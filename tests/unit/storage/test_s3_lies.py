@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 
 from rlmm_daemon.adapters.storage.s3 import listing
 from rlmm_daemon.domain.errors import StorageUnavailable
@@ -120,4 +121,19 @@ async def test_a_single_404_of_a_description_does_not_lose_a_copy():
     (stored,) = await storage.put_segment(ROWS, progress=Progress())
     assert stored.size == 1024
     assert set(s3.objects) == {"a.log"}
+    await storage.close()
+
+
+async def test_a_probe_of_a_storage_that_does_not_answer_waits_for_it_once():
+    """Each step waited: the command that messages name took several minutes."""
+
+    def silent(**_: Any) -> Any:
+        raise ReadTimeoutError(endpoint_url="s3")
+
+    s3 = ScriptedS3(list_objects_v2=silent)
+    storage = storage_on(s3, attempts_max=1)
+    results = dict((await storage.probe()).results)
+    assert s3.calls == ["list_objects_v2"]
+    assert "no answer in time" in str(results.pop("list"))
+    assert {str(error) for error in results.values()} == {"not tried: the storage does not answer"}
     await storage.close()

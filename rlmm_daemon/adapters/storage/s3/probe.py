@@ -23,6 +23,9 @@ CHECKSUM: Final = checksum_text(crc32c(CANARY))
 #: Of no object's version.
 NOBODYS_ETAG: Final = f'"{"0" * 32}"'
 
+#: Reasons of a storage that is not there: nobody's policy.
+NO_ANSWER: Final = frozenset({"timeout", "connection"})
+
 #: Step -> the IAM actions it needs; on the bucket itself where it begins with `s3:List`... or is
 #: about uploads of the whole bucket.
 ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -70,12 +73,18 @@ class Probe:
         }
         assert steps.keys() == ACTIONS.keys(), "each step has its actions"
         results: dict[str, RlmmError | None] = {}
+        silent = False
         for name, step in steps.items():
+            if silent:
+                results[name] = StorageUnavailable("not tried: the storage does not answer")
+                continue
             try:
                 await step()
                 results[name] = None
             except RlmmError as error:
                 results[name] = error
+                # Each of the others would take as long as this first one.
+                silent = name == "list" and error.fields.get("reason") in NO_ANSWER
         return ProbeResult(results=results)
 
     async def _head(self) -> None:
