@@ -110,7 +110,7 @@ class Snapshotter:
         age_ms = self._clock.now_ms() - (follower.snapshot_at_ms or follower.followed_since_ms)
         return (
             advanced >= self._options.after_events
-            or age_ms >= self._options.after_seconds * 1000
+            or not 0 <= age_ms < self._options.after_seconds * 1000  # the clock may be set back
             or too_much_aside(follower.fold)
         )
 
@@ -118,7 +118,7 @@ class Snapshotter:
         """A full disk is not filled to its last byte anew at each turn."""
         failed_ms = follower.snapshot_failed_ms
         pause_ms = max(AGAIN_SECONDS_MIN, self._options.after_seconds) * 1000
-        return failed_ms is not None and self._clock.now_ms() - failed_ms < pause_ms
+        return failed_ms is not None and 0 <= self._clock.now_ms() - failed_ms < pause_ms
 
     async def try_write(self, follower: Follower) -> WrittenSnapshot | None:
         """Write a snapshot; None if the disk did not take it (logged, counted, tried later)."""

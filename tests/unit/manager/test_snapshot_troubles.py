@@ -148,6 +148,22 @@ async def test_a_full_disk_is_not_filled_anew_at_every_turn(rig, monkeypatch):
         assert follower.snapshot_failed_ms is None
 
 
+async def test_a_clock_that_is_set_back_puts_no_snapshot_off(rig):
+    """One of a clock that was a year ahead was young, and one that failed then so, for a year."""
+    options = SnapshotOptions(after_events=10**9, after_seconds=300)
+    async with rig.manager(snapshots=options) as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.is_ready(TP))
+        await copied(manager, 1, 0, 9)
+        follower, due = manager.fleet.followers[of(TP)], manager.snapshotter._due
+        assert not due(follower)
+        ahead_ms = manager.clock.now_ms() + 10**9
+        follower.snapshot_at_ms = follower.snapshot_failed_ms = ahead_ms
+        assert due(follower)
+        follower.snapshot_at_ms = follower.snapshot_failed_ms = manager.clock.now_ms()
+        assert not due(follower)
+
+
 async def test_a_table_on_a_bad_sector_is_replaced_by_the_log(rig, monkeypatch):
     await filled(rig)
     monkeypatch.setattr(snapshotter, "POLL_SECONDS", 0.01)
