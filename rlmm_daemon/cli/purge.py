@@ -21,7 +21,8 @@ def command(topic_id: str, *, execute: bool, existing: bool, yes: bool, target: 
     """Have all remote data of a topic removed: marks for a topic that is gone.
 
     Nothing brings it back. A topic that still exists keeps its metadata; its remote segments are
-    deleted one by one, and only with --existing. rlmm cleanup shows how far it came.
+    deleted one by one, and only with --existing. rlmm cleanup shows how far it came. A restart of
+    the daemon forgets what is left of them: run the command again.
 
     --json: {topic_id, topic: gone|alive|unknown, executed, partitions[], segments, bytes}.
     """

@@ -38,7 +38,13 @@ from rlmm_daemon.daemon.cleaner.tools import Copies, Tools
 from rlmm_daemon.daemon.follower import Follower
 from rlmm_daemon.daemon.manager import Manager
 from rlmm_daemon.domain.errors import NotReady, RlmmError
-from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.ids import (
+    BrokerId,
+    MetadataPartition,
+    SegmentId,
+    TopicIdPartition,
+    uuid_text,
+)
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.ports.clock import Clock
 
@@ -120,6 +126,8 @@ class Cleaner:
         self._looked_for: int | None = None
         self._group: asyncio.TaskGroup | None = None
         self._orders: dict[str, asyncio.Task[None]] = {}
+        #: What purges under way were told to delete.
+        self.ordered: dict[TopicIdPartition, set[SegmentId]] = {}
         #: Marks what nobody asked for; None: that is off, as it is unless configured.
         self.observer: Observer | None = None
         manager.has_cleaner = True

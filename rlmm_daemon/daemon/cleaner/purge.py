@@ -6,6 +6,7 @@ an existing topic's segments are deleted one by one, and it must be said that th
 
 import asyncio
 from collections.abc import Iterator
+from itertools import count, islice
 from typing import Any, Final
 
 import structlog
@@ -30,6 +31,13 @@ FOLLOW_SECONDS: Final = 30.0
 #: An order that is not done by then is given up: the operator asks again.
 PURGE_SECONDS_MAX: Final = 24 * 3600.0
 PURGED: Final = "purged"
+#: Segments that are looked at before others get a turn.
+WALK_AT_ONCE: Final = 1_000
+#: Walks that a change cut off; then it is done in one go.
+WALKS_MAX: Final = 10
+
+#: Tells tasks of orders apart.
+_numbers = count(1)
 
 D, S = PartitionDeleteState, SegmentState
 
@@ -108,7 +116,9 @@ class Purge:
         if cache is not None and cache.delete_state is not None:
             return
         if proof is Proof.ALIVE:
-            self._cleaner.spawn(self._delete_segments(partition), f"purge {partition}")
+            ids = set() if cache is None else await _finished(cache)
+            name = f"purge {partition} {next(_numbers)}"
+            self._cleaner.spawn(self._delete_segments(partition, ids), name)
             return
         tools = self._tools
         mark = PartitionDelete(
@@ -121,30 +131,35 @@ class Purge:
             records.encode(mark), Caller.OPERATOR, tools.options.write_seconds
         )
 
-    async def _delete_segments(self, partition: TopicIdPartition) -> None:
-        """Delete what is finished by now; what is being copied is its broker's."""
-        tools, error = self._tools, None
-        ordered_ms = tools.clock.now_ms()
+    async def _delete_segments(self, partition: TopicIdPartition, ids: set[SegmentId]) -> None:
+        """Delete what was finished when it was ordered; what was being copied is its broker's."""
+        tools, error, under_way = self._tools, None, self._cleaner.ordered
+        if partition in under_way:
+            under_way[partition] |= ids
+            return
+        under_way[partition] = ids
         until = tools.clock.monotonic() + PURGE_SECONDS_MAX
         try:
             async with tools.manager.keep_followed(partition):
                 while tools.clock.monotonic() < until:
-                    error = await self._try(partition, ordered_ms)
+                    error = await self._try(partition, ids)
                     if error is None:
                         break
                     tools.notes.order(partition, error)
                     await asyncio.sleep(tools.options.interval_seconds)
         except RlmmError as failure:
             error = failure.message
+        finally:
+            del under_way[partition]
         tools.notes.order(partition, error and f"the purge was given up: {error}")
         if error is not None:
             logger.warning("purge given up", partition=str(partition), error=error)
 
-    async def _try(self, partition: TopicIdPartition, ordered_ms: int) -> str | None:
+    async def _try(self, partition: TopicIdPartition, ids: set[SegmentId]) -> str | None:
         """Return what keeps something from being deleted; None: nothing is left."""
 
         def ordered(cache: PartitionCache) -> Iterator[SegmentId]:
-            return (i for i in cache.segments if self._is_ordered(cache, i, ordered_ms))
+            return (i for i in tuple(ids) if self._is_left(cache, i))
 
         segments = self._cleaner.segments
         try:
@@ -163,15 +178,26 @@ class Purge:
         left = next(ordered(cache), None)
         return None if left is None else segments.backoff.message(left) or "not deleted yet"
 
-    def _is_ordered(self, cache: PartitionCache, segment_id: SegmentId, ordered_ms: int) -> bool:
-        """Whether a segment was finished when it was ordered to go, or began to go and failed."""
-        tail = cache.segments.get(segment_id)
-        if tail is None:
-            return False
-        if tails.state_of(tail) == S.DELETE_SEGMENT_STARTED:
+    def _is_left(self, cache: PartitionCache, segment_id: SegmentId) -> bool:
+        """Whether an ordered segment is finished yet, or began to go and failed."""
+        state = cache.state(segment_id)
+        if state is S.DELETE_SEGMENT_STARTED:
             return self._cleaner.segments.backoff.message(segment_id) is not None
-        finished = tails.state_of(tail) == S.COPY_SEGMENT_FINISHED
-        return finished and tails.event_ms_of(tail) <= ordered_ms
+        return state is S.COPY_SEGMENT_FINISHED
+
+
+async def _finished(cache: PartitionCache) -> set[SegmentId]:
+    """Return the segments that are finished, by no clock: events bear those of all brokers."""
+    for _ in range(WALKS_MAX):
+        found, rest = set[SegmentId](), iter(cache.segments.items())
+        try:
+            while some := list(islice(rest, WALK_AT_ONCE)):
+                found |= {i for i, tail in some if tails.state_of(tail) == S.COPY_SEGMENT_FINISHED}
+                await asyncio.sleep(0)
+        except RuntimeError:  # the dict that was walked has changed
+            continue
+        return found
+    return set(cache.live_finished())
 
 
 def _require_meant(topic_id: TopicId, proof: Proof, *, existing: bool) -> None:

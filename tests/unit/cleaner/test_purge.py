@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon.caller import Caller
@@ -99,6 +100,64 @@ def test_what_finishes_after_the_order_stays():
         await world.until(lambda: not daemon.cleaner.rows()["orders"])
         assert world.state(4, AT) is S.COPY_SEGMENT_FINISHED
         assert sorted(world.stored(AT)) == sorted(world.keys(4, AT, 400))
+
+    run(scenario)
+
+
+HOUR_MS = 3_600_000
+
+
+def finished_by(world: CleanWorld, number: int, ahead_ms: int) -> None:
+    """A whole copy by a broker whose clock is off."""
+    world.put(world.started(number, AT, 100 * number))
+    world.place(number, AT, 100 * number)
+    event = world.updated(number, AT, S.COPY_SEGMENT_FINISHED, CUSTOM)
+    world.put(replace(event, event_timestamp_ms=event.event_timestamp_ms + ahead_ms))
+
+
+def test_what_a_clock_that_was_ahead_had_finished_goes_too():
+    """The order ended without it, and nothing said so."""
+
+    async def scenario(world: CleanWorld) -> None:
+        daemon = await stocked(world)
+        finished_by(world, 4, HOUR_MS)
+        await asyncio.sleep(2)
+        await order(daemon)
+        await world.until(lambda: not world.stored(AT))
+        assert world.state(4, AT) is None
+
+    run(scenario)
+
+
+def test_what_a_clock_that_is_behind_finishes_after_the_order_stays():
+    async def scenario(world: CleanWorld) -> None:
+        daemon = await stocked(world)
+        failing(daemon, TimedOut("once"), FAILS_FOR)
+        await order(daemon)
+        await asyncio.sleep(1)
+        finished_by(world, 4, -HOUR_MS)
+        await world.until(lambda: world.state(2, AT) is None)
+        await world.until(lambda: not daemon.cleaner.rows()["orders"])
+        assert world.state(4, AT) is S.COPY_SEGMENT_FINISHED
+        assert sorted(world.stored(AT)) == sorted(world.keys(4, AT, 400))
+
+    run(scenario)
+
+
+def test_a_second_order_adds_to_one_that_is_under_way():
+    async def scenario(world: CleanWorld) -> None:
+        daemon = await stocked(world)
+        failing(daemon, TimedOut("once"), FAILS_FOR)
+        await order(daemon)
+        await asyncio.sleep(1)
+        world.finished(4, AT, 400)
+        await asyncio.sleep(1)
+        assert world.state(2, AT) is S.COPY_SEGMENT_FINISHED
+        await order(daemon)
+        await world.until(lambda: not world.stored(AT))
+        await world.until(lambda: not daemon.cleaner.rows()["orders"])
+        assert world.state(4, AT) is None
+        assert daemon.cleaner.ordered == {}
 
     run(scenario)
 
