@@ -7,7 +7,7 @@ reason, never silently.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Protocol, final
 
 import pytest
@@ -262,7 +262,8 @@ class EventLogContract:
     async def test_an_epoch_never_heard_of_is_not_confirmed(self, harness: LogHarness) -> None:
         await self.fill(harness.log, 3)
         asked = await self.epoch_of(harness.log, 3) + 100
-        assert (await harness.log.epoch_end(P0, asked)).epoch != asked
+        with suppress(UnavailableError):  # its leader may be one that has not heard of it yet
+            assert (await harness.log.epoch_end(P0, asked)).epoch != asked
 
     @final
     async def test_everything_is_there_after_a_restart(self, harness: LogHarness) -> None:

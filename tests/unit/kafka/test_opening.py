@@ -214,6 +214,20 @@ async def test_an_epoch_end_is_asked_of_the_new_leader_when_the_known_one_died()
         assert (found.epoch, found.end_offset) == (0, 2)
 
 
+async def test_a_leader_that_has_not_heard_of_a_later_one_does_not_say_how_that_ones_epoch_ended():
+    """A broker that lost its controllers takes itself for the leader while others elected anew."""
+    broker = FakeBroker()
+    broker.put(0, b"a", b"b")
+    async with opened(broker) as log:
+        with pytest.raises(StorageUnavailable, match="epoch 1"):
+            await log.epoch_end(P0, 1)  # another daemon had read a batch of it elsewhere
+        assert (await log.epoch_end(P0, 0)).end_offset == 2
+        led_by_another(broker)
+        broker.put(0, b"c")
+        found = await log.epoch_end(P0, 1)
+        assert (found.epoch, found.end_offset) == (1, 3)
+
+
 @pytest.mark.parametrize("question", ["OffsetForLeaderEpoch", "ListOffsets"])
 async def test_after_a_leader_that_is_silent_who_leads_is_asked_for_first(monkeypatch, question):
     monkeypatch.setattr(asking, "_ANSWER_SECONDS", 0.02)

@@ -149,6 +149,10 @@ class Asker:
                 continue
             if not same:
                 raise StorageUnavailable("the metadata topic was recreated")
+            if error == 0 and found.epoch < epoch and leader.epoch < epoch:
+                # It lost its controllers, and others elected anew: it knows nothing of that epoch.
+                last, self._doubted = _of_former(leader, partition, epoch), True
+                continue
             if error == 0:
                 return found
             last = error_of(error, f"asking where epoch {epoch} of partition {partition} ends")
@@ -175,6 +179,13 @@ class Asker:
             # An epoch that ends at 0 wrote nothing: nobody can have read in it.
             found, end = -1, -1
         return error, EpochEnd(epoch=found, end_offset=end)
+
+
+def _of_former(leader: Leader, partition: MetadataPartition, epoch: int) -> RlmmError:
+    return StorageUnavailable(
+        f"{leader.node} says that it leads metadata partition {partition} in epoch {leader.epoch}, "
+        f"and has not heard of epoch {epoch}: does it reach its controllers?"
+    )
 
 
 def _offsets_in(answer: Any) -> dict[MetadataPartition, int]:
