@@ -71,6 +71,8 @@ _ENDED_BY_ACCEPTANCE: Final = frozenset(
 )
 _RETRY_SECONDS_MIN: Final = 0.05
 _RETRY_SECONDS_MAX: Final = 5.0
+#: How long an acceptance waits for the log that is made by it. It is written down with that log.
+_MADE_SECONDS: Final = 5.0
 _NOT_OPENED: Final = LogTrouble(TroubleKind.NOT_OPENED, "not opened yet")
 
 logger = structlog.get_logger(__name__)
@@ -183,6 +185,8 @@ class Fleet:
         #: By metadata partition, gaps of the present log whose loss was accepted here or elsewhere.
         self._accepted_gaps: dict[int, tuple[LogRange, ...]] = {}
         self._accept_missing = False
+        #: Rung when it was accepted that the log is gone.
+        self._gone = Bell()
         #: The positions file says of some position that nothing was appended beyond it.
         self._exact_on_disk = False
         #: Why they could not be rewritten.
@@ -293,7 +297,9 @@ class Fleet:
             except (UnavailableError, OSError) as error:
                 self.trouble = LogTrouble(TroubleKind.LOG_AWAY, str(error))
                 logger.warning("event log not open yet", error=str(error))
-            await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait * (0.5 + self._rng.random() / 2)):
+                    await self._gone.wait()
             wait = min(wait * 2, _RETRY_SECONDS_MAX)
 
     async def _opened(self, cluster_id: str | None, *, create: bool) -> LogIdentity:
@@ -609,6 +615,11 @@ class Fleet:
         for follower in lacking:  # of a whole log the snapshots of others may be all that is left
             await self._accept_in(follower, without_looking=without_looking or bool(doubted))
         self.changed.ring()
+        self._gone.ring()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_MADE_SECONDS):
+                while self.follow_set is None:
+                    await self.changed.wait()
 
     async def can_be_restored(self) -> bool:
         """Whether the log is gone and snapshots know what stood in it."""

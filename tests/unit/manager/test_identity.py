@@ -27,7 +27,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
     UnsupportedProtocol,
 )
-from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import LogForeign, LogUnnamed
 from tests.unit.manager.events import TP, of, started, until, updated
 
@@ -94,6 +94,9 @@ async def test_an_absent_log_that_was_known_is_not_made_anew(rig):
             ask(manager)
         assert not rig.store.exists
         await manager.fleet.accept_all()
+        assert rig.store.exists, "a restart right behind the order would forget it"
+        known = await manager.state.identity()
+        assert known.topic_id == uuid_text(manager.fleet.identity.topic_id)
         await until(lambda: manager.is_ready(TP) or manager.fleet.followers != {})
 
 
