@@ -6,11 +6,15 @@ for a write that the disk has taken in a tenth of a millisecond is most of what 
 
 import asyncio
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+#: How long whoever ends waits for calls. One that takes longer does not come back: a disk hangs.
+CLOSE_SECONDS: Final = 5.0
 
 T = TypeVar("T")
 
@@ -63,13 +67,15 @@ class DiskThreads:
     def close(self, *, wait: bool = True) -> None:
         """Return once the calls that were taken are over and the threads have ended.
 
-        Without `wait`, at once: a disk or mount that hangs must not hold up whoever ends.
+        In five seconds at most, and without `wait` at once: a disk or mount that hangs must not
+        hold up whoever ends.
         """
         self._closed = True
         _end(self._queue, len(self._threads))
         if wait:
+            until = time.monotonic() + CLOSE_SECONDS
             for thread in self._threads:
-                thread.join()
+                thread.join(max(0.0, until - time.monotonic()))
         self._threads.clear()
 
     def _start(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 from rlmm_daemon.cli import main
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import uuid_text
+from tests.support import failures
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import Stocked, eventually, make
@@ -135,3 +136,13 @@ def test_while_the_embedded_log_is_missing_each_command_says_so_until_the_loss_i
         assert it.rlmm(*words).exit_code == 0
         it.announce()
         assert eventually(lambda: it.copy_new(0))
+
+
+@pytest.mark.timeout(60)
+def test_a_daemon_whose_disk_hangs_ends_when_it_is_told(tmp_path, forks):
+    it = make(tmp_path, forks)
+    with it.daemon:
+        it.stock()
+        failures.log_whose_disk_hangs(it)
+        eventually(lambda: "not opened yet" in it.rlmm("status").output)
+        assert it.daemon.stop() == 0

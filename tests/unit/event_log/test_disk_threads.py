@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rlmm_daemon.adapters import disk_threads
 from rlmm_daemon.adapters.disk_threads import DiskThreads
 
 COUNT = 3
@@ -71,3 +72,13 @@ async def test_threads_end_with_whoever_forgot_to_close_them() -> None:
     gc.collect()
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+async def test_a_call_that_hangs_does_not_hold_up_whoever_ends(monkeypatch) -> None:
+    monkeypatch.setattr(disk_threads, "CLOSE_SECONDS", 0.02, raising=False)
+    threads, over = DiskThreads(COUNT), threading.Event()
+    call = threads.run(over.wait)
+    threads.close()
+    over.set()
+    assert await call
