@@ -102,8 +102,9 @@ def _is_snapshot(f: Facts) -> bool:
 
 _LOG_FILE: Final = (
     " Of a file of the event log that its disk can't read any more, save what it can: stop the "
-    "daemon, `dd if=FILE of=FILE.new bs=4096 conv=noerror,sync`, move it to the name and start: "
-    "what was lost is then log_corrupt or history_lost, and rlmm explain says what ends it."
+    "daemon, `dd if=FILE of=FILE.new bs=4096 conv=noerror,sync`, `chown --reference=FILE "
+    "FILE.new`, move it to the name and start: what was lost is then log_corrupt "
+    "or history_lost, and rlmm explain says what ends it."
 )
 
 

@@ -160,6 +160,7 @@ def test_of_a_log_file_that_its_disk_lost_there_is_a_way_to_what_is_left():
     assert name == "file_unusable"
     assert path in sentence
     assert "conv=noerror,sync" in sentence
+    assert "chown --reference" in sentence, "what root makes is not the daemon's user's to write"
 
 
 async def test_a_snapshot_that_cannot_be_read_can_be_given_up(stocked):
