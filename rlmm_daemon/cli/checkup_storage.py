@@ -77,8 +77,9 @@ def copied(holds: Sequence[Hold], ages_ms: Sequence[int]) -> list[Finding]:
             verdict="warning",
             found=f"of the first {phrases.number(len(ages_ms), 'object')} none is as old as the "
             f"hold of {phrases.moment(before_ms)}: the bucket looks copied",
-            advice="holds go by the storage's times, which a copy does not keep: the nightly job "
-            "keeps all that no event names until rlmm partition end-hold (docs/recovery.md)",
+            advice="of copies begun by a clock that was ahead, holds go by the storage's times, "
+            "which a copy does not keep: rlmm log recover N --execute, then "
+            "rlmm partition end-hold (docs/recovery.md)",
         )
     ]
 

@@ -113,7 +113,9 @@ async def _run(config: Config, told: Mapping[int, str], *, execute: bool) -> Out
             if execute and outcome.needed:
                 wanted = _marker(outcome.rows, [present, kept], cluster_id, log.identity)
                 if outcome.holds_all:
-                    before_ms = max(SystemClock().now_ms(), await _storages_ms(storage))
+                    now_ms = max(SystemClock().now_ms(), await _storages_ms(storage))
+                    # Stored while the storage's clock was ahead, it is younger than now.
+                    before_ms = max(now_ms, evidence.newest_ms)
                     wanted = held_whole(wanted, before_ms, config.daemon.broker_id)
                 outcome.former = await _write(storage, wanted, control)
                 outcome.written = True
@@ -182,7 +184,7 @@ async def _list(
     async with contextlib.aclosing(storage.list("")) as pages:
         async for page in pages:
             for row in page:
-                evidence.take(needs, row.key)
+                evidence.take(needs, row.key, row.modified_ms)
 
 
 def _outcome(

@@ -63,9 +63,13 @@ class Evidence(msgspec.Struct, kw_only=True):
     found: dict[int, Places] = msgspec.field(default_factory=dict)
     #: Where segments lie whose layout the log does not say: of copies that never ended.
     unnumbered: Places = msgspec.field(default_factory=Places)
+    #: When the storage took the youngest object that may be a segment's, also of those unnamed.
+    newest_ms: int = 0
 
-    def take(self, needs: Mapping[SegmentId, int | None], key: str) -> None:
+    def take(self, needs: Mapping[SegmentId, int | None], key: str, modified_ms: int = 0) -> None:
         """Count a listed key towards the layout that the log says of its segment, None for none."""
+        if SEGMENT_KEY.search(key):
+            self.newest_ms = max(self.newest_ms, modified_ms)
         match = SEGMENT_KEY.search(key) if key.endswith(".log") else None
         if match is None:
             return

@@ -20,6 +20,7 @@ from rlmm_daemon.codec.marker import (
     NewerMarker,
 )
 from rlmm_daemon.core.disposal.holds import (
+    UNKNOWN_MS,
     as_known,
     held_whole,
     recounted,
@@ -38,7 +39,7 @@ from rlmm_daemon.core.marker_verdict import (
     why_remade,
 )
 from rlmm_daemon.daemon.bell import Bell
-from rlmm_daemon.daemon.earlier_objects import why_held
+from rlmm_daemon.daemon.earlier_objects import newest_ms, why_held
 from rlmm_daemon.daemon.removing import Removing
 from rlmm_daemon.daemon.storage_clock import stored_ms
 from rlmm_daemon.daemon.storage_past import NoPast, Remembered, StoragePast, remembered
@@ -349,10 +350,12 @@ class Bucket:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
-        hold = Hold(
-            metadata_partition=loss.metadata_partition,
-            before_ms=max(loss.accepted_at_ms, now_ms),
-            broker_id=loss.broker_id,
+        hold = await self._as_young(
+            Hold(
+                metadata_partition=loss.metadata_partition,
+                before_ms=max(loss.accepted_at_ms, now_ms),
+                broker_id=loss.broker_id,
+            )
         )
         accepted = _accepting(loss, gaps, hold, partition_count)
         if not await self._rewrite(accepted, cluster_id):
@@ -368,11 +371,32 @@ class Bucket:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
-        hold = Hold(metadata_partition=None, before_ms=now_ms, broker_id=broker_id)
+        hold = await self._as_young(
+            Hold(metadata_partition=None, before_ms=now_ms, broker_id=broker_id)
+        )
         await self._rewrite(
             lambda present: held_whole(present, hold.before_ms, hold.broker_id), None
         )
         await self._hold_longer(hold, None)
+
+    async def _as_young(self, hold: Hold) -> Hold:
+        """Return a hold that keeps the youngest object of any segment that is there now.
+
+        It may be younger than now: the storage's clock was ahead when it was stored, as that of the
+        event may have been that names it.
+
+        Raises:
+            StorageUnavailable: the storage does not answer.
+            Malformed: the marker is damaged or newer than this program.
+        """
+        await self.storage.open()  # the start may not have reached it yet
+        control = await self.storage.get_control(MARKER_KEY)
+        rows = () if control is None else self._decoded(control).layouts
+        layouts = [self._layout, *(Layout(row.prefix, row.kind) for row in rows)]
+        youngest_ms = await newest_ms(self.storage, layouts)
+        if youngest_ms is None:
+            youngest_ms = hold.before_ms + UNKNOWN_MS
+        return msgspec.structs.replace(hold, before_ms=max(hold.before_ms, youngest_ms))
 
     async def _hold_longer(self, hold: Hold, cluster_id: str | None) -> None:
         """Let a hold that was just written keep all that is there by the storage's own time.
@@ -433,6 +457,7 @@ class Bucket:
             StorageUnavailable: it was not written.
             Malformed: the marker is damaged or newer than this program.
         """
+        hold = None if hold is None else await self._as_young(hold)
         holds = False
 
         def named(present: BucketMarker) -> BucketMarker:

@@ -20,11 +20,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlmm_daemon.codec.marker import MARKER_KEY, Hold, LayoutRow
+from rlmm_daemon.codec.marker import MARKER_KEY, LayoutRow
 from rlmm_daemon.config import Config, EmbeddedLog, S3Storage
 from rlmm_daemon.config.reconcile import ExportMetadata, InventoryListing, ReconcileConfig
 from rlmm_daemon.core.disposal.findings import Ages
-from rlmm_daemon.core.disposal.holds import by_times
 from rlmm_daemon.domain.ids import TopicId, uuid_bytes
 from rlmm_daemon.ports.event_log import LogIdentity
 from rlmm_daemon.ports.storage import UploadInfo
@@ -218,7 +217,7 @@ class Run:
             ages=ages,
             partition_count=ours.marker.partition_count if ours.marker else 1,
             losses=ours.marker.accepted_losses if ours.marker else (),
-            holds=self._holds(ours, ages),
+            holds=ours.marker.held if ours.marker else (),
             covered_ms=self._covered_ms,
             listing_is_old=isinstance(self._config.listing, InventoryListing),
         )
@@ -238,15 +237,6 @@ class Run:
                 liveness.findings(self._spark, events, unknown, self.night.cluster)
             )
         found.write.parquet(self._path("judged"))
-
-    def _holds(self, ours: Ours, ages: Ages) -> tuple[Hold, ...]:
-        holds = ours.marker.held if ours.marker else ()
-        if not holds:
-            return ()
-        # Of segments alone: whatever else lies there may be older than the copy of a bucket.
-        segments = sifting.topics(sifting.keyed(self._spark, self._frame("objects", OBJECTS)))
-        (oldest_ms,) = segments.selectExpr("min(modified_ms)").first()
-        return by_times(holds, None if oldest_ms is None else oldest_ms - ages.skew_ms)
 
     def _unknown(self, events: Any, objects: Any) -> Any:
         """Return the topic ids that the cluster does not know, asked for once."""

@@ -1,6 +1,7 @@
 """A bucket whose marker is lost, damaged or replaced, at a start and while the daemon runs."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -285,6 +286,19 @@ def test_a_marker_rebuilt_by_a_clock_that_is_behind_holds_all_that_is_there(it, 
     [(which, until_ms)] = held(it)
     assert which is None
     assert until_ms >= taken_ms
+
+
+def test_a_rebuilt_marker_holds_what_was_stored_while_the_storages_clock_was_ahead(it):
+    assert it.daemon.stop() == 0
+    marker_of(it).unlink()
+    (it.state_dir / "marker.json").unlink()
+    young_ms = time.time_ns() // 1_000_000 + 86_400_000
+    for key in objects(it):
+        os.utime(it.daemon.remote / key, (young_ms / 1000, young_ms / 1000))
+    assert tool(it, "storage", "rebuild-marker", "--execute").returncode == 0
+    [(which, until_ms)] = held(it)
+    assert which is None
+    assert abs(until_ms - young_ms) <= 1
 
 
 def test_what_the_copy_of_a_remade_marker_held_stays_held(it):

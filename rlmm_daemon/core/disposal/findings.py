@@ -196,9 +196,19 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether an object is older than an accepted loss."""
         return self.loss_ms > 0 and modified_ms <= self.loss_ms + self.skew_ms
 
-    def holds_back(self, modified_ms: int) -> bool:
-        """Return whether a hold keeps an object that the storage took then."""
-        return held(self.holds, self.metadata_partition, modified_ms - self.skew_ms) is not None
+    def holds_back(self, since_ms: int) -> bool:
+        """Return whether a hold keeps what began then, by the storage's or its events' time."""
+        return held(self.holds, self.metadata_partition, since_ms - self.skew_ms) is not None
+
+    def holds_object(self, recorded: Recorded, modified_ms: int) -> bool:
+        """Return whether a hold keeps an object that the storage took then.
+
+        One of a segment that events name is as old as these, where it was rewritten since; one that
+        no event names may be as old as can be.
+        """
+        if recorded.state is None:
+            return held(self.holds, self.metadata_partition, None) is not None
+        return self.holds_back(min(modified_ms, recorded.event_ms or modified_ms))
 
     def is_of_the_future(self, event_ms: int) -> bool:
         """Return whether no clock that is right can have written this before the listing was read.
@@ -282,7 +292,7 @@ def _spared(recorded: Recorded, found: Present, ages: Ages) -> str:
         return " an event that was refused names it"
     if ages.spares(found.modified_ms):
         return " older than an accepted loss"
-    if ages.holds_back(found.modified_ms):
+    if ages.holds_object(recorded, found.modified_ms):
         return " held since a loss was accepted (rlmm partition end-hold)"
     if recorded.state is None and ages.predates_snapshot(found.modified_ms):
         return " older than the snapshot that stands for the log's head"

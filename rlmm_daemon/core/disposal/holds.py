@@ -7,8 +7,10 @@ hold in the bucket marker. It binds the cleaner of each daemon and the nightly j
 ends it (`rlmm partition end-hold`). It does not bind whoever asks for that very segment to be
 deleted, nor the removal of a topic that is proven gone.
 
-A bucket that was copied says of each object when it was copied. Where nothing is as old as a hold,
-that is what it looks like, and the hold keeps everything of its partition.
+Times only tell apart what events name. A copy is begun in the log before its first byte is stored,
+so an object that no event names is of what was lost, or of events that were dropped since: its
+storage says of it when it was put there last, which a clock that was ahead, or a bucket that was
+copied or rewritten in place, makes younger than the loss. So a hold keeps each of its partition.
 
 What a marker accepts, holds and has ended is only ever added to, of each partition the most. So an
 older marker that is put back is seen by what it lacks, and whatever daemons know of is joined in
@@ -16,22 +18,25 @@ any order. A number of its own for each write would not tell: two daemons that g
 marker, of which one knew less, both count on.
 """
 
-import sys
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
 from rlmm_daemon.codec.marker import BucketMarker, Hold
 
 Holds = Sequence[Hold]
+#: How much longer a hold is where nobody knows how young what it keeps is: clocks that were ahead
+#: by more are not reckoned with. Not for ever, for what is put on behind it outlasts it.
+UNKNOWN_MS: Final = 366 * 86_400_000
 
 
 def held(holds: Holds, metadata_partition: int | None, since_ms: int | None) -> Hold | None:
     """Return the hold that keeps a segment or an object, None if nothing does.
 
-    `since_ms`: of a segment, when its last event was written; of an object that no event names,
-    when the storage took it. None: not known, so it may be old enough. `metadata_partition` None:
-    nobody can tell whose it is, so any hold may mean it.
+    `since_ms`: of a segment, when its last event was written, or when the storage took what it has
+    of it. None: not known, or of an object that no event names, so it may be old enough.
+    `metadata_partition` None: nobody can tell whose it is, so any hold may mean it.
     """
     for hold in holds:
         other = None not in (hold.metadata_partition, metadata_partition) and (
@@ -40,19 +45,6 @@ def held(holds: Holds, metadata_partition: int | None, since_ms: int | None) -> 
         if not other and (since_ms is None or since_ms <= hold.before_ms):
             return hold
     return None
-
-
-def by_times(holds: Holds, oldest_ms: int | None) -> tuple[Hold, ...]:
-    """Return the holds as they bind where the oldest object is of `oldest_ms`; None: none is there.
-
-    One that nothing is as old as keeps whatever there is: the times say nothing of what it meant.
-    """
-    return tuple(
-        hold
-        if oldest_ms is None or oldest_ms <= hold.before_ms
-        else msgspec.structs.replace(hold, before_ms=sys.maxsize)
-        for hold in holds
-    )
 
 
 def with_hold(marker: BucketMarker, hold: Hold) -> BucketMarker:

@@ -129,7 +129,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "            self._unwritten.append(accepted)\n"
         "            return accepted\n"
         "        await self._hold_longer(hold, cluster_id)\n",
-        "        hold = msgspec.structs.replace(hold, before_ms=0)\n"
+        "        hold = msgspec.structs.replace(hold, metadata_partition=-1)\n"
         "        accepted = _accepting(loss, gaps, hold, partition_count)\n"
         "        if not await self._rewrite(accepted, cluster_id):\n"
         "            self._unwritten.append(accepted)\n"

@@ -1,16 +1,20 @@
 import asyncio
 import contextlib
+import os
 import random
 
 import pytest
 
 from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, marker
 from rlmm_daemon.codec.custom_metadata import StoredFacts
+from rlmm_daemon.core.disposal.holds import UNKNOWN_MS
 from rlmm_daemon.core.layout import Layout, object_key
 from rlmm_daemon.core.marker_verdict import LogHistory
 from rlmm_daemon.daemon import bucket as bucket_module
+from rlmm_daemon.daemon import earlier_objects
 from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
@@ -310,7 +314,72 @@ async def test_a_listing_that_is_denied_takes_no_acceptance_back(shared, monkeyp
         accepted_at_ms=1_000,
     )
     await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
-    assert [hold.before_ms for hold in await one.holds()] == [1_000]
+    assert [hold.before_ms for hold in await one.holds()] == [1_000 + UNKNOWN_MS]
+
+
+YOUNG_MS = SystemClock().now_ms() + 86_400_000
+
+
+@pytest.mark.parametrize("how", ["accepted", "all", "named"])
+@pytest.mark.parametrize("prefix", ["a", "{hash:8}/b"])
+async def test_a_hold_keeps_what_was_stored_while_the_storages_clock_was_ahead(shared, how, prefix):
+    """In another layout than this daemon's, too; whatever is no segment's says nothing."""
+    await bucket(shared, prefix).open(IDENTITY)
+    one = bucket(shared, "here")
+    for key, at_ms in ((key_of_a_segment(prefix), YOUNG_MS), ("other/app", YOUNG_MS + 9)):
+        await one.storage.overwrite_control(key, b"x")
+        shared.objects[key] = type(shared.objects[key])(b"x", at_ms)
+    await one.open(IDENTITY)
+    loss = marker.AcceptedLoss(
+        broker_id=1,
+        metadata_partition=2,
+        topic_id=IDENTITY.metadata_topic_id,
+        accepted_at_ms=1_000,
+    )
+    match how:
+        case "accepted":
+            await one.accept_loss(loss, cluster_id=IDENTITY.cluster_id)
+        case "all":
+            await one.hold_all(1_000, 1)
+        case _:
+            hold = marker.Hold(metadata_partition=None, before_ms=1_000, broker_id=1)
+            await one.name_log("another", cluster_id=IDENTITY.cluster_id, hold=hold)
+    assert [hold.before_ms for hold in await one.holds()] == [YOUNG_MS]
+
+
+@pytest.mark.parametrize("pages", [2, 3])
+async def test_a_listing_that_is_too_long_lets_a_hold_keep_more(shared, monkeypatch, pages):
+    monkeypatch.setattr(earlier_objects, "NEWEST_PAGES_MAX", 2)
+    one = bucket(shared)
+    await one.open(IDENTITY)
+    listed = one.storage.list
+    row = ObjectInfo(key=key_of_a_segment(), size=1, modified_ms=YOUNG_MS, etag="")
+
+    async def many(prefix):
+        if prefix:
+            async with contextlib.aclosing(listed(prefix)) as found:
+                async for page in found:
+                    yield page
+            return
+        for _ in range(pages):
+            yield [row]
+
+    monkeypatch.setattr(one.storage, "list", many)
+    now_ms = SystemClock().now_ms()
+    await one.hold_all(now_ms, 1)
+    expected = YOUNG_MS if pages == 2 else now_ms + UNKNOWN_MS
+    assert [hold.before_ms for hold in await one.holds()] == [expected]
+
+
+async def test_a_directory_is_looked_through_to_its_end_for_a_hold(tmp_path, monkeypatch):
+    monkeypatch.setattr(earlier_objects, "NEWEST_PAGES_MAX", 0)
+    storage = LocalStorage(str(tmp_path), owner="1")
+    await storage.open()
+    (tmp_path / key_of_a_segment()).parent.mkdir()
+    (tmp_path / key_of_a_segment()).touch()
+    os.utime(tmp_path / key_of_a_segment(), (YOUNG_MS / 1000, YOUNG_MS / 1000))
+    assert abs(await earlier_objects.newest_ms(storage, [Layout("")]) - YOUNG_MS) <= 1
+    await storage.close()
 
 
 async def test_a_loss_that_is_accepted_later_never_shortens_a_hold(shared):

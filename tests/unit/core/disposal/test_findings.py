@@ -197,9 +197,19 @@ def test_a_hold_keeps_what_may_have_been_needed_by_what_the_log_lost(number: int
     if number is not None:
         (judged,) = judge(Recorded(state=None), there(log=1), other)
         assert judged.condemned
-    earlier = msgspec.structs.replace(hold_before(OLD - AGES.skew_ms - 1), metadata_partition=3)
-    (judged,) = judge(Recorded(state=None), there(log=1), earlier)
-    assert judged.condemned
+
+
+@pytest.mark.parametrize(("event_ms", "condemned"), [(OLD, True), (OLD - 2, False)])
+def test_an_object_that_was_rewritten_since_a_hold_is_as_old_as_what_names_it(event_ms, condemned):
+    """By the storage it is younger than the loss: a part of the bucket was rewritten in place."""
+    ages = hold_before(OLD - AGES.skew_ms - 1)
+    deleted = Recorded(state=S.DELETE_SEGMENT_FINISHED, event_ms=event_ms)
+    assert [judged.condemned for judged in judge(deleted, there(log=1), ages)] == [condemned]
+    unnamed = judge(Recorded(state=None), there(log=1), ages)
+    assert [judged.condemned for judged in unnamed] == [False]
+    upload = judge_upload(Recorded(state=None), OLD, ages)
+    assert upload is not None
+    assert upload.condemned, "no finished segment has one"
 
 
 @pytest.mark.parametrize(("by_ms", "spared"), [(-DAY, True), (0, True), (1, False)])

@@ -6,7 +6,6 @@ import pytest
 from rlmm_daemon.codec.marker import AcceptedGap, AcceptedLoss, BucketMarker, Hold, as_written
 from rlmm_daemon.core.disposal.holds import (
     as_known,
-    by_times,
     held,
     held_whole,
     joined,
@@ -87,18 +86,6 @@ def test_a_marker_of_which_nobody_knows_the_holds_keeps_everything() -> None:
     everything = Hold(metadata_partition=None, before_ms=AT + 5, broker_id=7)
     assert set(found.held) == {hold(1), everything}
     assert held(found.held, 4, AT + 5) == everything
-
-
-@pytest.mark.parametrize(
-    ("oldest_ms", "kept"), [(None, False), (AT - 1, False), (AT, False), (AT + 1, True)]
-)
-def test_a_hold_that_nothing_is_as_old_as_keeps_everything_of_its_partition(oldest_ms, kept):
-    """A bucket that was copied: every object is younger than the acceptance."""
-    bound = by_times([hold(1), hold(2, AT + 9)], oldest_ms)
-    assert (held(bound, 1, AT + 50) is not None) == kept
-    assert held(bound, 2, AT + 50) is None
-    assert held(bound, 3, AT) is None
-    assert held(bound, 2, AT + 9) is not None
 
 
 def test_a_hold_on_one_of_so_many_partitions_may_mean_any_of_another_count() -> None:
