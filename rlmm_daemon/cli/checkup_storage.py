@@ -13,7 +13,7 @@ from rlmm_daemon.codec.marker import BucketMarker, Hold, Presence, decode_presen
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.layout import SEGMENT_KEY
-from rlmm_daemon.core.marker_verdict import REBUILD, why_remade
+from rlmm_daemon.core.marker_verdict import IF_NONE, REBUILD, why_remade
 from rlmm_daemon.daemon.state_directory import LOCK
 from rlmm_daemon.domain.errors import Malformed, RlmmError
 from rlmm_daemon.ports.storage import RemoteStorage
@@ -39,7 +39,8 @@ async def marker(config: Config, seconds: float) -> list[Finding]:
             ages = await _ages(made.backend) if holds else []
             other = await _other_daemon(made.backend, config)
         kept, unread = await _copy(config)
-        return [_judged(config, present, kept), *unread, *copied(holds, ages), *other]
+        judged = _judged(config, made.bucket.name, present, kept)
+        return [judged, *unread, *copied(holds, ages), *other]
     except TimeoutError:
         return [Finding(check=_CHECK, verdict="failed", found=f"no answer within {seconds:g} s")]
     except RlmmError as error:
@@ -84,12 +85,15 @@ def copied(holds: Sequence[Hold], ages_ms: Sequence[int]) -> list[Finding]:
     ]
 
 
-def _judged(config: Config, present: BucketMarker | None, kept: BucketMarker | None) -> Finding:
+def _judged(
+    config: Config, name: str, present: BucketMarker | None, kept: BucketMarker | None
+) -> Finding:
     ours = config.daemon.cluster_id
     if present is None:
         if kept is None:
             return Finding(check=_CHECK, verdict="ok", found="none yet: a first start makes it")
-        return _failed(f"it is gone; the daemon knew {len(kept.layouts)} layouts")
+        found = f"there is none in {name}; the daemon knew {len(kept.layouts)} layouts"
+        return Finding(check=_CHECK, verdict="failed", found=found, advice=IF_NONE)
     if ours not in (None, present.cluster_id):
         found = f"of cluster {present.cluster_id}, daemon.cluster_id is {ours}"
         advice = "give each cluster a bucket or directory of its own"

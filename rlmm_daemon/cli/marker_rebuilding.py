@@ -19,7 +19,7 @@ from rlmm_daemon.core.disposal.holds import held_whole, joined
 from rlmm_daemon.core.disposal.inventory import History
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE
-from rlmm_daemon.core.marker_rebuilding import Evidence, Rebuilt, rebuilt
+from rlmm_daemon.core.marker_rebuilding import Evidence, Rebuilt, rebuilt, require_some_seen
 from rlmm_daemon.core.marker_verdict import MarkerReason, Owner, owner_of, why_not_ours, why_remade
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
@@ -62,22 +62,28 @@ class Outcome(msgspec.Struct, kw_only=True):
     former: str | None = None
 
 
-def run(config: Config, told: Mapping[int, str], *, execute: bool) -> Outcome:
+def run(
+    config: Config, told: Mapping[int, str], *, execute: bool, objects_are_gone: bool = False
+) -> Outcome:
     """Work the marker out, and write it if asked.
+
+    `objects_are_gone` is the operator's word that this is the right storage, empty as it is.
 
     Raises:
         RlmmError: the evidence does not suffice or contradicts itself, or can't be read.
     """
     beside_answers()
     try:
-        return asyncio.run(_run(config, told, execute=execute))
+        return asyncio.run(_run(config, told, execute=execute, objects_are_gone=objects_are_gone))
     except* (LogMissing, LogMoved) as errors:
         raise InvalidArgument(str(errors.exceptions[0])) from errors
     except* RlmmError as errors:
         raise first_of(errors) from None
 
 
-async def _run(config: Config, told: Mapping[int, str], *, execute: bool) -> Outcome:
+async def _run(
+    config: Config, told: Mapping[int, str], *, execute: bool, objects_are_gone: bool = False
+) -> Outcome:
     made = adapters.storage_of(
         config,
         random.Random(),  # noqa: S311 - jitter
@@ -101,11 +107,15 @@ async def _run(config: Config, told: Mapping[int, str], *, execute: bool) -> Out
                 history = History(Fold(MetadataPartition(number), log.identity.partition_count))
                 if await log.read_on(history) > 0:
                     trimmed.append(number)
-                _needs_of(history, needs)
+                _needs_of(history, needs, evidence.finished)
             evidence.named.update(number for number in needs.values() if number is not None)
             await _list(storage, evidence, needs)
+            if present is None and not objects_are_gone:
+                require_some_seen(evidence, made.bucket.name)  # before a prefix is asked for
             outcome = _outcome(evidence, present, damage, kept, trimmed)
             outcome.copy_unread = copy_unread
+            if outcome.needed and not objects_are_gone:
+                require_some_seen(evidence, made.bucket.name)
             # What others wrote into it since, only a log that is this daemon's alone rules out.
             outcome.holds_all = outcome.needed and (
                 kept is None or not isinstance(config.event_log, EmbeddedLog)
@@ -167,8 +177,10 @@ def _present(control: ControlObject | None, ours: Owner) -> tuple[BucketMarker |
     raise InvalidArgument(f"{why}: its marker is left alone")
 
 
-def _needs_of(history: History, needs: dict[SegmentId, int | None]) -> None:
-    """Add what each segment that is not gone says of its layout."""
+def _needs_of(
+    history: History, needs: dict[SegmentId, int | None], finished: set[SegmentId]
+) -> None:
+    """Add what each segment that is not gone says of its layout, and which are finished."""
     for name, known in history.segments.items():
         if known.state is SegmentState.DELETE_SEGMENT_FINISHED:
             continue
@@ -176,6 +188,8 @@ def _needs_of(history: History, needs: dict[SegmentId, int | None]) -> None:
             continue
         facts = custom_metadata.decode(known.custom)
         needs[name.segment_id] = None if facts is None else facts.layout_number
+        if facts is not None and known.state is SegmentState.COPY_SEGMENT_FINISHED:
+            finished.add(name.segment_id)
 
 
 async def _list(

@@ -69,9 +69,10 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
     segment and object: for very large clusters there is the nightly reconcile. Exit code 1 if
     anything of high severity was found: data that consumers can't read.
 
-    --json: {objects, segments, trimmed, uploads_unlisted, counts: {kind: rows}, findings: [{kind,
-    severity, partition, segment_id, key, facts, meaning, action}]}; uploads_unlisted is null, or
-    why nothing is said of incomplete uploads.
+    --json: {objects, segments, trimmed, uploads_unlisted, advice, counts: {kind: rows}, findings:
+    [{kind, severity, partition, segment_id, key, facts, meaning, action}]}; uploads_unlisted is
+    null, or why nothing is said of incomplete uploads; advice, where objects are missing, says
+    whether that may be another bucket or directory, or which command ends such a segment.
     """
     config = load(file, overrides)
     # Imported late: it brings the rooms of the daemon along.
@@ -87,6 +88,7 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
                 "segments": found.segments,
                 "trimmed": found.trimmed,
                 "uploads_unlisted": found.uploads_unlisted,
+                "advice": found.advice(),
                 "counts": {kind.value: count for kind, count in counts.items()},
                 "findings": [verifying.told(row) for row in found.rows],
             }
@@ -105,6 +107,8 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
             show_table(columns, [[row[column] for column in columns] for row in rows])
         for kind in counts:
             click.echo(f"{kind.value}: {RULES[kind].meaning}; {RULES[kind].action}")
+        if (advice := found.advice()) is not None:
+            click.echo(advice)
         if not rows:
             click.echo("They agree.")
     if any(RULES[kind].severity is Severity.HIGH for kind in counts):
@@ -121,6 +125,11 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
     metavar="NUMBER=PREFIX",
     help="What a layout's number means, where nothing else says so; repeat it for others.",
 )
+@click.option(
+    "--objects-are-gone",
+    is_flag=True,
+    help="Of all finished segments; then it is no other bucket or directory.",
+)
 @click.option("--execute", is_flag=True, help="Write; without it nothing is written.")
 @json_option
 def rebuild_marker(
@@ -128,6 +137,7 @@ def rebuild_marker(
     overrides: tuple[str, ...],
     layouts: tuple[str, ...],
     *,
+    objects_are_gone: bool,
     execute: bool,
     as_json: bool,
 ) -> None:
@@ -136,9 +146,10 @@ def rebuild_marker(
     A dry run unless --execute. From the copy in the state directory, the whole event log (whose
     segments name numbers) and a listing of the whole storage (which shows their prefixes). What
     they say differently, or do not say, is yours to say by --layout, unless all that is there lies
-    elsewhere. A marker that is in order is left alone, and a damaged one is put beside the new one.
-    Daemons that run go on by themselves. Where no copy says which losses were accepted, a hold
-    keeps everything that may have been held.
+    elsewhere. Refused where nothing is there of all the segments that the log says are finished:
+    that is another bucket or directory. A marker that is in order is left alone, and a damaged one
+    is put beside the new one. Daemons that run go on by themselves. Where no copy says which losses
+    were accepted, a hold keeps everything that may have been held.
 
     --json: {present, layouts: [{number, prefix, named, found, sources}], unplaced: {prefix:
     segments}, trimmed, copy_differs, copy_unread, holds_all, needed, written, former}. Exit code 0
@@ -149,8 +160,11 @@ def rebuild_marker(
     # Imported late: it brings the rooms of the daemon along.
     from rlmm_daemon.cli import marker_rebuilding
 
-    with order(layouts=told) if execute else nullcontext():
-        outcome = marker_rebuilding.run(config, told, execute=execute)
+    asked = {"layouts": told, "objects_are_gone": objects_are_gone}
+    with order(**asked) if execute else nullcontext():
+        outcome = marker_rebuilding.run(
+            config, told, execute=execute, objects_are_gone=objects_are_gone
+        )
     if as_json:
         fields = asdict(outcome)
         show_json({"present": fields.pop("present"), "layouts": fields.pop("rows")} | fields)

@@ -17,11 +17,11 @@ from rlmm_daemon.adapters.event_log.embedded.verify import pieces
 from rlmm_daemon.cli.log_contents import KAFKA, first_of, opened
 from rlmm_daemon.codec import batches, custom_metadata, marker
 from rlmm_daemon.config import Config, EmbeddedLog
-from rlmm_daemon.core.disposal.findings import RULES, Ages
+from rlmm_daemon.core.disposal.findings import RULES, Ages, Finding, lacks_nearly_all
 from rlmm_daemon.core.disposal.inventory import History, Inventory, Row
 from rlmm_daemon.core.fold import Fold
 from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.core.marker_verdict import REBUILD, Rows, why_remade
+from rlmm_daemon.core.marker_verdict import IF_NONE, REBUILD, Rows, why_remade
 from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.daemon.os_errors import in_words
 from rlmm_daemon.daemon.state_directory import StateDirectory
@@ -44,6 +44,7 @@ from rlmm_daemon.wiring import adapters
 #: A prefix of ours in the bucket that holds no segments.
 CONTROL: Final = "_rlmm/"
 _DAY_MS: Final = 24 * 3_600_000
+_MISSING: Final = frozenset({Finding.MISSING_OBJECT, Finding.PARTIAL_SEGMENT})
 #: Beyond the longest copy: a COPY_SEGMENT_FINISHED may still be on its way to the log.
 _DELIVERY_MS: Final = 120_000
 
@@ -59,6 +60,23 @@ class Verified(msgspec.Struct, kw_only=True):
     trimmed: list[int] = msgspec.field(default_factory=list)
     #: Why nothing is said of incomplete uploads; None where they were listed.
     uploads_unlisted: str | None = None
+    #: The bucket or directory that was listed.
+    storage: str = ""
+    #: Finished segments of the log, and those of them whose .log is missing, of every topic.
+    finished: int = 0
+    missing: int = 0
+
+    def advice(self) -> str | None:
+        """Return what to do about segments of which something is missing; None if nothing is."""
+        if not any(row.judged.kind in _MISSING for row in self.rows):
+            return None
+        if lacks_nearly_all(self.missing, self.finished):
+            return (
+                f"{self.storage} lacks {self.missing} of {self.finished} finished segments: is it "
+                "the right bucket or directory (storage in the configuration)? Delete none of them "
+                "before you know (docs/recovery.md)"
+            )
+        return "A segment that is nowhere any more is ended by: rlmm delete TOPIC-PARTITION SEGMENT"
 
 
 class LogReader(Protocol):
@@ -109,7 +127,7 @@ async def _run(config: Config, topic: str | None) -> Verified:
         raise StorageNotConfigured('storage.kind is "none": there is nothing to verify')
     storage = made.backend
     try:
-        found = Verified()
+        found = Verified(storage=made.bucket.name)
         inventory, ages = await _listed(storage, made.bucket, config, found)
         async with reading(config) as log:
             _require_same_cluster(await made.bucket.peek(), log.identity)
@@ -118,11 +136,14 @@ async def _run(config: Config, topic: str | None) -> Verified:
                 if await log.read_on(history) > 0:
                     found.trimmed.append(number)
                 found.segments += len(history.segments)
+                states = (known.state for known in history.segments.values())
+                found.finished += sum(s is SegmentState.COPY_SEGMENT_FINISHED for s in states)
                 _require_layouts(history, inventory)
                 rows = list(inventory.compared(history, ages))
                 if any(row.judged.confirm for row in rows):
                     await log.read_on(history)
                 found.rows += [row for row in rows if await _stands(storage, row, history)]
+        found.missing = sum(row.judged.kind is Finding.MISSING_OBJECT for row in found.rows)
         found.rows += [*inventory.orphans(ages), *inventory.strangers()]
         if topic is not None:
             found.rows = [row for row in found.rows if _is_of(row, topic)]
@@ -137,8 +158,8 @@ async def _listed(
     present = await bucket.peek()
     if present is None:
         raise InvalidArgument(
-            f"the storage has no marker {marker.MARKER_KEY}: if no daemon has used it yet, there "
-            f"is nothing to verify; else restore it, or run: {REBUILD}"
+            f"{bucket.name} has no marker {marker.MARKER_KEY}: if no daemon has used it yet, "
+            f"there is nothing to verify; else: {IF_NONE}"
         )
     await _require_known(config, present)
     layouts = {row.number: Layout(row.prefix, row.kind) for row in present.layouts}

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from rlmm_daemon.core import phrases
 from rlmm_daemon.core.layout import SEGMENT_KEY, Layout, parse_key
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import SegmentId, uuid_bytes
@@ -63,23 +64,43 @@ class Evidence(msgspec.Struct, kw_only=True):
     found: dict[int, Places] = msgspec.field(default_factory=dict)
     #: Where segments lie whose layout the log does not say: of copies that never ended.
     unnumbered: Places = msgspec.field(default_factory=Places)
+    #: Finished segments whose objects are ours, and those of them that anything was found of.
+    finished: set[SegmentId] = msgspec.field(default_factory=set)
+    seen: set[SegmentId] = msgspec.field(default_factory=set)
     #: When the storage took the youngest object that may be a segment's, also of those unnamed.
     newest_ms: int = 0
 
     def take(self, needs: Mapping[SegmentId, int | None], key: str, modified_ms: int = 0) -> None:
         """Count a listed key towards the layout that the log says of its segment, None for none."""
-        if SEGMENT_KEY.search(key):
-            self.newest_ms = max(self.newest_ms, modified_ms)
-        match = SEGMENT_KEY.search(key) if key.endswith(".log") else None
+        match = SEGMENT_KEY.search(key)
         if match is None:
             return
+        self.newest_ms = max(self.newest_ms, modified_ms)
         segment_id = SegmentId(uuid_bytes(match["segment_id"]))
-        if segment_id not in needs:
+        if segment_id in self.finished:
+            self.seen.add(segment_id)
+        if segment_id not in needs or not key.endswith(".log"):
             return
         number = needs[segment_id]
         places = self.unnumbered if number is None else self.found.setdefault(number, Places())
         places.segments += 1
         places.explained.update(_prefixes(key, match.start("topic")))
+
+
+def require_some_seen(evidence: Evidence, storage: str) -> None:
+    """See that the storage holds anything of what the log says was stored.
+
+    Raises:
+        InvalidArgument: it does not, so it is another one than the log's, most likely.
+    """
+    if evidence.finished and not evidence.seen:
+        raise InvalidArgument(
+            f"the event log names {phrases.number(len(evidence.finished), 'finished segment')}, "
+            f"and not one object of them is in {storage or 'this storage'}: is this the right "
+            "bucket or directory (storage in the configuration), and is it mounted? With a marker "
+            "here daemons would copy new segments beside the old ones' place. If the objects are "
+            "known to be gone: the same with --objects-are-gone"
+        )
 
 
 def rebuilt(evidence: Evidence) -> list[Rebuilt]:

@@ -17,6 +17,11 @@ from rlmm_daemon.codec.marker import BucketMarker
 Rows = Sequence[tuple[str, str]]
 
 REBUILD: Final = "rlmm storage rebuild-marker --config FILE"
+#: What to do where there is no marker; a misspelt bucket or a directory without its mount has none.
+IF_NONE: Final = (
+    "is this the right bucket or directory (storage in the configuration), and is it mounted? "
+    f"If it is, restore the marker, or run: {REBUILD}"
+)
 
 
 class MarkerReason(enum.StrEnum):

@@ -29,6 +29,7 @@ from rlmm_daemon.core.disposal.holds import (
 )
 from rlmm_daemon.core.layout import Layout, key_stem, may_have_objects
 from rlmm_daemon.core.marker_verdict import (
+    IF_NONE,
     REBUILD,
     MarkerReason,
     Owner,
@@ -60,7 +61,7 @@ RACES_MAX: Final = 50
 #: What an operator does about a marker, by the reason.
 _NEXT: Final = {
     MarkerReason.UNREAD: "the daemon asks again by itself",
-    MarkerReason.NONE: f"restore it, or run: {REBUILD}",
+    MarkerReason.NONE: IF_NONE,
     MarkerReason.FOREIGN: "give this cluster a bucket or directory of its own",
     MarkerReason.DAMAGED: f"restore it, or run: {REBUILD}",
     MarkerReason.NEWER: "run the daemon's newer version",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.cli import marker_rebuilding
 from rlmm_daemon.config import load
 from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from tests.support import markers
 from tests.support.daemon_process import CONFIG
@@ -138,6 +140,41 @@ def test_a_lost_marker_is_not_made_anew_with_other_numbers_and_is_rebuilt_by_the
     assert "1 hold" in doctored.stdout
     again = tool(it, "storage", "rebuild-marker", "--execute")
     assert "Nothing to do." in again.stdout
+
+
+def test_a_directory_that_is_misspelt_is_told_as_such_and_gets_no_marker(it):
+    """With one, new segments go there, and each side lacks what the other one has."""
+    assert it.daemon.stop() == 0
+    wrong = it.daemon.directory / "var" / "rmeote"
+    wrong.mkdir()
+    it.daemon.settings["storage.directory"] = "var/rmeote"
+    it.start()
+    error = eventually(lambda: it.json("status")["storage"]["error"], bool)
+    assert re.search(r"var/rmeote: .*right bucket or directory", error)
+    doctored = tool(it, "doctor")
+    assert doctored.returncode == 1
+    assert "right bucket or directory" in doctored.stdout
+    for words in (("--execute",), ("--layout", "1=", "--execute"), ("--layout", "1=")):
+        told = tool(it, "storage", "rebuild-marker", *words)
+        assert told.returncode != 0
+        assert "var/rmeote: is this the right" in told.stderr
+    assert not (wrong / "_rlmm" / "marker.json").exists()
+    gone = tool(it, "storage", "rebuild-marker", "--objects-are-gone", "--execute")
+    assert gone.returncode == 0, gone.stderr
+    verified = tool(it, "storage", "verify")
+    assert verified.returncode == 1
+    assert "rlmm delete" not in verified.stdout
+    assert "var/rmeote lacks 6 of 6 finished segments" in verified.stdout
+
+
+def test_a_segment_that_is_missing_alone_is_ended_by_the_command_that_is_named(it):
+    lost = it.copied(0)[0].metadata
+    for path in it.daemon.remote.rglob(f"*{uuid_text(lost.segment_id)}.log"):
+        path.unlink()
+    verified = tool(it, "storage", "verify")
+    assert verified.returncode == 1
+    assert "nowhere any more is ended by: rlmm delete TOPIC-PARTITION SEGMENT" in verified.stdout
+    assert "every bucket or directory" in verified.stdout
 
 
 def test_a_marker_that_is_removed_while_the_daemon_runs_refuses_storage_until_it_is_back(it):

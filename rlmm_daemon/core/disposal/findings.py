@@ -88,12 +88,12 @@ RULES: Final[Mapping[Finding, Rule]] = MappingProxyType({
     F.MISSING_OBJECT: Rule(
         severity=S.HIGH,
         meaning="a live segment's .log is not in the storage",
-        action="restore the object, or delete the segment: rlmm delete TOPIC-PARTITION SEGMENT",
+        action="look for it in backups and in every bucket or directory a daemon ever had",
     ),
     F.PARTIAL_SEGMENT: Rule(
         severity=S.HIGH,
         meaning="a live segment lacks an index that was stored with it",
-        action="restore the object, or delete the segment: rlmm delete TOPIC-PARTITION SEGMENT",
+        action="look for it in backups and in every bucket or directory a daemon ever had",
     ),
     F.SIZE_MISMATCH: Rule(
         severity=S.HIGH,
@@ -144,6 +144,11 @@ RULES: Final[Mapping[Finding, Rule]] = MappingProxyType({
 assert RULES.keys() == set(Finding), "every finding has a rule"
 #: The only kinds that anything is ever deleted for.
 CONDEMNABLE: Final = frozenset(kind for kind, rule in RULES.items() if rule.condemnable)
+
+
+def lacks_nearly_all(missing: int, finished: int) -> bool:
+    """Return whether so many finished segments are missing that it may be the wrong storage."""
+    return missing > 0 and 10 * missing >= 9 * finished
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from rlmm_daemon.core.layout import Layout, object_key
-from rlmm_daemon.core.marker_rebuilding import LAYOUTS_MAX, Evidence, rebuilt
+from rlmm_daemon.core.marker_rebuilding import LAYOUTS_MAX, Evidence, rebuilt, require_some_seen
 from rlmm_daemon.core.marker_verdict import LogHistory, why_not_made, why_remade
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import Offset, SegmentId, TopicId, TopicIdPartition
@@ -122,3 +122,21 @@ def test_a_marker_is_made_only_where_the_whole_log_names_no_layout():
 def test_a_marker_may_only_be_appended_to(known, present, word):
     why = why_remade([(KIND, each) for each in known], [(KIND, each) for each in present])
     assert why is None if word is None else word in (why or "")
+
+
+@pytest.mark.parametrize(
+    ("finished", "listed", "refused"),
+    [([], [], False), ([1, 2], [], True), ([1, 2], [3], True), ([1, 2], [2], False)],
+)
+@pytest.mark.parametrize("suffix", [".log", ".index"])
+def test_a_storage_that_has_nothing_of_any_finished_segment_is_another_one(
+    finished, listed, refused, suffix
+):
+    evidence = Evidence(finished=set(map(segment, finished)))
+    for number in listed:
+        evidence.take({}, key(number, "a").removesuffix(".log") + suffix)
+    if not refused:
+        require_some_seen(evidence, "bukcet")
+        return
+    with pytest.raises(InvalidArgument, match=r"2 finished.*bukcet.*right bucket.*--objects-are"):
+        require_some_seen(evidence, "bukcet")

@@ -15,6 +15,7 @@ from rlmm_daemon.core.disposal.findings import (
     Recorded,
     judge,
     judge_upload,
+    lacks_nearly_all,
 )
 from rlmm_daemon.core.layout import SUFFIXES
 from rlmm_daemon.domain.segment import SegmentState as S
@@ -226,3 +227,16 @@ def test_what_is_older_than_an_accepted_loss_is_spared(by_ms: int, *, spared: bo
 def hold_before(before_ms: int) -> Ages:
     hold = Hold(metadata_partition=None, before_ms=before_ms, broker_id=1)
     return msgspec.structs.replace(AGES, holds=(hold,))
+
+
+@pytest.mark.parametrize(
+    ("missing", "finished", "nearly"),
+    [(0, 0, False), (0, 9, False), (1, 1, True), (8, 9, False), (9, 10, True), (9, 11, False)],
+)
+def test_a_storage_that_lacks_nearly_all_is_told_from_one_that_lost_some(missing, finished, nearly):
+    assert lacks_nearly_all(missing, finished) == nearly
+
+
+def test_no_finding_advises_to_delete_a_segment():
+    """An object that is missing may lie in another bucket: a daemon was configured with it once."""
+    assert not [rule.action for rule in RULES.values() if "rlmm delete" in rule.action]
