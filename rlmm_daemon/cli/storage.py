@@ -14,10 +14,13 @@ from rlmm_daemon.cli.audit import order
 from rlmm_daemon.cli.group import Exit
 from rlmm_daemon.cli.options import json_option
 from rlmm_daemon.cli.output import show_json, show_table
-from rlmm_daemon.config import Config, S3Storage, load
+from rlmm_daemon.codec.marker import MARKER_KEY, presence_key
+from rlmm_daemon.config import Config, NoStorage, S3Storage, load
 from rlmm_daemon.core import phrases
-from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.layout import Layout, object_key
+from rlmm_daemon.daemon.storage_clock import CLOCK_KEY
 from rlmm_daemon.domain.errors import RlmmError, StorageNotConfigured
+from rlmm_daemon.domain.ids import Offset, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.ports.storage import ProbeResult
 
 if TYPE_CHECKING:
@@ -36,7 +39,11 @@ def command() -> None:
 def doctor(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
     """Try every operation on a canary of our own, and say what a denied one needs.
 
-    Writes, reads and deletes below _rlmm/probe/ only. Exit code 1 if anything is not allowed.
+    Writes, reads and deletes below _rlmm/probe/ only. Of what the daemon writes besides (marker,
+    presence file, the storage's clock, a segment below the prefix) the right to write is tried, by
+    a write under a condition that does not hold; a storage that knows no conditions is not asked,
+    and the step says so. Not tried: the right to read and delete segments, and what the nightly job
+    writes. Exit code 1 if anything is not allowed.
 
     --json: {steps: {name: null or {error, message, fields}}, policy: object or null}; the policy
     allows what was denied, for AWS IAM and servers that take its form.
@@ -219,9 +226,20 @@ async def _probed(config: Config) -> ProbeResult:
     if storage is None:
         raise StorageNotConfigured('storage.kind is "none": there is nothing to check')
     try:
-        return await storage.backend.probe()
+        return await storage.backend.probe(_written(config))
     finally:
         await storage.backend.close()
+
+
+def _written(config: Config) -> list[str]:
+    """Return what the daemon writes, whose rights a policy may give apart: of segments, a nobody's.
+
+    None of these is written by a probe.
+    """
+    prefix = "" if isinstance(config.storage, NoStorage) else config.storage.prefix
+    partition = TopicIdPartition(TopicId(bytes(16)), "rlmm-storage-doctor", 0)
+    nobodys = object_key(Layout(prefix), partition, Offset(0), SegmentId(bytes(16)), ".log")
+    return [MARKER_KEY, presence_key(config.daemon.broker_id), CLOCK_KEY, nobodys]
 
 
 def _policy(config: Config, result: ProbeResult) -> dict[str, Any] | None:

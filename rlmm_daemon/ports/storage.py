@@ -250,8 +250,12 @@ class RemoteStorage(Protocol):
         """Write a small object whatever is there."""
         ...
 
-    async def probe(self) -> ProbeResult:
-        """Try each operation on a canary of our own and say what is allowed."""
+    async def probe(self, keys: Collection[str] = ()) -> ProbeResult:
+        """Try each operation on a canary of our own and say what is allowed.
+
+        The right to write each of `keys` is tried, too, by a step "write KEY", and nothing is
+        written there.
+        """
         ...
 
     async def close(self) -> None:

@@ -302,6 +302,10 @@ class StorageContract:
     @final
     async def test_the_probe_says_what_is_allowed(self, harness, storage):
         assert set((await storage.probe()).results.values()) == {None}
-        assert await keys(storage, "_rlmm/probe") == set()
+        before = await keys(storage, "")
+        results = (await storage.probe(("_rlmm/marker.json", "a/b.log"))).results
+        assert {"write _rlmm/marker.json", "write a/b.log"} <= results.keys()
+        assert set(results.values()) == {None}
+        assert await keys(storage, "") == before == set()
         harness.lose_the_root()
         assert None not in (await storage.probe()).results.values()

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from deploy.dev.fault_proxy import Fault, Kind
-from rlmm_daemon.adapters.storage.s3 import Rates, leftovers, through_obstore
+from rlmm_daemon.adapters.storage.s3 import Rates, leftovers, policy, through_obstore
 from rlmm_daemon.codec.marker import Presence, encode, presence_key
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
@@ -631,6 +631,47 @@ async def test_a_server_that_cannot_do_all_that_a_copy_needs_is_told_by_the_prob
     assert failed == {step: reason}
     assert world.keys_there() == set()
     await settled(world, storage)
+    await storage.close()
+
+
+KEYS = ("_rlmm/marker.json", "_rlmm/daemons/1.json", "a/topic/x.log")
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_rights_that_single_keys_lack_are_told_and_nothing_is_written_there(world, there):
+    storage = await world.open()
+    for key in KEYS if there else ():
+        await storage.overwrite_control(key, b"theirs")
+    before = world.keys_there()
+    world.proxy.plant(answer(403, "AccessDenied", "PutObject", key=r"_rlmm/daemons/"))
+    results = (await storage.probe(KEYS)).results
+    assert [f"write {key}" for key in KEYS] == [*results][-3:]
+    failed = {name: error.fields["reason"] for name, error in results.items() if error}
+    assert failed == {"write _rlmm/daemons/1.json": "denied"}
+    assert world.keys_there() == before
+    for key in KEYS if there else ():
+        control = await storage.get_control(key)
+        assert control is not None
+        assert control.data == b"theirs"
+    actions = {a for each in policy("b", failed)["Statement"] for a in each["Action"]}
+    assert actions == {"s3:PutObject", "s3:GetObject"}
+    await storage.close()
+
+
+async def test_a_storage_that_writes_over_what_is_not_there_is_not_asked_for_keys_in_use(world):
+    storage = await world.open()
+    made = answer(
+        200, "", "PutObject", key=r"\.absent$", times=1, body=b"", headers={"ETag": '"1"'}
+    )
+    world.proxy.plant(made)
+    asked = answer(403, "AccessDenied", "PutObject", key="marker")
+    world.proxy.plant(asked)
+    results = (await storage.probe(KEYS)).results
+    assert made.hits
+    assert not asked.hits
+    failed = {name: error.fields["reason"] for name, error in results.items() if error}
+    assert failed == {f"write {key}": "not_tried" for key in KEYS}
+    assert world.keys_there() == set()
     await storage.close()
 
 

@@ -180,13 +180,14 @@ class MemoryStorage:
         await self._reach()
         self._store(key, data)
 
-    async def probe(self) -> ProbeResult:
+    async def probe(self, keys: Collection[str] = ()) -> ProbeResult:
         """Say whether the bucket answers."""
+        steps = ("write", "read", "list", "delete", *(f"write {key}" for key in keys))
         try:
             await self._reach()
         except StorageUnavailable as error:
-            return ProbeResult(results=dict.fromkeys(("write", "read", "list", "delete"), error))
-        return ProbeResult(results=dict.fromkeys(("write", "read", "list", "delete")))
+            return ProbeResult(results=dict.fromkeys(steps, error))
+        return ProbeResult(results=dict.fromkeys(steps))
 
     async def close(self) -> None:
         """Do nothing: the bucket stays."""

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -47,6 +48,19 @@ async def put(storage, one, key="d/a.log"):
         return await storage.put_segment([(ObjectKind.LOG, key, one)], progress=Progress())
     finally:
         one.close()
+
+
+async def test_a_directory_that_may_not_be_written_in_is_told_by_the_probe(
+    storage, tmp_path, monkeypatch
+):
+    may = os.access
+    home = str(tmp_path / "remote" / "_rlmm" / "daemons")
+    Path(home).mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda path, *a, **k: path != home and may(path, *a, **k))
+    results = (await storage.probe(["_rlmm/marker.json", "_rlmm/daemons/1.json"])).results
+    (name,) = (name for name, error in results.items() if error is not None)
+    assert name == "write _rlmm/daemons/1.json"
+    assert home in results[name].message
 
 
 async def test_a_file_is_copied_in_blocks(storage, tmp_path):

@@ -10,7 +10,15 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
@@ -157,23 +165,23 @@ class LocalStorage:
         """Replace a small object, durably."""
         await self._call(self._tree.overwrite_control, key, data)
 
-    async def probe(self) -> ProbeResult:
+    async def probe(self, keys: Collection[str] = ()) -> ProbeResult:
         """Write, read, list and delete a canary of this owner; opened only for it, if need be.
 
         Directories that were made for it go again: the daemon's user may be another one.
         """
         if self._root.taken:
-            return await self._probed()
+            return await self._probed(keys)
         made = await self._call(self._tree.absent, "_rlmm", "_rlmm/probe")
         try:
             await self.open()
-            return await self._probed()
+            return await self._probed(keys)
         except RlmmError as error:
             return ProbeResult(results={"open": error})
         finally:
             await self._call(_remove_empty, made)
 
-    async def _probed(self) -> ProbeResult:
+    async def _probed(self, keys: Collection[str]) -> ProbeResult:
         key = f"_rlmm/probe/{self._owner}"
 
         async def read() -> None:
@@ -190,19 +198,16 @@ class LocalStorage:
                 if error is not None:
                     raise error
 
-        results: dict[str, RlmmError | None] = {}
-        for name, step in (
-            ("write", functools.partial(self.overwrite_control, key, b"canary\n")),
-            ("read", read),
-            ("list", list_canary),
-            ("delete", delete),
-        ):
-            try:
-                await step()
-                results[name] = None
-            except RlmmError as error:
-                results[name] = error
-        return ProbeResult(results=results)
+        steps: dict[str, Callable[[], Awaitable[None]]] = {
+            "write": functools.partial(self.overwrite_control, key, b"canary\n"),
+            "read": read,
+            "list": list_canary,
+            "delete": delete,
+        }
+        for each in keys:
+            require = functools.partial(self._tree.require_writable, each)
+            steps[f"write {each}"] = functools.partial(self._call, require)
+        return ProbeResult(results={name: await _tried(step) for name, step in steps.items()})
 
     async def close(self) -> None:
         """Let running calls end and free the threads."""
@@ -233,6 +238,14 @@ class LocalStorage:
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a short blocking call. A cancel leaves it to end by itself."""
         return await self._calls.run(functools.partial(function, *args, **kwargs))
+
+
+async def _tried(step: Callable[[], Awaitable[None]]) -> RlmmError | None:
+    try:
+        await step()
+    except RlmmError as error:
+        return error
+    return None
 
 
 def _remove_empty(directories: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from rlmm_daemon.adapters.storage.local.root import (
     open_directory,
     sync_directory,
 )
-from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict, ControlObject, ObjectInfo, UploadInfo
 
 PAGE_KEYS: Final = 1000
@@ -179,6 +179,20 @@ class Tree:
                 raise Conflict(key)
             self._replace(path, data)
         return etag_of(data)
+
+    def require_writable(self, key: str) -> None:
+        """See that a file could be put in its place: its directory, or the next above, allows it.
+
+        Raises:
+            StorageUnavailable: it does not.
+        """
+        directory = self.root.file(key).rpartition("/")[0]
+        while not os.path.lexists(directory):
+            directory = directory.rpartition("/")[0]
+        if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+            raise StorageUnavailable(
+                f"write of {key}: this user may not write in {directory}", reason="denied"
+            )
 
     def overwrite_control(self, key: str, data: bytes) -> None:
         """Write a small file by renaming, durably; on a full disk in its own place.

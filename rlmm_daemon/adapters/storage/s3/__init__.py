@@ -180,9 +180,10 @@ class S3Storage:
         """Write a small object."""
         await control.overwrite(self._client, key, data, tag=_write_tag())
 
-    async def probe(self) -> ProbeResult:
+    async def probe(self, keys: Collection[str] = ()) -> ProbeResult:
         """Try each operation on a canary; `policy` says what a denied one needs."""
-        return await Probe(self._client, self._leftovers, self._ranges, name=self._owner).run()
+        probe = Probe(self._client, self._leftovers, self._ranges, name=self._owner)
+        return await probe.run(keys)
 
     async def close(self) -> None:
         """Close connections and threads."""

@@ -1,6 +1,6 @@
 """What we may do in this bucket, found out on a canary of our own, and what a policy would say."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "delete": ("s3:DeleteObject",),
     }
 )
+_WRITING: Final = "write "
 _ON_BUCKET: Final = frozenset({"s3:ListBucket", "s3:ListBucketMultipartUploads"})
 
 
@@ -57,8 +58,11 @@ class Probe:
         self._multipart_key, self._whole_key = f"{self._key}.multipart", f"{self._key}.whole"
         self._upload_id = ""
 
-    async def run(self) -> ProbeResult:
-        """Return each step's error, None where it is allowed. Leaves nothing if it may delete."""
+    async def run(self, keys: Collection[str] = ()) -> ProbeResult:
+        """Return each step's error, None where it is allowed. Leaves nothing if it may delete.
+
+        What lies under `keys`, or does not, stays as it is.
+        """
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "list": lambda: listing.reachable(self._client, self._key),
             "put": lambda: control.overwrite(self._client, self._key, CANARY, tag="probe"),
@@ -85,7 +89,37 @@ class Probe:
                 results[name] = error
                 # Each of the others would take as long as this first one.
                 silent = name == "list" and error.fields.get("reason") in NO_ANSWER
+        unsafe = await self._unsafe(results["conditional put"]) if keys else None
+        for key in keys:
+            results[writing(key)] = unsafe or await self._writing(key)
         return ProbeResult(results=results)
+
+    async def _unsafe(self, conditional: RlmmError | None) -> RlmmError | None:
+        """Return why a write under a condition can't be tried on keys that are in use.
+
+        Not every storage refuses If-Match where there is no object.
+        """
+        why = conditional and conditional.message
+        if why is None:
+            key = f"{self._key}.absent"
+            try:
+                await self._refused("If-Match", NOBODYS_ETAG, key)
+            except RlmmError as error:
+                why = error.message
+                await deleting.delete(self._client, [key])
+        if why is None:
+            return None
+        return StorageUnavailable(
+            f"not tried, for the storage might write it: {why}", reason="not_tried"
+        )
+
+    async def _writing(self, key: str) -> RlmmError | None:
+        """Ask for a write over a version that nobody has; rights are judged before conditions."""
+        try:
+            await self._refused("If-Match", NOBODYS_ETAG, key)
+        except RlmmError as error:
+            return error
+        return None
 
     async def _head(self) -> None:
         await self._described(self._key)
@@ -109,12 +143,12 @@ class Probe:
 
     async def _conditional(self) -> None:
         """Make sure of both conditions: a marker is made under one and changed under the other."""
-        await self._refused("If-None-Match", None)
-        await self._refused("If-Match", NOBODYS_ETAG)
+        await self._refused("If-None-Match", None, self._key)
+        await self._refused("If-Match", NOBODYS_ETAG, self._key)
 
-    async def _refused(self, header: str, etag: str | None) -> None:
+    async def _refused(self, header: str, etag: str | None, key: str) -> None:
         try:
-            await control.put(self._client, self._key, b"x", if_etag=etag, tag=header)
+            await control.put(self._client, key, b"x", if_etag=etag, tag=header)
         except Conflict:
             return
         raise StorageUnavailable(
@@ -201,6 +235,15 @@ class Probe:
                 raise error
 
 
+def writing(key: str) -> str:
+    """Return the step that tries whether a key may be written."""
+    return f"{_WRITING}{key}"
+
+
+def _actions_of(step: str) -> tuple[str, ...]:
+    return ACTIONS["conditional put"] if step.startswith(_WRITING) else ()
+
+
 def policy(
     bucket: str,
     steps: Iterable[str],
@@ -211,7 +254,7 @@ def policy(
 ) -> dict[str, Any]:
     """Return the smallest IAM policy that allows these steps of a probe, on objects with `tags`."""
     arn = f"arn:{_partition(region or '')}"
-    wanted = {action for step in steps for action in ACTIONS.get(step, ())}
+    wanted = {action for step in steps for action in ACTIONS.get(step, _actions_of(step))}
     if tags and "s3:PutObject" in wanted:
         wanted.add("s3:PutObjectTagging")
     actions = sorted(wanted)
