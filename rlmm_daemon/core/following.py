@@ -30,7 +30,7 @@ A failure is a fact beside the role: one that only says what is missing does not
 since it may come back. `stale` is not stored: it is `ready` seen after too long a silence.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias, assert_never
 
 import msgspec
@@ -207,6 +207,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     looked_for: bool
     #: The log is another one than was known.
     doubted: bool
+    #: Positions that only other brokers' presence files say, and which files.
+    said_by: Mapping[Position, str] = msgspec.field(default_factory=dict)
 
     def against_unknown(self, one: Following) -> str:
         """Return the command for what the log lost and nobody here knows: look, then accept."""
@@ -639,11 +641,13 @@ def _unconfirmed(
     one: Following, at: Position, missing: int, means: Means, now_ms: int
 ) -> Following:
     """Fail of a position that the log does not confirm: what stood before it is unknown."""
+    files = means.said_by.get(at)
     return _failed(
         one,
         FailureReason.HISTORY_LOST,
         f"offset {at.next_offset} of epoch {at.leader_epoch} had been read "
-        "and the log does not hold it any more",
+        "and the log does not hold it any more"
+        + ("" if files is None else f" (by another broker's presence file: {files})"),
         now_ms,
         _against_unconfirmed(one, missing, means),
     )

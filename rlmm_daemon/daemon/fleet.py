@@ -87,8 +87,9 @@ class BucketLog(msgspec.Struct, frozen=True, kw_only=True):
     partition_count: int
     #: How far an earlier life of this daemon had read, by metadata partition.
     positions: Mapping[int, Position] = msgspec.field(default_factory=dict)
-    #: The same of other brokers' daemons, where none of them is beyond another.
-    others: Mapping[int, Sequence[Position]] = msgspec.field(default_factory=dict)
+    #: The same of other brokers' daemons, where none of them is beyond another, and whose files say
+    #: so.
+    others: Mapping[int, Mapping[Position, str]] = msgspec.field(default_factory=dict)
     #: Gaps whose loss was accepted, by any daemon: log, metadata partition, offsets.
     accepted_gaps: Sequence[tuple[TopicId, int, LogRange]] = ()
 
@@ -171,8 +172,8 @@ class Fleet:
         self._recorded: dict[int, Position] = {}
         #: The same as the presence file of an earlier life has it, until confirmed or accepted.
         self._present: dict[int, Position] = {}
-        #: How far other daemons say that they had read, likewise.
-        self._others: dict[int, Sequence[Position]] = {}
+        #: How far other daemons say that they had read, likewise, and in which file.
+        self._others: dict[int, Mapping[Position, str]] = {}
         #: Followed since those were asked: others may have read on while this daemon did not.
         self._unheard: set[MetadataPartition] = set()
         self._newcomer = Bell()
@@ -356,6 +357,12 @@ class Fleet:
         """Return how far a metadata partition had been read, as presence files have it."""
         own = self._present.get(partition)
         return [*([] if own is None else [own]), *self._others.get(partition, ())]
+
+    def _others_files(self, partition: MetadataPartition) -> Mapping[Position, str]:
+        """Return what only other daemons' presence files say, and the files."""
+        own = (self._present.get(partition), self._recorded.get(partition))
+        others = self._others.get(partition, {})
+        return {at: files for at, files in others.items() if at not in own}
 
     # Gaps that were accepted.
 
@@ -812,6 +819,7 @@ class Fleet:
             accepted_start=self._accepted_starts.get(partition, 0),
             has_storage=self._bucket is not None,
             accepted_gaps=lambda: self._accepted_gaps.get(partition, ()),
+            said_by=lambda: self._others_files(partition),
         )
         assert self.follow_set is not None, "opened before"
         for announced in self.follow_set.announced_in(partition):

@@ -8,7 +8,7 @@ import asyncio
 import gc
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, assert_never
 from weakref import WeakMethod
 
@@ -163,6 +163,7 @@ class Follower:
         recorded: Collection[Position],
         failure: Failure | None = None,
         foreign_evidence: Callable[[], str | None] = lambda: None,
+        said_by: Callable[[], Mapping[Position, str]] = dict,
         accepted_start: int = 0,
         accepted_gaps: Callable[[], Sequence[LogRange]] = tuple,
         has_storage: bool = False,
@@ -195,6 +196,7 @@ class Follower:
             accepted_start=accepted_start,
         )
         self._foreign_evidence = foreign_evidence
+        self._said_by = said_by
         self._answered_at = context.clock.monotonic()
         #: When it began to start; None since it was ready.
         self._began: float | None = self._answered_at
@@ -579,6 +581,7 @@ class Follower:
             storage=self._has_storage,
             looked_for=self.looked_for,
             doubted=self._foreign_evidence() is not None,
+            said_by=self._said_by(),
         )
 
     @property

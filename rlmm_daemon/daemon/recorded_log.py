@@ -92,14 +92,14 @@ class RecordedLog:
             if seen.topic_id == present.metadata_topic_id and not {None, number} & given_up
         }
 
-    async def _others(self, present: BucketMarker) -> dict[int, list[Position]]:
-        """Return how far daemons of other brokers say that they had read this log.
+    async def _others(self, present: BucketMarker) -> dict[int, dict[Position, str]]:
+        """Return how far daemons of other brokers had read this log, and the files that say so.
 
         Whoever never followed a metadata partition knows of nothing that it lost, and would end as
         abandoned, or answer as absent, what another daemon has acknowledged. A file that is older
         than an acceptance, of whichever daemon, says nothing any more.
         """
-        found: dict[int, list[Position]] = {}
+        found: dict[int, dict[Position, str]] = {}
         for other in await self._presences():
             if other.broker_id == self._broker_id or other.cluster_id != present.cluster_id:
                 continue
@@ -107,8 +107,10 @@ class RecordedLog:
             for number, seen in other.partitions.items():
                 ours = seen.topic_id == present.metadata_topic_id and seen.leader_epoch >= 0
                 if ours and seen.next_offset > 0 and not {None, number} & given_up:
-                    at = Position(seen.next_offset, seen.leader_epoch)
-                    found[number] = furthest([*found.get(number, ()), at])
+                    at, known = Position(seen.next_offset, seen.leader_epoch), found.get(number, {})
+                    file = marker.presence_key(other.broker_id)
+                    said = known | {at: f"{known[at]}, {file}" if at in known else file}
+                    found[number] = {each: said[each] for each in furthest([*known, at])}
         return found
 
     async def _presences(self) -> Sequence[Presence]:

@@ -98,6 +98,7 @@ def require_lost(world: CleanWorld, daemon: SimDaemon) -> Follower:
     follower = daemon.manager.fleet.followers[number_of(AT)]
     assert follower.failure is not None
     assert follower.failure.reason is FailureReason.HISTORY_LOST
+    assert marker.presence_key(2) in follower.failure.evidence, "whose word it is"
     assert len(world.stored(AT)) == 3
     with pytest.raises(HistoryLost):
         daemon.manager.remote_log_segment_metadata(AT, 0, 5, Caller.BROKER)

@@ -261,8 +261,10 @@ async def test_what_other_daemons_had_read_is_told_where_none_is_beyond_another(
         read_by(4, leader_epoch=5, next_offset=7),
         read_by(5, topic_id=uuid_text(OTHER), next_offset=50),
         read_by(6, leader_epoch=-1, next_offset=60),
+        read_by(7),
     )
-    assert found == {1: [Position(9, 4), Position(7, 5)]}
+    key = marker.presence_key
+    assert found == {1: {Position(9, 4): f"{key(2)}, {key(7)}", Position(7, 5): key(4)}}
 
 
 @pytest.mark.parametrize("apart_ms", [-500_000, 500_000])

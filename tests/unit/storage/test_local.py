@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -55,7 +54,7 @@ async def test_a_directory_that_may_not_be_written_in_is_told_by_the_probe(
 ):
     may = os.access
     home = str(tmp_path / "remote" / "_rlmm" / "daemons")
-    Path(home).mkdir(parents=True)
+    await storage.overwrite_control("_rlmm/daemons/2.json", b"x")
     monkeypatch.setattr(os, "access", lambda path, *a, **k: path != home and may(path, *a, **k))
     results = (await storage.probe(["_rlmm/marker.json", "_rlmm/daemons/1.json"])).results
     (name,) = (name for name, error in results.items() if error is not None)
