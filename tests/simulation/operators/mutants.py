@@ -135,7 +135,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "            self._unwritten.append(accepted)\n"
         "            return accepted\n",
         seeds=5,
-        first=158,
+        first=236,
     ),
     _planted(
         "night_asks_no_presence",
