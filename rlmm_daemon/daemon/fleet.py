@@ -608,16 +608,20 @@ class Fleet:
         every: dict[int, Sequence[LogRange]] = {
             f.partition: f.open_gaps for f in self.followers.values()
         }
+        failure = self.whole_failure
+        recounted = failure and failure.reason is FailureReason.PARTITION_COUNT_CHANGED
         with self._giving_up([*self._present, *self._recorded, *every]):
+            if recounted:  # a death in between must not leave what no repair could put back here
+                await self._forget_known()
             if self.identity is not None:
                 await self._accepted(None, every)
+            if doubted and not recounted:  # before anybody follows, and misses it anew
+                await self._forget_known()
             self._accept_missing = True
             self.foreign_evidence = None
             self.whole_failure = None
             self._recorded, self._present, self._others = {}, {}, {}
         if doubted:
-            await self._snapshots.remove_all()
-            await self._state.remove_all_lost()
             lacking = list(self.followers.values())
         for follower in lacking:  # of a whole log the snapshots of others may be all that is left
             await self._accept_in(follower, without_looking=without_looking or bool(doubted))
@@ -627,6 +631,10 @@ class Fleet:
             async with asyncio.timeout(_MADE_SECONDS):
                 while self.follow_set is None:
                     await self.changed.wait()
+
+    async def _forget_known(self) -> None:
+        await self._snapshots.remove_all()
+        await self._state.remove_all_lost()
 
     async def can_be_restored(self) -> bool:
         """Whether the log is gone and snapshots know what stood in it."""

@@ -240,6 +240,7 @@ class Broker:
         ((topic, rows, _),) = request.topics
         named: Named = {"topic_id": topic} if isinstance(topic, bytes) else {"name": topic}
         answers: dict[int, tuple[int, int]] = {}
+        appended_to = self.cluster.seen_by(self.number).topic_id
         #: Partition -> its last offset, which is to be committed; its base offset; the epoch.
         owed: dict[int, tuple[int, int, int]] = {}
         for index, data, _ in rows:
@@ -254,7 +255,10 @@ class Broker:
 
         def attempt(*, late: bool) -> bytes | None:
             for index, (last, base, epoch) in list(owed.items()):
+                # One that names the topic waits for the log it wrote to, whose deletion ends it.
                 error, _, replica = self._lookup(index, epoch, **named)
+                if self.cluster.seen_by(self.number).topic_id not in (None, appended_to):
+                    error, replica = error or NOT_LEADER, None
                 if replica is not None and replica.stable <= last and not late:
                     continue
                 del owed[index]

@@ -12,10 +12,11 @@ from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.readiness import FailureReason, PartitionState, TroubleKind
 from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.fleet import BucketLog
+from rlmm_daemon.daemon.fleet import BucketLog, Fleet
 from rlmm_daemon.daemon.live_counts import LiveCounts
 from rlmm_daemon.daemon.operator import Operator
 from rlmm_daemon.daemon.remembered import remembered
+from rlmm_daemon.daemon.snapshots import SnapshotStore
 from rlmm_daemon.daemon.state_directory import StateDirectory
 from rlmm_daemon.daemon.storage_keeper import presence_of
 from rlmm_daemon.domain.errors import (
@@ -262,6 +263,58 @@ async def test_nothing_is_followed_by_another_count_until_that_is_accepted(rig):
     async with rig.manager() as manager:
         await ready(manager)
         assert len(manager.list_remote_log_segments(TP, None, Caller.BROKER)) == 1
+
+
+async def test_no_snapshot_of_the_former_count_is_missed_while_its_loss_is_accepted(
+    rig, monkeypatch
+):
+    """A follower that began before it was removed would raise what was just given up."""
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+    rig.store.grow(7)
+    remove_all = SnapshotStore.remove_all
+
+    async def slow(snapshots: SnapshotStore) -> None:
+        await until(lambda: manager.fleet.followers or manager.fleet.whole_failure is not None)
+        assert not manager.fleet.followers, "nobody follows yet"
+        await remove_all(snapshots)
+
+    monkeypatch.setattr(SnapshotStore, "remove_all", slow)
+    async with rig.manager() as manager:
+        manager.replace_assignment([TP], [])
+        await until(lambda: manager.fleet.whole_failure is not None)
+        await manager.fleet.accept_all()
+        await until(lambda: manager.is_ready(TP))
+        (follower,) = manager.fleet.followers.values()
+        assert not follower.history.reasons
+
+
+async def test_a_death_over_the_acceptance_of_another_count_leaves_nothing_to_be_missed(
+    rig, monkeypatch
+):
+    """By the new count those segments lie in other partitions: no repair would end that."""
+    async with rig.manager() as manager:
+        await ready(manager)
+        await copied(manager, 1, 0, 9)
+        await manager.drain()
+    rig.store.grow(7)
+
+    async def dies(_: Fleet) -> None:
+        raise StorageUnavailable("as if it died here")
+
+    async with rig.manager() as manager:
+        await until(lambda: manager.fleet.whole_failure is not None)
+        monkeypatch.setattr(Fleet, "write_identity", dies)
+        with pytest.raises(StorageUnavailable):
+            await manager.fleet.accept_all()
+        monkeypatch.undo()
+        assert not await manager.snapshots.any()
+    async with rig.manager() as manager:
+        await until(lambda: manager.fleet.whole_failure is not None)
+        await manager.fleet.accept_all()
+        await ready(manager)
 
 
 async def test_a_log_recreated_with_another_count_is_followed_by_that_once_accepted(rig):
