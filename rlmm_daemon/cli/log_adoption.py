@@ -9,7 +9,7 @@ from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.cli.log_contents import KAFKA
 from rlmm_daemon.codec.marker import Hold
-from rlmm_daemon.codec.state_files import Identity, Position
+from rlmm_daemon.codec.state_files import Identity, Position, Positions
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.daemon.recorded_log import RecordedLog
@@ -28,9 +28,16 @@ def is_configured(config: Config, name: str) -> bool:
 
 
 async def adopt(
-    config: Config, name: str, identity: LogIdentity, *, hold_before_ms: int | None = None
+    config: Config,
+    name: str,
+    identity: LogIdentity,
+    *,
+    hold_before_ms: int | None = None,
+    ends: Mapping[int, Position] | None = None,
 ) -> bool:
     """Let state directory and bucket marker name this log; False where it is not the daemon's.
+
+    `ends`, of a log that the daemon never read, count as read by it: it misses what goes then.
 
     With `hold_before_ms` it may lack what the one before it held: what was stored until then is
     held, unless the marker names this very log. Snapshots stay: at its start the daemon holds the
@@ -55,10 +62,21 @@ async def adopt(
                 partitioner=PARTITIONER_ID,
             )
         )
+        if ends:
+            await _note_ends(state, uuid_text(identity.topic_id), ends)
     finally:
         await state.close()
         disk.close()
     return True
+
+
+async def _note_ends(state: StateDirectory, topic_id: str, ends: Mapping[int, Position]) -> None:
+    """Write positions, unless some of this very log are there: those may tell of a loss."""
+    with suppress(Malformed, UnsupportedProtocol):
+        before = await state.positions()
+        if before is None or before.topic_id != topic_id:
+            partitions = {str(number): end for number, end in sorted(ends.items())}
+            await state.write_positions(Positions(topic_id=topic_id, partitions=partitions))
 
 
 async def read_before(config: Config) -> Mapping[TopicId, Mapping[int, Position]]:

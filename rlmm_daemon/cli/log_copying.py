@@ -20,6 +20,7 @@ from rlmm_daemon.cli.log_contents import (
     require_there,
 )
 from rlmm_daemon.cli.ownership import given_to_owner
+from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -85,12 +86,13 @@ async def _run(config: Config, source: str, target: str, *, accept_loss: bool) -
             for number, read in reads.items():  # all are compared before the first is written
                 there = await contents(copy_log, number)
                 missing[number] = (read, _rest(number, read.events, there.events))
-            rows = []
+            rows, ends = list[Copied](), dict[int, Position]()
             for number, (read, rest) in missing.items():
                 await append_all(copy_log, number, rest)
                 there = await contents(copy_log, number)
                 if there.events[: len(read.events)] != read.events:
                     raise InvalidArgument(f"metadata partition {number} reads back differently")
+                ends[number] = Position(there.position, there.epoch)
                 row = Copied(
                     metadata_partition=number,
                     events=len(read.events),
@@ -101,7 +103,7 @@ async def _run(config: Config, source: str, target: str, *, accept_loss: bool) -
                 rows.append(row)
             lossy = unread or any(row.lost_offsets for row in rows)
             before_ms = SystemClock().now_ms() if lossy else None
-            await adopt(config, target, copy_log.identity, hold_before_ms=before_ms)
+            await adopt(config, target, copy_log.identity, hold_before_ms=before_ms, ends=ends)
             return rows
 
 

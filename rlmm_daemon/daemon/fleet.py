@@ -220,7 +220,6 @@ class Fleet:
         self.identity = await self._open_log(
             named=bool(known or marker or read), cluster_id=known.cluster_id if known else None
         )
-        self.trouble = None
         self.whole_failure = None  # the log is there, readable, and has an id
         if marker is not None and not _same_cluster(marker, self.identity):
             marker = None
@@ -241,6 +240,7 @@ class Fleet:
             self._clock,
             on_demand_linger_seconds=self.options.on_demand_linger_seconds,
         )
+        self.trouble = None  # from now on there are answers
         self.changed.ring()
 
     async def _begin_life(self) -> None:

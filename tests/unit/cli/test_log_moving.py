@@ -16,10 +16,11 @@ from rlmm_daemon import config as configuration
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.cli import log_copying, log_restoring, main
+from rlmm_daemon.cli.log_adoption import adopt
 from rlmm_daemon.cli.log_contents import append_all
 from rlmm_daemon.cli.log_restoring import CHUNK, LOCK_NAME, Restored, known_to
 from rlmm_daemon.codec import marker
-from rlmm_daemon.codec.state_files import Position, Positions, to_json
+from rlmm_daemon.codec.state_files import Position, Positions, from_json, to_json
 from rlmm_daemon.config import Config
 from rlmm_daemon.core import sealing
 from rlmm_daemon.core.fold import Fold
@@ -29,6 +30,7 @@ from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import Offset, TopicId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.ports.event_log import LogIdentity
 from tests.unit.manager.events import COUNT, TP, marked, of, segment_id, started, updated
 
 S, P = SegmentState, PartitionDeleteState
@@ -500,3 +502,26 @@ def test_a_copy_of_what_is_left_holds_what_may_belong_to_the_rest(tmp_path, monk
     adopted = use(monkeypatch, {str(tmp_path): source, "kafka": store()})
     log_copying.run(config_of(tmp_path), str(tmp_path), "kafka", accept_loss=True)
     assert adopted[0]["hold_before_ms"]
+
+
+def test_what_a_copy_holds_counts_as_read_before_any_daemon_read_it(tmp_path, monkeypatch):
+    """What goes of it in between left no trace: the daemon served what was left as all there is."""
+    source = store(life(1) + life(2))
+    adopted = use(monkeypatch, {str(tmp_path): source, "kafka": store()})
+    log_copying.run(config_of(tmp_path), str(tmp_path), "kafka")
+    (told,) = adopted
+    ends = told["ends"]
+    assert isinstance(ends, dict)
+    assert ends[N] == Position(4, 0)
+
+
+async def test_positions_of_the_very_log_that_is_adopted_stay(tmp_path):
+    """They may tell of what it lost."""
+    config, path = config_of(tmp_path), tmp_path / "state" / "positions.json"
+    other = Positions(topic_id=uuid_text(bytes(16)), partitions={str(N): Position(9, 9)})
+    path.write_bytes(to_json(other))
+    identity = LogIdentity(cluster_id=CLUSTER, topic_id=TOPIC_ID, partition_count=COUNT)
+    for end in (4, 2):
+        await adopt(config, "kafka", identity, ends={N: Position(end, 0)})
+        noted = from_json(path.read_bytes(), Positions, str(path))
+        assert (noted.topic_id, noted.numbered()) == (uuid_text(TOPIC_ID), {N: Position(4, 0)})

@@ -265,6 +265,22 @@ async def test_nothing_is_followed_by_another_count_until_that_is_accepted(rig):
         assert len(manager.list_remote_log_segments(TP, None, Caller.BROKER)) == 1
 
 
+async def test_a_log_counts_as_open_once_its_partitions_can_be_asked_for(rig, monkeypatch):
+    """In between there was no trouble and no partition, which looked like one that is healthy."""
+    accepted, told = StateDirectory.accepted, list[str]()
+
+    async def looking(state: StateDirectory) -> Any:
+        with pytest.raises(NotReady) as refused:
+            ask(manager)
+        told.append(refused.value.message)
+        return await accepted(state)
+
+    monkeypatch.setattr(StateDirectory, "accepted", looking)
+    async with rig.manager() as manager:
+        await ready(manager)
+    assert told == ["the event log is not open: not opened yet"]
+
+
 async def test_no_snapshot_of_the_former_count_is_missed_while_its_loss_is_accepted(
     rig, monkeypatch
 ):
