@@ -35,6 +35,7 @@ from rlmm_daemon.cli.log_objects import Objects, looking
 from rlmm_daemon.cli.ownership import given_to_owner
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.snapshot import Header
+from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core import unsealing
 from rlmm_daemon.core.fold import Fold
@@ -240,7 +241,8 @@ async def _run(
         if execute:
             with suppress(ConfigError):  # a daemon that runs is told by accept-loss
                 now_ms = SystemClock().now_ms()
-                await adopt(config, target, log.identity, hold_before_ms=now_ms)
+                ends = {int(n): Position(read.position, read.epoch) for n, read in reads.items()}
+                await adopt(config, target, log.identity, hold_before_ms=now_ms, ends=ends)
         return rows
 
 

@@ -226,13 +226,14 @@ def test_what_is_missing_is_appended_once_however_often_it_is_asked(tmp_path, co
     numbers = range(1, 2 * CHUNK + 3)
     snapshot(tmp_path / "a", [value for number in numbers for value in life(number)])
     log = store([started(5, 50, 59)])
-    use(monkeypatch, {"kafka": log})
+    adopted = use(monkeypatch, {"kafka": log})
     known, count = known_to([str(tmp_path / "a")]), len(numbers)
     dry = log_restoring.run(config, known, "kafka", execute=False)
     assert dry == [row(known=count, missing=count)]
     done = log_restoring.run(config, known, "kafka", execute=True)
     assert done == [row(known=count, missing=count, appended=count)]
     assert log.partition(N).end == 2 * count
+    assert adopted[-1]["ends"] == {N: Position(2 * count, 0)}, "what goes of it is missed"
     assert log_restoring.run(config, known, "kafka", execute=True) == [row(known=count)]
     assert log.partition(N).end == 2 * count
 
