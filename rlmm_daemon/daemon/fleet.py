@@ -90,6 +90,8 @@ class BucketLog(msgspec.Struct, frozen=True, kw_only=True):
     #: The same of other brokers' daemons, where none of them is beyond another, and whose files say
     #: so.
     others: Mapping[int, Mapping[Position, str]] = msgspec.field(default_factory=dict)
+    #: Metadata partitions (None: all) whose loss any daemon accepted since our presence file.
+    lost_since: Collection[int | None] = ()
     #: Gaps whose loss was accepted, by any daemon: log, metadata partition, offsets.
     accepted_gaps: Sequence[tuple[TopicId, int, LogRange]] = ()
 
@@ -177,6 +179,8 @@ class Fleet:
         #: Followed since those were asked: others may have read on while this daemon did not.
         self._unheard: set[MetadataPartition] = set()
         self._newcomer = Bell()
+        #: Whose loss some daemon accepted, while what this one had read may be from before.
+        self._lost_elsewhere: set[int] = set()
         #: Whose loss was accepted in this life: what the presence file said before is void.
         self._given_up: set[int] = set()
         #: Whose loss is being written down right now.
@@ -330,6 +334,20 @@ class Fleet:
             self._present = {number: at for number, at in said if number not in self._given_up}
         await self._take_up_gaps(marker)
         self._hear_others(marker, self.followers.keys())
+        self.lost_elsewhere(marker.lost_since)
+
+    def lost_elsewhere(self, numbers: Collection[int | None]) -> None:
+        """Let go of how far partitions had been read whose loss some daemon accepted since.
+
+        A follower here holds the log against that. Of what nobody follows here the presence file
+        would speak as of news, and who accepted the loss would fail of it again at each start.
+        """
+        assert self.identity is not None, "the log is open"
+        every = range(self.identity.partition_count)
+        self._lost_elsewhere |= {n for n in every if {None, n} & set(numbers)}
+        for number in self._lost_elsewhere - self.followers.keys() - self._wanted():
+            self._lost_elsewhere.discard(number)
+            self._forget_position(MetadataPartition(number))
 
     async def ask_others(self, partition: MetadataPartition) -> None:
         """Ask the bucket how far others have read of it, before what another broker began is ended.
@@ -859,6 +877,10 @@ class Fleet:
     async def _end(self, partition: MetadataPartition) -> None:
         follower, task = self.followers.pop(partition), self._tasks.pop(partition)
         self._recorded.update(self._exactly(follower))
+        if partition in self._lost_elsewhere:
+            self._lost_elsewhere.discard(partition)
+            if not follower.position_confirmed:
+                self._forget_position(partition)
         follower.retired = True
         task.cancel()
         await asyncio.wait({task})

@@ -60,11 +60,13 @@ class RecordedLog:
         except Malformed as damage:
             raise Malformed(f"{damage.message}; restore it, or run: {REBUILD}") from damage
         dated = await self._dated(present)
+        said = await self._said(dated)
         return BucketLog(
             cluster_id=present.cluster_id,
             topic_id=TopicId(uuid_bytes(present.metadata_topic_id)),
             partition_count=present.partition_count,
-            positions=await self._positions(dated),
+            positions=self._positions(dated, said),
+            lost_since=() if said is None else _given_up(dated, said),
             others=await self._others(dated),
             accepted_gaps=[
                 (TopicId(uuid_bytes(gap.topic_id)), gap.metadata_partition, _range(gap))
@@ -72,23 +74,26 @@ class RecordedLog:
             ],
         )
 
-    async def _positions(self, present: BucketMarker) -> dict[int, Position]:
-        """Return what our presence file says, but of no loss that was accepted after it."""
+    async def _said(self, present: BucketMarker) -> Presence | None:
+        """Return our presence file, dated by the storage where a loss was accepted."""
         key = marker.presence_key(self._broker_id)
         control = await self._storage.get_control(key)
         if control is None:
-            return {}
+            return None
         try:
             presence = marker.decode_presence(control.data)
         except Malformed as damage:
             logger.warning("our presence file is ignored", error=damage.message)
-            return {}
+            return None
         stored_ms = await self._stored_ms(key) if present.accepted_losses else None
-        said = presence if stored_ms is None else replace(presence, written_at_ms=stored_ms)
-        given_up = _given_up(present, said, by=self._broker_id)
+        return presence if stored_ms is None else replace(presence, written_at_ms=stored_ms)
+
+    def _positions(self, present: BucketMarker, said: Presence | None) -> dict[int, Position]:
+        """Return what our presence file says, but of no loss that was accepted here after it."""
+        given_up = set() if said is None else _given_up(present, said, by=self._broker_id)
         return {
             number: Position(seen.next_offset, seen.leader_epoch)
-            for number, seen in presence.partitions.items()
+            for number, seen in (said.partitions if said is not None else {}).items()
             if seen.topic_id == present.metadata_topic_id and not {None, number} & given_up
         }
 

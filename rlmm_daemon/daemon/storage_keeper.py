@@ -1,14 +1,14 @@
 """The daemon's standing with its remote storage: the marker, the presence file, what is wrong."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
 import msgspec
 import structlog
 
-from rlmm_daemon.codec.marker import Hold, PresencePartition
+from rlmm_daemon.codec.marker import AcceptedLoss, Hold, PresencePartition
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core import twins
 from rlmm_daemon.core.facts import LastError
@@ -184,7 +184,10 @@ class StorageKeeper:
         self._runtime.spawn("storage.presence", presence.run())
         self._runtime.spawn("storage.marker", self._watch_marker())
         self._runtime.spawn("storage.live counts", counts.run())
-        await _tell_of_changes(manager, presence, self._holds)
+        await _tell_of_changes(manager, presence, self._holds, self._losses)
+
+    def _losses(self) -> Sequence[AcceptedLoss]:
+        return () if self._bucket.marker is None else self._bucket.marker.accepted_losses
 
     def _holds(self) -> tuple[Hold, ...]:
         return () if self._bucket.marker is None else self._bucket.marker.held
@@ -226,12 +229,23 @@ async def _last_words(presence: PresenceFile) -> None:
 
 
 async def _tell_of_changes(
-    manager: Manager, presence: PresenceFile, holds: Callable[[], tuple[Hold, ...]]
+    manager: Manager,
+    presence: PresenceFile,
+    holds: Callable[[], tuple[Hold, ...]],
+    losses: Callable[[], Sequence[AcceptedLoss]],
 ) -> None:
-    """Have the presence file rewritten as states, positions, holds or the manager change."""
+    """Have the presence file rewritten as states, positions, holds or the manager change.
+
+    It tells of no position from before a loss that was accepted, wherever that was.
+    """
     before: object = None
+    known = losses()
     positions: Mapping[MetadataPartition, Position] = {}
     while True:
+        if (accepted := losses()) != known:
+            since = {each.metadata_partition for each in accepted if each not in known}
+            manager.fleet.lost_elsewhere(since)
+            known = accepted
         now = (
             manager.assignment.incarnation_ms,
             manager.assignment.has_manager,
