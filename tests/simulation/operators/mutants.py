@@ -75,7 +75,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "rlmm_daemon.core.disposal.findings",
         "    if ages.spares(found.modified_ms):\n"
         '        return " older than an accepted loss"\n'
-        "    if ages.holds_back(found.modified_ms):\n",
+        "    if ages.holds_object(recorded, found.modified_ms):\n",
         "    if False:\n",
         seeds=5,
         first=25,
