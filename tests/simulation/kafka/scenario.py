@@ -700,7 +700,9 @@ class KafkaScenario:
     def _forgive(self, number: int | None, *, lost: bool) -> None:
         """An operator ends a failure: what was recorded is accounted for, what is gone accepted."""
         image = self.cluster.image
-        chosen = range(len(image.partitions)) if number is None else [number]
+        # While the topic is gone, its partitions are those of which something is known.
+        named = {*range(len(image.partitions)), *self.recorded, *self.known, *self.lost}
+        chosen = sorted(named) if number is None else [number]
         for index in chosen:
             self.recorded.pop(index, None)
             if not lost:
