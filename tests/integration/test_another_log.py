@@ -99,6 +99,7 @@ def test_a_log_is_the_configured_one_however_its_directory_is_typed(it):
 def test_a_log_that_is_lost_behind_a_kill_is_restored_only_where_that_is_accepted(it):
     """What was acknowledged since positions were noted last is in no file that is left."""
     assert it.rlmm("snapshot", "now").exit_code == 0
+    eventually((it.state_dir / "positions.json").exists)
     it.daemon.kill()
     shutil.rmtree(it.log_dir)
     run = restored(it, it.state_dir / "snapshots", str(it.log_dir))
