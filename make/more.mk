@@ -1,0 +1,41 @@
+# Demos, servers on this machine, the broker's plugin, dependencies
+.PHONY: demo-s3 demo-kafka demo-cluster dev-up dev-down plugin install-spark lock
+
+demo-s3: install ## The main job on a real S3 server, with faults on the way to it
+	$(BIN)/python -m deploy.dev.demo_s3
+
+demo-kafka: install ## The main job beside a real three-node cluster, leader and daemon killed
+	$(BIN)/python -m deploy.dev.demo_kafka
+
+demo-cluster: install plugin ## What tiers where on three brokers, while a leader is killed
+	$(BIN)/python -m deploy.dev.demo_cluster
+
+NODES ?= 1
+
+dev-up: install ## Start a real Kafka in var/kafka: make dev-up NODES=3
+	$(BIN)/python -m deploy.dev.kafka.cluster up --nodes $(NODES)
+
+dev-down: install ## Stop the Kafka of dev-up and remove its data
+	$(BIN)/python -m deploy.dev.kafka.cluster down
+
+MVN := mvn -q -B -f deploy/kafka-plugin/pom.xml
+PLUGIN_JAR := deploy/kafka-plugin/target/rlmm-kafka-plugin.jar
+
+plugin: $(PLUGIN_JAR) ## Build the plugin's jar
+
+$(PLUGIN_JAR): deploy/kafka-plugin/pom.xml $(shell find deploy/kafka-plugin/src/main)
+	$(MVN) -DskipTests package
+	@touch $@
+
+SPARK_STAMP := .venv/.installed-spark
+
+install-spark: $(SPARK_STAMP) ## Add Spark to .venv, hashes checked
+
+$(SPARK_STAMP): $(STAMP) requirements-spark.lock
+	$(UV) --require-hashes -r requirements-spark.lock
+	@touch $@
+
+lock: ## Resolve the dependencies anew (needs uv)
+	uv pip compile --quiet --upgrade --generate-hashes --no-header pyproject.toml -o requirements.lock
+	uv pip compile --quiet --upgrade --generate-hashes --no-header --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	uv pip compile --quiet --upgrade --generate-hashes --no-header --extra spark --group spark -c requirements-dev.lock pyproject.toml -o requirements-spark.lock
