@@ -1,4 +1,4 @@
-"""What the README says to type works, and what it names exists."""
+"""Commands, examples, files and links of the README and of docs/: they work, and they are there."""
 
 import re
 import shlex
@@ -12,10 +12,16 @@ import pytest
 from rlmm_daemon.cli.group import COMMANDS
 from tests.support import kafka_segments
 from tests.support.daemon_process import CONFIG, REPOSITORY, DaemonProcess, environment
+from tests.support.make_targets import make_targets
 
-README = (REPOSITORY / "README.md").read_text()
-BY_HAND = README.split("## Try it")[1].split("\n## ")[0]
-FIRST_STEPS = README.split("## First steps")[1].split("\n## ")[0]
+README = REPOSITORY / "README.md"
+PAGES = [README, *sorted((REPOSITORY / "docs").glob("*.md"))]
+OPERATING = (REPOSITORY / "docs" / "operating.md").read_text()
+PYTHON = (REPOSITORY / "docs" / "python.md").read_text()
+BY_HAND = OPERATING.split("## Try it by hand")[1]
+FIRST_STEPS = OPERATING.split("\n## ")[0]
+#: A stranger reads no more before he decides.
+README_LINES_MAX = 130
 
 
 def typed(section: str, command: str) -> list[str]:
@@ -71,7 +77,7 @@ def test_a_daemon_without_a_broker_is_tried_by_hand(tmp_path: Path):
 
 
 def test_the_example_in_python_runs(tmp_path: Path):
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", PYTHON, re.DOTALL)
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", example],
         cwd=tmp_path,
@@ -85,16 +91,26 @@ def test_the_example_in_python_runs(tmp_path: Path):
 
 
 def test_every_command_has_a_place_in_the_table_and_no_other_has():
-    table = README.split("## The `rlmm` command")[1].split("\n## ")[0]
+    table = OPERATING.split("## The `rlmm` command")[1].split("\n## ")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert {name for cell in cells for name in re.findall(r"`([a-z-]+)`", cell)} == set(COMMANDS)
 
 
-def test_every_make_target_and_file_that_is_named_exists():
-    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
-    assert {line.split()[1] for line in typed(README, "make")} <= targets
-    for path in re.findall(r"(?:deploy|config)/[\w./-]+\w", README):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_make_target_file_and_link_that_is_named_exists(page: Path):
+    text = page.read_text()
+    assert {line.split()[1] for line in typed(text, "make")} <= make_targets()
+    for path in re.findall(r"(?<![\w/])(?:deploy|config)/[\w./-]+\w", text):
         assert (REPOSITORY / path).exists(), path
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (page.parent / link).exists(), link
+
+
+def test_the_readme_is_short_and_leads_to_every_page():
+    lines = README.read_text().splitlines()
+    assert len(lines) <= README_LINES_MAX
+    for page in PAGES[1:]:
+        assert f"docs/{page.name}" in README.read_text(), page.name
 
 
 def test_the_shipped_configuration_passes_its_check(daemon: DaemonProcess):
