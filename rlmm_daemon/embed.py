@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, TypeVar
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import records
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import UUID_BYTES, TopicId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete

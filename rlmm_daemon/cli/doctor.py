@@ -43,7 +43,7 @@ def command(file: str, overrides: tuple[str, ...], timeout: float, *, as_json: b
     """
     config = load(file, overrides)
     # Imported late: it brings the rooms of the daemon along.
-    from rlmm_daemon.cli import checkup
+    from rlmm_daemon.offline import checkup
 
     findings = checkup.examine(config, seconds=timeout) + checkup.access(config, file)
     if as_json:

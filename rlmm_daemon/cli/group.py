@@ -39,29 +39,37 @@ _CLI: Final = "rlmm_daemon.cli"
 SECTIONS: Final[Mapping[str, Mapping[str, Row]]] = MappingProxyType(
     {
         "Look": {
-            "status": Row(f"{_CLI}.status", "Show the daemon on one screen."),
-            "explain": Row(f"{_CLI}.explain", "Say why a partition answers as it does; what next."),
-            "segments": Row(f"{_CLI}.segments", "List the segments of a partition."),
-            "lookup": Row(f"{_CLI}.lookup", "Find the segment that holds an offset."),
-            "partitions": Row(
-                f"{_CLI}.partitions", "List the metadata partitions and their state."
+            "status": Row(f"{_CLI}.look.status", "Show the daemon on one screen."),
+            "explain": Row(
+                f"{_CLI}.look.explain", "Say why a partition answers as it does; what next."
             ),
-            "tail": Row(f"{_CLI}.tail", "Show the last events, or follow them."),
-            "cleanup": Row(f"{_CLI}.cleanup", "Show what is being removed, and what is stuck."),
-            "export": Row(f"{_CLI}.export", "Print every segment as JSON, a line each."),
+            "segments": Row(f"{_CLI}.look.segments", "List the segments of a partition."),
+            "lookup": Row(f"{_CLI}.look.lookup", "Find the segment that holds an offset."),
+            "partitions": Row(
+                f"{_CLI}.look.partitions", "List the metadata partitions and their state."
+            ),
+            "tail": Row(f"{_CLI}.look.tail", "Show the last events, or follow them."),
+            "cleanup": Row(
+                f"{_CLI}.look.cleanup", "Show what is being removed, and what is stuck."
+            ),
+            "export": Row(f"{_CLI}.look.export", "Print every segment as JSON, a line each."),
         },
         "Move": {
-            "fetch": Row(f"{_CLI}.fetch", "Fetch a segment, a range of it, or an index."),
-            "copy": Row(f"{_CLI}.copy", "Copy a segment to the remote storage."),
-            "delete": Row(f"{_CLI}.delete", "Delete a segment for good."),
-            "purge": Row(f"{_CLI}.purge", "Have a topic's remote data removed."),
+            "fetch": Row(f"{_CLI}.move.fetch", "Fetch a segment, a range of it, or an index."),
+            "copy": Row(f"{_CLI}.move.copy", "Copy a segment to the remote storage."),
+            "delete": Row(f"{_CLI}.move.delete", "Delete a segment for good."),
+            "purge": Row(f"{_CLI}.move.purge", "Have a topic's remote data removed."),
         },
         "Mend": {
-            "storage": Row(f"{_CLI}.storage", "Check what the remote storage allows."),
-            "partition": Row(f"{_CLI}.partition", "Retry, rebuild, or accept what is missing."),
-            "log": Row(f"{_CLI}.log", "Check, seal and repair the event log."),
-            "snapshot": Row(f"{_CLI}.snapshot", "Write, check and show snapshots."),
-            "reconcile": Row(f"{_CLI}.reconcile", "Hold the storage against the log, on Spark."),
+            "storage": Row(f"{_CLI}.mend.storage", "Check what the remote storage allows."),
+            "partition": Row(
+                f"{_CLI}.mend.partition", "Retry, rebuild, or accept what is missing."
+            ),
+            "log": Row(f"{_CLI}.mend.log", "Check, seal and repair the event log."),
+            "snapshot": Row(f"{_CLI}.mend.snapshot", "Write, check and show snapshots."),
+            "reconcile": Row(
+                f"{_CLI}.mend.reconcile", "Hold the storage against the log, on Spark."
+            ),
         },
         "Run": {
             "run": Row(f"{_CLI}.run", "Run the daemon in the foreground."),

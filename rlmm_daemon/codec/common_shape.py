@@ -1,4 +1,4 @@
-"""The short cut: the shape that nearly all records have, read by precompiled Structs.
+"""Fast reader for the common shape of records: precompiled Structs, else the general codec.
 
 `read` either returns exactly what `codec.records` would read, or None for "take the long way", and
 never raises. What it does read is in normal form already, so its bytes may be kept as they are.

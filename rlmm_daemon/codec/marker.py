@@ -1,4 +1,4 @@
-"""The two small JSON objects of ours in the bucket: the marker and each daemon's presence file.
+"""JSON of our small objects in the bucket: the marker and each daemon's presence file.
 
 Both carry a format version, and a reader refuses a newer one untouched. The marker is rewritten by
 several daemons, so it refuses unknown fields too: rewriting would drop them. It ends in a checksum;
@@ -132,7 +132,7 @@ class PresencePartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OtherDaemon(msgspec.Struct, frozen=True, kw_only=True):
-    """Another daemon that has the same broker id, or may; see `core.twins`."""
+    """Another daemon that has the same broker id, or may; see `core.readiness.twins`."""
 
     #: Host, process and start, for people.
     who: str

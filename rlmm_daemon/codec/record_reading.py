@@ -1,4 +1,4 @@
-"""The long way from bytes to a record: every valid form, and a reason for every invalid one.
+"""General reader of records: every valid form, and a reason for every invalid one.
 
 `codec.records` is the front door; it tries `common_shape` first. What is accepted here is what
 Kafka's serde and its domain constructors accept, plus record version 1.

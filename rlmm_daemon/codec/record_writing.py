@@ -1,4 +1,4 @@
-"""From a record to Kafka's bytes, in normal form; every field's range is checked on the way.
+"""Writer of records in Kafka's normal form; every field's range is checked on the way.
 
 `codec.records` is the front door and says what normal form means.
 """

@@ -1,4 +1,4 @@
-"""One user partition's table, answered from in place: a view on columns in a mapped file.
+"""A user partition's table in a mapped snapshot file, answered from in place.
 
 What the columns say is trusted: the table's checksum was held against the directory's before, and
 only this program writes such files. Nothing here is kept per segment. Layout: `snapshot_table`.
@@ -95,7 +95,7 @@ class SealedTable:
         return SegmentId(self._buffer[at : at + UUID_BYTES])
 
     def tail(self, row: int) -> bytes:
-        """Return a row's record behind the segment id (`codec.tail`)."""
+        """Return a row's record behind the segment id (`codec.record_suffix`)."""
         offs, at = self.offs, self._heap_at
         return self._buffer[at + offs[row] : at + offs[row + 1]]
 

@@ -1,4 +1,4 @@
-"""The check that a Kafka `.log` file is whole: it is fed the file in chunks, in one pass.
+"""Check of a Kafka `.log` file: it is fed the file in chunks, in one pass.
 
 Every batch's checksum holds, offsets ascend and lie in the metadata's range, the file has exactly
 the size that the metadata names, nothing stands behind the last batch. Nothing is decompressed, and

@@ -1,4 +1,4 @@
-"""One user partition's table in a snapshot file: columns and record bytes.
+"""A user partition's table in a snapshot file: columns and record bytes.
 
 All numbers are little-endian, all columns 8-byte aligned, so that a mapped table answers by bisect
 straight from the file (`codec.sealed_table`). Rows by (start offset, id):
@@ -8,10 +8,10 @@ straight from the file (`codec.sealed_table`). Rows by (start offset, id):
     ids        16 bytes each             offs       u32[n+1] into heap      states  u8[n]
     id_order   u32[n]: rows by id        kept_rows  u32[k]                  kept_offs u32[k+1]
     kept       custom metadata that the records have lost
-    heap       tails (`codec.tail`): a record is 01 00 00 + the partition's prefix + id + tail
+    heap       tails (`record_suffix`): a record is 01 00 00 + the partition's prefix + id + tail
     rare       if flagged: u32 size, then msgpack `Rare`
     per epoch  head: epoch, flags, highest, reach, counts; then
-               starts i64[p], ends i64[p], rows u32[p]    who answers a look-up (`core.cover`)
+               starts i64[p], ends i64[p], rows u32[p]    who answers a look-up (`core.fold.cover`)
                keys i64[r], key_rows u32[r]               Kafka's referenced set, if it differs
                unreferenced, third, ranked u32[]          in their order
                txn, breaks u32[]                          indexes into starts, ascending

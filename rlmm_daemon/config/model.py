@@ -16,7 +16,7 @@ Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
 #: Made absolute against the working directory when the file is read.
 FilePath = Annotated[str, Meta(min_length=1)]
-#: `core.layout.Layout` says what the hash is; it is in front or nowhere.
+#: `core.storage.layout.Layout` says what the hash is; it is in front or nowhere.
 KeyPrefix = Annotated[
     str,
     Meta(

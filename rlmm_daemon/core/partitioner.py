@@ -1,4 +1,4 @@
-"""Where the events of a user partition go: Kafka's hash of topic id and number, name left out.
+"""Metadata partition of a user partition: Kafka's hash of topic id and number, name left out.
 
 Source: RemoteLogMetadataTopicPartitioner, java.util.Objects.hash, Utils.murmur2.
 """

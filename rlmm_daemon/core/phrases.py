@@ -1,4 +1,4 @@
-"""How `explain` puts numbers, times and names: one way for each, so that texts can be compared."""
+"""Formats of numbers, times and names in `explain`: one each, so that texts can be compared."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What must never be shown, and the names that say so."""
+"""Secrets, and the names of keys that hold one: never shown."""
 
 import re
 from typing import Final

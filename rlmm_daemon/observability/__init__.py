@@ -1,4 +1,4 @@
-"""What operators see of a running daemon: its log lines and its metrics.
+"""Log lines and metrics of a running daemon.
 
 Nothing here decides anything. Foreign strings are escaped and secrets hidden on the way out.
 """

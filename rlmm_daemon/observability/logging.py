@@ -1,4 +1,4 @@
-"""One stream of log lines: JSON for machines, colours for people, nothing secret, nothing forged.
+"""Log lines: JSON for machines, colours for people, nothing secret, nothing forged.
 
 Modules take their logger with `structlog.get_logger(__name__)` and bind fields; lines of libraries
 that use the standard library's `logging` pass through the same processors.

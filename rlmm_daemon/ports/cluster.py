@@ -1,4 +1,4 @@
-"""What the daemon may ask the Kafka cluster; a partial answer is an error, never a small answer."""
+"""Questions to the Kafka cluster; a partial answer is an error, never a small answer."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What a copy reads, as `ports.storage.Source`: an open file, or bytes."""
+"""Sources of a copy, as `ports.storage.Source`: an open file, or bytes."""
 
 import contextlib
 import os

@@ -1,7 +1,7 @@
 """Remote storage: whole segments in, ranges and indexes out, keys only from what was recorded.
 
 Every adapter (memory, local, s3) passes one contract test class. Keys are relative to the
-storage's root and use `/`; what key a segment has is decided by `core.layout`, not here.
+storage's root and use `/`; what key a segment has is decided by `core.storage.layout`, not here.
 """
 
 import enum
@@ -10,7 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
-from rlmm_daemon.core.calls import Calls
+from rlmm_daemon.core.storage.calls import Calls
 from rlmm_daemon.domain.errors import RlmmError
 
 #: The `reason` of a StorageUnavailable that is the broker's disk's fault, not the storage's.

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import MARKER_KEY, PRESENCE_PREFIX, BucketMarker, Presence
 from rlmm_daemon.config import Config
-from rlmm_daemon.daemon.storage_clock import stored_ms
+from rlmm_daemon.daemon.bucket.storage_clock import stored_ms
 from rlmm_daemon.domain.errors import Malformed, StorageNotConfigured, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict, RemoteStorage
 from rlmm_daemon.wiring import adapters

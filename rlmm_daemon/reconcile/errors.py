@@ -1,4 +1,4 @@
-"""How a night can end other than well."""
+"""Errors with which a night ends."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""One run, from the listing to the report. The order of the steps is the safety case.
+"""A run, from the listing to the report. The order of the steps is the safety case.
 
 1 marker, presence files            whose storage is it, who lives, how old is old
 2 listing (T0), uploads             written down before the log is asked for its end
@@ -27,33 +27,21 @@ from rlmm_daemon.core.disposal.findings import Ages
 from rlmm_daemon.domain.ids import TopicId, uuid_bytes
 from rlmm_daemon.ports.event_log import LogIdentity
 from rlmm_daemon.ports.storage import UploadInfo
-from rlmm_daemon.reconcile import (
-    apart,
-    control,
-    evidence,
-    exports,
-    guards,
-    inventory,
-    lineage,
-    listing,
-    liveness,
-    log_reading,
-    sifting,
-    sources,
-    sparing,
-    summary,
-    workspace,
-)
-from rlmm_daemon.reconcile.acting import Actor
-from rlmm_daemon.reconcile.confirming import Confirm
+from rlmm_daemon.reconcile import control, workspace
+from rlmm_daemon.reconcile.act import evidence
+from rlmm_daemon.reconcile.act.evidence import Ours
+from rlmm_daemon.reconcile.act.steps import Actor
 from rlmm_daemon.reconcile.errors import Incomplete, plain
-from rlmm_daemon.reconcile.evidence import Ours
-from rlmm_daemon.reconcile.judging import Judge
-from rlmm_daemon.reconcile.log_reading import LogView
+from rlmm_daemon.reconcile.judge import guards, lineage, spared_topics, standalone, suspects
+from rlmm_daemon.reconcile.judge.second_look import Confirm
+from rlmm_daemon.reconcile.judge.verdicts import Judge
+from rlmm_daemon.reconcile.read import exports, inventory, listing, liveness, log_reading, sources
+from rlmm_daemon.reconcile.read.late_events import TOUCHED, Tail
+from rlmm_daemon.reconcile.read.log_reading import LogView
+from rlmm_daemon.reconcile.report import summary
+from rlmm_daemon.reconcile.report.summary import Night
 from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, OBJECTS, batch, ddl
 from rlmm_daemon.reconcile.storage_time import Steady
-from rlmm_daemon.reconcile.summary import Night
-from rlmm_daemon.reconcile.tailing import TOUCHED, Tail
 
 #: What a daemon may still do with an event after its own deadline: delivery_timeout_seconds.
 DELIVERY_TIMEOUT_MS: Final = 120_000
@@ -205,10 +193,10 @@ class Run:
     # 4 and 5: what disagrees
 
     def _judge(self, layouts: tuple[LayoutRow, ...], ages: Ages, ours: Ours) -> None:
-        objects = sifting.keyed(self._spark, self._frame("objects", OBJECTS))
-        events = sifting.hash_events(self._spark, self._frame("events", EVENTS))
+        objects = suspects.keyed(self._spark, self._frame("objects", OBJECTS))
+        events = suspects.hash_events(self._spark, self._frame("events", EVENTS))
         # Written down: both sides are joined with it, and it is as good as always small.
-        suspicious = sifting.suspicious(self._spark, objects, events, layouts, ages)
+        suspicious = suspects.suspicious(self._spark, objects, events, layouts, ages)
         suspicious.write.parquet(self._path("suspicious"))
         hashes = self._spark.read.schema("h bigint").parquet(self._path("suspicious"))
         judge = Judge(
@@ -221,13 +209,13 @@ class Run:
             covered_ms=self._covered_ms,
             listing_is_old=isinstance(self._config.listing, InventoryListing),
         )
-        rows = sifting.rows_of(self._spark, objects, events, hashes)
+        rows = suspects.rows_of(self._spark, objects, events, hashes)
         found = rows.mapInArrow(judge, ddl(FINDINGS))
         cluster, at_ms = self.night.cluster, self.night.listed_at_ms
         found = found.unionByName(
-            apart.old_versions(self._spark, objects, cluster=cluster, listed_at_ms=at_ms)
+            standalone.old_versions(self._spark, objects, cluster=cluster, listed_at_ms=at_ms)
         ).unionByName(
-            apart.foreign(self._spark, ours.presences, cluster=cluster, listed_at_ms=at_ms)
+            standalone.foreign(self._spark, ours.presences, cluster=cluster, listed_at_ms=at_ms)
         )
         if self._config.lineage:
             found = found.unionByName(lineage.findings(self._spark, events, self.night.cluster))
@@ -241,7 +229,7 @@ class Run:
     def _unknown(self, events: Any, objects: Any) -> Any:
         """Return the topic ids that the cluster does not know, asked for once."""
         path = self._path("unknown")
-        known = [events.select("topic_id"), sifting.topics(objects).select("topic_id")]
+        known = [events.select("topic_id"), suspects.topics(objects).select("topic_id")]
         liveness.unknown_topics(self._daemon, *known).write.parquet(path)
         return self._spark.read.parquet(path)
 
@@ -298,7 +286,7 @@ class Run:
             unknown = self._spark.createDataFrame([], "topic_id string")
             if self._asks_cluster():
                 unknown = self._spark.read.parquet(self._path("unknown"))
-            found = sparing.spare_live_topics(
+            found = spared_topics.spare_live_topics(
                 self._spark, found, objects=self._frame("objects", OBJECTS), unknown=unknown
             )
         found.write.parquet(self._path("../findings"))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from rlmm_daemon.config.reconcile import Spark
-from rlmm_daemon.reconcile import sources
+from rlmm_daemon.reconcile.read import sources
 
 #: How the joins run.
 SETTINGS: Final = {

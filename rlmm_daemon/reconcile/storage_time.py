@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
-from rlmm_daemon.daemon import storage_clock
+from rlmm_daemon.daemon.bucket import storage_clock
 from rlmm_daemon.ports.storage import ObjectInfo, RemoteStorage
 from rlmm_daemon.reconcile import control
 from rlmm_daemon.reconcile.errors import Incomplete, Refused

@@ -1,4 +1,4 @@
-"""Which adapter stands behind which port, as configured.
+"""Choice of the adapter behind each port, as configured.
 
 Those that bring a library of their own are imported when they are chosen: a start would wait for
 the SDK of S3 and for Kafka's client longer than for everything else, also where neither is used.
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.cluster.fixed import FixedCluster
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
+from rlmm_daemon.adapters.fixed_cluster import FixedCluster
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.config import Config, NoStorage, read_secret
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import LocalStorage as LocalStorageConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
-from rlmm_daemon.core.compaction import When
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.daemon.bucket import Bucket
-from rlmm_daemon.daemon.mending import LogRepair
+from rlmm_daemon.core.snapshots.compaction import When
+from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.operator.mending import LogRepair
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.domain.secret import Secret
@@ -37,7 +37,7 @@ from rlmm_daemon.ports.passes import Passes
 from rlmm_daemon.ports.storage import RemoteStorage
 
 if TYPE_CHECKING:
-    from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+    from rlmm_daemon.adapters.kafka.event_log import KafkaLog
     from rlmm_daemon.adapters.storage.s3 import Rates, S3Options, S3Storage, StaticKeys
 
 
@@ -53,8 +53,8 @@ def event_log_of(
     """Return the configured event log, closed."""
     chosen = config.event_log
     if isinstance(chosen, KafkaLogConfig):
-        from rlmm_daemon.adapters.event_log.kafka import KafkaLog
-        from rlmm_daemon.adapters.kafka_connection.security import load_security
+        from rlmm_daemon.adapters.kafka.connection.security import load_security
+        from rlmm_daemon.adapters.kafka.event_log import KafkaLog
 
         security = chosen.kafka.security
         return KafkaLog(
@@ -87,7 +87,7 @@ def kafka_log_of(config: Config, log: EventLog) -> "KafkaLog | None":
     """Return the event log as Kafka's; None where another one is configured."""
     if not isinstance(config.event_log, KafkaLogConfig):
         return None
-    from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+    from rlmm_daemon.adapters.kafka.event_log import KafkaLog
 
     assert isinstance(log, KafkaLog), "the log is the configured one"
     return log
@@ -113,7 +113,7 @@ def repair_of(log: EventLog) -> LogRepair | None:
 def cluster_of(config: Config, log: EventLog) -> Cluster:
     """Return the cluster of the log's brokers; an embedded log's is the one broker."""
     if isinstance(config.event_log, KafkaLogConfig):
-        from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
+        from rlmm_daemon.adapters.kafka.cluster import KafkaCluster
 
         kafka = kafka_log_of(config, log)
         assert kafka is not None, "the log is the configured one"

@@ -1,4 +1,4 @@
-"""One process: its rooms, put together, started, reloaded and drained in this order."""
+"""A process put together: its rooms, started, reloaded and drained in this order."""
 
 import asyncio
 import os
@@ -11,42 +11,42 @@ from contextlib import suppress
 import structlog
 
 from rlmm_daemon import __version__
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.adapters.lock_place import place_of
-from rlmm_daemon.adapters.mounts import is_of_this_host
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.adapters.os.lock_place import place_of
+from rlmm_daemon.adapters.os.mounts import is_of_this_host
+from rlmm_daemon.adapters.os.scheduling import ask_for_short_slices
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.passes.process import OneProcess
-from rlmm_daemon.adapters.scheduling import ask_for_short_slices
 from rlmm_daemon.config import Config, differences
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
-from rlmm_daemon.daemon.admin import AdminServer, Ready
-from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.base.crash_guard import CrashGuard
+from rlmm_daemon.daemon.base.services import Services
+from rlmm_daemon.daemon.base.state_directory import LOCK, StateDirectory
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.presence import Author
+from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
+from rlmm_daemon.daemon.bucket.storage_keeper import StorageKeeper
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.daemon.cleaner.cluster_view import ClusterFacts, ClusterView
 from rlmm_daemon.daemon.cleaner.left_behind import LeftBehind
 from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer
 from rlmm_daemon.daemon.cleaner.peers import NoPeers, PresentPeers
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof, TopicProof
-from rlmm_daemon.daemon.cluster_view import ClusterFacts, ClusterView
-from rlmm_daemon.daemon.copier import Copier
-from rlmm_daemon.daemon.crash_guard import CrashGuard
-from rlmm_daemon.daemon.facts import StorageView
-from rlmm_daemon.daemon.fetcher import Fetcher
-from rlmm_daemon.daemon.gauges import Gauges
-from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.daemon.memory import CopyingProcess
-from rlmm_daemon.daemon.operator import Operator, event_log_kind, storage_kind
-from rlmm_daemon.daemon.presence import Author
-from rlmm_daemon.daemon.read_caches import ReadCaches
-from rlmm_daemon.daemon.recorded_log import RecordedLog
-from rlmm_daemon.daemon.recovering import Recovery, RecoveryOptions
-from rlmm_daemon.daemon.runtime import Runtime, Stopping, execute
-from rlmm_daemon.daemon.server import Server
-from rlmm_daemon.daemon.services import Services
-from rlmm_daemon.daemon.state_directory import LOCK, StateDirectory
-from rlmm_daemon.daemon.storage_keeper import StorageKeeper
-from rlmm_daemon.daemon.systemd import Notifier
+from rlmm_daemon.daemon.copying.copier import Copier
+from rlmm_daemon.daemon.metadata.manager import Manager
+from rlmm_daemon.daemon.operator.admin import AdminServer, Ready
+from rlmm_daemon.daemon.operator.facts import StorageView
+from rlmm_daemon.daemon.operator.gauges import Gauges
+from rlmm_daemon.daemon.operator.memory import CopyingProcess
+from rlmm_daemon.daemon.operator.methods import Operator, event_log_kind, storage_kind
+from rlmm_daemon.daemon.operator.recovering import Recovery, RecoveryOptions
+from rlmm_daemon.daemon.process.runtime import Runtime, Stopping, execute
+from rlmm_daemon.daemon.process.systemd import Notifier
+from rlmm_daemon.daemon.reading.fetcher import Fetcher
+from rlmm_daemon.daemon.reading.read_caches import ReadCaches
+from rlmm_daemon.daemon.socket.server import Server
 from rlmm_daemon.domain.errors import NotReady, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability import logging

@@ -1,22 +1,22 @@
-"""What the configuration's keys mean to each room: its options."""
+"""Options of each room, from the configuration's keys."""
 
 from typing import Any
 
 from rlmm_daemon.config import Config
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.core.disposal.observation import ObservationOptions
-from rlmm_daemon.core.readiness import Freshness
-from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
+from rlmm_daemon.core.readiness.states import Freshness
 from rlmm_daemon.daemon.cleaner.observer import ObserverOptions
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
-from rlmm_daemon.daemon.copy_job import CopyOptions
-from rlmm_daemon.daemon.fleet import FleetOptions
-from rlmm_daemon.daemon.limits import ServerOptions
-from rlmm_daemon.daemon.manager import ManagerOptions
-from rlmm_daemon.daemon.read_ahead import ReadOptions
-from rlmm_daemon.daemon.read_caches import ReadCacheOptions
-from rlmm_daemon.daemon.rights import Grant, RightsTable
-from rlmm_daemon.daemon.snapshotter import SnapshotOptions
+from rlmm_daemon.daemon.copying.copy_job import CopyOptions
+from rlmm_daemon.daemon.following.fleet import FleetOptions
+from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
+from rlmm_daemon.daemon.metadata.manager import ManagerOptions
+from rlmm_daemon.daemon.reading.chunk_cache import ChunkCacheOptions
+from rlmm_daemon.daemon.reading.read_ahead import ReadOptions
+from rlmm_daemon.daemon.reading.read_caches import ReadCacheOptions
+from rlmm_daemon.daemon.socket.limits import ServerOptions
+from rlmm_daemon.daemon.socket.rights import Grant, RightsTable
 
 
 def manager_options_of(config: Config) -> ManagerOptions:

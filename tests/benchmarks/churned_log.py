@@ -24,8 +24,8 @@ from rlmm_daemon.adapters.event_log.embedded.journal import (
     Journal,  # noqa: TC001  # as every other module imports it
 )
 from rlmm_daemon.codec import batches
-from rlmm_daemon.core.compaction import When
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.snapshots.compaction import When
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability import logging
 from rlmm_daemon.ports.event_log import NO_EPOCH

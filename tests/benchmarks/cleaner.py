@@ -32,21 +32,21 @@ from typing import Any
 import uvloop
 
 from deploy.dev.s3 import IDENTITIES, S3Server, running
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys
 from rlmm_daemon.codec import custom_metadata, records
-from rlmm_daemon.core.layout import SUFFIXES, Layout, object_key
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.storage.layout import SUFFIXES, Layout, object_key
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import NoPeers
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof
-from rlmm_daemon.daemon.copier import Copier
-from rlmm_daemon.daemon.copy_job import CopyOptions
-from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.copying.copier import Copier
+from rlmm_daemon.daemon.copying.copy_job import CopyOptions
+from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.ids import (
     BrokerId,
     LeaderEpoch,

@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import api, frames, records
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import BrokerId, LeaderEpoch, Offset, SegmentId, TopicId

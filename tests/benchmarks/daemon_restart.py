@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlmm_daemon.codec import api, frames
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes
 from tests.benchmarks import daemon, wire
 from tests.benchmarks.rows import Row, median

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from rlmm_daemon.adapters.event_log.memory import MemoryLogStore
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.daemon.announcing import Announcing
-from rlmm_daemon.daemon.deleted_segments import DeletedSegments
-from rlmm_daemon.daemon.gauges import Gauges
-from rlmm_daemon.daemon.limits import ServerStats
-from rlmm_daemon.daemon.live_counts import LiveCounts
-from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.base.announcing import Announcing
+from rlmm_daemon.daemon.base.deleted_segments import DeletedSegments
+from rlmm_daemon.daemon.bucket.live_counts import LiveCounts
+from rlmm_daemon.daemon.metadata.manager import Manager
+from rlmm_daemon.daemon.operator.gauges import Gauges
+from rlmm_daemon.daemon.operator.methods import Operator
+from rlmm_daemon.daemon.socket.limits import ServerStats
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState

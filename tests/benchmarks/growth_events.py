@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import batches, records
-from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.core import sealing, unsealing
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.codec import record_suffix as tails
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.snapshots import sealing, unsealing
 from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, Offset, TopicId
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from rlmm_daemon.domain.segment import SegmentState

@@ -7,7 +7,7 @@ compaction each of them left 640 bytes for ever.
 import asyncio
 from typing import Final
 
-from rlmm_daemon.core.compaction import When
+from rlmm_daemon.core.snapshots.compaction import When
 from tests.benchmarks.churned_log import DAY_SECONDS, churned
 from tests.benchmarks.growth_curves import Cost, Growth, Watch
 

@@ -4,9 +4,9 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from rlmm_daemon.core import walks
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.walks import Walk
+from rlmm_daemon.core.fold import walks
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.walks import Walk
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset
 from tests.benchmarks import growth_events as events
 from tests.benchmarks.growth_curves import Growth, Watch

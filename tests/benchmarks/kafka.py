@@ -27,12 +27,12 @@ from rich.console import Console
 
 from deploy.dev.kafka.cluster import FAST, Cluster
 from rlmm_daemon import config
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import (
     BrokerId,

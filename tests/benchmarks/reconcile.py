@@ -39,9 +39,10 @@ import duckdb
 from rlmm_daemon.codec.marker import LayoutRow
 from rlmm_daemon.config.reconcile import Spark
 from rlmm_daemon.core.disposal.findings import Ages
-from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE
-from rlmm_daemon.reconcile import inventory, lineage, sifting
-from rlmm_daemon.reconcile.judging import Judge
+from rlmm_daemon.core.storage.layout import LOCAL_TIERED_STORAGE
+from rlmm_daemon.reconcile.judge import lineage, suspects
+from rlmm_daemon.reconcile.judge.verdicts import Judge
+from rlmm_daemon.reconcile.read import inventory
 from rlmm_daemon.reconcile.schema import FINDINGS, ddl
 from rlmm_daemon.reconcile.session import SETTINGS, session
 
@@ -125,14 +126,14 @@ def inventoried(spark: Any, home: Path) -> Counted:
 def ours(spark: Any, home: Path) -> Counted:
     """Sift, judge and count, as the nightly job does."""
     began = time.perf_counter()
-    objects = sifting.keyed(spark, spark.read.parquet(str(home / "objects")))
-    events = sifting.hash_events(spark, spark.read.parquet(str(home / "events")))
+    objects = suspects.keyed(spark, spark.read.parquet(str(home / "objects")))
+    events = suspects.hash_events(spark, spark.read.parquet(str(home / "events")))
     kept = str(home / "suspicious")
-    sifting.suspicious(spark, objects, events, LAYOUTS, AGES).write.mode("overwrite").parquet(kept)
+    suspects.suspicious(spark, objects, events, LAYOUTS, AGES).write.mode("overwrite").parquet(kept)
     sifted = time.perf_counter()
     hashes = spark.read.schema("h bigint").parquet(kept)
     judge = Judge(cluster="bench", layouts=LAYOUTS, ages=AGES)
-    rows = sifting.rows_of(spark, objects, events, hashes)
+    rows = suspects.rows_of(spark, objects, events, hashes)
     found = int(rows.mapInArrow(judge, ddl(FINDINGS)).count())
     return found, {"sifting": sifted - began, "judging": time.perf_counter() - sifted}
 
@@ -155,7 +156,7 @@ def tuned(spark: Any, home: Path) -> Counted:
 
 def lined_up(spark: Any, home: Path) -> Counted:
     """Look for overlaps and gaps, which the job does besides."""
-    events = sifting.hash_events(spark, spark.read.parquet(str(home / "events")))
+    events = suspects.hash_events(spark, spark.read.parquet(str(home / "events")))
     began = time.perf_counter()
     found = int(lineage.findings(spark, events, "bench").count())
     return found, {"lineage": time.perf_counter() - began}

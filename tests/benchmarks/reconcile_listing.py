@@ -20,7 +20,7 @@ import obstore
 from deploy.dev import s3
 from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.reconcile import Spark
-from rlmm_daemon.reconcile import listing, s3_client, sources
+from rlmm_daemon.reconcile.read import listing, s3_client, sources
 from rlmm_daemon.reconcile.session import session
 
 PARTITIONS = 8

@@ -17,14 +17,14 @@ from typing import Any, Final
 
 import uvloop
 
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys
-from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
-from rlmm_daemon.daemon.chunk_fill import RemoteLog
-from rlmm_daemon.daemon.chunk_index import ObjectId
-from rlmm_daemon.daemon.read_ahead import ReadOptions, Reads
-from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
-from rlmm_daemon.daemon.services import FileSlice
+from rlmm_daemon.daemon.base.services import FileSlice
+from rlmm_daemon.daemon.reading.chunk_cache import ChunkCacheOptions
+from rlmm_daemon.daemon.reading.chunk_fill import RemoteLog
+from rlmm_daemon.daemon.reading.chunk_index import ObjectId
+from rlmm_daemon.daemon.reading.read_ahead import ReadOptions, Reads
+from rlmm_daemon.daemon.reading.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.secret import Secret
 from rlmm_daemon.observability import logging

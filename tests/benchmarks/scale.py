@@ -15,12 +15,12 @@ from typing import Final
 
 from rich.console import Console
 
-from rlmm_daemon.adapters.disk import _map
-from rlmm_daemon.core import unsealing
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.user_partitions import ASIDE_MAX
-from rlmm_daemon.daemon.memory import _resident
-from rlmm_daemon.daemon.snapshotter import too_much_aside
+from rlmm_daemon.adapters.os.disk import _map
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.user_partitions import ASIDE_MAX
+from rlmm_daemon.core.snapshots import unsealing
+from rlmm_daemon.daemon.following.snapshotter import too_much_aside
+from rlmm_daemon.daemon.operator.memory import _resident
 from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, Offset
 from tests.benchmarks import daemon_restart
 from tests.benchmarks.curves import draw

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from rlmm_daemon.adapters.event_log.embedded import scan
 from rlmm_daemon.adapters.event_log.embedded.records import compiled, records_of
 from rlmm_daemon.codec import batches, records
-from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.core import sealing
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.codec import record_suffix as tails
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.snapshots import sealing
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from tests.benchmarks.daemon import EPOCH, OFFSETS_PER_SEGMENT, finished, segment

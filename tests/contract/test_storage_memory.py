@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.domain.errors import StorageUnavailable
 from tests.contract.storage import StorageContract

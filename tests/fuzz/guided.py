@@ -31,7 +31,7 @@ INPUT_SECONDS: Final = 10
 MEBIBYTES_MAX: Final = 1024
 INPUT_BYTES_MAX: Final = 8192
 #: What the fuzzer watches the branches of; what stands in C it can't see.
-WATCHED: Final = ("rlmm_daemon.codec", "rlmm_daemon.core", "rlmm_daemon.adapters.event_log.kafka")
+WATCHED: Final = ("rlmm_daemon.codec", "rlmm_daemon.core", "rlmm_daemon.adapters.kafka.event_log")
 
 
 def seeds(name: str) -> Iterator[bytes]:

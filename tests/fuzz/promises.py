@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from crc32c import crc32c
 
-from rlmm_daemon.adapters.event_log.kafka import parsing
+from rlmm_daemon.adapters.kafka.event_log import parsing
 from rlmm_daemon.codec import api, batches, common_shape, frames, records, snapshot
 from rlmm_daemon.codec.json import dumps, loads
 from rlmm_daemon.codec.record_reading import read_any
@@ -29,7 +29,7 @@ from rlmm_daemon.codec.state_files import (
     lost_head,
     to_json,
 )
-from rlmm_daemon.core import unsealing
+from rlmm_daemon.core.snapshots import unsealing
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     LogCorrupt,

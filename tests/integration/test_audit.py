@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from rlmm_daemon.cli import main
 from rlmm_daemon.client import AsyncClient, ClientOptions
 from rlmm_daemon.codec import api
-from rlmm_daemon.daemon.audit import is_order
-from rlmm_daemon.daemon.greeting import Role
-from rlmm_daemon.daemon.handlers import REQUESTS
+from rlmm_daemon.daemon.socket.audit import is_order
+from rlmm_daemon.daemon.socket.greeting import Role
+from rlmm_daemon.daemon.socket.handlers import REQUESTS
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import SegmentId
 from tests.unit.socket.fakes import ORDERS, daemon

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rlmm_daemon.codec import api, frames
-from rlmm_daemon.daemon import peer_watch
+from rlmm_daemon.daemon.socket import peer_watch
 from rlmm_daemon.domain.errors import StorageUnavailable
 from tests.unit.socket.fakes import ORDERS, FakeBulk, Raw, daemon, until
 

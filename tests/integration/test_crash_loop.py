@@ -38,7 +38,7 @@ BUG = """
 
     class Planter(MetaPathFinder):
         def find_spec(self, name, path, target=None):
-            if name != "rlmm_daemon.core.fold":
+            if name != "rlmm_daemon.core.fold.fold":
                 return None
             spec = PathFinder.find_spec(name, path)
             plain = spec.loader.exec_module

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rlmm_daemon.cli import checkup, main, offline
+from rlmm_daemon.cli import main
+from rlmm_daemon.offline import answers, checkup
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import CLUSTER, Stocked, make
@@ -190,7 +191,7 @@ def somebody_else(directory: Path) -> Iterator[None]:
 
 
 def test_another_user_is_told_which_file_it_may_not_read_and_what_to_do(it):
-    assert {checkup.__name__, offline.__name__} <= sys.modules.keys(), "read before, as root"
+    assert {checkup.__name__, answers.__name__} <= sys.modules.keys(), "read before, as root"
     for line in (
         f"explain orders-0 --state-dir {it.state_dir}",
         f"log verify {it.state_dir}/log",

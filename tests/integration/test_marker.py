@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.cli import marker_rebuilding
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.config import load
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.offline import marker_rebuilding
 from tests.support import markers
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer

@@ -12,10 +12,10 @@ from crc32c import crc32c
 
 from rlmm_daemon.client import AsyncClient, Client, ClientOptions, socket_path
 from rlmm_daemon.codec import api, frames, records
-from rlmm_daemon.daemon import server
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.crash_guard import PartitionCrash
-from rlmm_daemon.daemon.listening import Listener
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.crash_guard import PartitionCrash
+from rlmm_daemon.daemon.socket import server
+from rlmm_daemon.daemon.socket.listening import Listener
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     ConfigError,

@@ -12,8 +12,8 @@ import pytest
 
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.codec.api import Right
-from rlmm_daemon.daemon.listening import Listener
-from rlmm_daemon.daemon.rights import Grant, Peer, RightsTable, peer_of
+from rlmm_daemon.daemon.socket.listening import Listener
+from rlmm_daemon.daemon.socket.rights import Grant, Peer, RightsTable, peer_of
 from rlmm_daemon.domain.errors import ConfigError
 from tests.unit.socket.fakes import ORDERS, FakeBulk, Raw, daemon, until
 

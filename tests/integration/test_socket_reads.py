@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage, _Stored
 from rlmm_daemon.client import AsyncClient
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.daemon.bucket import Bucket
-from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
-from rlmm_daemon.daemon.fetcher import Fetcher
-from rlmm_daemon.daemon.read_ahead import ReadOptions
-from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
+from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.reading.chunk_cache import ChunkCacheOptions
+from rlmm_daemon.daemon.reading.fetcher import Fetcher
+from rlmm_daemon.daemon.reading.read_ahead import ReadOptions
+from rlmm_daemon.daemon.reading.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.domain.errors import ObjectMissing, SegmentNotFound, StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.segment import SegmentState

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rlmm_daemon.codec import api, frames, records
-from rlmm_daemon.core.outcome import Applied, Rejected
-from rlmm_daemon.daemon.turns import Turns
+from rlmm_daemon.core.fold.outcome import Applied, Rejected
+from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.domain.errors import IllegalTransition, OutcomeUnknown
 from tests.unit.socket.fakes import BROKER, CLUSTER, ORDERS, Raw, daemon, segment, until
 
@@ -63,7 +63,7 @@ async def test_a_long_work_gives_way_to_a_look_up_and_a_lone_write_and_not_withi
     path, monkeypatch
 ):
     gave_way: list[bool] = []
-    monkeypatch.setattr(Turns, "answered", lambda _: gave_way.append(True))
+    monkeypatch.setattr(FairScheduler, "answered", lambda _: gave_way.append(True))
     async with daemon(path) as it, broker(path) as raw:
         it.manager.begins = True
         raw.writer.write(b"".join(add(number) for number in (2, 3, 4)))

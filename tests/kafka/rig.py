@@ -11,13 +11,13 @@ from typing import Any
 
 from deploy.dev.kafka.cluster import PASSWORDS, Cluster
 from rlmm_daemon import config
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.fleet import FleetOptions
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.following.fleet import FleetOptions
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.ports.event_log import EventLog

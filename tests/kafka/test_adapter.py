@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
-from rlmm_daemon.adapters.event_log.kafka import KafkaLog
+from rlmm_daemon.adapters.kafka.cluster import KafkaCluster
+from rlmm_daemon.adapters.kafka.event_log import KafkaLog
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_bytes
 from rlmm_daemon.ports.event_log import NO_EPOCH

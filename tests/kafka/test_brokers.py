@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.core.readiness.states import PartitionState
 from tests.kafka.rig import BROKER, P0, Writer, follower, serving, tp_in, until
 
 

@@ -15,10 +15,10 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
 from deploy.dev.kafka.cluster import Cluster
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.event_log.kafka import KafkaLog
-from rlmm_daemon.adapters.event_log.kafka.producer import Producer
-from rlmm_daemon.adapters.kafka_connection.security import load_security
+from rlmm_daemon.adapters.kafka.connection.security import load_security
+from rlmm_daemon.adapters.kafka.event_log import KafkaLog
+from rlmm_daemon.adapters.kafka.event_log.producer import Producer
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.config import KafkaAdmin, KafkaClient, KafkaFetch, KafkaSecurity
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import MetadataPartition

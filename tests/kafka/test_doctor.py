@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.cli import checkup
 from rlmm_daemon.config import Config
+from rlmm_daemon.offline import checkup
 from tests.kafka.rig import BROKER, KafkaRig, serving, tp_in
 from tests.kafka.test_security import RIGHTS, grant
 from tests.unit.manager import events

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.core.readiness import FailureReason
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.core.readiness.states import FailureReason
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import HistoryLost
 from tests.kafka.probe import ProbeError
 from tests.kafka.rig import BROKER, P0, Writer, follower, segments, serving, tp_in, until

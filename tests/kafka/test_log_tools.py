@@ -8,13 +8,13 @@ from click.testing import CliRunner
 
 from rlmm_daemon import config as configuration
 from rlmm_daemon.cli import main
-from rlmm_daemon.cli.log_copying import run as copy
-from rlmm_daemon.cli.log_restoring import known_to
-from rlmm_daemon.cli.log_restoring import run as restore
-from rlmm_daemon.core.readiness import FailureReason
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.core.readiness.states import FailureReason
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import ConfigError, HistoryLost, InvalidArgument
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.offline.log_copying import run as copy
+from rlmm_daemon.offline.log_restoring import known_to
+from rlmm_daemon.offline.log_restoring import run as restore
 from tests.kafka.rig import BROKER, COUNT, P0, KafkaRig, Writer, segments, serving, tp_in, until
 from tests.unit.manager import events
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.base.caller import Caller
 from tests.kafka.probe import user
 from tests.kafka.rig import BROKER, COUNT, Writer, serving, tp_in, until
 from tests.unit.manager import events

@@ -4,7 +4,7 @@ import asyncio
 import statistics
 import time
 
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.operator.methods import Operator
 from tests.kafka.proxy import GROUP_APIS, PRODUCE, Proxy, fetches_partition
 from tests.kafka.rig import BROKER, COUNT, Writer, segments, serving, tp_in, until
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rlmm_daemon import config as configuration
-from rlmm_daemon.cli import checkup
 from rlmm_daemon.domain.errors import ConfigError, UnavailableError
 from rlmm_daemon.domain.ids import BrokerId, TopicId
+from rlmm_daemon.offline import checkup
 from rlmm_daemon.wiring import adapters
 from tests.kafka.cleaner_rig import OneDaemon
 from tests.kafka.cleaner_rig import until as patiently

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.adapters.event_log.embedded.repair import seal
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import formatter, records
 from rlmm_daemon.domain.ids import MetadataPartition
 from tests.kafka.probe import Probe, ProbeError

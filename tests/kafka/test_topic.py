@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.core.readiness import FailureReason, PartitionState
-from rlmm_daemon.daemon.cluster_view import ClusterFacts, ClusterView
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.core.readiness.states import FailureReason, PartitionState
+from rlmm_daemon.daemon.cleaner.cluster_view import ClusterFacts, ClusterView
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import HistoryLost, NotReady, PartitionFailed, RlmmError
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.ports.event_log import LogMissing

@@ -28,7 +28,7 @@ GROUPS: Final = {
         ),
     ),
     "fold": Group(
-        modules=("rlmm_daemon/core/fold.py",),
+        modules=("rlmm_daemon/core/fold/fold.py",),
         tests=(
             "tests/unit/core/test_fold.py",
             "tests/unit/core/test_held.py",
@@ -43,18 +43,18 @@ GROUPS: Final = {
         ),
     ),
     "following": Group(
-        modules=("rlmm_daemon/core/following.py",),
+        modules=("rlmm_daemon/core/readiness/following.py",),
         tests=("tests/unit/core/test_following.py",),
     ),
     "follower": Group(
-        modules=("rlmm_daemon/daemon/follower.py",),
+        modules=("rlmm_daemon/daemon/following/follower.py",),
         tests=("tests/unit/manager",),
     ),
     "mending": Group(
         modules=(
-            "rlmm_daemon/daemon/mending.py",
-            "rlmm_daemon/daemon/recovering.py",
-            "rlmm_daemon/daemon/history.py",
+            "rlmm_daemon/daemon/operator/mending.py",
+            "rlmm_daemon/daemon/operator/recovering.py",
+            "rlmm_daemon/daemon/following/history.py",
         ),
         tests=(
             "tests/unit/daemon/test_putting_back.py",
@@ -70,21 +70,24 @@ GROUPS: Final = {
         ),
     ),
     "quarantine": Group(
-        modules=("rlmm_daemon/reconcile/quarantine.py",),
+        modules=("rlmm_daemon/reconcile/act/quarantine.py",),
         tests=(
             "tests/unit/reconcile/test_quarantine.py",
             "tests/unit/reconcile/test_quarantine_edges.py",
         ),
     ),
     "executing": Group(
-        modules=("rlmm_daemon/reconcile/executing.py", "rlmm_daemon/reconcile/last_look.py"),
+        modules=(
+            "rlmm_daemon/reconcile/act/deletions.py",
+            "rlmm_daemon/reconcile/act/last_look.py",
+        ),
         tests=(
             "tests/unit/reconcile/test_executing_batches.py",
             "tests/reconcile/test_executing.py",
         ),
     ),
     "guards": Group(
-        modules=("rlmm_daemon/reconcile/guards.py",),
+        modules=("rlmm_daemon/reconcile/judge/guards.py",),
         tests=(
             "tests/unit/reconcile/test_guards.py",
             "tests/unit/reconcile/test_guards_edges.py",
@@ -100,12 +103,12 @@ GROUPS: Final = {
     ),
     "copies": Group(
         modules=(
-            "rlmm_daemon/daemon/copier.py",
-            "rlmm_daemon/daemon/copy_job.py",
-            "rlmm_daemon/daemon/late_objects.py",
-            "rlmm_daemon/daemon/removal.py",
-            "rlmm_daemon/daemon/sources.py",
-            "rlmm_daemon/daemon/upload.py",
+            "rlmm_daemon/daemon/copying/copier.py",
+            "rlmm_daemon/daemon/copying/copy_job.py",
+            "rlmm_daemon/daemon/copying/late_objects.py",
+            "rlmm_daemon/daemon/copying/removal.py",
+            "rlmm_daemon/daemon/copying/sources.py",
+            "rlmm_daemon/daemon/copying/upload.py",
         ),
         tests=(
             "tests/unit/daemon/test_copy_promises.py",
@@ -117,10 +120,10 @@ GROUPS: Final = {
     ),
     "marker": Group(
         modules=(
-            "rlmm_daemon/daemon/bucket.py",
-            "rlmm_daemon/daemon/storage_past.py",
-            "rlmm_daemon/core/marker_rebuilding.py",
-            "rlmm_daemon/core/marker_verdict.py",
+            "rlmm_daemon/daemon/bucket/bucket.py",
+            "rlmm_daemon/daemon/bucket/storage_past.py",
+            "rlmm_daemon/core/readiness/marker_rebuilding.py",
+            "rlmm_daemon/core/readiness/marker_verdict.py",
         ),
         tests=(
             "tests/unit/daemon/test_bucket.py",

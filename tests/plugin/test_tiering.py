@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from tests.plugin.fleet import EmbeddedDaemon, Fleet, until
 from tests.plugin.storm import listed, require_agreement, rolled_back, storm
 

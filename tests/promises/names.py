@@ -23,17 +23,17 @@ from rlmm_daemon.codec.api import METHODS
 from rlmm_daemon.codec.marker import PRESENCE_PREFIX
 from rlmm_daemon.config import Config
 from rlmm_daemon.config.reconcile import ReconcileConfig
-from rlmm_daemon.core.causes import CAUSES
 from rlmm_daemon.core.disposal.findings import Finding
-from rlmm_daemon.core.readiness import FailureReason, PartitionState, TroubleKind
-from rlmm_daemon.core.verdict import Verdict
-from rlmm_daemon.daemon import state_directory
-from rlmm_daemon.daemon.storage_clock import CLOCK_KEY
+from rlmm_daemon.core.explain.causes import CAUSES
+from rlmm_daemon.core.explain.verdict import Verdict
+from rlmm_daemon.core.readiness.states import FailureReason, PartitionState, TroubleKind
+from rlmm_daemon.daemon.base import state_directory
+from rlmm_daemon.daemon.bucket.storage_clock import CLOCK_KEY
 from rlmm_daemon.domain.errors import BY_CODE
 from rlmm_daemon.reconcile import workspace
+from rlmm_daemon.reconcile.act.lease import LEASE_KEY
+from rlmm_daemon.reconcile.act.quarantine import MANIFESTS
 from rlmm_daemon.reconcile.control import ACCEPTED_KEY
-from rlmm_daemon.reconcile.lease import LEASE_KEY
-from rlmm_daemon.reconcile.quarantine import MANIFESTS
 from tests.support.daemon_process import REPOSITORY
 
 KEPT: Final = Path(__file__).with_name("names.txt")

@@ -10,7 +10,7 @@ from rlmm_daemon.config.loading import load_reconcile
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Safety
 from rlmm_daemon.core.disposal.findings import Ages
 from rlmm_daemon.domain.errors import ConfigError
-from rlmm_daemon.reconcile.evidence import Ours
+from rlmm_daemon.reconcile.act.evidence import Ours
 from rlmm_daemon.reconcile.night import Run
 from tests.reconcile.world import World
 

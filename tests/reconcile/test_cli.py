@@ -21,17 +21,19 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from rlmm_daemon.cli import reconcile
 from rlmm_daemon.cli.group import main as rlmm
+from rlmm_daemon.cli.mend import reconcile
 from rlmm_daemon.codec import marker
 from rlmm_daemon.config import load
-from rlmm_daemon.reconcile import control, lease, listing, lives, quarantine, session
-from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
+from rlmm_daemon.reconcile import control, session
+from rlmm_daemon.reconcile.act import lease, quarantine
+from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Lease
+from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
 from rlmm_daemon.reconcile.night import Run
-from rlmm_daemon.reconcile.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.read import listing, lives
+from rlmm_daemon.reconcile.report.summary import Night
 from rlmm_daemon.reconcile.schema import FINDINGS, batch
 from rlmm_daemon.reconcile.storage_time import StorageClock
-from rlmm_daemon.reconcile.summary import Night
 from tests.reconcile.test_night import NOW
 from tests.reconcile.world import DAEMON_OF_KAFKA, DAY, PARTITIONS, World
 

@@ -18,12 +18,12 @@ from deploy.dev.kafka.cluster import Cluster
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Safety
 from rlmm_daemon.config.reconcile import Spark as SparkConfig
-from rlmm_daemon.core.layout import parse_key
+from rlmm_daemon.core.storage.layout import parse_key
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes, uuid_text
-from rlmm_daemon.reconcile import quarantine
-from rlmm_daemon.reconcile.acting import Actor
+from rlmm_daemon.reconcile.act import quarantine
+from rlmm_daemon.reconcile.act.steps import Actor
 from rlmm_daemon.reconcile.night import Run
-from rlmm_daemon.reconcile.summary import Night
+from rlmm_daemon.reconcile.report.summary import Night
 from tests.reconcile.world import CLUSTER, DAY, S3, World
 from tests.support.stocked_daemon import eventually
 

@@ -9,9 +9,9 @@ import pytest
 
 from rlmm_daemon.config import parse
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Spark
-from rlmm_daemon.reconcile import acting, evidence
+from rlmm_daemon.reconcile.act import evidence, steps
+from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
 from rlmm_daemon.reconcile.night import Run
-from rlmm_daemon.reconcile.quarantine import Entry, Manifest
 from rlmm_daemon.reconcile.schema import EVENTS, FINDINGS, OBJECTS, Kind, ddl
 from rlmm_daemon.reconcile.session import session
 from tests.unit.reconcile.configured import LOCAL
@@ -52,11 +52,11 @@ def test_what_waits_or_was_restored_keeps_nothing_back_and_what_is_due_comes_fir
     rows = [*map(finding, every), finding(entry(1, upload_id="v"), condemned=False)]
     found = spark.createDataFrame(rows, ddl(FINDINGS))
     known = {one.identity: False for one in (*waiting, entry(60))} | {due.identity: True}
-    assert acting.oldest(found, known, (), 3) == ([due, *fresh[:2]], 4)
-    assert acting.oldest(found, known, (), 99) == ([due, *fresh, upload], 0)
+    assert steps.oldest(found, known, (), 3) == ([due, *fresh[:2]], 4)
+    assert steps.oldest(found, known, (), 99) == ([due, *fresh, upload], 0)
     rewritten = [fresh[0].name, upload.name, ("k90", "u")]
-    assert acting.oldest(found, known, rewritten, 99) == ([due, *fresh[1:]], 0)
-    assert acting.oldest(found, {}, (), 1) == (waiting[:1], 56)
+    assert steps.oldest(found, known, rewritten, 99) == ([due, *fresh[1:]], 0)
+    assert steps.oldest(found, {}, (), 1) == (waiting[:1], 56)
 
 
 def test_what_a_manifest_names_is_listed_as_it_is_now(spark) -> None:
@@ -79,10 +79,10 @@ def test_what_a_manifest_names_is_listed_as_it_is_now(spark) -> None:
     made = Manifest(run="r", fence=1, created_ms=0, entries=(there, *others))
     second = Manifest(run="r", fence=1, created_ms=0, entries=(upload, there))
     now = {there.identity, ("tag", "e", 7, None), ("time", "e", 7, None)}
-    assert acting.listed(objects, {"a": made}) == now
-    assert acting.listed(objects, {"a": made, "b": second}) == {*now, upload.identity}
+    assert steps.listed(objects, {"a": made}) == now
+    assert steps.listed(objects, {"a": made, "b": second}) == {*now, upload.identity}
     assert (
-        acting.listed(objects, {"none": Manifest(run="r", fence=1, created_ms=0, entries=())})
+        steps.listed(objects, {"none": Manifest(run="r", fence=1, created_ms=0, entries=())})
         == set()
     )
 

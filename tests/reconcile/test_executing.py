@@ -22,21 +22,15 @@ from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.ports.storage import Traffic, UploadInfo
-from rlmm_daemon.reconcile import (
-    control,
-    executing,
-    lease,
-    listing,
-    log_reading,
-    quarantine,
-    storage_time,
-)
-from rlmm_daemon.reconcile.acting import Actor
+from rlmm_daemon.reconcile import control, storage_time
+from rlmm_daemon.reconcile.act import deletions, lease, quarantine
+from rlmm_daemon.reconcile.act.last_look import LastLook
+from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Holder, LeaseHeld
+from rlmm_daemon.reconcile.act.quarantine import Entry
+from rlmm_daemon.reconcile.act.steps import Actor
 from rlmm_daemon.reconcile.errors import Incomplete, Refused
-from rlmm_daemon.reconcile.last_look import LastLook
-from rlmm_daemon.reconcile.lease import LEASE_KEY, Holder, LeaseHeld
-from rlmm_daemon.reconcile.quarantine import Entry
-from rlmm_daemon.reconcile.summary import Night
+from rlmm_daemon.reconcile.read import listing, log_reading
+from rlmm_daemon.reconcile.report.summary import Night
 from tests.reconcile.world import CLUSTER, DAY, HOUR, World
 from tests.support.manifests import write_manifests
 
@@ -112,7 +106,7 @@ class Site:
     def there(self, entry: Entry) -> bool:
         return (self.world.home / "remote" / entry.key).exists()
 
-    def delete(self, entries: list[Entry], **more: Any) -> executing.Done:
+    def delete(self, entries: list[Entry], **more: Any) -> deletions.Done:
         return asyncio.run(self._delete(entries, **more))
 
     async def _delete(
@@ -123,7 +117,7 @@ class Site:
         through: Any = None,
         safety: Safety = SAFETY,
         release: bool = False,
-    ) -> executing.Done:
+    ) -> deletions.Done:
         async with control.opened(self.config) as storage:
             hold = Holder(storage, owner="a", seconds=300, now_ms=lambda: self.now_ms)
             await hold.acquire()
@@ -132,7 +126,7 @@ class Site:
                 other = Holder(storage, owner="b", seconds=300, now_ms=lambda: self.now_ms)
                 await other.acquire()
             asked: Any = through(storage) if through else storage
-            executor = executing.Executor(
+            executor = deletions.Executor(
                 self.config,
                 asked,
                 hold,
@@ -269,7 +263,7 @@ def test_a_run_with_a_delete_that_may_still_land_keeps_the_lease_until_it_runs_o
         return failed if told == "an error" else await known(self, keys)
 
     monkeypatch.setattr(LocalStorage, "delete", delete)
-    monkeypatch.setattr(executing, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(deletions, "PAUSE_SECONDS", 0)
     try:
         site.act([first])
     except Unanswered:
@@ -531,7 +525,7 @@ def test_a_storage_that_asks_for_less_is_given_a_pause(
     entries = site.entries(site.orphan)
     done = site.delete(entries, through=Failing)
     assert (done.deleted, done.failed) == (0, len(entries))
-    assert slept.count(executing.PAUSE_SECONDS) == len(entries)
+    assert slept.count(deletions.PAUSE_SECONDS) == len(entries)
     assert slept.count(1 / SAFETY.deletes_per_second_max) == len(entries), "the rate, as ever"
     assert all(map(site.there, entries))
 
@@ -550,7 +544,7 @@ def test_deletes_that_were_throttled_and_done_make_a_pause_too(
     done = site.delete(entries, through=lambda inner: Throttled(inner, throttled))
     assert (done.deleted, done.failed) == (len(entries), 0)
     # Only the first batch was throttled: what was seen before does not count again.
-    assert slept.count(executing.PAUSE_SECONDS) == pauses
+    assert slept.count(deletions.PAUSE_SECONDS) == pauses
 
 
 def restoring(site: Site, name: str) -> tuple[int, str]:

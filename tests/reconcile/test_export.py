@@ -6,8 +6,8 @@ from pathlib import Path
 import duckdb
 import pyarrow.parquet as pq
 
-from rlmm_daemon.cli import export_parquet
 from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.offline import export_parquet
 from tests.support import stocked_daemon
 
 

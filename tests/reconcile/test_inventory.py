@@ -16,9 +16,9 @@ import pytest
 
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import InventoryListing, Output, ReconcileConfig, Spark
-from rlmm_daemon.reconcile import inventory
 from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.night import Run
+from rlmm_daemon.reconcile.read import inventory
 from tests.reconcile.test_night import NOW, found_by
 from tests.reconcile.world import DAY, World
 

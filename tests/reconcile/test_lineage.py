@@ -8,8 +8,8 @@ import pytest
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.segment import SegmentState as S
-from rlmm_daemon.reconcile import lineage, sifting
-from rlmm_daemon.reconcile.event_rows import EventRows
+from rlmm_daemon.reconcile.judge import lineage, suspects
+from rlmm_daemon.reconcile.read.event_rows import EventRows
 from rlmm_daemon.reconcile.schema import EVENTS, ddl
 from tests.reconcile.world import PARTITIONS, World
 
@@ -25,7 +25,7 @@ def odd(spark, world: World) -> list[tuple[str, str]]:
     frame = spark.createDataFrame(
         pa.Table.from_batches([rows.take()], schema=EVENTS).to_pylist(), ddl(EVENTS)
     )
-    found = lineage.findings(spark, sifting.hash_events(spark, frame), "c")
+    found = lineage.findings(spark, suspects.hash_events(spark, frame), "c")
     return [(row["kind"], row["facts"]) for row in found.orderBy("facts").take(99)]
 
 

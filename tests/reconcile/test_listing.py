@@ -12,10 +12,11 @@ from deploy.dev import s3
 from deploy.dev.fault_proxy import FaultProxy
 from deploy.dev.kafka import keys as certificates
 from rlmm_daemon.config import Config, S3Storage, load
-from rlmm_daemon.reconcile import cutting, listing, s3_calls, s3_client, sources, tagging
+from rlmm_daemon.reconcile.act import object_tags
 from rlmm_daemon.reconcile.errors import Incomplete
-from rlmm_daemon.reconcile.listing import Slice
-from rlmm_daemon.reconcile.log_reading import LogSlice
+from rlmm_daemon.reconcile.read import listing, prefix_cuts, s3_calls, s3_client, sources
+from rlmm_daemon.reconcile.read.listing import Slice
+from rlmm_daemon.reconcile.read.log_reading import LogSlice
 from tests.reconcile.world import CLUSTER, DAEMON, PARTITIONS, S3
 from tests.unit.reconcile.bucket import serving
 
@@ -48,7 +49,7 @@ def test_a_large_prefix_is_cut_and_every_key_is_listed_once(
     tmp_path: Path, server: s3.S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "_PAGE_KEYS", 10)
-    monkeypatch.setattr(cutting.cuts, "__kwdefaults__", {"slice_keys": 60})
+    monkeypatch.setattr(prefix_cuts.cuts, "__kwdefaults__", {"slice_keys": 60})
     admin = server.admin()
     admin.create_bucket(Bucket="large")
     keys = [f"{PARTITION}/{at * 1000:020}-{at:022}.log" for at in range(300)]
@@ -173,11 +174,11 @@ def test_what_is_quarantined_is_tagged_as_far_as_that_can_be_done(
         found: list[dict[str, str]] = admin.get_object_tagging(Bucket="tier", Key=key)["TagSet"]
         return found
 
-    assert tagging.tag_all(config, [*keys, "quarantined/gone"], "run-1") == len(keys)
-    assert all(tags(key) == [{"Key": tagging.TAG, "Value": "run-1"}] for key in keys)
-    assert tagging.tag_all(config, keys, None) == len(keys)
+    assert object_tags.tag_all(config, [*keys, "quarantined/gone"], "run-1") == len(keys)
+    assert all(tags(key) == [{"Key": object_tags.TAG, "Value": "run-1"}] for key in keys)
+    assert object_tags.tag_all(config, keys, None) == len(keys)
     assert not any(map(tags, keys))
-    assert tagging.tag_all(configured(tmp_path, server, "tier", "reader"), keys, "run-2") == 0
+    assert object_tags.tag_all(configured(tmp_path, server, "tier", "reader"), keys, "run-2") == 0
 
 
 @pytest.mark.parametrize("count", [0, 5, 10, 11, 997])
@@ -192,7 +193,7 @@ def test_cuts_rise_and_part_the_keys(count: int, gap: int) -> None:
         asked += 1
         return [*itertools.islice((each for each in keys if each > key), 10)]
 
-    found = cutting.cuts(prefix, page_after, page_keys=10, slice_keys=100)
+    found = prefix_cuts.cuts(prefix, page_after, page_keys=10, slice_keys=100)
     assert found == sorted(set(found))
     assert abs(len(found) - count // 90) <= 1, "a hop is nine tenths of what it could be"
     assert asked <= len(found) + 2

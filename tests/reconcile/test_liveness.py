@@ -11,7 +11,7 @@ import pytest
 from rlmm_daemon.config import load, parse
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicId
-from rlmm_daemon.reconcile import liveness, log_reading
+from rlmm_daemon.reconcile.read import liveness, log_reading
 from rlmm_daemon.wiring import adapters
 from tests.reconcile.world import CLUSTER, DAEMON_OF_KAFKA, LOCAL, PARTITIONS
 from tests.unit.reconcile.configured import LOCAL as LOCAL_DAEMON

@@ -22,10 +22,12 @@ from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig
 from rlmm_daemon.config.reconcile import Spark as SparkConfig
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
-from rlmm_daemon.reconcile import control, listing, quarantine
-from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
+from rlmm_daemon.reconcile import control
+from rlmm_daemon.reconcile.act import quarantine
+from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Lease
+from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
 from rlmm_daemon.reconcile.night import Run
-from rlmm_daemon.reconcile.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.read import listing
 from tests.reconcile.conftest import QUICK
 from tests.reconcile.world import DAY, World
 from tests.support import stocked_daemon

@@ -16,7 +16,6 @@ import pytest
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
 from rlmm_daemon.adapters.event_log.embedded import files as embedded_files
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
-from rlmm_daemon.cli import export_parquet, verifying
 from rlmm_daemon.codec import marker, records
 from rlmm_daemon.codec.marker import AcceptedGap, Hold, LayoutRow, Presence
 from rlmm_daemon.config import load
@@ -28,16 +27,20 @@ from rlmm_daemon.config.reconcile import (
     ReconcileConfig,
     Spark,
 )
-from rlmm_daemon.core import sealing
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE, Layout
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.snapshots import sealing
+from rlmm_daemon.core.storage.layout import LOCAL_TIERED_STORAGE, Layout
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
-from rlmm_daemon.reconcile import exports, log_reading, quarantine, sparing, workspace
+from rlmm_daemon.offline import export_parquet, verification
+from rlmm_daemon.reconcile import workspace
+from rlmm_daemon.reconcile.act import quarantine
 from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.judge import spared_topics
 from rlmm_daemon.reconcile.night import Progress, Run
-from rlmm_daemon.reconcile.summary import Night
+from rlmm_daemon.reconcile.read import exports, log_reading
+from rlmm_daemon.reconcile.report.summary import Night
 from tests.reconcile import oracle
 from tests.reconcile.world import CLUSTER, DAY, HOUR, PARTITIONS, World
 
@@ -84,7 +87,7 @@ def found_by(run: Run) -> dict[tuple[str, str], bool]:
 def named(row: Mapping[str, Any]) -> tuple[str, ...]:
     names = ("kind", "severity", "segment_id", "key", "action")
     facts = re.sub(r"age_ms=\d+", "age", row["facts"])  # by the clock, and by a test's
-    facts = facts.removesuffix(sparing.REASON)  # what never deletes anything spares nothing
+    facts = facts.removesuffix(spared_topics.REASON)  # what never deletes anything spares nothing
     return *(row[name] or "" for name in names), facts
 
 
@@ -259,12 +262,12 @@ def test_every_kind_is_found_and_nothing_else(spark, world: World) -> None:
     assert night.objects == len(world.objects)
     assert night.deleted == night.quarantined == 0
     # `rlmm storage verify` has the same judge and another way to it; of lineages it says nothing.
-    verified = verifying.run(load(world.home / "rlmm.toml"), None).rows
+    verified = verification.run(load(world.home / "rlmm.toml"), None).rows
     rows = pq.read_table(run.directory / "findings").to_pylist()
-    spared = [row for row in rows if row["facts"].endswith(sparing.REASON)]
+    spared = [row for row in rows if row["facts"].endswith(spared_topics.REASON)]
     assert {(row["topic"], row["condemned"]) for row in spared} == {("forgotten", False)}
     assert len(spared) == sum(row["topic"] == "forgotten" for row in rows) > 1
-    assert sorted(map(named, map(verifying.told, verified))) == sorted(
+    assert sorted(map(named, map(verification.told, verified))) == sorted(
         named(row) for row in rows if row["kind"] not in {"overlap", "offset_gap"}
     )
 

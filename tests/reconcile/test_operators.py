@@ -16,11 +16,12 @@ from msgspec import UNSET
 
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import Malformed
-from rlmm_daemon.reconcile import control, executing, lease, quarantine, storage_time
-from rlmm_daemon.reconcile.executing import Executor
-from rlmm_daemon.reconcile.last_look import LastLook
-from rlmm_daemon.reconcile.lease import LEASE_KEY, Holder, LeaseHeld
-from rlmm_daemon.reconcile.quarantine import Entry, Manifest, Word
+from rlmm_daemon.reconcile import control, storage_time
+from rlmm_daemon.reconcile.act import deletions, lease, quarantine
+from rlmm_daemon.reconcile.act.deletions import Executor
+from rlmm_daemon.reconcile.act.last_look import LastLook
+from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Holder, LeaseHeld
+from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest, Word
 from tests.reconcile.test_executing import NOW, Passing, Site
 
 SEEDS: Final = 40
@@ -74,7 +75,7 @@ class Operators:
         releases = self.releases
         changed = await change()
         await lease.wait_out(self.storage, self.now, self.pause)
-        seen = await asyncio.to_thread(executing.changes, self.site.config, changed.entries)
+        seen = await asyncio.to_thread(deletions.changes, self.site.config, changed.entries)
         # What another operator released meanwhile, and a third one held anew, is the third one's.
         if releases == self.releases:
             self.promised |= {key: name for key, gone in seen.items() if not gone}

@@ -13,11 +13,12 @@ from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.ports.event_log import LogIdentity, LogRange
-from rlmm_daemon.reconcile import control, log_reading, sources, tailing
+from rlmm_daemon.reconcile import control
+from rlmm_daemon.reconcile.act.last_look import LastLook
 from rlmm_daemon.reconcile.errors import Incomplete, Refused
-from rlmm_daemon.reconcile.last_look import LastLook
-from rlmm_daemon.reconcile.log_reading import LogView
 from rlmm_daemon.reconcile.night import Run
+from rlmm_daemon.reconcile.read import late_events, log_reading, sources
+from rlmm_daemon.reconcile.read.log_reading import LogView
 from tests.reconcile.world import World
 
 NOW = 1_800_000_000_000
@@ -100,7 +101,7 @@ def test_objects_are_asked_for_before_the_logs_tail(
         return {f"{len(told)}"}, {0: len(told) + 1}
 
     monkeypatch.setattr(run, "_frame", lambda *_: Frame(told))
-    monkeypatch.setattr(tailing, "tail", tail)
+    monkeypatch.setattr(late_events, "tail", tail)
     seen = replace(log_reading.view(daemon), ranges={0: LogRange(start=0, end=0)})
     run._confirm(seen)
     assert told == ["tail", "confirmed", "tail"]

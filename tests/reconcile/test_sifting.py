@@ -10,12 +10,12 @@ from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.codec.marker import LayoutRow
 from rlmm_daemon.core.disposal.findings import Ages
-from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE, Layout, object_key
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.storage.layout import LOCAL_TIERED_STORAGE, Layout, object_key
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
-from rlmm_daemon.reconcile import sifting
-from rlmm_daemon.reconcile.event_rows import EventRows
+from rlmm_daemon.reconcile.judge import suspects
+from rlmm_daemon.reconcile.read.event_rows import EventRows
 from rlmm_daemon.reconcile.schema import OBJECTS, batch, ddl
 from tests.reconcile.world import DAY, INDEXES, LOG_SIZE, PARTITIONS, World
 
@@ -79,10 +79,10 @@ class Stage:
         }
         listed = pa.Table.from_batches([batch(OBJECTS, rows)])
         told = pa.Table.from_batches([self.events.take()])
-        objects = sifting.keyed(spark, spark.createDataFrame(listed, ddl(OBJECTS)))
-        events = sifting.hash_events(spark, spark.createDataFrame(told))
-        hashes = sifting.suspicious(spark, objects, events, LAYOUTS, AGES)
-        found = sifting.rows_of(spark, objects, events, hashes)
+        objects = suspects.keyed(spark, spark.createDataFrame(listed, ddl(OBJECTS)))
+        events = suspects.hash_events(spark, spark.createDataFrame(told))
+        hashes = suspects.suspicious(spark, objects, events, LAYOUTS, AGES)
+        found = suspects.rows_of(spark, objects, events, hashes)
         return {row["segment_id"] for row in found.select("segment_id").distinct().take(1_000)}
 
 

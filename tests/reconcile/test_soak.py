@@ -21,16 +21,17 @@ import pytest
 from deploy.dev import s3
 from deploy.dev import spark as standalone
 from deploy.dev.kafka.cluster import Cluster
-from rlmm_daemon.cli import verifying
 from rlmm_daemon.client import Client, ClientOptions
 from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig
 from rlmm_daemon.config.reconcile import Spark as SparkConfig
 from rlmm_daemon.core.disposal.findings import RULES, Severity
 from rlmm_daemon.domain.ids import uuid_text
-from rlmm_daemon.reconcile import control, listing
-from rlmm_daemon.reconcile.lease import LEASE_KEY, Lease
+from rlmm_daemon.offline import verification
+from rlmm_daemon.reconcile import control
+from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Lease
 from rlmm_daemon.reconcile.night import Run
+from rlmm_daemon.reconcile.read import listing
 from tests.reconcile.test_living import Traffic, quarantine_everything, told, wait_for
 from tests.reconcile.world import CLUSTER, DAY, S3, World
 from tests.support import stocked_daemon
@@ -158,7 +159,7 @@ def test_deletes_beside_busy_daemons_take_nothing_that_lives(spark, tmp_path: Pa
         doomed = traffics[0].doomed | traffics[1].doomed
         assert {name_of(key) for key in deleted - orphans} <= doomed
         grave = {kind for kind, rule in RULES.items() if rule.severity is Severity.HIGH}
-        rows = verifying.run(daemon, None).rows
+        rows = verification.run(daemon, None).rows
         assert [row for row in rows if row.judged.kind in grave] == []
         assert sum(traffic.copied for traffic in traffics) > ROUNDS
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import msgspec
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import custom_metadata, marker, records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, StoredFacts
 from rlmm_daemon.codec.marker import BucketMarker, LayoutRow, Presence, PresencePartition
 from rlmm_daemon.codec.record_writing import Record
 from rlmm_daemon.config import Config, load
-from rlmm_daemon.core.layout import Layout, object_key
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.storage.layout import Layout, object_key
 from rlmm_daemon.domain.ids import (
     BrokerId,
     LeaderEpoch,

@@ -17,14 +17,14 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.disposal.observation import ObservationOptions
-from rlmm_daemon.core.explain import explain
-from rlmm_daemon.core.facts import RemovalFacts
-from rlmm_daemon.core.verdict import Explanation
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.explain.explanation import explain
+from rlmm_daemon.core.explain.facts import RemovalFacts
+from rlmm_daemon.core.explain.verdict import Explanation
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.cleaner.observer import ObserverOptions
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof
 from rlmm_daemon.daemon.cleaner.purge import Purge
-from rlmm_daemon.daemon.facts import StorageView, collect
+from rlmm_daemon.daemon.operator.facts import StorageView, collect
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, Offset, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
@@ -60,7 +60,7 @@ KINDS: Final = {
     "only_if_started": ONLY_IF_STARTED,
     "foreign": CustomMetadata(b"somewhere"),
 }
-#: Turns of a second in which something is waited for.
+#: FairScheduler of a second in which something is waited for.
 PATIENCE: Final = 8_000
 S = SegmentState
 

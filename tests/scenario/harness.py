@@ -18,14 +18,14 @@ from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryLogStore
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.state_files import lost_head
-from rlmm_daemon.core.explain import explain
+from rlmm_daemon.core.explain.explanation import explain
+from rlmm_daemon.core.explain.verdict import Explanation
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.core.verdict import Explanation
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.facts import StorageView, collect
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.operator import Operator
-from rlmm_daemon.daemon.selector import only
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.operator.facts import StorageView, collect
+from rlmm_daemon.daemon.operator.methods import Operator
+from rlmm_daemon.daemon.operator.selector import only
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import (
     BrokerId,

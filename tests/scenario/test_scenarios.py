@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon.core.explain import NAMES
-from rlmm_daemon.core.facts import CopyPhase
+from rlmm_daemon.core.explain.explanation import NAMES
+from rlmm_daemon.core.explain.facts import CopyPhase
 from tests.scenario.clean_harness import in_clean_world
 from tests.scenario.harness import in_world
 from tests.scenario.script import parse, rewritten

@@ -26,9 +26,8 @@ from tests.simulation.mutants import SEEDS_FACTOR, Mutant
 CHUNK_SEEDS: Final = 10
 #: A process keeps some 2 MiB of each seed, so it does not run them all.
 CHUNKS_PER_CHILD: Final = 25
-_CLEANER: Final = "rlmm_daemon.daemon.cleaner"
 _STEPS: Final = "rlmm_daemon.core.disposal.steps"
-_CACHE: Final = "rlmm_daemon.core.cache"
+_CACHE: Final = "rlmm_daemon.core.fold.cache"
 _ASKED: Final = (
     "unknown = await self._cluster.topic_ids_unknown(frozenset(topic_ids))\n"
     "        except (RlmmError, TimeoutError):\n"
@@ -53,7 +52,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="deletes_objects_before_the_event",
-        module=f"{_CLEANER}.segments",
+        module="rlmm_daemon.daemon.cleaner.segments",
         old="            await self._start(batch)\n",
         new=(
             "            for i in batch.ids:\n"
@@ -66,28 +65,28 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="finishes_although_a_delete_failed",
-        module=f"{_CLEANER}.segments",
+        module="rlmm_daemon.daemon.cleaner.segments",
         old="return gone + [each for each in dict.fromkeys(owner.values()) if each not in failed]",
         new="return gone + list(dict.fromkeys(owner.values()))",
         seeds=10,
     ),
     Mutant(
         name="ends_nothing_where_it_follows_nothing",
-        module=f"{_CLEANER}.cleaner",
+        module="rlmm_daemon.daemon.cleaner.cleaner",
         old="                        await self._until_passed(number)\n",
         new="                        pass\n",
         seeds=10,
     ),
     Mutant(
         name="a_new_owner_starts_nothing",
-        module=f"{_CLEANER}.removal",
+        module="rlmm_daemon.daemon.cleaner.removal",
         old="                return await self._delete_segments()\n",
         new="                return False\n",
         seeds=3,
     ),
     Mutant(
         name="trusts_its_delete_whatever_it_replaced",
-        module=f"{_CLEANER}.stuck",
+        module="rlmm_daemon.daemon.cleaner.stuck",
         old=(
             "return isinstance(outcome, Applied) and outcome.previous_state is "
             "S.COPY_SEGMENT_STARTED"
@@ -97,7 +96,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="ends_copies_without_the_flag",
-        module=f"{_CLEANER}.stuck",
+        module="rlmm_daemon.daemon.cleaner.stuck",
         old="                ONLY_IF_STARTED,\n",
         new="                None,\n",
         seeds=13,
@@ -125,14 +124,14 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="takes_no_answer_for_a_proof",
-        module=f"{_CLEANER}.proof",
+        module="rlmm_daemon.daemon.cleaner.proof",
         old=_ASKED + "Proof.UNKNOWN)\n",
         new=_ASKED + "Proof.GONE)\n",
         seeds=11,
     ),
     Mutant(
         name="knows_its_own_copies_deadline_only",
-        module=f"{_CLEANER}.segments",
+        module="rlmm_daemon.daemon.cleaner.segments",
         old="found = peers.copy_deadline_ms(self._tools.options.copy_deadline_seconds)",
         new="found = round(1000 * self._tools.options.copy_deadline_seconds)",
         seeds=6,

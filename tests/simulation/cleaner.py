@@ -29,13 +29,13 @@ from msgspec.structs import replace
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.layout import Layout, parse_key
-from rlmm_daemon.core.outcome import Applied, Outcome
-from rlmm_daemon.daemon import follower
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.fold.outcome import Applied, Outcome
+from rlmm_daemon.core.storage.layout import Layout, parse_key
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.proof import ClusterProof
-from rlmm_daemon.daemon.snapshotter import SnapshotOptions
+from rlmm_daemon.daemon.following import follower
+from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
 from rlmm_daemon.domain.errors import (
     OutcomeUnknown,
     RlmmError,

@@ -16,17 +16,17 @@ from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.codec.marker import Presence
 from rlmm_daemon.core.disposal.steps import Proof
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.layout import Layout, object_key
-from rlmm_daemon.core.outcome import Outcome
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.outcome import Outcome
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.core.storage.layout import Layout, object_key
+from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.observer import WATCHED_BY_OWNER_OF, Observer, ObserverOptions
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import Peers
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.snapshotter import SnapshotOptions
+from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import (

@@ -3,7 +3,7 @@
 import random
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
-from rlmm_daemon.core.compaction import When
+from rlmm_daemon.core.snapshots.compaction import When
 from tests.simulation.event_log import EventLogScenario, Spawn
 from tests.simulation.world import Life
 

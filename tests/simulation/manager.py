@@ -17,15 +17,15 @@ from unittest import mock
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, compacted_files, compacting
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.snapshot import decode_directory
-from rlmm_daemon.core import user_partitions
-from rlmm_daemon.core.outcome import Outcome
-from rlmm_daemon.core.user_partitions import Sleeping
-from rlmm_daemon.daemon import compactor, snapshotter
-from rlmm_daemon.daemon.appends import Append, MustWait, error_of
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.fleet import FleetOptions
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.snapshotter import SnapshotOptions
+from rlmm_daemon.core.fold import user_partitions
+from rlmm_daemon.core.fold.outcome import Outcome
+from rlmm_daemon.core.fold.user_partitions import Sleeping
+from rlmm_daemon.daemon.base.appends import Append, MustWait, error_of
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.following import compactor, snapshotter
+from rlmm_daemon.daemon.following.fleet import FleetOptions
+from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.errors import (
     CorruptError,
     Malformed,

@@ -11,9 +11,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.epoch_index import EpochIndex
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.user_partitions import Sleeping
+from rlmm_daemon.core.fold.epoch_index import EpochIndex
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.user_partitions import Sleeping
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate

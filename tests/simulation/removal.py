@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.errors import RefusedError, UnavailableError
 from rlmm_daemon.domain.ids import (
     BrokerId,

@@ -5,10 +5,10 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
-from rlmm_daemon.core.compaction import When
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.core.snapshots.compaction import When
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.ports.event_log import Compacted
 

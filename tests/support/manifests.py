@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from rlmm_daemon.ports.storage import RemoteStorage
-from rlmm_daemon.reconcile import quarantine
-from rlmm_daemon.reconcile.quarantine import Manifest
+from rlmm_daemon.reconcile.act import quarantine
+from rlmm_daemon.reconcile.act.quarantine import Manifest
 
 
 async def write_manifests(storage: RemoteStorage, manifests: Iterable[Manifest]) -> list[str]:

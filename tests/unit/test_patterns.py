@@ -21,7 +21,7 @@ def first_of(node: ast.AST) -> str | None:
 
 
 def test_no_dict_is_bounded_by_deleting_its_first_key():
-    """Looking for it passes all that were deleted before: `daemon.bounded` does not."""
+    """Looking for it passes all that were deleted before: `daemon.base.bounded` does not."""
     found = []
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Where events are kept: in memory, in local files, or in Kafka; none knows the others.
+"""Event logs in memory and in local files; the one on Kafka lies in `adapters.kafka`.
 
 All of them answer the promises of `ports.event_log`, held by one contract test class.
 """

@@ -1,4 +1,4 @@
-"""What the daemon and the process for copies say to each other: JSON, a message in a packet.
+"""Messages between the daemon and the process for copies: JSON, a message in a packet.
 
     to it, control socket     a Job, with the descriptors [the pass's socket, source, target]
     from it, control socket   READY, once

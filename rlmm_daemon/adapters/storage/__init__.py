@@ -23,20 +23,20 @@ Q: rabbitmq-stream-s3, C: Crabka. A complaint that is not about storage or reads
 5   A #124, P #9962: keys that share one hot range, or names that tell nothing
         test_a_hash_in_front_spreads_segments_and_keeps_the_objects_of_one_together
         test_after_a_change_of_the_prefix_old_segments_read_and_delete
-6   A #699: some segments never move, and the reason is guesswork (`core.explain`)
+6   A #699: some segments never move, and the reason is guesswork (`core.explain.explanation`)
         test_every_phase_that_the_copier_enters_has_its_words
 7   A #513: deleted segments held open pin the disk
         test_a_refusal_leaks_no_descriptor
         test_copies_hold_none_of_their_parts_in_memory_whatever_happens
-8   A #557: the metadata topic only grows (`daemon.snapshotter`)
+8   A #557: the metadata topic only grows (`daemon.following.snapshotter`)
         test_a_trimmed_head_is_history_lost
-9   K 16681: failed copies counted towards retention evicted good segments (`core.cache`)
+9   K 16681: failed copies counted towards retention evicted good segments (`core.fold.cache`)
         test_a_copy_that_never_finished_may_be_deleted
 10  K 15817: overlapping segments leak (`core.disposal`)
         test_it_goes_once_referenced_segments_hold_all_of_it
 11  K 13561: a reassignment deleted live segments (`core.disposal`)
         test_nothing_is_done_without_mark_proof_and_a_fold_to_judge_by
-12  K 15165: the metadata reader lost its place (`daemon.follower`)
+12  K 15165: the metadata reader lost its place (`daemon.following.follower`)
         test_stop_all_then_announce_again_is_not_ready_until_caught_up
 13  R #9072, 29655: a scrub that must exist and must not cry wolf
         test_bucket_and_log_agree_until_somebody_meddles

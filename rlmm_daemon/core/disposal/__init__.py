@@ -1,4 +1,4 @@
-"""May this object or segment die, and by which facts? Pure tables, no IO, no clock.
+"""Rules for the end of an object or a segment: which facts allow it. Pure tables, no IO, no clock.
 
 The cleaner, `rlmm storage verify`, the nightly reconcile and the model tests all ask here, so that
 no two of them can disagree about what may be deleted.

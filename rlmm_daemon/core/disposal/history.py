@@ -1,4 +1,4 @@
-"""The state of one segment after its events: `core.cache`'s rules for a segment seen alone.
+"""The state of one segment after its events: `core.fold.cache`'s rules for a segment seen alone.
 
 Spark groups events by segment and folds each group here; a test holds it to the cache over random
 histories. Events that the life cycle refuses change nothing, as in the fold.
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from rlmm_daemon.core.lifecycle import legal
+from rlmm_daemon.core.fold.lifecycle import legal
 from rlmm_daemon.domain.segment import SegmentState as S
 
 

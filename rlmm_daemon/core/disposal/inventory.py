@@ -21,9 +21,9 @@ from rlmm_daemon.core.disposal.findings import (
     judge,
     judge_upload,
 )
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.layout import Layout, ParsedKey, object_key, parse_key
-from rlmm_daemon.core.outcome import Applied
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.outcome import Applied
+from rlmm_daemon.core.storage.layout import Layout, ParsedKey, object_key, parse_key
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import Offset, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate

@@ -8,9 +8,9 @@ the other.
 
 from bisect import bisect_left, bisect_right
 
-from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.core.cache import PartitionCache
-from rlmm_daemon.core.epoch_index import EpochIndex
+from rlmm_daemon.codec import record_suffix as tails
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.core.fold.epoch_index import EpochIndex
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.segment import SegmentState
 

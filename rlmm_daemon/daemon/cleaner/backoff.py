@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon.daemon.bounded import Bounded
+from rlmm_daemon.daemon.base.bounded import Bounded
 
 #: Keys remembered; beyond it the oldest is tried again sooner than it would be.
 KEYS_MAX: Final = 10_000

@@ -1,4 +1,4 @@
-"""One task per metadata partition, as long as this daemon owns or follows it.
+"""The cleaner: a task per metadata partition, as long as this daemon owns or follows it.
 
 The owner removes what is marked and ends what is stuck; a daemon that only follows ends its own
 broker's stuck copies. Those may lie where it follows nothing any more, since replicas move: so each
@@ -18,11 +18,11 @@ import structlog
 from msgspec.structs import replace
 
 from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep, PartitionStep
-from rlmm_daemon.core.facts import LastError, RemovalFacts
-from rlmm_daemon.core.outcome import Applied, Outcome
-from rlmm_daemon.core.readiness import PartitionState
-from rlmm_daemon.daemon.bell import Bell
-from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.core.explain.facts import LastError, RemovalFacts
+from rlmm_daemon.core.fold.outcome import Applied, Outcome
+from rlmm_daemon.core.readiness.states import PartitionState
+from rlmm_daemon.daemon.base.broadcast import Broadcast
+from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
 from rlmm_daemon.daemon.cleaner.leftovers import LeftoverSearch
 from rlmm_daemon.daemon.cleaner.notes import Notes
@@ -35,8 +35,8 @@ from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
 from rlmm_daemon.daemon.cleaner.stuck import Stuck
 from rlmm_daemon.daemon.cleaner.superseded import Superseded
 from rlmm_daemon.daemon.cleaner.tools import Copies, Tools
-from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.errors import NotReady, RlmmError
 from rlmm_daemon.domain.ids import (
     BrokerId,
@@ -116,7 +116,7 @@ class Cleaner:
             seconds_min=options.backoff_seconds_min,
             seconds_max=options.backoff_seconds_max,
         )
-        self._bells: dict[MetadataPartition, Bell] = {}
+        self._bells: dict[MetadataPartition, Broadcast] = {}
         self._tasks: dict[MetadataPartition, asyncio.Task[None]] = {}
         #: Rung by marks since the last pass of that partition.
         self._marked: set[MetadataPartition] = set()
@@ -147,7 +147,7 @@ class Cleaner:
                 for number in [each for each in self._tasks if each not in wanted]:
                     await self._stop(number)
                 for number in sorted(wanted - self._tasks.keys()):
-                    self._bells[number] = Bell()
+                    self._bells[number] = Broadcast()
                     self._tasks[number] = group.create_task(
                         self._keep(number), name=f"cleaner.{number}"
                     )

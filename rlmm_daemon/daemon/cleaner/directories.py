@@ -1,4 +1,4 @@
-"""Which topic ids the broker's disks carry: `partition.metadata` below each of its `log_dirs`.
+"""Topic ids that the broker's disks carry: `partition.metadata` below each of its `log_dirs`.
 
 A directory that is being deleted (`*-delete`) counts too: its topic was there a moment ago. Where a
 broker's disk is not mounted its log directory is there, and empty: what Kafka keeps in each of them

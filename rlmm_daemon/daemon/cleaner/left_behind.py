@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from rlmm_daemon.core.disposal.steps import Proof
-from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.core.readiness.states import PartitionState
 from rlmm_daemon.daemon.cleaner.proof import TopicProof
-from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from rlmm_daemon.core.layout import (
+from rlmm_daemon.core.storage.layout import (
     Layout,
     ParsedKey,
     listing_prefix,
@@ -19,7 +19,7 @@ from rlmm_daemon.core.layout import (
     object_key,
     parse_key,
 )
-from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.pace import Pace
 from rlmm_daemon.daemon.cleaner.together import Together
 from rlmm_daemon.domain.errors import StorageUnavailable

@@ -8,8 +8,8 @@ import msgspec
 import structlog
 
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep, PartitionStep
-from rlmm_daemon.core.facts import StuckFacts
-from rlmm_daemon.daemon.bounded import Bounded
+from rlmm_daemon.core.explain.facts import StuckFacts
+from rlmm_daemon.daemon.base.bounded import Bounded
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition, uuid_text
 
 logger = structlog.get_logger(__name__)

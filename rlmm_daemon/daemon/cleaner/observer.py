@@ -18,12 +18,12 @@ import structlog
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Observed
 from rlmm_daemon.core.disposal.observation import Clock, Look, Observation, ObservationOptions
-from rlmm_daemon.core.facts import ObservedFacts
-from rlmm_daemon.core.outcome import Outcome, Unreadable
-from rlmm_daemon.core.readiness import PartitionState
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.explain.facts import ObservedFacts
+from rlmm_daemon.core.fold.outcome import Outcome, Unreadable
+from rlmm_daemon.core.readiness.states import PartitionState
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.cleaner.directories import topic_ids_on_disk
-from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.errors import Malformed, NotReady, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import (
     BrokerId,

@@ -1,4 +1,4 @@
-"""How much the cleaner does at once and in a second, over all its tasks."""
+"""Limits of the cleaner: works at once, and deletes in a second, over all its tasks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""What the presence files and the cluster say of the other brokers' daemons."""
+"""The other brokers' daemons, as presence files and the cluster tell of them."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from rlmm_daemon.codec.marker import Presence
-from rlmm_daemon.daemon.presence import present
+from rlmm_daemon.daemon.bucket.presence import present
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.ports.cluster import Cluster

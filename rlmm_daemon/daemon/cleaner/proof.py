@@ -1,13 +1,13 @@
-"""The second fact beside a mark: that the topic id is gone."""
+"""Proof beside a mark that the topic id is gone."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from rlmm_daemon.core.disposal.steps import Proof
-from rlmm_daemon.daemon.assignment import Assignment
 from rlmm_daemon.daemon.cleaner.directories import topic_ids_on_disk
 from rlmm_daemon.daemon.cleaner.together import Together
+from rlmm_daemon.daemon.metadata.assignment import Assignment
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.ports.cluster import Cluster

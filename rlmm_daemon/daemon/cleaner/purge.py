@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import structlog
 
+from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.codec import records
-from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import Proof
-from rlmm_daemon.core.readiness import PartitionState, not_ready
-from rlmm_daemon.daemon.bucket import MARKER_SECONDS
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.core.readiness.states import PartitionState, not_ready
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.bucket.bucket import MARKER_SECONDS
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.domain.errors import InvalidArgument, NotReady, RlmmError, SegmentNotFound
 from rlmm_daemon.domain.ids import SegmentId, TopicId, TopicIdPartition, uuid_text

@@ -1,4 +1,4 @@
-"""So many of something per second, over all tasks."""
+"""A rate per second, shared by all tasks."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""One marked user partition: the next step, again and again, until it is done or has to wait."""
+"""Removal of a marked user partition: the next step, until it is done or has to wait."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,7 +7,6 @@ from typing import Final, assert_never
 import structlog
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import (
     HOLDS,
     Listing,
@@ -16,7 +15,8 @@ from rlmm_daemon.core.disposal.steps import (
     Proof,
     partition_step,
 )
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.cleaner.leftovers import Leftovers
 from rlmm_daemon.daemon.cleaner.peers import PeerSource
 from rlmm_daemon.daemon.cleaner.segments import SegmentRemover

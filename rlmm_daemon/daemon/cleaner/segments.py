@@ -1,4 +1,4 @@
-"""Many segments of one user partition at once: STARTED, objects, FINISHED, in that order for each.
+"""Deletion of many segments of a user partition: STARTED, objects, FINISHED, in order for each.
 
 A batch shares its storage call; several batches are in flight, so that the log's and the storage's
 times overlap. A segment that fails waits by itself, and everything about it is read anew from the
@@ -13,14 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from rlmm_daemon.codec.custom_metadata import is_foreign
-from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.steps import DeleteFacts, DeleteStep, delete_step
-from rlmm_daemon.core.outcome import Applied
-from rlmm_daemon.daemon.bounded import Bounded
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.core.fold.outcome import Applied
+from rlmm_daemon.daemon.base.bounded import Bounded
+from rlmm_daemon.daemon.base.segment_log import decode_segment, update_record
 from rlmm_daemon.daemon.cleaner.backoff import KeyBackoff
 from rlmm_daemon.daemon.cleaner.peers import Peers
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
-from rlmm_daemon.daemon.segment_log import decode_segment, update_record
 from rlmm_daemon.domain.errors import NotReady, RlmmError
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState

@@ -10,9 +10,8 @@ from typing import Final
 
 import structlog
 
-from rlmm_daemon.codec import tail as tails
+from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, is_foreign, is_only_if_started
-from rlmm_daemon.core.cache import PartitionCache
 from rlmm_daemon.core.disposal.holds import Holds, held
 from rlmm_daemon.core.disposal.steps import (
     CopyFacts,
@@ -24,13 +23,14 @@ from rlmm_daemon.core.disposal.steps import (
     delete_step,
 )
 from rlmm_daemon.core.disposal.third_set import may_go, removable
-from rlmm_daemon.core.outcome import Applied
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.core.fold.outcome import Applied
+from rlmm_daemon.daemon.base.segment_log import decode_segment, update_record
 from rlmm_daemon.daemon.cleaner.notes import StuckNote, add_stuck
 from rlmm_daemon.daemon.cleaner.peers import Peers
 from rlmm_daemon.daemon.cleaner.segments import SegmentRemover
 from rlmm_daemon.daemon.cleaner.tools import StillOurs, Tools
-from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.segment_log import decode_segment, update_record
+from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.domain.errors import NotReady, RlmmError
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentState

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Final
 
-from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.core.cache import PartitionCache
-from rlmm_daemon.daemon.bounded import Bounded
+from rlmm_daemon.codec import record_suffix as tails
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.daemon.base.bounded import Bounded
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentState
 

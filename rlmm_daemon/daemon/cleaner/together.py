@@ -1,4 +1,4 @@
-"""One question for all who ask it while an earlier one is under way."""
+"""A question shared by all who ask it while an earlier one is under way."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping

@@ -1,4 +1,4 @@
-"""What all parts of the cleaner work with."""
+"""The services that all parts of the cleaner work with."""
 
 import random
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from typing import Protocol
 
 import msgspec
 
-from rlmm_daemon.core.cache import PartitionCache
-from rlmm_daemon.core.readiness import PartitionState
-from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.core.readiness.states import PartitionState
+from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.cleaner.leftovers import LeftoverSearch
 from rlmm_daemon.daemon.cleaner.notes import Notes
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
@@ -16,15 +16,15 @@ from rlmm_daemon.daemon.cleaner.pace import Pace
 from rlmm_daemon.daemon.cleaner.peers import PeerSource
 from rlmm_daemon.daemon.cleaner.proof import TopicProof
 from rlmm_daemon.daemon.cleaner.superseded import Superseded
-from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import BrokerId, SegmentId, TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
 
 
 class Copies(Protocol):
-    """The copies that run in this daemon (`daemon.copier`)."""
+    """The copies that run in this daemon (`daemon.copying.copier`)."""
 
     def is_running(self, segment_id: SegmentId) -> bool:
         """Return whether a copy of this segment runs or waits."""

@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol, TypedDict
 
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 
-from rlmm_daemon.adapters.kafka_connection.packed import uvarint
-from rlmm_daemon.adapters.kafka_connection.requests import (
+from rlmm_daemon.adapters.kafka.connection.packed import uvarint
+from rlmm_daemon.adapters.kafka.connection.requests import (
     NO_ID,
     NO_TAGS,
     CreateTopics,

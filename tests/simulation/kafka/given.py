@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import TopicIdPartition

@@ -5,14 +5,12 @@ from typing import Final
 
 from tests.simulation.mutants import Mutant
 
-_ADAPTER: Final = "rlmm_daemon.adapters.event_log.kafka"
-_DAEMON: Final = "rlmm_daemon.daemon"
 _SCENARIO: Final = "kafka"
 
 MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="epoch_of_the_fold_forgotten_at_connect",
-        module=f"{_ADAPTER}.fetcher",
+        module="rlmm_daemon.adapters.kafka.event_log.fetcher",
         old="        self.epoch = epoch if position > 0 else NO_EPOCH\n",
         new="        self.epoch = NO_EPOCH\n",
         seeds=60,
@@ -21,7 +19,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="positions_of_an_earlier_life_believed",
-        module=f"{_DAEMON}.follower",
+        module="rlmm_daemon.daemon.following.follower",
         old="                    confirmed=await self._confirmed(position),\n",
         new="                    confirmed=True,\n",
         seeds=40,
@@ -30,7 +28,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="dropped_fold_not_written_down",
-        module=f"{_DAEMON}.follower",
+        module="rlmm_daemon.daemon.following.follower",
         old="                    whole = await self.history.drop("
         "self.fold, order.why, same_log=order.same_log)\n",
         new="                    pass\n",
@@ -40,7 +38,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="trimmed_head_skipped",
-        module=f"{_ADAPTER}.fetcher",
+        module="rlmm_daemon.adapters.kafka.event_log.fetcher",
         old="            return LogTrimmed(known.start)\n",
         new="            self.position = known.start\n            return _Trouble(error)\n",
         seeds=20,
@@ -49,7 +47,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="gap_swallowed",
-        module=f"{_ADAPTER}.fetcher",
+        module="rlmm_daemon.adapters.kafka.event_log.fetcher",
         old="            unvouched=part.unvouched,\n",
         new="",
         seeds=20,
@@ -58,7 +56,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="perhaps_written_called_written",
-        module=f"{_ADAPTER}.producer",
+        module="rlmm_daemon.adapters.kafka.event_log.producer",
         old="            batch.maybe_written = True\n            return error\n",
         new="            lane.written(0)\n            return None\n",
         seeds=10,
@@ -67,7 +65,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="sequence_used_again",
-        module=f"{_ADAPTER}.lane",
+        module="rlmm_daemon.adapters.kafka.event_log.lane",
         old="        self.sequence = (self.sequence + len(batch.entries)) % _SEQUENCES\n",
         new="",
         seeds=10,
@@ -75,7 +73,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="another_producer_for_each_attempt",
-        module=f"{_ADAPTER}.lane",
+        module="rlmm_daemon.adapters.kafka.event_log.lane",
         old="        if self.batch is None and self.waiting:\n",
         new=(
             "        if self.batch is not None:\n"
@@ -90,7 +88,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="position_stays_before_a_control_batch",
-        module=f"{_ADAPTER}.parsing",
+        module="rlmm_daemon.adapters.kafka.event_log.parsing",
         old="            position, epoch = one.after, one.epoch\n",
         new="            position, epoch = position if one.is_control else one.after, one.epoch\n",
         seeds=10,
@@ -99,7 +97,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="beginning_taken_for_the_end",
-        module=f"{_ADAPTER}.asking",
+        module="rlmm_daemon.adapters.kafka.event_log.asking",
         old="            partition: LogRange(start=first[partition], end=last[partition])\n",
         new="            partition: LogRange(start=first[partition], end=first[partition])\n",
         seeds=10,
@@ -108,7 +106,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="raised_partition_count_not_noticed",
-        module=f"{_DAEMON}.fleet",
+        module="rlmm_daemon.daemon.following.fleet",
         old="partition_count > identity.partition_count:\n            self._recounted",
         new="partition_count < 0:\n            self._recounted",
         seeds=50,
@@ -117,7 +115,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="partition_left_while_its_history_is_written",
-        module=f"{_DAEMON}.fleet",
+        module="rlmm_daemon.daemon.following.fleet",
         old="            busy = follower.writer.in_flight or follower.dropping\n",
         new="            busy = follower.writer.in_flight\n",
         seeds=1,

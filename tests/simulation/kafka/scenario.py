@@ -18,15 +18,15 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.snapshot import decode_directory
 from rlmm_daemon.codec.state_files import Position, Positions, from_json, lost_from
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.core.readiness import FailureReason, PartitionState
-from rlmm_daemon.daemon import snapshotter
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.fleet import FleetOptions
-from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.operator import Operator
-from rlmm_daemon.daemon.snapshotter import SnapshotOptions
-from rlmm_daemon.daemon.state_directory import LOST_SUFFIX, POSITIONS
+from rlmm_daemon.core.readiness.states import FailureReason, PartitionState
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.state_directory import LOST_SUFFIX, POSITIONS
+from rlmm_daemon.daemon.following import snapshotter
+from rlmm_daemon.daemon.following.fleet import FleetOptions
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import (
     CorruptError,
     Malformed,

@@ -4,8 +4,8 @@ import random
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from rlmm_daemon.adapters.event_log.kafka import KafkaLog
-from rlmm_daemon.adapters.kafka_connection.security import Security
+from rlmm_daemon.adapters.kafka.connection.security import Security
+from rlmm_daemon.adapters.kafka.event_log import KafkaLog
 from rlmm_daemon.config import KafkaAdmin, KafkaClient, KafkaFetch, KafkaProducer
 from rlmm_daemon.domain.errors import OutcomeUnknown, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition

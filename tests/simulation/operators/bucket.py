@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec.marker import MARKER_KEY
-from rlmm_daemon.core.layout import object_key
+from rlmm_daemon.core.storage.layout import object_key
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import Offset, SegmentId
 from rlmm_daemon.ports.storage import ObjectInfo, ObjectKind, Progress, Source, StoredObject

@@ -4,8 +4,8 @@ import random
 from typing import Final
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.segment_log import update_record
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.segment_log import update_record
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
 from tests.simulation.operators.daemon import Daemon
 from tests.simulation.operators.truth import BROKER, Segment

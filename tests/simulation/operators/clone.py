@@ -16,8 +16,8 @@ from unittest import mock
 
 import msgspec
 
-from rlmm_daemon.core import twins
-from rlmm_daemon.daemon import presence
+from rlmm_daemon.core.readiness import twins
+from rlmm_daemon.daemon.bucket import presence
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import uuid_text
 from tests.simulation.beside import beside, ended

@@ -13,25 +13,26 @@ from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, compacting
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.codec.api import SegmentFiles
-from rlmm_daemon.daemon import compactor, copy_job, snapshotter
-from rlmm_daemon.daemon.bucket import Bucket
+from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.presence import Author
+from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
+from rlmm_daemon.daemon.bucket.storage_keeper import StorageKeeper
 from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
 from rlmm_daemon.daemon.cleaner.options import CleanerOptions
 from rlmm_daemon.daemon.cleaner.peers import NoPeers
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof
-from rlmm_daemon.daemon.copier import Copier
-from rlmm_daemon.daemon.copy_job import CopyOptions
-from rlmm_daemon.daemon.facts import StorageView
-from rlmm_daemon.daemon.fleet import FleetOptions
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.operator import Operator
-from rlmm_daemon.daemon.presence import Author
-from rlmm_daemon.daemon.recorded_log import RecordedLog
-from rlmm_daemon.daemon.recovering import Recovery, RecoveryOptions
-from rlmm_daemon.daemon.snapshotter import SnapshotOptions
-from rlmm_daemon.daemon.sources import SegmentSources
-from rlmm_daemon.daemon.state_directory import StateDirectory
-from rlmm_daemon.daemon.storage_keeper import StorageKeeper
+from rlmm_daemon.daemon.copying import copy_job
+from rlmm_daemon.daemon.copying.copier import Copier
+from rlmm_daemon.daemon.copying.copy_job import CopyOptions
+from rlmm_daemon.daemon.copying.sources import SegmentSources
+from rlmm_daemon.daemon.following import compactor, snapshotter
+from rlmm_daemon.daemon.following.fleet import FleetOptions
+from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.operator.facts import StorageView
+from rlmm_daemon.daemon.operator.methods import Operator
+from rlmm_daemon.daemon.operator.recovering import Recovery, RecoveryOptions
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
@@ -42,7 +43,7 @@ from tests.simulation.operators.truth import BROKER, KINDS, LAYOUT
 from tests.simulation.world import Life
 
 if TYPE_CHECKING:
-    from rlmm_daemon.daemon.runtime import Runtime
+    from rlmm_daemon.daemon.process.runtime import Runtime
 
 CLUSTER: Final = "simulated"
 STATE_DIRECTORY: Final = "/var/lib/rlmm/state"
@@ -68,7 +69,7 @@ COPY: Final = CopyOptions(
 
 
 class SimRuntime:
-    """What the keeper and the operators need of `daemon.runtime.Runtime`."""
+    """What the keeper and the operators need of `daemon.process.runtime.Runtime`."""
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group

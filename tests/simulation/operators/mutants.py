@@ -19,9 +19,6 @@ from typing import Final
 
 from tests.simulation.mutants import Mutant
 
-_DAEMON: Final = "rlmm_daemon.daemon"
-_RECONCILE: Final = "rlmm_daemon.reconcile"
-
 
 def _planted(name: str, module: str, old: str, new: str, *, seeds: int, first: int = 0) -> Mutant:
     return Mutant(
@@ -32,7 +29,7 @@ def _planted(name: str, module: str, old: str, new: str, *, seeds: int, first: i
 MUTANTS: Final[Sequence[Mutant]] = (
     _planted(
         "gaps_are_no_loss",
-        "rlmm_daemon.core.following",
+        "rlmm_daemon.core.readiness.following",
         "    if not given.gaps or one.failure is not None:\n        return one\n",
         "    if True:\n        return one\n",
         seeds=9,
@@ -40,7 +37,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "recovers_what_is_not_whole",
-        f"{_DAEMON}.recovering",
+        "rlmm_daemon.daemon.operator.recovering",
         "            problem = _problem(segment, sizes)\n",
         '            problem = ""\n',
         seeds=3,
@@ -48,7 +45,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "snapshot_is_not_compared",
-        f"{_DAEMON}.follower",
+        "rlmm_daemon.daemon.following.follower",
         "        whole = await self.history.drop(loaded.fold, reason, same_log=loaded.same_log)\n",
         "        whole = True\n",
         seeds=5,
@@ -56,7 +53,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "positions_need_no_confirmation",
-        f"{_DAEMON}.follower",
+        "rlmm_daemon.daemon.following.follower",
         "                    confirmed=await self._confirmed(position),\n",
         "                    confirmed=True,\n",
         seeds=8,
@@ -64,7 +61,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "repair_looks_for_no_objects",
-        f"{_DAEMON}.mending",
+        "rlmm_daemon.daemon.operator.mending",
         "        if self._recovery is None:\n            for each in missing:\n",
         "        if True:\n            for each in missing:\n",
         seeds=5,
@@ -82,7 +79,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "recover_ends_nothing",
-        f"{_DAEMON}.risen",
+        "rlmm_daemon.daemon.operator.risen",
         "        for segment in gone:\n",
         "        for segment in ():\n",
         seeds=5,
@@ -90,7 +87,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "marker_is_made_anew",
-        f"{_DAEMON}.bucket",
+        "rlmm_daemon.daemon.bucket.bucket",
         "        if (why := why_not_made(await self._past.history())) is not None:\n",
         "        if (why := why_not_made(await self._past.history())) == 1:\n",
         seeds=5,
@@ -98,7 +95,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "marker_made_over_objects_holds_nothing",
-        f"{_DAEMON}.bucket",
+        "rlmm_daemon.daemon.bucket.bucket",
         "        return made if self._vouched else await self._held_if_used(made, identity)\n",
         "        return made\n",
         seeds=5,
@@ -106,7 +103,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "night_looks_once",
-        f"{_RECONCILE}.last_look",
+        "rlmm_daemon.reconcile.act.last_look",
         "        manifests, damaged = await self._manifests.look()\n",
         "        self.found = getattr(self, 'found', None) or await self._manifests.look()\n"
         "        manifests, damaged = self.found\n",
@@ -123,7 +120,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "acceptance_leaves_no_hold",
-        f"{_DAEMON}.bucket",
+        "rlmm_daemon.daemon.bucket.bucket",
         "        accepted = _accepting(loss, gaps, hold, partition_count)\n"
         "        if not await self._rewrite(accepted, cluster_id):\n"
         "            self._unwritten.append(accepted)\n"
@@ -139,7 +136,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "night_asks_no_presence",
-        f"{_RECONCILE}.guards",
+        "rlmm_daemon.reconcile.judge.guards",
         '        reason = "" if over else _against(number, seen, evidence)\n',
         '        reason = ""\n',
         seeds=30,
@@ -147,7 +144,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "accepts_before_anybody_looked",
-        f"{_DAEMON}.mending",
+        "rlmm_daemon.daemon.operator.mending",
         "            if self._recovery is None or not known or follower.looked_for:\n",
         "            if True:\n",
         seeds=6,
@@ -155,7 +152,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "restore_does_not_wait",
-        f"{_RECONCILE}.lease",
+        "rlmm_daemon.reconcile.act.lease",
         "        if renewals >= RENEWALS:\n",
         "        if True:\n",
         seeds=15,
@@ -163,7 +160,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "clone_is_not_looked_for",
-        f"{_DAEMON}.storage_keeper",
+        "rlmm_daemon.daemon.bucket.storage_keeper",
         "        await self._presence.require_alone()\n",
         "        return\n",
         seeds=1,
@@ -171,7 +168,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "clone_leaves_no_hold",
-        f"{_DAEMON}.storage_keeper",
+        "rlmm_daemon.daemon.bucket.storage_keeper",
         "        if self._private_log:\n",
         "        if False:\n",
         seeds=1,
@@ -179,7 +176,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     _planted(
         "presence_is_written_unread",
-        f"{_DAEMON}.presence",
+        "rlmm_daemon.daemon.bucket.presence",
         "            await self._look()\n            if not self._ended:\n",
         "            if not self._ended:\n",
         seeds=1,

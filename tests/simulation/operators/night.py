@@ -21,10 +21,10 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.core.disposal.findings import Ages, Present, Recorded, judge
 from rlmm_daemon.core.disposal.inventory import History, SegmentName
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.layout import parse_key
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.daemon import live_counts, presence
+from rlmm_daemon.core.storage.layout import parse_key
+from rlmm_daemon.daemon.bucket import live_counts, presence
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
@@ -81,12 +81,12 @@ def _modules() -> SimpleNamespace:
             sys.modules[name] = _Absent()  # type: ignore[assignment]  # good enough to be imported
             stood_in.append(name)
     names = (
-        "control", "errors", "evidence", "executing", "guards", "last_look", "lease", "listing",
-        "log_files", "log_reading", "quarantine", "storage_time", "tailing",
+        "control", "errors", "act.evidence", "act.deletions", "judge.guards", "act.last_look",
+        "act.lease", "read.listing", "read.log_files", "read.log_reading", "act.quarantine",
+        "storage_time", "read.late_events",
     )  # fmt: skip
-    job = SimpleNamespace(
-        **{name: importlib.import_module(f"rlmm_daemon.reconcile.{name}") for name in names}
-    )
+    modules = (importlib.import_module(f"rlmm_daemon.reconcile.{name}") for name in names)
+    job = SimpleNamespace(**{module.__name__.rpartition(".")[2]: module for module in modules})
     for name in stood_in:
         del sys.modules[name]  # other tests ask whether it is installed
     return job
@@ -193,8 +193,8 @@ def simulated(life: Life, world: World) -> Iterator[None]:
             (job.log_reading, "view", view),
             (job.log_reading, "epoch_ends", ends),
             (job.listing, "look_up", look_up),
-            (job.tailing, "tail", _tail),
-            (job.executing, "ThreadPoolExecutor", _Inline),
+            (job.late_events, "tail", _tail),
+            (job.deletions, "ThreadPoolExecutor", _Inline),
             (job.storage_time, "time", time),
             (job.guards, "SKEW_MS", SKEW_MS),
             (presence, "REWRITE_SECONDS", 2 * PRESENCE_SECONDS),
@@ -401,7 +401,7 @@ class Night:
         )
         await holder.acquire()
         look = job.last_look.LastLook(self._config, storage, started_ms=started_ms)
-        executor = job.executing.Executor(
+        executor = job.deletions.Executor(
             self._config,
             storage,
             holder,

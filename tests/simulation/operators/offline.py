@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
-from rlmm_daemon.cli import (
+from rlmm_daemon.config import Config, loading
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.offline import answers as files_alone
+from rlmm_daemon.offline import (
     log_adoption,
     log_contents,
     log_naming,
     marker_rebuilding,
-    verifying,
+    verification,
 )
-from rlmm_daemon.cli import offline as files_alone
-from rlmm_daemon.config import Config, loading
-from rlmm_daemon.daemon.bucket import Bucket
 from rlmm_daemon.wiring import adapters
 from tests.simulation.disk import SimDisk
 from tests.simulation.operators.bucket import JudgedStorage, World
@@ -100,7 +100,7 @@ def simulated(life: Life, world: World) -> Iterator[None]:
         )
 
     with contextlib.ExitStack() as stack:
-        for module in (files_alone, log_adoption, log_contents, log_naming, verifying):
+        for module in (files_alone, log_adoption, log_contents, log_naming, verification):
             stack.enter_context(mock.patch.object(module, "LocalDisk", disk))
         # Tasks begin in the order in which they were made; not on the simulated loop.
         stack.enter_context(mock.patch.object(log_contents, "_IN_FLIGHT", 1))

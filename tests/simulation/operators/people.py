@@ -16,7 +16,7 @@ import msgspec
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.marker import MARKER_KEY
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.domain.errors import InvalidArgument, RefusedError, RlmmError
 from rlmm_daemon.domain.ids import TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.readiness import PartitionState
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.readiness.states import PartitionState
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.domain.errors import (
     ConfigError,
     CorruptError,

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 from unittest import mock
 
-from rlmm_daemon.cli import log_contents, log_copying, log_restoring
-from rlmm_daemon.cli import offline as files_alone
 from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.offline import answers as files_alone
+from rlmm_daemon.offline import log_contents, log_copying, log_restoring
 from rlmm_daemon.ports.event_log import LogMissing, LogMoved
 from rlmm_daemon.wiring import adapters
 from tests.simulation.operators import offline

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from rlmm_daemon.codec import batches, records
 from rlmm_daemon.codec.api import SegmentFiles
-from rlmm_daemon.core.layout import Layout, object_key, parse_key
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.storage.layout import Layout, object_key, parse_key
 from rlmm_daemon.domain.ids import (
     BrokerId,
     LeaderEpoch,

@@ -14,13 +14,13 @@ import pytest
 
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import BucketMarker, PresencePartition
-from rlmm_daemon.core.readiness import FailureReason
-from rlmm_daemon.daemon.bucket import Bucket
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.daemon.recorded_log import RecordedLog
-from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.core.readiness.states import FailureReason
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.errors import HistoryLost
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState as S

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.core.disposal import observation
 from rlmm_daemon.core.disposal.observation import SEEN_MAX, Observation, ObservationOptions
 from rlmm_daemon.daemon.cleaner.directories import topic_ids_on_disk

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rlmm_daemon.adapters.storage import memory
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
-from rlmm_daemon.core.layout import Layout, parse_key
+from rlmm_daemon.core.storage.layout import Layout, parse_key
 from rlmm_daemon.daemon.cleaner import backoff, cleaner, leftovers, segments
 from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.core.disposal.steps import Proof
-from rlmm_daemon.daemon.assignment import Assignment
 from rlmm_daemon.daemon.cleaner import proof
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof, SharedProof
+from rlmm_daemon.daemon.metadata.assignment import Assignment
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_text
 

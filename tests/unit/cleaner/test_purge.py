@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.cleaner import purge
 from rlmm_daemon.daemon.cleaner.purge import Purge
 from rlmm_daemon.domain.errors import InvalidArgument, NotReady, RlmmError, TimedOut

@@ -13,7 +13,7 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.disposal.steps import CopyStep, DeleteStep
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.cleaner import stuck
 from rlmm_daemon.domain.errors import RlmmError, SegmentNotFound, TimedOut
 from rlmm_daemon.domain.ids import BrokerId, Offset

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.cache import PartitionCache
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.daemon.cleaner import superseded
 from rlmm_daemon.daemon.cleaner.superseded import WALK_AT_ONCE, Superseded
 from rlmm_daemon.domain.ids import BrokerId, LeaderEpoch, Offset, SegmentId

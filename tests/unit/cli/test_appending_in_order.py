@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
-from rlmm_daemon.cli.log_contents import append_all
 from rlmm_daemon.domain.errors import OutcomeUnknown, Overloaded
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.offline.log_contents import append_all
 
 P = MetadataPartition(0)
 VALUES = [b"%d" % number for number in range(200)]

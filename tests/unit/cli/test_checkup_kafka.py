@@ -1,7 +1,7 @@
 """What `rlmm doctor` says of brokers that real ones can't easily be made to be."""
 
-from rlmm_daemon.adapters.event_log.kafka.provisioning import lone_replicas
-from rlmm_daemon.cli import checkup_kafka
+from rlmm_daemon.adapters.kafka.event_log.provisioning import lone_replicas
+from rlmm_daemon.offline import checkup_kafka
 from tests.unit.kafka.broker import FakeBroker, connected, opened
 
 

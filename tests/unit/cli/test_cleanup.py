@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.cli.cleanup import _is_trouble
+from rlmm_daemon.cli.look.cleanup import _is_trouble
 
 QUIET: dict[str, Any] = {"removals": [], "stuck": [], "errors": [], "observation": None}
 LOOKED: dict[str, Any] = {"trouble": None, "topics": []}

@@ -9,18 +9,19 @@ import pytest
 from click.testing import CliRunner
 
 from rlmm_daemon import config as configuration
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, files
 from rlmm_daemon.adapters.event_log.embedded.compacted_files import Compaction
 from rlmm_daemon.adapters.event_log.embedded.verify import PartitionReport
-from rlmm_daemon.cli import log_contents, log_copying, log_restoring, main, offline
-from rlmm_daemon.cli.log_contents import contents, opened
-from rlmm_daemon.cli.log_restoring import known_to
+from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.cli import main
 from rlmm_daemon.config import Config  # noqa: TC001  # as every other module imports it
-from rlmm_daemon.core import sealing
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.snapshots import sealing
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.offline import answers, log_contents, log_copying, log_restoring
+from rlmm_daemon.offline.log_contents import contents, opened
+from rlmm_daemon.offline.log_restoring import known_to
 from tests.support.compacting import compacted
 from tests.unit.cli.test_log_moving import CLUSTER, N, end, life
 from tests.unit.core.test_compaction import state_of
@@ -59,7 +60,7 @@ class Home:
         assert asyncio.run(compacted(self.log, COUNT))
 
     def report(self) -> PartitionReport:
-        (found,) = [each for each in offline.verify_log(self.log) if each.partition == N]
+        (found,) = [each for each in answers.verify_log(self.log) if each.partition == N]
         return found
 
     def read(self, name: str | None = None) -> log_contents.Contents:
@@ -171,8 +172,8 @@ def test_an_older_snapshot_is_not_read_on_from_offline(home: Home) -> None:
     async def read() -> Fold:
         disk = LocalDisk()
         try:
-            files_of = await offline._small_files(disk, home.root / "state", None)
-            return (await offline._read(disk, files_of, MetadataPartition(N))).fold
+            files_of = await answers._small_files(disk, home.root / "state", None)
+            return (await answers._read(disk, files_of, MetadataPartition(N))).fold
         finally:
             disk.close()
 
@@ -182,7 +183,7 @@ def test_an_older_snapshot_is_not_read_on_from_offline(home: Home) -> None:
 def test_seal_and_recovery_know_a_compacted_log(home: Home) -> None:
     home.compact()
     known = state_of(home.read().fold)
-    assert offline.seal_log(home.log) == COUNT
+    assert answers.seal_log(home.log) == COUNT
     assert state_of(home.read().fold) == known
     for name in ("identity.json", "state.json"):
         assert json.loads(Path(home.log, name).read_text())["format"] == 2

@@ -15,21 +15,22 @@ from click.testing import CliRunner
 from rlmm_daemon import config as configuration
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.storage.local import LocalStorage
-from rlmm_daemon.cli import log_copying, log_restoring, main
-from rlmm_daemon.cli.log_adoption import adopt
-from rlmm_daemon.cli.log_contents import append_all
-from rlmm_daemon.cli.log_restoring import CHUNK, LOCK_NAME, Restored, known_to
+from rlmm_daemon.cli import main
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.state_files import Position, Positions, from_json, to_json
 from rlmm_daemon.config import Config
-from rlmm_daemon.core import sealing
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.layout import Layout, object_key
-from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.snapshots import sealing
+from rlmm_daemon.core.storage.layout import Layout, object_key
+from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
 from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import Offset, TopicId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.offline import log_copying, log_restoring
+from rlmm_daemon.offline.log_adoption import adopt
+from rlmm_daemon.offline.log_contents import append_all
+from rlmm_daemon.offline.log_restoring import CHUNK, LOCK_NAME, Restored, known_to
 from rlmm_daemon.ports.event_log import LogIdentity
 from tests.unit.manager.events import COUNT, TP, marked, of, segment_id, started, updated
 

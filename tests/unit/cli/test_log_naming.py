@@ -7,7 +7,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.cli import main
 from tests.unit.cli.test_offline import _life
 from tests.unit.manager.events import TP, of
@@ -122,7 +122,7 @@ def test_a_name_that_may_be_another_log_s_is_not_given(home, change, says):
 
 
 def test_a_log_in_use_is_left_alone(home, monkeypatch):
-    monkeypatch.setattr("rlmm_daemon.cli.log_naming._LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("rlmm_daemon.offline.log_naming._LOCK_SECONDS", 0.1)
     unnamed(home)
     before = files(home)
 

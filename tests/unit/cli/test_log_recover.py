@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.cli.log import _show_recovery
+from rlmm_daemon.cli.mend.log import _show_recovery
 
 ROW = {"partition": "t:orders-0", "segment_id": "s1", "start_offset": 10, "end_offset": 19}
 

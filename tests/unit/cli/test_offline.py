@@ -9,12 +9,12 @@ from contextlib import suppress
 import pytest
 from click.testing import CliRunner
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.cli import main
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from tests.unit.manager.events import COUNT, TP, started, until, updated
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rlmm_daemon.cli import main, ownership
+from rlmm_daemon.cli import main
+from rlmm_daemon.offline import ownership
 from tests.unit.cli.test_compacted_log import Home
 from tests.unit.cli.test_log_moving import life
 

@@ -1,16 +1,16 @@
 import pytest
 
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
-from rlmm_daemon.cli.verifying import _Files, _Topic, list_uploads, roots
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import batches, records
 from rlmm_daemon.core.disposal.inventory import History, Inventory, SegmentName
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId
 from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.offline.verification import _Files, _Topic, list_uploads, roots
 from rlmm_daemon.ports.event_log import LogIdentity
 from tests.unit.daemon.segments import PARTITION, metadata
 from tests.unit.storage.scripted_s3 import ScriptedS3, refuses, storage_on

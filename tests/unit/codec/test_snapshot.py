@@ -9,8 +9,8 @@ import pytest
 from rlmm_daemon.codec import snapshot
 from rlmm_daemon.codec.sealed_table import SealedTable
 from rlmm_daemon.codec.snapshot_table import PART_BYTES_MAX, decode_table, encode_table, size_of
-from rlmm_daemon.core import sealing, unsealing
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.snapshots import sealing, unsealing
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, NotReady, UnsupportedProtocol
 from rlmm_daemon.domain.ids import LeaderEpoch, TopicId, TopicIdPartition
 from tests.unit.core.world import (

@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from rlmm_daemon.cli import main
-from rlmm_daemon.cli.checkup import access
 from rlmm_daemon.config import parse
 from rlmm_daemon.config.exposure import exposures
+from rlmm_daemon.offline.checkup import access
 
 TEXT = """
 [daemon]

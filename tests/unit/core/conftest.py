@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlmm_daemon.core import common_events, copy_runs, segment_table
+from rlmm_daemon.core.fold import common_events, copy_runs, segment_table
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.core.compaction import Offsets, Survivors
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.outcome import Rejected, Repeated
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.outcome import Rejected, Repeated
+from rlmm_daemon.core.snapshots.compaction import Offsets, Survivors
 from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 from tests.unit.core.test_fold import told
 from tests.unit.core.world import (

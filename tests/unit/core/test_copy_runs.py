@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.codec import records
-from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.core import common_events, copy_runs, unsealing
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold import common_events, copy_runs
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.snapshots import unsealing
 from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from tests.unit.core.test_fold import everything

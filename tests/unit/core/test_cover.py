@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rlmm_daemon.core.cover import Cover
+from rlmm_daemon.core.fold.cover import Cover
 from rlmm_daemon.domain.ids import SegmentId
 
 PIECES = 40

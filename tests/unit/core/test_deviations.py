@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlmm_daemon.core import sealing, unsealing
-from rlmm_daemon.core.outcome import ACCEPT, REPEAT, Applied, Rejected, Repeated
+from rlmm_daemon.core.fold.outcome import ACCEPT, REPEAT, Applied, Rejected, Repeated
+from rlmm_daemon.core.snapshots import sealing, unsealing
 from rlmm_daemon.domain.errors import IllegalTransition, InvalidArgument, SegmentNotFound
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
 from tests.unit.core.world import (

@@ -9,11 +9,11 @@ import pytest
 
 import rlmm_daemon.daemon
 from rlmm_daemon.core import phrases
-from rlmm_daemon.core.causes import CAUSES
-from rlmm_daemon.core.explain import explain
-from rlmm_daemon.core.facts import CopyPhase, Facts
-from rlmm_daemon.core.readiness import FAILURES, Failure, FailureReason, PartitionState
-from rlmm_daemon.core.verdict import Verdict
+from rlmm_daemon.core.explain.causes import CAUSES
+from rlmm_daemon.core.explain.explanation import explain
+from rlmm_daemon.core.explain.facts import CopyPhase, Facts
+from rlmm_daemon.core.explain.verdict import Verdict
+from rlmm_daemon.core.readiness.states import FAILURES, Failure, FailureReason, PartitionState
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
 
 TP = TopicIdPartition(TopicId(bytes(range(16))), "orders", 0)
@@ -60,7 +60,7 @@ def test_the_last_cause_always_applies():
 def test_every_phase_that_the_copier_enters_has_its_words():
     entered = set()
     for name in ("copy_job.py", "upload.py"):
-        text = (DAEMON / name).read_text()
+        text = (DAEMON / "copying" / name).read_text()
         entered |= set(re.findall(r'(?:_enter|entered)\("([^"]+)"\)', text))
     assert entered
     assert entered <= {phase.value for phase in CopyPhase}
@@ -69,10 +69,10 @@ def test_every_phase_that_the_copier_enters_has_its_words():
 def test_a_state_without_a_row_fails_the_build(tmp_path):
     program = (
         "import enum, sys\n"
-        "import rlmm_daemon.core.facts as facts\n"
+        "import rlmm_daemon.core.explain.facts as facts\n"
         "members = {each.name: each.value for each in facts.CopyPhase}\n"
         "facts.CopyPhase = enum.Enum('CopyPhase', {**members, 'NEW': 'new'})\n"
-        "import rlmm_daemon.core.explain\n"
+        "import rlmm_daemon.core.explain.explanation\n"
     )
     (tmp_path / "program.py").write_text(program)
     done = subprocess.run(

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlmm_daemon.codec import custom_metadata, records
-from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.core.fold import TROUBLES_MAX, Fold
-from rlmm_daemon.core.outcome import Applied, Rejected, Repeated, Unreadable
+from rlmm_daemon.codec import record_suffix as tails
+from rlmm_daemon.core.fold.fold import TROUBLES_MAX, Fold
+from rlmm_daemon.core.fold.outcome import Applied, Rejected, Repeated, Unreadable
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import (
     BrokerId,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlmm_daemon.core import fold as folds
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold import fold as folds
+from rlmm_daemon.core.fold.fold import Fold
 from tests.unit.manager.events import COUNT, NEIGHBOUR, TP, of, started, updated
 
 

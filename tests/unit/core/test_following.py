@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.core import following
-from rlmm_daemon.core.following import (
+from rlmm_daemon.core.readiness import following
+from rlmm_daemon.core.readiness.following import (
     ACCEPT_ALL,
     Accepted,
     Answered,
@@ -54,7 +54,7 @@ from rlmm_daemon.core.following import (
     WrittenDown,
     step,
 )
-from rlmm_daemon.core.readiness import FAILURES, Failure, FailureReason, PartitionState
+from rlmm_daemon.core.readiness.states import FAILURES, Failure, FailureReason, PartitionState
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 
 ONE, OTHER = TopicId(b"1" * 16), TopicId(b"2" * 16)

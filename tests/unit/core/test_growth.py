@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlmm_daemon.core import sealing, unsealing
-from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.core.snapshots import sealing, unsealing
 from rlmm_daemon.domain.ids import TopicId
 from tests.unit.core.world import DELETE_FINISHED, DELETE_STARTED, FOO, World, update
 

@@ -4,8 +4,8 @@ import pytest
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, StoredFacts, encode
-from rlmm_daemon.core import sealing, unsealing
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.snapshots import sealing, unsealing
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata
 from tests.unit.core.world import (

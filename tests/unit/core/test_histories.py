@@ -5,16 +5,17 @@ import random
 import msgspec
 import pytest
 
+from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.codec import records, snapshot
-from rlmm_daemon.codec import tail as tails
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.core import common_events, sealing, unsealing
-from rlmm_daemon.core import fold as fold_module
-from rlmm_daemon.core.cache import PartitionCache
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.outcome import Applied, Deferred, Repeated
-from rlmm_daemon.core.rebasing import SINCE_MAX, rebase
-from rlmm_daemon.core.user_partitions import ASIDE_MAX, Image, Sleeping
+from rlmm_daemon.core.fold import common_events
+from rlmm_daemon.core.fold import fold as fold_module
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.outcome import Applied, Deferred, Repeated
+from rlmm_daemon.core.fold.user_partitions import ASIDE_MAX, Image, Sleeping
+from rlmm_daemon.core.snapshots import sealing, unsealing
+from rlmm_daemon.core.snapshots.rebasing import SINCE_MAX, rebase
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata

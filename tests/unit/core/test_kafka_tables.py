@@ -3,7 +3,7 @@
 import pytest
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.outcome import Applied, Rejected, Repeated
+from rlmm_daemon.core.fold.outcome import Applied, Rejected, Repeated
 from rlmm_daemon.domain.errors import IllegalTransition, InvalidArgument, SegmentNotFound
 from tests.unit.core.world import (
     DELETE_FINISHED,

@@ -4,27 +4,27 @@ import sys
 
 import pytest
 
-from rlmm_daemon.core import leavings, segment_table, walks
-from rlmm_daemon.core.cache import PartitionCache
+from rlmm_daemon.core.fold import deferred_free, segment_table, walks
+from rlmm_daemon.core.fold.cache import PartitionCache
 from rlmm_daemon.domain.ids import LeaderEpoch, TopicIdPartition
 from tests.unit.core.test_walks import filled
 from tests.unit.core.world import FINISHED, FOO, TOPIC_ID, add, seg, update
 
-SEGMENTS = 10 * leavings.LONG
+SEGMENTS = 10 * deferred_free.LONG
 
 
 @pytest.fixture(autouse=True)
 def somebody_frees(monkeypatch):
     monkeypatch.setattr(segment_table, "GENERATION", SEGMENTS // 2)
     emptied()
-    with leavings.freed():
+    with deferred_free.freed():
         yield
 
 
 def emptied() -> int:
     """Return the steps in which everything went that was left."""
     steps = 0
-    while leavings.free_some():
+    while deferred_free.free_some():
         steps += 1
     return steps
 
@@ -35,25 +35,25 @@ def test_a_fold_goes_in_steps():
     before = sys.getrefcount(tail)
     world.fold = None
     assert sys.getrefcount(tail) == before
-    assert emptied() >= SEGMENTS // leavings.AT_ONCE
+    assert emptied() >= SEGMENTS // deferred_free.AT_ONCE
     assert sys.getrefcount(tail) == before - 1
 
 
 def test_so_do_many_user_partitions():
     world = filled(0)
-    many = [TopicIdPartition(TOPIC_ID, "many", each) for each in range(2 * leavings.LONG)]
+    many = [TopicIdPartition(TOPIC_ID, "many", each) for each in range(2 * deferred_free.LONG)]
     for tp in many:
         world.put(add(1, 0, 9, partition=tp), update(1, FINISHED, partition=tp))
     tail = world.fold.partitions[many[0]].segments[seg(1)]
     before = sys.getrefcount(tail)
     world.fold = None
     assert sys.getrefcount(tail) == before
-    assert emptied() >= 2 * leavings.LONG // leavings.AT_ONCE
+    assert emptied() >= 2 * deferred_free.LONG // deferred_free.AT_ONCE
     assert sys.getrefcount(tail) == before - 1
 
 
 def test_where_nobody_frees_everything_goes_at_once():
-    leavings._freeing.clear()
+    deferred_free._freeing.clear()
     try:
         world = filled(SEGMENTS)
         tail = world.cache.segments[seg(1)]
@@ -62,23 +62,23 @@ def test_where_nobody_frees_everything_goes_at_once():
         assert sys.getrefcount(tail) == before - 1
         assert emptied() == 0
     finally:
-        leavings._freeing.append(None)
+        deferred_free._freeing.append(None)
 
 
 def test_what_is_left_when_the_last_one_ends_goes_too():
-    leavings.leave([object()] * SEGMENTS)
-    with leavings.freed():
+    deferred_free.leave([object()] * SEGMENTS)
+    with deferred_free.freed():
         pass
-    assert leavings.free_some(), "another one frees still"
-    leavings._freeing.clear()
-    with leavings.freed():
-        leavings.leave([object()] * SEGMENTS)
-    assert not leavings.free_some()
-    leavings._freeing.append(None)
+    assert deferred_free.free_some(), "another one frees still"
+    deferred_free._freeing.clear()
+    with deferred_free.freed():
+        deferred_free.leave([object()] * SEGMENTS)
+    assert not deferred_free.free_some()
+    deferred_free._freeing.append(None)
 
 
 def test_what_is_short_goes_at_once():
-    world = filled(leavings.LONG // 2)
+    world = filled(deferred_free.LONG // 2)
     world.fold = None
     assert emptied() == 0
 
@@ -94,7 +94,7 @@ def test_a_listing_under_way_loses_nothing(epoch):
     found += [record for piece in walk.pieces for record in piece]
     assert found == expected
     del walk
-    assert emptied() >= SEGMENTS // leavings.AT_ONCE, "the listing's own copy"
+    assert emptied() >= SEGMENTS // deferred_free.AT_ONCE, "the listing's own copy"
 
 
 def test_whoever_reads_a_table_keeps_it():
@@ -114,4 +114,4 @@ def test_whoever_reads_a_table_keeps_it():
     assert sorted([*found, *reader]) == known
     assert index.referenced_ids() == sorted(known)
     del index, reader
-    assert emptied() >= 2 * SEGMENTS // leavings.AT_ONCE
+    assert emptied() >= 2 * SEGMENTS // deferred_free.AT_ONCE

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from rlmm_daemon.core.lifecycle import legal, legal_partition_delete
+from rlmm_daemon.core.fold.lifecycle import legal, legal_partition_delete
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
 

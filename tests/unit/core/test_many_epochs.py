@@ -5,11 +5,11 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.codec import records
-from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.core import cache as cache_module
-from rlmm_daemon.core.cache import EPOCHS_AT_ONCE, PartitionCache
-from rlmm_daemon.core.epochs import Epochs
+from rlmm_daemon.core.fold import cache as cache_module
+from rlmm_daemon.core.fold.cache import EPOCHS_AT_ONCE, PartitionCache
+from rlmm_daemon.core.fold.epochs import Epochs
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
 from tests.unit.core.test_histories import snapshot_of, some_event

@@ -4,9 +4,14 @@ from collections import Counter
 
 import pytest
 
-from rlmm_daemon.core.layout import Layout, object_key
-from rlmm_daemon.core.marker_rebuilding import LAYOUTS_MAX, Evidence, rebuilt, require_some_seen
-from rlmm_daemon.core.marker_verdict import LogHistory, why_not_made, why_remade
+from rlmm_daemon.core.readiness.marker_rebuilding import (
+    LAYOUTS_MAX,
+    Evidence,
+    rebuilt,
+    require_some_seen,
+)
+from rlmm_daemon.core.readiness.marker_verdict import LogHistory, why_not_made, why_remade
+from rlmm_daemon.core.storage.layout import Layout, object_key
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import Offset, SegmentId, TopicId, TopicIdPartition
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlmm_daemon.core.calls import Calls
-from rlmm_daemon.core.progress_floor import ProgressFloor, TooSlow
+from rlmm_daemon.core.storage.calls import Calls
+from rlmm_daemon.core.storage.progress_floor import ProgressFloor, TooSlow
 
 MIB = 1024 * 1024
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon.core.causes import CAUSES
-from rlmm_daemon.core.readiness import FAILURES, FailureReason
+from rlmm_daemon.core.explain.causes import CAUSES
+from rlmm_daemon.core.readiness.states import FAILURES, FailureReason
 
 REPOSITORY = Path(__file__).parents[3]
 ROWS = [

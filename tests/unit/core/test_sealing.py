@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from rlmm_daemon.codec import tail as tails
-from rlmm_daemon.core import id_order, sealing, unsealing
-from rlmm_daemon.core.segment_table import SegmentTable
+from rlmm_daemon.codec import record_suffix as tails
+from rlmm_daemon.core.fold import id_order
+from rlmm_daemon.core.fold.segment_table import SegmentTable
+from rlmm_daemon.core.snapshots import sealing, unsealing
 from tests.unit.core.test_histories import snapshot_of
 from tests.unit.core.world import (
     DELETE_FINISHED,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.core.explain import explain
-from rlmm_daemon.core.facts import Facts, SegmentCount
-from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
+from rlmm_daemon.core.explain.explanation import explain
+from rlmm_daemon.core.explain.facts import Facts, SegmentCount
+from rlmm_daemon.core.readiness.states import Failure, FailureReason, PartitionState
 from rlmm_daemon.domain.segment import SegmentState
 from tests.unit.core.test_explain import facts
 

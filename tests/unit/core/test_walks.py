@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.core import walks
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold import walks
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.domain.ids import MetadataPartition
 from tests.unit.core.test_histories import EPOCHS, Layered, event_of_two
 from tests.unit.core.world import FINISHED, FOO, World, add, update

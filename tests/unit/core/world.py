@@ -1,9 +1,9 @@
 """Short words for histories: one user partition, small segment numbers, records as Kafka writes."""
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.cache import PartitionCache
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.outcome import Outcome
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.outcome import Outcome
 from rlmm_daemon.domain.event import Event
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState

@@ -9,20 +9,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.facts import CopyPhase
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.daemon.bucket import Bucket
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.copier import Copier
-from rlmm_daemon.daemon.copy_job import CopyOptions
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.core.explain.facts import CopyPhase
+from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.copying.copier import Copier
+from rlmm_daemon.daemon.copying.copy_job import CopyOptions
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import BrokerId, TopicId
 from tests.unit.daemon.segments import IDENTITY, PARTITION, files_in, metadata

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.daemon.chunk_cache import ChunkCacheOptions
-from rlmm_daemon.daemon.chunk_fill import RemoteLog
-from rlmm_daemon.daemon.chunk_index import ObjectId
-from rlmm_daemon.daemon.read_ahead import ReadOptions
-from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
-from rlmm_daemon.daemon.retry import Retry
-from rlmm_daemon.daemon.services import FileSlice
+from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.daemon.base.retry import Retry
+from rlmm_daemon.daemon.base.services import FileSlice
+from rlmm_daemon.daemon.reading.chunk_cache import ChunkCacheOptions
+from rlmm_daemon.daemon.reading.chunk_fill import RemoteLog
+from rlmm_daemon.daemon.reading.chunk_index import ObjectId
+from rlmm_daemon.daemon.reading.read_ahead import ReadOptions
+from rlmm_daemon.daemon.reading.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.domain.errors import ChecksumMismatch, ObjectMissing
 from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.observability.metrics import Metrics

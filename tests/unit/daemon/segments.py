@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.api import SegmentFiles
-from rlmm_daemon.core.outcome import Applied
-from rlmm_daemon.daemon.bucket import BucketIdentity
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.fold.outcome import Applied
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.bucket.bucket import BucketIdentity
 from rlmm_daemon.domain.errors import IllegalTransition, RlmmError
 from rlmm_daemon.domain.ids import (
     BrokerId,
@@ -23,7 +23,7 @@ from rlmm_daemon.domain.ids import (
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 
 if TYPE_CHECKING:
-    from rlmm_daemon.daemon.segment_log import DeleteStarted
+    from rlmm_daemon.daemon.base.segment_log import DeleteStarted
 
 PARTITION = TopicIdPartition(TopicId((1).to_bytes(16, "big")), "orders", 7)
 IDENTITY = BucketIdentity(cluster_id="c1", partition_count=5, metadata_topic_id="t")

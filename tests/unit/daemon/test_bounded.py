@@ -1,6 +1,6 @@
 """A bounded map forgets in the order in which its entries came."""
 
-from rlmm_daemon.daemon.bounded import Bounded
+from rlmm_daemon.daemon.base.bounded import Bounded
 
 
 def test_what_was_put_in_longest_ago_goes_first_and_a_repeat_is_new():

@@ -5,18 +5,18 @@ import random
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, marker
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.core.disposal.holds import UNKNOWN_MS
-from rlmm_daemon.core.layout import Layout, object_key
-from rlmm_daemon.core.marker_verdict import LogHistory
-from rlmm_daemon.daemon import bucket as bucket_module
-from rlmm_daemon.daemon import earlier_objects
-from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
-from rlmm_daemon.daemon.presence import PresenceFacts, PresenceFile
+from rlmm_daemon.core.readiness.marker_verdict import LogHistory
+from rlmm_daemon.core.storage.layout import Layout, object_key
+from rlmm_daemon.daemon.bucket import bucket as bucket_module
+from rlmm_daemon.daemon.bucket import earlier_objects
+from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket.presence import PresenceFacts, PresenceFile
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
 from rlmm_daemon.ports.storage import ObjectInfo, ObjectKind
 from tests.support import markers
@@ -163,7 +163,7 @@ async def test_a_layout_that_another_daemon_added_later_is_found(shared):
 
 
 async def test_the_presence_file_is_written_at_once_and_on_change(shared, monkeypatch):
-    monkeypatch.setattr("rlmm_daemon.daemon.presence.SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("rlmm_daemon.daemon.bucket.presence.SETTLE_SECONDS", 0.0)
     written = asyncio.Event()
     row = marker.PresencePartition(state="ready", topic_id="t", leader_epoch=0, next_offset=4)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.daemon.chunk_cache import STEP_FILES, ChunkCache, ChunkCacheOptions
-from rlmm_daemon.daemon.chunk_index import ObjectId
-from rlmm_daemon.daemon.deleted_segments import DeletedSegments
+from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.daemon.base.deleted_segments import DeletedSegments
+from rlmm_daemon.daemon.reading.chunk_cache import STEP_FILES, ChunkCache, ChunkCacheOptions
+from rlmm_daemon.daemon.reading.chunk_index import ObjectId
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.observability.metrics import Metrics
 from tests.unit.daemon.reading import segment_id, until

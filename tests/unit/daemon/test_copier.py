@@ -13,19 +13,19 @@ import pytest
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.passes.in_threads import InThreads, kafka_segment_check
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, marker, records
-from rlmm_daemon.core.calls import Calls
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.core.progress_floor import ProgressFloor, TooSlow
-from rlmm_daemon.daemon import upload
-from rlmm_daemon.daemon.bucket import Bucket
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.copier import Copier
-from rlmm_daemon.daemon.copy_job import CopyOptions
+from rlmm_daemon.core.storage.calls import Calls
+from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.core.storage.progress_floor import ProgressFloor, TooSlow
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.copying import upload
+from rlmm_daemon.daemon.copying.copier import Copier
+from rlmm_daemon.daemon.copying.copy_job import CopyOptions
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     Draining,
@@ -190,7 +190,7 @@ async def test_a_broker_is_not_told_of_a_copy_into_a_bucket_that_lost_its_marker
 async def test_no_copy_begins_and_no_object_goes_in_a_bucket_without_its_marker(world, monkeypatch):
     await world.copier.copy_segment(RECORD, world.files)
     whole = world.stored
-    for module in ("bucket", "removal"):
+    for module in ("bucket.bucket", "copying.removal"):
         monkeypatch.setattr(f"rlmm_daemon.daemon.{module}.MARKER_SECONDS", 0)
     del world.storage.bucket.objects[marker.MARKER_KEY]
     with pytest.raises(StorageUnavailable) as refused:
@@ -204,7 +204,7 @@ async def test_no_copy_begins_and_no_object_goes_in_a_bucket_without_its_marker(
 
 
 async def test_no_object_is_written_where_the_marker_is_gone_when_a_copy_begins(world, monkeypatch):
-    monkeypatch.setattr("rlmm_daemon.daemon.copy_job.MARKER_SECONDS", 0)
+    monkeypatch.setattr("rlmm_daemon.daemon.copying.copy_job.MARKER_SECONDS", 0)
     del world.storage.bucket.objects[marker.MARKER_KEY]
     puts = []
     put_segment = world.storage.put_segment

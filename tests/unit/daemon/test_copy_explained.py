@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.facts import CopyPhase
-from rlmm_daemon.daemon import copy_job
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.explain.facts import CopyPhase
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.copying import copy_job
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId
 from tests.unit.daemon.copying import PATIENCE_SECONDS, running

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.daemon import copier as copiers
-from rlmm_daemon.daemon import copy_job, late_objects
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.copy_job import Kind, RollBack
-from rlmm_daemon.daemon.sources import open_sources
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.copying import copier as copiers
+from rlmm_daemon.daemon.copying import copy_job, late_objects
+from rlmm_daemon.daemon.copying.copy_job import Kind, RollBack
+from rlmm_daemon.daemon.copying.sources import open_sources
 from rlmm_daemon.domain.errors import (
     Draining,
     HistoryLost,

@@ -6,19 +6,19 @@ import random
 import pytest
 from crc32c import crc32c
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import records
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.daemon.bucket import Bucket
-from rlmm_daemon.daemon.copier import Copier
-from rlmm_daemon.daemon.copy_job import CopyOptions
-from rlmm_daemon.daemon.fetcher import INDEX_READS_MAX, Fetcher
-from rlmm_daemon.daemon.read_caches import ReadCacheOptions, ReadCaches
-from rlmm_daemon.daemon.retry import Retry
+from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.daemon.base.retry import Retry
+from rlmm_daemon.daemon.bucket.bucket import Bucket
+from rlmm_daemon.daemon.copying.copier import Copier
+from rlmm_daemon.daemon.copying.copy_job import CopyOptions
+from rlmm_daemon.daemon.reading.fetcher import INDEX_READS_MAX, Fetcher
+from rlmm_daemon.daemon.reading.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     IndexNotFound,

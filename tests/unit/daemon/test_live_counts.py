@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.core.readiness import PartitionState
-from rlmm_daemon.core.user_partitions import Sleeping
-from rlmm_daemon.daemon import live_counts
-from rlmm_daemon.daemon.live_counts import LiveCount, LiveCounts
+from rlmm_daemon.core.fold.user_partitions import Sleeping
+from rlmm_daemon.core.readiness.states import PartitionState
+from rlmm_daemon.daemon.bucket import live_counts
+from rlmm_daemon.daemon.bucket.live_counts import LiveCount, LiveCounts
 from rlmm_daemon.domain.ids import MetadataPartition
 
 NUMBER = MetadataPartition(3)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import BucketMarker, Hold, LayoutRow
-from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.domain.errors import Malformed
 
 MARKER = BucketMarker(

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 import structlog.testing
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, AcceptedLoss, BucketMarker, LayoutRow
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.core.marker_rebuilding import Evidence, rebuilt
-from rlmm_daemon.daemon import bucket as bucket_module
-from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
+from rlmm_daemon.core.readiness.marker_rebuilding import Evidence, rebuilt
+from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.daemon.bucket import bucket as bucket_module
+from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
 from rlmm_daemon.domain.errors import Malformed, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.ports.storage import Conflict

@@ -2,9 +2,10 @@
 
 import asyncio
 
-from rlmm_daemon.core import sealing, unsealing
-from rlmm_daemon.daemon import memory, tally
-from rlmm_daemon.daemon.turns import Turns
+from rlmm_daemon.core.snapshots import sealing, unsealing
+from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
+from rlmm_daemon.daemon.metadata import tally
+from rlmm_daemon.daemon.operator import memory
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
 from tests.unit.core.world import (
     DELETE_STARTED,
@@ -25,7 +26,7 @@ COUNTED = (
 
 
 def told(fold, copying_pid=None):
-    return memory.memory([fold], asyncio.run(tally.taken([fold], Turns())), copying_pid)
+    return memory.memory([fold], asyncio.run(tally.taken([fold], FairScheduler())), copying_pid)
 
 
 def sealed() -> tuple[World, int]:

@@ -8,11 +8,11 @@ import pytest
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.core.readiness import Failure, FailureReason, PartitionState
-from rlmm_daemon.daemon import mending
-from rlmm_daemon.daemon.bell import Bell
-from rlmm_daemon.daemon.mending import Mending
-from rlmm_daemon.daemon.recovering import Look
+from rlmm_daemon.core.readiness.states import Failure, FailureReason, PartitionState
+from rlmm_daemon.daemon.base.broadcast import Broadcast
+from rlmm_daemon.daemon.operator import mending
+from rlmm_daemon.daemon.operator.mending import Mending
+from rlmm_daemon.daemon.operator.recovering import Look
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     NotReady,
@@ -276,8 +276,8 @@ async def test_an_acceptance_is_answered_once_its_partitions_were_judged(monkeyp
 async def test_a_repair_right_after_a_start_waits_for_what_is_not_judged_yet():
     follower = Failed(state=PartitionState.REPLAYING)
 
-    class Judging(Bell):
-        async def wait(self, *_: Bell) -> None:
+    class Judging(Broadcast):
+        async def wait(self, *_: Broadcast) -> None:
             follower.failure, follower.state = lost(), PartitionState.FAILED
 
     follower.changed = Judging()

@@ -10,17 +10,23 @@ import pytest
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import batches, custom_metadata, marker, records
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss, BucketMarker, Hold
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.daemon import recovering
-from rlmm_daemon.daemon.bell import Bell
-from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
-from rlmm_daemon.daemon.recovering import Candidate, Recovery, RecoveryOptions, applied, missing_of
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.daemon.base.broadcast import Broadcast
+from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.operator import recovering
+from rlmm_daemon.daemon.operator.recovering import (
+    Candidate,
+    Recovery,
+    RecoveryOptions,
+    applied,
+    missing_of,
+)
 from rlmm_daemon.domain.errors import NotReady, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, Offset, SegmentId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
@@ -59,7 +65,7 @@ class Follower:
     retired: bool = False
     retries: int = 0
     appended: list[bytes] = field(default_factory=list)
-    changed: Bell = field(default_factory=Bell)
+    changed: Broadcast = field(default_factory=Broadcast)
 
     @property
     def history(self) -> "Follower":

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlmm_daemon.daemon import index_cache
-from rlmm_daemon.daemon.index_cache import IndexKey
-from rlmm_daemon.daemon.services import FileSlice
+from rlmm_daemon.daemon.base.services import FileSlice
+from rlmm_daemon.daemon.reading import index_cache
+from rlmm_daemon.daemon.reading.index_cache import IndexKey
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     ObjectMissing,

@@ -10,18 +10,18 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlmm_daemon.adapters.disk import LocalDisk
-from rlmm_daemon.daemon import read_ahead
-from rlmm_daemon.daemon.chunk_cache import (
+from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.daemon.base.deleted_segments import DeletedSegments
+from rlmm_daemon.daemon.reading import read_ahead
+from rlmm_daemon.daemon.reading.chunk_cache import (
     FILES_PER_CHUNK,
     ChunkCache,
     ChunkCacheOptions,
 )
-from rlmm_daemon.daemon.chunk_fill import ALIGNED_BYTES, ChunkFill
-from rlmm_daemon.daemon.chunk_index import ObjectId
-from rlmm_daemon.daemon.deleted_segments import DeletedSegments
-from rlmm_daemon.daemon.read_ahead import READERS_MAX
-from rlmm_daemon.daemon.single_flight import LOOKED_AT_MAX
+from rlmm_daemon.daemon.reading.chunk_fill import ALIGNED_BYTES, ChunkFill
+from rlmm_daemon.daemon.reading.chunk_index import ObjectId
+from rlmm_daemon.daemon.reading.read_ahead import READERS_MAX
+from rlmm_daemon.daemon.reading.single_flight import LOOKED_AT_MAX
 from rlmm_daemon.domain.errors import ChecksumMismatch, StorageUnavailable
 from rlmm_daemon.observability.metrics import Metrics
 from tests.unit.daemon.reading import BODY, SIZE, reading, segment_id, until

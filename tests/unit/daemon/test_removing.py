@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rlmm_daemon.daemon.removing import Removing
+from rlmm_daemon.daemon.bucket.deletes_under_way import Removing
 from rlmm_daemon.domain.errors import Overloaded
 from rlmm_daemon.domain.ids import SegmentId
 from tests.unit.daemon.copying import World, running

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.marker import AcceptedLoss
-from rlmm_daemon.core.facts import CopyPhase
-from rlmm_daemon.daemon.bucket import OTHER_DAEMON
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.segment_log import update_record
+from rlmm_daemon.core.explain.facts import CopyPhase
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.segment_log import update_record
+from rlmm_daemon.daemon.bucket.bucket import OTHER_DAEMON
 from rlmm_daemon.domain.errors import HistoryLost, IllegalTransition, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlmm_daemon.daemon.sources import open_source, open_sources
+from rlmm_daemon.daemon.copying.sources import open_source, open_sources
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     InvalidArgument,

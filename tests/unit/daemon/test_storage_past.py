@@ -9,8 +9,8 @@ import pytest
 from rlmm_daemon.codec import custom_metadata, marker, records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, StoredFacts
 from rlmm_daemon.codec.marker import BucketMarker, LayoutRow
-from rlmm_daemon.core.marker_verdict import LogHistory
-from rlmm_daemon.daemon.storage_past import RecordedPast, named_by
+from rlmm_daemon.core.readiness.marker_verdict import LogHistory
+from rlmm_daemon.daemon.bucket.storage_past import RecordedPast, named_by
 from rlmm_daemon.domain.errors import LogCorrupt, Malformed, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import TopicId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
@@ -91,7 +91,7 @@ class State:
         self.data = data
 
 
-class Turns:
+class FairScheduler:
     taken = 0
 
     async def wait(self) -> None:
@@ -99,7 +99,7 @@ class Turns:
 
 
 def past(log: Log | None = None, kept: Any = None) -> RecordedPast:
-    return RecordedPast(cast("Any", log), cast("Any", State(kept)), cast("Any", Turns()))
+    return RecordedPast(cast("Any", log), cast("Any", State(kept)), cast("Any", FairScheduler()))
 
 
 async def test_a_log_that_names_a_layout_is_read_no_further_and_not_again():

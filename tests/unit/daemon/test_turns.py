@@ -5,19 +5,19 @@ import os
 
 import pytest
 
-from rlmm_daemon.core import leavings
-from rlmm_daemon.daemon import turns as turns_module
-from rlmm_daemon.daemon.turns import Turns, keep_freeing
+from rlmm_daemon.core.fold import deferred_free
+from rlmm_daemon.daemon.base import fair_scheduler as turns_module
+from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler, keep_freeing
 
 
-async def stepped(turns: Turns, name: str, steps: int, done: list[str]) -> None:
+async def stepped(turns: FairScheduler, name: str, steps: int, done: list[str]) -> None:
     for _ in range(steps):
         await turns.wait()
         done.append(name)
 
 
 async def test_several_works_take_turns_and_nobody_is_left_out():
-    turns, done, at_once = Turns(), list[str](), list[int]()
+    turns, done, at_once = FairScheduler(), list[str](), list[int]()
     async with asyncio.TaskGroup() as tasks:
         works = [tasks.create_task(stepped(turns, name, 20, done)) for name in "abc"]
         while not all(work.done() for work in works):
@@ -29,7 +29,7 @@ async def test_several_works_take_turns_and_nobody_is_left_out():
 
 
 async def test_a_work_alone_has_every_turn():
-    turns, done, idle = Turns(), list[str](), 0
+    turns, done, idle = FairScheduler(), list[str](), 0
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(stepped(turns, "a", 20, done))
         while not work.done():
@@ -43,7 +43,7 @@ async def test_a_work_alone_has_every_turn():
 async def test_the_next_step_lets_whoever_was_answered_run_first(monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(os, "sched_yield", lambda: said.append("yield"))
-    turns = Turns()
+    turns = FairScheduler()
     for name in "ab":
         turns.answered()
         turns.answered()
@@ -53,7 +53,7 @@ async def test_the_next_step_lets_whoever_was_answered_run_first(monkeypatch):
 
 async def test_a_work_that_soon_waits_by_itself_keeps_the_processor(monkeypatch):
     monkeypatch.setattr(os, "sched_yield", lambda: pytest.fail("it was given up"))
-    turns, at = Turns(), list[int]()
+    turns, at = FairScheduler(), list[int]()
     turns.answered()
 
     async def step(number: int) -> None:
@@ -73,14 +73,14 @@ async def test_steps_keep_the_processor_while_nobody_is_answered(monkeypatch):
     """Linux takes a whole slice of three milliseconds from who gives away a tenth of one."""
     said: list[str] = []
     monkeypatch.setattr(os, "sched_yield", lambda: said.append("yield"))
-    await stepped(Turns(), "a", 3, said)
+    await stepped(FairScheduler(), "a", 3, said)
     assert said == ["a"] * 3
 
 
 async def test_whoever_is_cancelled_holds_up_nobody_and_gives_no_second_turn():
     """In the queue, with a turn that he has not begun, and alone."""
     for turns_until_then in range(6):
-        turns, done, at_once = Turns(), list[str](), list[int]()
+        turns, done, at_once = FairScheduler(), list[str](), list[int]()
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             works = {name: tasks.create_task(stepped(turns, name, 9, done)) for name in "abcd"}
             for _ in range(turns_until_then):
@@ -102,16 +102,16 @@ async def test_what_was_left_is_freed_in_turns(monkeypatch):
     monkeypatch.setattr(turns_module, "LEFT_SECONDS", 0)
     monkeypatch.setattr(turns_module, "SLICE_SECONDS", 0)
     steps = 50
-    left = [object()] * (steps * leavings.AT_ONCE)
+    left = [object()] * (steps * deferred_free.AT_ONCE)
     turns = 0
     async with asyncio.TaskGroup() as tasks:
-        freeing = tasks.create_task(keep_freeing(Turns()))
+        freeing = tasks.create_task(keep_freeing(FairScheduler()))
         await asyncio.sleep(0)
-        leavings.leave(left)
+        deferred_free.leave(left)
         while left:
             before = len(left)
             await asyncio.sleep(0)
-            assert before - len(left) <= leavings.AT_ONCE
+            assert before - len(left) <= deferred_free.AT_ONCE
             turns += 1
         freeing.cancel()
     assert turns >= steps

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import (
     EmbeddedLog,
     EmbeddedOptions,
@@ -19,8 +17,10 @@ from rlmm_daemon.adapters.event_log.embedded import (
 )
 from rlmm_daemon.adapters.event_log.embedded.repair import repair
 from rlmm_daemon.adapters.event_log.embedded.verify import verify
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import batches, records
-from rlmm_daemon.core.compaction import When
+from rlmm_daemon.core.snapshots.compaction import When
 from rlmm_daemon.domain.errors import (
     LogCorrupt,
     StorageFull,

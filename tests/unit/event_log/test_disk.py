@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded.files import write_all_synced
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from tests.unit.manager.events import until
 
 

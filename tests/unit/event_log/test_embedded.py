@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.adapters.event_log.embedded.epochs import EPOCH_MAX
 from rlmm_daemon.adapters.event_log.embedded.identity import spread
 from rlmm_daemon.adapters.event_log.embedded.recovery import newest_generation
 from rlmm_daemon.adapters.event_log.embedded.repair import repair, seal
 from rlmm_daemon.adapters.event_log.embedded.verify import verify
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import batches
 from rlmm_daemon.domain.errors import (
     Draining,

@@ -13,11 +13,9 @@ from aiokafka.errors import KafkaConnectionError
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.event_log.kafka import KafkaLog
-from rlmm_daemon.adapters.kafka_connection.fetching import FetchAnswer, FetchPartition, of_struct
-from rlmm_daemon.adapters.kafka_connection.producing import ProduceBatches
-from rlmm_daemon.adapters.kafka_connection.requests import (
+from rlmm_daemon.adapters.kafka.connection.fetching import FetchAnswer, FetchPartition, of_struct
+from rlmm_daemon.adapters.kafka.connection.producing import ProduceBatches
+from rlmm_daemon.adapters.kafka.connection.requests import (
     DIVERGING_TAG,
     NO_ID,
     NO_TAGS,
@@ -26,7 +24,9 @@ from rlmm_daemon.adapters.kafka_connection.requests import (
     ProduceById,
     TopicError,
 )
-from rlmm_daemon.adapters.kafka_connection.security import load_security
+from rlmm_daemon.adapters.kafka.connection.security import load_security
+from rlmm_daemon.adapters.kafka.event_log import KafkaLog
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.config import KafkaAdmin, KafkaClient, KafkaFetch, KafkaProducer, KafkaSecurity
 
 NAME = "meta"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.cluster.fixed import FixedCluster
-from rlmm_daemon.adapters.cluster.kafka import KafkaCluster
-from rlmm_daemon.adapters.kafka_connection import Node
+from rlmm_daemon.adapters.fixed_cluster import FixedCluster
+from rlmm_daemon.adapters.kafka.cluster import KafkaCluster
+from rlmm_daemon.adapters.kafka.connection import Node
 from rlmm_daemon.domain.errors import StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, TopicIdPartition
 from rlmm_daemon.ports.cluster import BrokerInfo, TieredTopics

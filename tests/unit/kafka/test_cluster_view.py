@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.daemon import cluster_view
-from rlmm_daemon.daemon.cluster_view import ClusterView
-from rlmm_daemon.daemon.follow_set import FollowSet
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.daemon.cleaner import cluster_view
+from rlmm_daemon.daemon.cleaner.cluster_view import ClusterView
+from rlmm_daemon.daemon.following.follow_set import FollowSet
 from rlmm_daemon.domain.errors import InvalidArgument, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, TopicIdPartition
 from rlmm_daemon.ports.cluster import BrokerInfo, TieredTopics

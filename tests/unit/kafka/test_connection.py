@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiokafka.errors import UnsupportedSaslMechanismError
 
-from rlmm_daemon.adapters.kafka_connection.connection import Node, open_connection
-from rlmm_daemon.adapters.kafka_connection.security import Security
+from rlmm_daemon.adapters.kafka.connection.connection import Node, open_connection
+from rlmm_daemon.adapters.kafka.connection.security import Security
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.secret import Secret
 

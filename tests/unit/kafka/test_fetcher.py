@@ -8,8 +8,8 @@ import cramjam
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from rlmm_daemon.adapters.event_log.kafka import KafkaLog, fetcher
-from rlmm_daemon.adapters.event_log.kafka.parsing import Packed
+from rlmm_daemon.adapters.kafka.event_log import KafkaLog, fetcher
+from rlmm_daemon.adapters.kafka.event_log.parsing import Packed
 from rlmm_daemon.config import KafkaFetch
 from rlmm_daemon.domain.errors import LogCorrupt, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition

@@ -10,17 +10,17 @@ import msgspec
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from rlmm_daemon.adapters.event_log.kafka import KafkaLog, asking
-from rlmm_daemon.adapters.event_log.kafka import log as kafka_log
-from rlmm_daemon.adapters.event_log.kafka.backoff import Backoff
-from rlmm_daemon.adapters.event_log.kafka.provisioning import topic_settings
-from rlmm_daemon.adapters.kafka_connection import errors
-from rlmm_daemon.adapters.kafka_connection.errors import Reaction, name_of, reaction_to
-from rlmm_daemon.adapters.kafka_connection.security import load_security
+from rlmm_daemon.adapters.kafka.connection import errors
+from rlmm_daemon.adapters.kafka.connection.errors import Reaction, name_of, reaction_to
+from rlmm_daemon.adapters.kafka.connection.security import load_security
+from rlmm_daemon.adapters.kafka.event_log import KafkaLog, asking
+from rlmm_daemon.adapters.kafka.event_log import log as kafka_log
+from rlmm_daemon.adapters.kafka.event_log.backoff import Backoff
+from rlmm_daemon.adapters.kafka.event_log.provisioning import topic_settings
 from rlmm_daemon.config import KafkaAdmin, KafkaSecurity
 from rlmm_daemon.core import phrases
-from rlmm_daemon.core.readiness import FAILURES, FailureReason
-from rlmm_daemon.daemon.gauges import Gauges
+from rlmm_daemon.core.readiness.states import FAILURES, FailureReason
+from rlmm_daemon.daemon.operator.gauges import Gauges
 from rlmm_daemon.domain.errors import (
     ConfigError,
     InvalidArgument,

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmm_daemon.adapters.kafka_connection.fetching import (
+from rlmm_daemon.adapters.kafka.connection.fetching import (
     FetchAnswer,
     FetchPartition,
     _usual,
     of_struct,
 )
-from rlmm_daemon.adapters.kafka_connection.producing import ProduceBatches
-from rlmm_daemon.adapters.kafka_connection.requests import (
+from rlmm_daemon.adapters.kafka.connection.producing import ProduceBatches
+from rlmm_daemon.adapters.kafka.connection.requests import (
     NO_TAGS,
     Fetch,
     Metadata,

@@ -9,8 +9,8 @@ import pytest
 from aiokafka.codec import snappy_encode
 from crc32c import crc32c
 
-from rlmm_daemon.adapters.event_log.kafka import parsing
-from rlmm_daemon.adapters.event_log.kafka.parsing import (
+from rlmm_daemon.adapters.kafka.event_log import parsing
+from rlmm_daemon.adapters.kafka.event_log.parsing import (
     BatchTooLarge,
     InvalidBatch,
     Packed,

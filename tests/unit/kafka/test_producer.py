@@ -8,8 +8,8 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from rlmm_daemon.adapters.event_log.kafka import KafkaLog, producer
-from rlmm_daemon.adapters.event_log.kafka.producer import Producer
+from rlmm_daemon.adapters.kafka.event_log import KafkaLog, producer
+from rlmm_daemon.adapters.kafka.event_log.producer import Producer
 from rlmm_daemon.config import KafkaProducer
 from rlmm_daemon.domain.errors import (
     Draining,
@@ -313,7 +313,7 @@ async def outcome(work):
 
 
 async def test_closing_answers_everybody_in_bounded_time(monkeypatch):
-    monkeypatch.setattr("rlmm_daemon.adapters.event_log.kafka.log.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("rlmm_daemon.adapters.kafka.event_log.log.CLOSE_SECONDS", 0.05)
     broker = FakeBroker()
     never = asyncio.Event()
 

@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-from rlmm_daemon.adapters.event_log import kafka
+from rlmm_daemon.adapters.kafka import event_log
 
 TESTS = Path(__file__).parents[2]
 
 
 def rows() -> dict[str, str]:
-    text = kafka.__doc__ or ""
+    text = event_log.__doc__ or ""
     found = re.findall(r"^(W?\d+b?) {2,}(.*(?:\n {5}.*)*)", text, re.MULTILINE)
     return {number: re.sub(r"\s+", " ", row) for number, row in found}
 

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.ids import TopicId
 
 

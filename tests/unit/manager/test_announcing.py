@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.daemon.announcing import STEP, Announcing, pieces
-from rlmm_daemon.daemon.assignment import Assignment
-from rlmm_daemon.daemon.follow_set import FollowSet
-from rlmm_daemon.daemon.turns import Turns
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.daemon.base.announcing import STEP, Announcing, pieces
+from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
+from rlmm_daemon.daemon.following.follow_set import FollowSet
+from rlmm_daemon.daemon.metadata.assignment import Assignment
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import TP
 
@@ -24,7 +24,7 @@ def steps_of(name: str, count: int, seen: list[str]):
 async def test_what_comes_behind_a_long_announcement_waits_and_others_have_turns():
     seen: list[str] = []
     async with asyncio.TaskGroup() as tasks:
-        announcing = Announcing(Turns(), tasks.create_task)
+        announcing = Announcing(FairScheduler(), tasks.create_task)
         assert announcing.begin(steps_of("long", 3, seen), short=False) is not None
         short = announcing.begin(steps_of("short", 1, seen), short=True)
         assert short is not None
@@ -44,7 +44,7 @@ async def test_a_bug_in_an_announcement_ends_it_and_is_told_to_who_sent_it():
 
     seen: list[str] = []
     async with asyncio.TaskGroup() as tasks:
-        announcing = Announcing(Turns(), tasks.create_task)
+        announcing = Announcing(FairScheduler(), tasks.create_task)
         first = announcing.begin(broken(), short=False)
         then = announcing.begin(steps_of("then", 1, seen), short=True)
         assert first is not None

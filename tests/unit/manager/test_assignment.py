@@ -1,6 +1,6 @@
 """Announcing one more user partition costs the same however many are announced."""
 
-from rlmm_daemon.daemon.assignment import Assignment
+from rlmm_daemon.daemon.metadata.assignment import Assignment
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition
 
 ANNOUNCED = 300

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import record_reading, records
-from rlmm_daemon.core.cache import EPOCHS_AT_ONCE
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.validation import LEADER_EPOCHS_MAX, RECORD_BYTES_MAX, read_offered
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.segment_log import decode_new_segment
+from rlmm_daemon.core.fold.cache import EPOCHS_AT_ONCE
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.validation import LEADER_EPOCHS_MAX, RECORD_BYTES_MAX, read_offered
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.segment_log import decode_new_segment
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata

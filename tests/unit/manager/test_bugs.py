@@ -6,9 +6,9 @@ from contextlib import aclosing
 import pytest
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
-from rlmm_daemon.daemon.bugs import Bugs
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.base.bugs import Bugs
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import InternalError, NotReady, OutcomeUnknown, UnavailableError
 from tests.unit.manager.events import TP, of, started, updated
 from tests.unit.manager.test_manager import copied, ready

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedOptions
-from rlmm_daemon.core.compaction import When
-from rlmm_daemon.core.readiness import PartitionState
-from rlmm_daemon.daemon import compactor as compactor_module
-from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.manager import Manager
+from rlmm_daemon.adapters.os.disk import LocalDisk
+from rlmm_daemon.core.readiness.states import PartitionState
+from rlmm_daemon.core.snapshots.compaction import When
+from rlmm_daemon.daemon.following import compactor as compactor_module
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.ports.event_log import Compacted

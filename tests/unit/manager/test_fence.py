@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.core.outcome import Applied
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.fold.outcome import Applied
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.domain.errors import IllegalTransition, NotReady, TimedOut
 from rlmm_daemon.domain.segment import SegmentState
 from tests.unit.manager.events import TP, of, segment_id, started, until, updated

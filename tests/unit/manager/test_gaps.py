@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.daemon import fleet as fleets
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.fleet import BucketLog
-from rlmm_daemon.daemon.follower import offsets
-from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.following import fleet as fleets
+from rlmm_daemon.daemon.following.fleet import BucketLog
+from rlmm_daemon.daemon.following.follower import offsets
+from rlmm_daemon.daemon.metadata.manager import Manager
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import HistoryLost, InvalidArgument
 from rlmm_daemon.ports.event_log import LogRange
 from tests.unit.manager.events import TP, of, started, until, updated

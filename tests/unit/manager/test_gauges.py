@@ -3,9 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
-from rlmm_daemon.core.cache import PartitionCache
-from rlmm_daemon.daemon import gauges, tally
-from rlmm_daemon.daemon.limits import ServerStats
+from rlmm_daemon.core.fold.cache import PartitionCache
+from rlmm_daemon.daemon.metadata import tally
+from rlmm_daemon.daemon.operator import gauges
+from rlmm_daemon.daemon.socket.limits import ServerStats
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.observability.metrics import Metrics
 from tests.unit.manager.events import NEIGHBOUR, TP, of, until

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.readiness import PartitionState
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.readiness.states import PartitionState
 from tests.unit.manager.events import NEIGHBOUR, TP, of, until
 from tests.unit.manager.test_mapped import NEVER, copied, filled, found, segments_of
 

@@ -4,10 +4,10 @@ import pytest
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.core.readiness import FailureReason
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.mending import _put_back
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.core.readiness.states import FailureReason
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.operator.mending import _put_back
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import HistoryLost, InvalidArgument
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate

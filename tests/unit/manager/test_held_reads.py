@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.daemon.base.caller import Caller
 from tests.unit.manager.events import TP, of, until
 
 BROKER, OPERATOR = Caller.BROKER, Caller.OPERATOR

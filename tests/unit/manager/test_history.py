@@ -6,17 +6,17 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
+from rlmm_daemon.codec.record_suffix import ENVELOPE, prefix_of
 from rlmm_daemon.codec.state_files import LOST_RECORDS_AT_ONCE, Lost, lost_from
-from rlmm_daemon.codec.tail import ENVELOPE, prefix_of
-from rlmm_daemon.core import sealing, unsealing
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.outcome import Rejected
-from rlmm_daemon.daemon.history import TURN_RECORDS, History
-from rlmm_daemon.daemon.mending import _events
-from rlmm_daemon.daemon.recovering import missing_of
-from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.outcome import Rejected
+from rlmm_daemon.core.snapshots import sealing, unsealing
+from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.following.history import TURN_RECORDS, History
+from rlmm_daemon.daemon.operator.mending import _events
+from rlmm_daemon.daemon.operator.recovering import missing_of
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
 from rlmm_daemon.domain.segment import SegmentState as S

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.daemon.history import History, finished
-from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.following.history import History, finished
 from rlmm_daemon.domain.errors import NotReady
 from tests.unit.manager.events import COUNT, NEIGHBOUR, TP, of, segment_id, started, updated
 from tests.unit.manager.test_history import Files

@@ -10,15 +10,15 @@ import pytest
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.partitioner import metadata_partition
-from rlmm_daemon.core.readiness import FailureReason, PartitionState, TroubleKind
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.fleet import BucketLog, Fleet
-from rlmm_daemon.daemon.live_counts import LiveCounts
-from rlmm_daemon.daemon.operator import Operator
-from rlmm_daemon.daemon.remembered import remembered
-from rlmm_daemon.daemon.snapshots import SnapshotStore
-from rlmm_daemon.daemon.state_directory import StateDirectory
-from rlmm_daemon.daemon.storage_keeper import presence_of
+from rlmm_daemon.core.readiness.states import FailureReason, PartitionState, TroubleKind
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.bucket.live_counts import LiveCounts
+from rlmm_daemon.daemon.bucket.storage_keeper import presence_of
+from rlmm_daemon.daemon.following.fleet import BucketLog, Fleet
+from rlmm_daemon.daemon.following.snapshots import SnapshotStore
+from rlmm_daemon.daemon.metadata.previous_state import remembered
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import (
     ConfigError,
     HistoryLost,

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from rlmm_daemon.codec import records
-from rlmm_daemon.daemon import recovering
-from rlmm_daemon.daemon.recovering import Candidate, Recovery, RecoveryOptions
+from rlmm_daemon.daemon.operator import recovering
+from rlmm_daemon.daemon.operator.recovering import Candidate, Recovery, RecoveryOptions
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata
 from tests.unit.manager.events import started

@@ -8,9 +8,9 @@ import pytest
 
 from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.fleet import BucketLog
-from rlmm_daemon.daemon.storage_keeper import _tell_of_changes, presence_of
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.bucket.storage_keeper import _tell_of_changes, presence_of
+from rlmm_daemon.daemon.following.fleet import BucketLog
 from rlmm_daemon.domain.ids import uuid_text
 from tests.unit.manager.events import TP, of, started, until, updated
 from tests.unit.manager.test_identity import FakeBucket

@@ -9,9 +9,9 @@ import pytest
 
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.codec.state_files import Position, Positions, from_json, to_json
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.mending import Mending
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.operator.mending import Mending
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import Draining, StorageFull, StorageUnavailable
 from tests.unit.manager.events import TP, of, started, until, updated
 from tests.unit.manager.test_identity import FakeBucket

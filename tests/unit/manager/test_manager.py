@@ -8,10 +8,10 @@ import pytest
 
 from rlmm_daemon.adapters.event_log.memory import AppendFault, MemoryEventLog
 from rlmm_daemon.codec import records
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.fleet import FleetOptions
-from rlmm_daemon.daemon.mending import Mending
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.following.fleet import FleetOptions
+from rlmm_daemon.daemon.operator.mending import Mending
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import (
     HistoryLost,
     IllegalTransition,

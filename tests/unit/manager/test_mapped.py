@@ -7,14 +7,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.clock import SystemClock
 from rlmm_daemon.adapters.event_log.memory import MemoryLogStore
-from rlmm_daemon.core import sealing, unsealing
-from rlmm_daemon.core.user_partitions import Sleeping
-from rlmm_daemon.daemon import snapshotter
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.snapshots import SnapshotStore
-from rlmm_daemon.daemon.snapshotter import SnapshotOptions
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.core.fold.user_partitions import Sleeping
+from rlmm_daemon.core.snapshots import sealing, unsealing
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.following import snapshotter
+from rlmm_daemon.daemon.following.snapshots import SnapshotStore
+from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
 from rlmm_daemon.domain.errors import HistoryLost, NotReady
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentState

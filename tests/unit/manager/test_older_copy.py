@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
 from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.adapters.event_log.embedded.identity import GENERATIONS_SKIPPED
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.core.readiness import PartitionState
-from rlmm_daemon.daemon import bucket as daemon_bucket
-from rlmm_daemon.daemon import presence
-from rlmm_daemon.daemon.fleet import BucketLog
-from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.storage_keeper import StorageKeeper
+from rlmm_daemon.core.readiness.states import PartitionState
+from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.daemon.bucket import bucket as daemon_bucket
+from rlmm_daemon.daemon.bucket import presence
+from rlmm_daemon.daemon.bucket.storage_keeper import StorageKeeper
+from rlmm_daemon.daemon.following.fleet import BucketLog
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.ids import MetadataPartition
 from tests.contract.event_log import spawning
 from tests.unit.manager.events import TP, of, started, until, updated

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.disk import LocalDisk
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import (
@@ -17,12 +17,12 @@ from rlmm_daemon.codec.marker import (
     PresencePartition,
 )
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.core.marker_verdict import LogHistory
-from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
-from rlmm_daemon.daemon.recorded_log import RecordedLog
-from rlmm_daemon.daemon.state_directory import StateDirectory
-from rlmm_daemon.daemon.storage_past import RecordedPast
+from rlmm_daemon.core.readiness.marker_verdict import LogHistory
+from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
+from rlmm_daemon.daemon.bucket.storage_past import RecordedPast
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import LogIdentity, LogRange

@@ -9,12 +9,12 @@ import pytest
 from rlmm_daemon.adapters.event_log.memory import MemoryEventLog
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.core.readiness import FailureReason, TroubleKind
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.confirmation import Confirmation
-from rlmm_daemon.daemon.fleet import BucketLog
-from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.core.readiness.states import FailureReason, TroubleKind
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.following.confirmation import Confirmation
+from rlmm_daemon.daemon.following.fleet import BucketLog
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import (
     ConfigError,
     Draining,
@@ -488,7 +488,7 @@ async def test_a_snapshot_that_failed_is_still_due_and_leaves_nothing(rig, monke
             assert left_over(rig), "a part is on the disk"
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("rlmm_daemon.daemon.snapshots.write_fully", full)
+        monkeypatch.setattr("rlmm_daemon.daemon.following.snapshots.write_fully", full)
         for _ in range(3):
             assert await manager.snapshotter.try_write(follower) is None
             assert not left_over(rig)
@@ -558,8 +558,8 @@ async def test_a_topic_that_is_deleted_under_us_is_not_ready_and_does_not_spin(r
         assert len(follower.history.reasons) == 1
         with pytest.raises((HistoryLost, NotReady)):
             ask(manager)
-        monkeypatch.setattr("rlmm_daemon.daemon.follower.BACKOFF_SECONDS_MAX", 3600.0)
-        monkeypatch.setattr("rlmm_daemon.daemon.follower.BACKOFF_SECONDS_MIN", 3600.0)
+        monkeypatch.setattr("rlmm_daemon.daemon.following.follower.BACKOFF_SECONDS_MAX", 3600.0)
+        monkeypatch.setattr("rlmm_daemon.daemon.following.follower.BACKOFF_SECONDS_MIN", 3600.0)
         seen = len(drops)
         for _ in range(50):  # each drop does as much disk work as one of these
             await rig.disk.write_atomically(f"{rig.directory}/beat", b"x")
@@ -596,7 +596,7 @@ async def test_what_is_asked_of_a_whole_topic_is_refused_while_a_part_may_be_mis
     rig, monkeypatch
 ):
     several = await of_several_metadata_partitions(rig)
-    monkeypatch.setattr("rlmm_daemon.daemon.operator.ON_DEMAND_SECONDS", 0.3)
+    monkeypatch.setattr("rlmm_daemon.daemon.operator.methods.ON_DEMAND_SECONDS", 0.3)
     other = next(of(tp) for tp in several if of(tp) != of(TP))
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
@@ -612,7 +612,7 @@ async def test_what_is_asked_of_a_whole_topic_is_refused_while_a_part_may_be_mis
 async def test_an_export_is_refused_while_a_metadata_partition_is_not_even_followed(
     rig, monkeypatch
 ):
-    monkeypatch.setattr("rlmm_daemon.daemon.operator.ON_DEMAND_SECONDS", 0.05)
+    monkeypatch.setattr("rlmm_daemon.daemon.operator.methods.ON_DEMAND_SECONDS", 0.05)
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.is_ready(TP))

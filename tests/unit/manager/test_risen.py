@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
@@ -19,16 +19,16 @@ from rlmm_daemon.codec.state_files import (
     lost_from,
     lost_head,
 )
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.layout import Layout
-from rlmm_daemon.core.readiness import FailureReason
-from rlmm_daemon.daemon.bucket import Bucket, BucketIdentity
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.history import READ_MAX, History
-from rlmm_daemon.daemon.mending import Mending
-from rlmm_daemon.daemon.operator import Operator
-from rlmm_daemon.daemon.recovering import Recovery, RecoveryOptions
-from rlmm_daemon.daemon.state_directory import StateDirectory
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.readiness.states import FailureReason
+from rlmm_daemon.core.storage.layout import Layout
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
+from rlmm_daemon.daemon.following.history import READ_MAX, History
+from rlmm_daemon.daemon.operator.mending import Mending
+from rlmm_daemon.daemon.operator.methods import Operator
+from rlmm_daemon.daemon.operator.recovering import Recovery, RecoveryOptions
 from rlmm_daemon.domain.errors import InvalidArgument, StorageUnavailable, UnsupportedProtocol
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState

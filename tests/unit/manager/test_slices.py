@@ -9,10 +9,10 @@ from rlmm_daemon.codec.state_files import (
     announced_rows,
     from_json,
 )
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.daemon import follower
-from rlmm_daemon.daemon.assignment import Assignment, from_file
-from rlmm_daemon.daemon.turns import Turns
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
+from rlmm_daemon.daemon.following import follower
+from rlmm_daemon.daemon.metadata.assignment import Assignment, from_file
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import TP, of, started, until, updated
 
@@ -112,7 +112,7 @@ async def test_one_event_that_takes_a_slice_is_the_last_before_others_have_their
         for number in range(50):
             await manager.log.append(of(TP), updated(number))  # none of them goes in a run
     between = [0]
-    apply, wait = Fold.apply, Turns.wait
+    apply, wait = Fold.apply, FairScheduler.wait
 
     def noted(self, offset, value):
         between[-1] += 1
@@ -124,7 +124,7 @@ async def test_one_event_that_takes_a_slice_is_the_last_before_others_have_their
 
     monkeypatch.setattr(follower, "SLICE_SECONDS", 0.0)  # so each event takes one
     monkeypatch.setattr(Fold, "apply", noted)
-    monkeypatch.setattr(Turns, "wait", waited)
+    monkeypatch.setattr(FairScheduler, "wait", waited)
     async with rig.manager("with nothing to go by") as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.is_ready(TP))

@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.adapters.disk import LocalFile, _map
-from rlmm_daemon.core import fold as fold_module
-from rlmm_daemon.core import sealing, unsealing, user_partitions
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.user_partitions import Sleeping
-from rlmm_daemon.daemon import snapshots, snapshotter
-from rlmm_daemon.daemon.appends import MustWait
-from rlmm_daemon.daemon.bell import Bell
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.crash_guard import blamed
-from rlmm_daemon.daemon.follower import Follower
-from rlmm_daemon.daemon.manager import Manager
-from rlmm_daemon.daemon.operator import Operator
-from rlmm_daemon.daemon.snapshotter import SnapshotOptions
+from rlmm_daemon.adapters.os.disk import LocalFile, _map
+from rlmm_daemon.core.fold import fold as fold_module
+from rlmm_daemon.core.fold import user_partitions
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.user_partitions import Sleeping
+from rlmm_daemon.core.snapshots import sealing, unsealing
+from rlmm_daemon.daemon.base.appends import MustWait
+from rlmm_daemon.daemon.base.broadcast import Broadcast
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.crash_guard import blamed
+from rlmm_daemon.daemon.following import snapshots, snapshotter
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
+from rlmm_daemon.daemon.metadata.manager import Manager
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import Malformed, NotReady, StorageFull, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import NEIGHBOUR, TP, of, segment_id, started, until, updated
@@ -130,7 +131,7 @@ async def test_a_full_disk_is_not_filled_anew_at_every_turn(rig, monkeypatch):
         await copied(manager, 1, 0, 9)
         follower = manager.fleet.followers[of(TP)]
         await until(lambda: manager.snapshotter.failures == 1)
-        turn, real = Bell(), manager.snapshotter._due
+        turn, real = Broadcast(), manager.snapshotter._due
 
         def due(follower: Follower) -> Any:
             turn.ring()

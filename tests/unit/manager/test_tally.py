@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlmm_daemon.daemon import tally
-from rlmm_daemon.daemon.operator import Operator
+from rlmm_daemon.daemon.metadata import tally
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import TP, of, until
 from tests.unit.manager.test_mapped import NEVER

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rlmm_daemon.core.causes import CAUSES
-from rlmm_daemon.core.facts import Facts, LastError
-from rlmm_daemon.core.readiness import PartitionState, TroubleKind
-from rlmm_daemon.daemon.caller import Caller
+from rlmm_daemon.core.explain.causes import CAUSES
+from rlmm_daemon.core.explain.facts import Facts, LastError
+from rlmm_daemon.core.readiness.states import PartitionState, TroubleKind
+from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable
 from tests.unit.manager.events import TP, of, started, until, updated
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 import aiohttp
 import pytest
 
-from rlmm_daemon.daemon.admin import AdminServer, Ready
-from rlmm_daemon.daemon.bugs import Bugs
-from rlmm_daemon.daemon.http_get import Page
+from rlmm_daemon.daemon.base.bugs import Bugs
+from rlmm_daemon.daemon.operator.admin import AdminServer, Ready
+from rlmm_daemon.daemon.operator.http_get import Page
 from rlmm_daemon.domain.errors import UnavailableError
 from rlmm_daemon.observability.metrics import Metrics
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon.daemon.crash_guard import CrashGuard, PartitionCrash, blame, blamed
+from rlmm_daemon.daemon.base.crash_guard import CrashGuard, PartitionCrash, blame, blamed
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import MetadataPartition
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon.daemon.crash_guard import CrashGuard, blame
-from rlmm_daemon.daemon.runtime import Runtime, TaskEnded
-from rlmm_daemon.daemon.systemd import Notifier
+from rlmm_daemon.daemon.base.crash_guard import CrashGuard, blame
+from rlmm_daemon.daemon.process.runtime import Runtime, TaskEnded
+from rlmm_daemon.daemon.process.systemd import Notifier
 from rlmm_daemon.domain.errors import ConfigError, StorageFull
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability.metrics import Metrics
 
 CHILD = """
 import asyncio, sys
-from rlmm_daemon.daemon.runtime import Runtime, execute
-from rlmm_daemon.daemon.systemd import Notifier
+from rlmm_daemon.daemon.process.runtime import Runtime, execute
+from rlmm_daemon.daemon.process.systemd import Notifier
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.observability.logging import configure
 from rlmm_daemon.observability.metrics import Metrics

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rlmm_daemon.adapters.scheduling import SLICE_NANOSECONDS, ask_for_short_slices
+from rlmm_daemon.adapters.os.scheduling import SLICE_NANOSECONDS, ask_for_short_slices
 
 SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}
 FIELDS = struct.Struct("IIQiIQQQ")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon.daemon.loop_lag import LoopLag
-from rlmm_daemon.daemon.systemd import Notifier
+from rlmm_daemon.daemon.process.loop_lag import LoopLag
+from rlmm_daemon.daemon.process.systemd import Notifier
 from rlmm_daemon.observability.metrics import Metrics
 
 

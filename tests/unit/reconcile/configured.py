@@ -3,7 +3,7 @@
 from typing import Final
 
 from rlmm_daemon.codec.marker import LayoutRow
-from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE
+from rlmm_daemon.core.storage.layout import LOCAL_TIERED_STORAGE
 
 DAEMON: Final = """
 [daemon]

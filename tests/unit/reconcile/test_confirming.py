@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from rlmm_daemon.config import load
-from rlmm_daemon.reconcile.confirming import Confirm
 from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.judge.second_look import Confirm
 from rlmm_daemon.reconcile.schema import FINDINGS
 from tests.unit.reconcile.configured import LOCAL
 

@@ -8,7 +8,8 @@ from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import BucketMarker
 from rlmm_daemon.config import parse
 from rlmm_daemon.domain.ids import uuid_text
-from rlmm_daemon.reconcile import control, evidence
+from rlmm_daemon.reconcile import control
+from rlmm_daemon.reconcile.act import evidence
 from tests.unit.reconcile.configured import LOCAL
 from tests.unit.reconcile.test_guards import presence
 

@@ -15,7 +15,7 @@ botocore.exceptions.ClientError: An error occurred (503)
 The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
-  File "/opt/rlmm_daemon/reconcile/listing.py", line 1, in _s3
+  File "/opt/rlmm_daemon/reconcile/read/listing.py", line 1, in _s3
     rlmm_daemon.not_an_error()
 rlmm_daemon.reconcile.errors.Incomplete: listing 'a: b/' was cut short: 503
 

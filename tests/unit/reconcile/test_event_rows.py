@@ -22,7 +22,7 @@ from rlmm_daemon.domain.segment import (
     SegmentState,
     SegmentUpdate,
 )
-from rlmm_daemon.reconcile.event_rows import EventRows
+from rlmm_daemon.reconcile.read.event_rows import EventRows
 from rlmm_daemon.reconcile.schema import Kind
 
 COUNT = 5

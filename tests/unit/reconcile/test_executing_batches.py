@@ -12,10 +12,11 @@ import pytest
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import Traffic
-from rlmm_daemon.reconcile import executing, listing, tailing
-from rlmm_daemon.reconcile.executing import PAUSE_SECONDS, Done, Executor
-from rlmm_daemon.reconcile.lease import LeaseHeld
-from rlmm_daemon.reconcile.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.act import deletions
+from rlmm_daemon.reconcile.act.deletions import PAUSE_SECONDS, Done, Executor
+from rlmm_daemon.reconcile.act.lease import LeaseHeld
+from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.read import late_events, listing
 
 SAFETY = Safety(batch_objects=2, deletes_per_second_max=1_000, throttled_share_max=0.6)
 
@@ -103,9 +104,9 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Any:
         lease = SimpleNamespace(fence=7, renew=renew, check=check)
         monkeypatch.setattr(asyncio, "sleep", no_sleep)
         monkeypatch.setattr(asyncio, "timeout", noted)
-        monkeypatch.setattr(tailing, "tail", lambda *_: (seen.get("touched", set()), {0: 1}))
+        monkeypatch.setattr(late_events, "tail", lambda *_: (seen.get("touched", set()), {0: 1}))
         changed = seen.get("changed", {})
-        monkeypatch.setattr(executing, "what_changed", lambda _, one: changed.get(one.key, ""))
+        monkeypatch.setattr(deletions, "what_changed", lambda _, one: changed.get(one.key, ""))
         executor = Executor(
             cast("Any", None),
             storage,
@@ -228,8 +229,8 @@ def test_an_object_is_another_one_by_tag_or_second(
     monkeypatch.setattr(listing, "look_up", lambda *_: found)
     one = Entry(key="k", size=1, etag="e", modified_ms=5_123, kind="orphan")
     config = cast("Any", None)
-    assert bool(executing.what_changed(config, one)) is changed
+    assert bool(deletions.what_changed(config, one)) is changed
     listed = Manifest(run="r", fence=1, created_ms=0, entries=(one,))
-    assert executing.left(config, listed) == int(not changed)
+    assert deletions.left(config, listed) == int(not changed)
     spared = msgspec.structs.replace(listed, restored=True)
-    assert executing.left(config, spared) == 1, "in whatever state"
+    assert deletions.left(config, spared) == 1, "in whatever state"

@@ -15,8 +15,8 @@ from rlmm_daemon.codec.marker import (
 )
 from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange
-from rlmm_daemon.reconcile.guards import SKEW_MS, Evidence, Lost, Unreadable, reasons, still
-from rlmm_daemon.reconcile.log_reading import LogView
+from rlmm_daemon.reconcile.judge.guards import SKEW_MS, Evidence, Lost, Unreadable, reasons, still
+from rlmm_daemon.reconcile.read.log_reading import LogView
 
 TOPIC_ID = TopicId(bytes(range(16)))
 SHA = "ab" * 32

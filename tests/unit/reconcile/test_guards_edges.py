@@ -7,8 +7,8 @@ from rlmm_daemon.codec.marker import AcceptedLoss, BucketMarker, Hold
 from rlmm_daemon.core.disposal.holds import with_hold, without_holds
 from rlmm_daemon.domain.ids import uuid_text
 from rlmm_daemon.ports.event_log import EpochEnd, LogRange
-from rlmm_daemon.reconcile.guards import SKEW_MS, Evidence, reasons, still
-from rlmm_daemon.reconcile.log_reading import LogView
+from rlmm_daemon.reconcile.judge.guards import SKEW_MS, Evidence, reasons, still
+from rlmm_daemon.reconcile.read.log_reading import LogView
 from tests.unit.reconcile.test_guards import against, evidence, presence, view
 
 SINCE = 1_000

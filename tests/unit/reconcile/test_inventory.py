@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon.reconcile import inventory
 from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.read import inventory
 
 NOW = 1_795_000_000_000
 DATA = b"PAR1 and so on"

@@ -8,13 +8,13 @@ import pytest
 from rlmm_daemon.codec.custom_metadata import SIZED
 from rlmm_daemon.codec.marker import AcceptedLoss, Hold, LayoutRow
 from rlmm_daemon.core.disposal.findings import Ages
-from rlmm_daemon.core.layout import LOCAL_TIERED_STORAGE
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.storage.layout import LOCAL_TIERED_STORAGE
 from rlmm_daemon.domain.ids import TopicId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState as S
-from rlmm_daemon.reconcile.judging import Judge
+from rlmm_daemon.reconcile.judge.suspects import ROW_COLUMNS
+from rlmm_daemon.reconcile.judge.verdicts import Judge
 from rlmm_daemon.reconcile.schema import FINDINGS
-from rlmm_daemon.reconcile.sifting import ROW_COLUMNS
 
 DAY = 86_400_000
 NOW = 1_000 * DAY

@@ -11,9 +11,9 @@ import pytest
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.config import Config, parse
 from rlmm_daemon.domain.ids import uuid_text
-from rlmm_daemon.reconcile import listing
 from rlmm_daemon.reconcile.errors import Incomplete
-from rlmm_daemon.reconcile.listing import Slice
+from rlmm_daemon.reconcile.read import listing
+from rlmm_daemon.reconcile.read.listing import Slice
 from tests.unit.reconcile.configured import LOCAL
 
 Scan = Callable[[str], object]

@@ -28,12 +28,12 @@ from rlmm_daemon.ports.event_log import (
     LogTrimmed,
     LogTruncated,
 )
-from rlmm_daemon.reconcile import log_files, log_reading, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
-from rlmm_daemon.reconcile.log_files import Records
-from rlmm_daemon.reconcile.log_reading import LogSlice
+from rlmm_daemon.reconcile.read import log_files, log_reading, snapshots
+from rlmm_daemon.reconcile.read.log_files import Records
+from rlmm_daemon.reconcile.read.log_reading import LogSlice
+from rlmm_daemon.reconcile.read.snapshots import Cover
 from rlmm_daemon.reconcile.schema import Kind
-from rlmm_daemon.reconcile.snapshots import Cover
 from tests.reconcile.world import PARTITIONS, World
 from tests.support.compacting import compacted
 

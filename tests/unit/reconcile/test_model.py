@@ -23,8 +23,8 @@ from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.core.disposal.findings import Ages, Present, Recorded, judge
 from rlmm_daemon.core.disposal.history import Told, last_word
 from rlmm_daemon.domain.segment import SegmentState as S
-from rlmm_daemon.reconcile import quarantine
-from rlmm_daemon.reconcile.quarantine import Entry, Manifest
+from rlmm_daemon.reconcile.act import quarantine
+from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest
 
 LOG = ".log"
 DAY = 86_400_000

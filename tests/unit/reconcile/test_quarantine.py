@@ -7,16 +7,17 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec.marker import CONTROL_BYTES_MAX
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
 from rlmm_daemon.ports.storage import ControlObject
-from rlmm_daemon.reconcile import control, lease, quarantine, storage_time
+from rlmm_daemon.reconcile import control, storage_time
+from rlmm_daemon.reconcile.act import lease, quarantine
+from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Holder, Lease, LeaseHeld
+from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest, Totals, Word, plan
 from rlmm_daemon.reconcile.errors import Refused
-from rlmm_daemon.reconcile.lease import LEASE_KEY, Holder, Lease, LeaseHeld
-from rlmm_daemon.reconcile.quarantine import Entry, Manifest, Totals, Word, plan
 from tests.support.manifests import write_manifests
 
 HOUR = 3_600_000

@@ -3,12 +3,13 @@
 import msgspec
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.domain.errors import Malformed, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict
-from rlmm_daemon.reconcile import control, quarantine
-from rlmm_daemon.reconcile.quarantine import Manifest, Totals, plan
+from rlmm_daemon.reconcile import control
+from rlmm_daemon.reconcile.act import quarantine
+from rlmm_daemon.reconcile.act.quarantine import Manifest, Totals, plan
 from tests.support.manifests import write_manifests
 from tests.unit.reconcile.test_quarantine import (
     HOUR,

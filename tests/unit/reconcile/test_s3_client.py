@@ -1,7 +1,7 @@
 """The job's client of the bucket is made from every configuration that the daemon takes."""
 
 from rlmm_daemon.config import parse
-from rlmm_daemon.reconcile import s3_client
+from rlmm_daemon.reconcile.read import s3_client
 
 CONFIG = """
 [daemon]

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlmm_daemon.reconcile import listing, s3_client
 from rlmm_daemon.reconcile.errors import Incomplete
+from rlmm_daemon.reconcile.read import listing, s3_client
 from tests.unit.reconcile.bucket import SECRET, Bucket, serving
 
 #: Keys that anybody may put and that are no paths.

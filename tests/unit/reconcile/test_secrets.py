@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from rlmm_daemon.config import parse
-from rlmm_daemon.reconcile.confirming import Confirm
-from rlmm_daemon.reconcile.liveness import Unknown
+from rlmm_daemon.reconcile.judge.second_look import Confirm
+from rlmm_daemon.reconcile.read.liveness import Unknown
 
 SECRETS = ("kafka-hunter2", "s3-hunter2", "s3-id", "key-hunter2")
 CONFIG = """

@@ -9,9 +9,9 @@ import pytest
 
 from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED, StoredFacts
-from rlmm_daemon.core import sealing
 from rlmm_daemon.core.disposal.history import Segment, last_word
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.snapshots import sealing
 from rlmm_daemon.domain.ids import (
     BrokerId,
     LeaderEpoch,
@@ -29,9 +29,10 @@ from rlmm_daemon.domain.segment import (
     SegmentUpdate,
 )
 from rlmm_daemon.ports.event_log import EpochEnd, LogIdentity, LogRange
-from rlmm_daemon.reconcile import judging, snapshots
 from rlmm_daemon.reconcile.errors import Incomplete
-from rlmm_daemon.reconcile.event_rows import EventRows
+from rlmm_daemon.reconcile.judge import verdicts
+from rlmm_daemon.reconcile.read import snapshots
+from rlmm_daemon.reconcile.read.event_rows import EventRows
 from rlmm_daemon.reconcile.schema import Kind
 
 S = SegmentState
@@ -98,7 +99,7 @@ def last_words(batches: Iterator[pa.RecordBatch]) -> dict[str, Segment]:
             if row["kind"] == Kind.SEGMENT:
                 groups.setdefault(row["segment_id"], []).append(row)
     return {
-        name: last_word(judging._told(row) for row in sorted(rows, key=lambda row: row["offset"]))
+        name: last_word(verdicts._told(row) for row in sorted(rows, key=lambda row: row["offset"]))
         for name, rows in groups.items()
     }
 

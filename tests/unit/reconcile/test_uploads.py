@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
+from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.config import parse
 from rlmm_daemon.config.reconcile import (
@@ -18,9 +18,10 @@ from rlmm_daemon.config.reconcile import (
     StorageListing,
 )
 from rlmm_daemon.ports.storage import UploadInfo
-from rlmm_daemon.reconcile import control, inventory, listing, sources
-from rlmm_daemon.reconcile.inventory import Report
+from rlmm_daemon.reconcile import control
 from rlmm_daemon.reconcile.night import Run
+from rlmm_daemon.reconcile.read import inventory, listing, sources
+from rlmm_daemon.reconcile.read.inventory import Report
 from tests.unit.reconcile.configured import LOCAL, layouts
 
 KEYS = ("tier/orders/1.log", "tier/kept/2.log", "tiers/3.log", "backup/orders/1.log", "4.log")

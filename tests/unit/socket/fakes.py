@@ -13,13 +13,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from rlmm_daemon.codec import api, records
-from rlmm_daemon.core.walks import SEGMENTS_AT_ONCE, Walk
-from rlmm_daemon.daemon.appends import Append, MustWait
-from rlmm_daemon.daemon.bugs import Bugs
-from rlmm_daemon.daemon.limits import ServerOptions
-from rlmm_daemon.daemon.server import Server
-from rlmm_daemon.daemon.services import Services
-from rlmm_daemon.daemon.turns import Turns
+from rlmm_daemon.core.fold.walks import SEGMENTS_AT_ONCE, Walk
+from rlmm_daemon.daemon.base.appends import Append, MustWait
+from rlmm_daemon.daemon.base.bugs import Bugs
+from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
+from rlmm_daemon.daemon.base.services import Services
+from rlmm_daemon.daemon.socket.limits import ServerOptions
+from rlmm_daemon.daemon.socket.server import Server
 from rlmm_daemon.domain.errors import NotReady, OutcomeUnknown, SegmentNotFound, TimedOut
 from rlmm_daemon.domain.ids import (
     BrokerId,
@@ -68,7 +68,7 @@ class FakeManager:
     entered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     cancelled: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     bug: bool | Exception = False
-    turns: Turns = field(default_factory=Turns)
+    turns: FairScheduler = field(default_factory=FairScheduler)
     bugs: Bugs = field(default_factory=Bugs)
     #: Whether sizes are summed in a task.
     long: bool = False

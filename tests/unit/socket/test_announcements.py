@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from rlmm_daemon.codec import api, frames
-from rlmm_daemon.daemon.announcing import STEP
+from rlmm_daemon.daemon.base.announcing import STEP
 from tests.unit.socket.fakes import BROKER, CLUSTER, ORDERS, Raw, daemon, until
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import fields
 
 from rlmm_daemon.config import load
 from rlmm_daemon.config.model import Readiness, Socket
-from rlmm_daemon.daemon.limits import LIMITS, ServerOptions, ServerStats
+from rlmm_daemon.daemon.socket.limits import LIMITS, ServerOptions, ServerStats
 from rlmm_daemon.wiring.options import server_options_of
 from tests.support.daemon_process import CONFIG
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmm_daemon.codec import api, frames
-from rlmm_daemon.daemon import quick_lookups
-from rlmm_daemon.daemon.caller import Caller
-from rlmm_daemon.daemon.quick_lookups import QuickLookups
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.socket import quick_lookups
+from rlmm_daemon.daemon.socket.quick_lookups import QuickLookups
 from rlmm_daemon.domain.errors import NotReady
 
 PARTITION = api.Partition(bytes(range(16)), "orders", 3)

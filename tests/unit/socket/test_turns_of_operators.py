@@ -4,7 +4,7 @@ import asyncio
 import os
 
 from rlmm_daemon.codec import api, frames
-from rlmm_daemon.daemon.confirmation import ON_DEMAND_MAX, Confirmation
+from rlmm_daemon.daemon.following.confirmation import ON_DEMAND_MAX, Confirmation
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 from tests.unit.socket.fakes import ORDERS, Raw, daemon, until
 

@@ -4,9 +4,9 @@ import asyncio
 
 from rlmm_daemon.client import AsyncClient
 from rlmm_daemon.codec import api, frames, records
-from rlmm_daemon.core.walks import Walk
-from rlmm_daemon.daemon import handlers
-from rlmm_daemon.daemon.turns import Turns
+from rlmm_daemon.core.fold.walks import Walk
+from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
+from rlmm_daemon.daemon.socket import handlers
 from tests.unit.socket.fakes import ORDERS, Raw, daemon, segment
 
 LISTED = 1_000
@@ -39,7 +39,7 @@ async def turns_of(walks, one) -> list[int]:
 
 async def test_of_several_long_answers_one_piece_is_drawn_in_a_turn():
     walks = [Walk(range(1, 50), is_long=True) for _ in range(3)]
-    turns = await turns_of(walks, Turns())
+    turns = await turns_of(walks, FairScheduler())
     assert max(turns) == 1
     assert sum(turns) == 3 * 49
 

@@ -1,6 +1,6 @@
 import pytest
 
-from rlmm_daemon.core.layout import SUFFIXES, Layout, object_key, parse_key
+from rlmm_daemon.core.storage.layout import SUFFIXES, Layout, object_key, parse_key
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import Offset, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.ports.storage import ObjectKind

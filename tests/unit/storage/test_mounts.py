@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rlmm_daemon.adapters.mounts import is_of_this_host
+from rlmm_daemon.adapters.os.mounts import is_of_this_host
 
 MOUNTS = """\
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw

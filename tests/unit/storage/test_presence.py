@@ -7,14 +7,21 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rlmm_daemon.adapters.clock import SystemClock
-from rlmm_daemon.adapters.lock_place import place_of
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.adapters.os.lock_place import place_of
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import OtherDaemon
-from rlmm_daemon.core.twins import GONE_SECONDS, QUIET_SECONDS, Alone, Doubted, Met, Unread
-from rlmm_daemon.daemon import presence as module
-from rlmm_daemon.daemon.presence import Author, PresenceFacts, PresenceFile
+from rlmm_daemon.core.readiness.twins import (
+    GONE_SECONDS,
+    QUIET_SECONDS,
+    Alone,
+    Doubted,
+    Met,
+    Unread,
+)
+from rlmm_daemon.daemon.bucket import presence as module
+from rlmm_daemon.daemon.bucket.presence import Author, PresenceFacts, PresenceFile
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import ControlObject
 from tests.simulation.loop import SimLoop, ended

@@ -35,12 +35,12 @@ from rlmm_daemon.adapters.storage.s3.reading import (
     version_of,
 )
 from rlmm_daemon.adapters.storage.s3.retries import Gate, RetryBudget
-from rlmm_daemon.cli import storage as storage_command
+from rlmm_daemon.cli.mend import storage as storage_command
 from rlmm_daemon.config import load
-from rlmm_daemon.core import crc_joining
-from rlmm_daemon.core.crc_joining import joined
-from rlmm_daemon.core.marker_verdict import MarkerReason
-from rlmm_daemon.daemon.bucket import OTHER_DAEMON
+from rlmm_daemon.core.readiness.marker_verdict import MarkerReason
+from rlmm_daemon.core.storage import crc_joining
+from rlmm_daemon.core.storage.crc_joining import joined
+from rlmm_daemon.daemon.bucket.bucket import OTHER_DAEMON
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     ObjectMissing,
@@ -400,7 +400,7 @@ async def test_without_a_proxy_of_its_own_the_environments_is_used(
 def test_every_reason_that_an_operator_meets_is_on_paper():
     root = Path(__file__).parents[3]
     rooms = (root / "rlmm_daemon" / "adapters" / "storage" / "s3", root / "rlmm_daemon" / "daemon")
-    code = "".join(file.read_text() for room in rooms for file in sorted(room.glob("*.py")))
+    code = "".join(file.read_text() for room in rooms for file in sorted(room.rglob("*.py")))
     reasons = {row.reason for row in vars(errors).values() if isinstance(row, errors._Row)}
     assert len(reasons) > 20
     reasons |= {

@@ -15,7 +15,7 @@ from rlmm_daemon.adapters.storage.s3 import Rates, reading
 from rlmm_daemon.adapters.storage.s3.options import MIB
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import Body
-from rlmm_daemon.core.calls import Calls
+from rlmm_daemon.core.storage.calls import Calls
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.contract.storage import Buffer, segment

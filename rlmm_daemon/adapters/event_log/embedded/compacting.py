@@ -1,7 +1,7 @@
 """Compaction of one partition: closed files written anew without the events that nothing needs.
 
-The files are read twice: once to learn which events stay (`core.compaction`), once to write these.
-Both go on in slices, beside appends and followers. Nothing has changed until `decide`.
+The files are read twice: once to learn which events stay (`core.snapshots.compaction`), once to
+write these. Both go on in slices, beside appends and followers. Nothing has changed until `decide`.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from rlmm_daemon.adapters.event_log.embedded.journal import Journal
 from rlmm_daemon.adapters.event_log.embedded.options import Context
 from rlmm_daemon.adapters.event_log.embedded.reader import Reader
 from rlmm_daemon.adapters.event_log.embedded.rewriting import Rewriter
-from rlmm_daemon.core.compaction import Survivors
+from rlmm_daemon.core.snapshots.compaction import Survivors
 from rlmm_daemon.ports.disk import DiskFile  # noqa: TC001  # as every other module imports it
 from rlmm_daemon.ports.event_log import Compacted, LogBatch, LogRange, Turn
 

@@ -1,4 +1,4 @@
-"""How a follower at the end waits: for the next batch, or until it is due to hear something."""
+"""A follower's wait at the log's end: for the next batch, or until it is due to hear something."""
 
 import asyncio
 

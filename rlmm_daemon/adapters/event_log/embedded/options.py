@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from rlmm_daemon.core.compaction import When
+from rlmm_daemon.core.snapshots.compaction import When
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.disk import Disk
 

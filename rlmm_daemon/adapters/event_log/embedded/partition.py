@@ -1,4 +1,4 @@
-"""One metadata partition: opened at its first use, written by one writer, read by its followers."""
+"""A metadata partition: opened at its first use, written by one writer, read by its followers."""
 
 import asyncio
 import errno

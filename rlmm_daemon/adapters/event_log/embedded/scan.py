@@ -1,4 +1,4 @@
-"""Where the batches of a segment file stand, and what an invalid one means.
+"""Positions of the batches in a segment file, and what an invalid one means.
 
 A file is walked by headers, each batch judged by its CRC and by its base offset, which must follow
 the batch before: the embedded log leaves no gaps between batches, and what is dropped or lost is

@@ -1,4 +1,4 @@
-"""The check behind `rlmm log verify`: every batch of every file is read; nothing is changed."""
+"""Verification of an embedded log: every batch of every file is read, nothing is changed."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -22,7 +22,7 @@ from collections.abc import (
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from rlmm_daemon.adapters.disk_threads import DiskThreads
+from rlmm_daemon.adapters.os.disk_threads import DiskThreads
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.local.copying import Attempt
 from rlmm_daemon.adapters.storage.local.root import Root

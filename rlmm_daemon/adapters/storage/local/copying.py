@@ -1,4 +1,4 @@
-"""One attempt to store a segment: copy to temporary names, verify, sync, then rename into place.
+"""An attempt to store a segment: copy to temporary names, verify, sync, rename into place.
 
 Everything here blocks, in one worker thread; `stop` ends it soon, short of the renames.
 """

@@ -23,7 +23,7 @@ from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
 from rlmm_daemon.adapters.storage.s3.reading import Reader
 from rlmm_daemon.adapters.storage.s3.retries import Stats
 from rlmm_daemon.adapters.storage.s3.upload import Row, SegmentUpload, Tools
-from rlmm_daemon.core.layout import Layout
+from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.ports.storage import (
     ControlObject,

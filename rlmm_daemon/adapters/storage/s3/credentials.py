@@ -1,4 +1,4 @@
-"""Who we are to S3: keys from files, or the SDK's own chain; read anew without a restart."""
+"""Credentials for S3: keys from files, or the SDK's own chain; read anew without a restart."""
 
 import asyncio
 import functools

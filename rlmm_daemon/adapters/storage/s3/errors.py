@@ -1,4 +1,4 @@
-"""One table of what S3 and its client stack can answer, and what each answer means to us.
+"""Table of the answers of S3 and its client stack, and what each means here.
 
 `judge` is the only place where a vendor's error becomes ours. The code decides, not the status: a
 bare 404 may be a proxy, a wrong path or a missing account; only NoSuchKey says that an object is

@@ -17,7 +17,7 @@ from rlmm_daemon.adapters.storage.s3 import control, listing
 from rlmm_daemon.adapters.storage.s3.client import Client
 from rlmm_daemon.adapters.storage.s3.errors import VENDOR_ERRORS, code_of
 from rlmm_daemon.codec.marker import PRESENCE_PREFIX, decode_presence
-from rlmm_daemon.core.layout import Layout, parse_key
+from rlmm_daemon.core.storage.layout import Layout, parse_key
 from rlmm_daemon.domain.errors import Malformed, RlmmError, StorageUnavailable
 
 #: For a clean-up in the way of a cancellation: long enough for a slow answer, no longer.

@@ -1,4 +1,4 @@
-"""What we may do in this bucket, found out on a canary of our own, and what a policy would say."""
+"""Probe of the rights in a bucket, on a canary of its own, and the policy that would give them."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""From a source to the wire: hashed in threads, streamed without a copy of ours.
+"""Request bodies from a source: hashed in threads, streamed without a copy.
 
 A part is a list of blocks, hashed one by one and handed to the socket as they are.
 """
@@ -14,8 +14,8 @@ import msgspec
 from crc32c import crc32c
 
 from rlmm_daemon.adapters.storage.s3.rates import TokenBucket
-from rlmm_daemon.core.calls import Call
-from rlmm_daemon.core.crc_joining import joined
+from rlmm_daemon.core.storage.calls import Call
+from rlmm_daemon.core.storage.crc_joining import joined
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, StorageUnavailable
 from rlmm_daemon.ports.storage import SOURCE_UNREADABLE, Source
 from rlmm_daemon.ports.threads import copying_threads, in_thread

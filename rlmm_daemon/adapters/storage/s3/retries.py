@@ -1,4 +1,4 @@
-"""The one rim where calls are repeated: deadline, back-off, a budget for all, fewer at once.
+"""Retries of S3 calls, all of them: deadline, back-off, a budget for all, fewer at once.
 
 botocore's retries and aiohttp's silent repetition are switched off (`client`), so that one attempt
 here is one request on the wire.

@@ -1,4 +1,4 @@
-"""One segment to S3: companions and `.log` verified one by one, the `.log` visible last.
+"""Upload of a segment to S3: companions and `.log` verified one by one, the `.log` visible last.
 
 A large `.log` is sent in parts first, the companions go next, and completing the upload is the
 moment at which the `.log` appears: a copy that is given up in the middle leaves nothing visible.
@@ -26,7 +26,7 @@ from rlmm_daemon.adapters.storage.s3.reading import (
     joined_parts,
     version_of,
 )
-from rlmm_daemon.core.calls import Calls
+from rlmm_daemon.core.storage.calls import Calls
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     RlmmError,

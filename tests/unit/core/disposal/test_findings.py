@@ -17,7 +17,7 @@ from rlmm_daemon.core.disposal.findings import (
     judge_upload,
     lacks_nearly_all,
 )
-from rlmm_daemon.core.layout import SUFFIXES
+from rlmm_daemon.core.storage.layout import SUFFIXES
 from rlmm_daemon.domain.segment import SegmentState as S
 
 DAY = 86_400_000

@@ -7,7 +7,7 @@ import pytest
 from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.codec.custom_metadata import FLAG_ONLY_IF_STARTED, StoredFacts
 from rlmm_daemon.core.disposal.history import Told, last_word
-from rlmm_daemon.core.fold import Fold
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.ids import (
     BrokerId,

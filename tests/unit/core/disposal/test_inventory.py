@@ -4,9 +4,9 @@ from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.core.disposal.findings import Ages, Finding
 from rlmm_daemon.core.disposal.inventory import History, Inventory
-from rlmm_daemon.core.fold import Fold
-from rlmm_daemon.core.layout import SUFFIXES, Layout, object_key
+from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.storage.layout import SUFFIXES, Layout, object_key
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
 from tests.unit.daemon.segments import LOG_BYTES, PARTITION, metadata

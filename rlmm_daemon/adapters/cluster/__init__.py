@@ -1,1 +1,0 @@
-"""What is known of the Kafka cluster: `fixed` by configuration, `kafka` by asking its brokers."""

@@ -1,0 +1,1 @@
+"""Commands for bad days: what is damaged, lost or left behind."""

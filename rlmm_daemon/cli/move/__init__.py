@@ -1,0 +1,1 @@
+"""Commands that move a segment, or have a topic's removed."""

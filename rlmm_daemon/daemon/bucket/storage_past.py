@@ -1,0 +1,241 @@
+"""Past of a storage beside its marker: the state directory's copy of it, and the event log."""
+
+from collections.abc import Awaitable, Iterable
+from contextlib import aclosing
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+
+from rlmm_daemon.codec import custom_metadata, marker, records
+from rlmm_daemon.codec.marker import BucketMarker
+from rlmm_daemon.core.disposal.holds import held_whole, joined, with_holds_of
+from rlmm_daemon.core.readiness.marker_verdict import LogHistory
+from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
+from rlmm_daemon.daemon.base.os_errors import from_os_error, in_words, is_shortage
+from rlmm_daemon.daemon.base.state_directory import MARKER, OWED_MARKER, StateDirectory
+from rlmm_daemon.domain.errors import Malformed, RlmmError, UnavailableError
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
+from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogMoved, LogRange, range_of
+
+#: What custom metadata of ours begins with: a record without these bytes names no layout.
+_HINT: Final = custom_metadata.ONLY_IF_STARTED[:2]
+
+log = structlog.get_logger(__name__)
+
+
+class StoragePast(Protocol):
+    """What a daemon knows of its storage beside the storage's own marker."""
+
+    async def kept(self) -> BucketMarker | None:
+        """Return the marker as this daemon last saw it; None if it never did.
+
+        Raises:
+            Malformed: it did, and that can't be read.
+            UnavailableError: not now.
+        """
+        ...
+
+    async def keep(self, present: BucketMarker) -> None:
+        """Keep a marker that was found in order; what can't be written is told, never raised."""
+        ...
+
+    async def owed(self) -> BucketMarker | None:
+        """Return a marker with what was accepted while there was none, until `paid`.
+
+        Raises:
+            Malformed: something was, and it can't be read.
+            UnavailableError: not now.
+        """
+        ...
+
+    async def paid(self) -> None:
+        """Forget what was owed: it stands in the storage's marker."""
+        ...
+
+    async def history(self) -> LogHistory:
+        """Return what the event log says of stored segments.
+
+        Raises:
+            UnavailableError: not now.
+        """
+        ...
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """What of this cluster's marker is known beside the storage's own."""
+
+    kept: BucketMarker | None
+    owed: BucketMarker | None
+    #: Whether something is owed, be it that nobody can read what.
+    owes: bool
+    #: Why something of it can't be read; None where all can.
+    unread: str | None
+
+    def put_into(self, marker: BucketMarker, now_ms: int, broker_id: int) -> BucketMarker:
+        """Return a marker with what is owed, and with all held where that can't be told."""
+        if self.owed is not None:
+            marker = with_holds_of(joined(marker, self.owed), self.owed)
+        return marker if self.unread is None else held_whole(marker, now_ms, broker_id)
+
+
+async def remembered(past: StoragePast, cluster_id: str) -> Remembered:
+    """Return what a daemon remembers.
+
+    Raises:
+        UnavailableError: not now.
+    """
+    kept, kept_unread = await _of_cluster(past.kept(), cluster_id)
+    owed, owed_unread = await _of_cluster(past.owed(), cluster_id)
+    return Remembered(
+        kept=kept,
+        owed=owed,
+        owes=owed is not None or owed_unread is not None,
+        unread=kept_unread or owed_unread,
+    )
+
+
+async def _of_cluster(
+    reading: Awaitable[BucketMarker | None], cluster_id: str
+) -> tuple[BucketMarker | None, str | None]:
+    try:
+        found = await reading
+    except Malformed as damage:
+        return None, damage.message
+    return (found if found is not None and found.cluster_id == cluster_id else None), None
+
+
+class NoPast:
+    """A storage whose first user we are, as its opener vouches."""
+
+    async def kept(self) -> BucketMarker | None:
+        """Return None: nothing was kept."""
+        return None
+
+    async def keep(self, present: BucketMarker) -> None:
+        """Keep nothing."""
+
+    async def owed(self) -> BucketMarker | None:
+        """Return None: nothing is owed."""
+        return None
+
+    async def paid(self) -> None:
+        """Forget nothing."""
+
+    async def history(self) -> LogHistory:
+        """Return an empty history."""
+        return LogHistory()
+
+
+class RecordedPast:
+    """`StoragePast` of a daemon: its state directory and its open event log."""
+
+    def __init__(self, event_log: EventLog, state: StateDirectory, turns: FairScheduler) -> None:
+        self._log, self._state, self._turns = event_log, state, turns
+        self._found: LogHistory | None = None
+
+    async def kept(self) -> BucketMarker | None:
+        """Return the state directory's copy of the marker."""
+        return await _decoded(self._state.marker(), MARKER)
+
+    async def keep(self, present: BucketMarker) -> None:
+        """Write the state directory's copy."""
+        try:
+            await self._state.write_marker(marker.encode(present))
+        except OSError as error:
+            log.warning("the bucket marker's copy is not written", error=str(error))
+
+    async def owed(self) -> BucketMarker | None:
+        """Return what an acceptance left that met no marker, in this life or an earlier one."""
+        return await _decoded(self._state.owed_marker(), OWED_MARKER)
+
+    async def paid(self) -> None:
+        """Remove the file; one that stays costs a hold that comes back once."""
+        try:
+            await self._state.remove_owed_marker()
+        except OSError as error:
+            log.warning("what the bucket marker was owed is not removed", error=str(error))
+
+    async def history(self) -> LogHistory:
+        """Read the log until it names a layout; what was found once stays found.
+
+        An empty log costs one question. Any other is read whole at most once, but for partitions
+        that could not be read: an order may have mended them since.
+        """
+        if self._found is not None and self._found.named:
+            return self._found
+        found = await self._read(self._found.unread if self._found else self._every())
+        self._found = found if found.named or found.unread else None
+        return found
+
+    def _every(self) -> Iterable[int]:
+        identity = self._log.identity
+        assert identity is not None, "the log is open"
+        return range(identity.partition_count)
+
+    async def _read(self, numbers: Iterable[int]) -> LogHistory:
+        partitions = [MetadataPartition(number) for number in numbers]
+        ranges = await self._log.end_offsets(partitions)
+        unread: dict[int, str] = {}
+        for number in partitions:
+            try:
+                known = ranges.get(number) or await range_of(self._log, number)
+                if known.start > 0:
+                    unread[number] = f"its log begins at offset {known.start}"
+                elif (layout := await self._first_named(number, known)) is not None:
+                    return LogHistory(named=frozenset({layout}))
+            except UnavailableError:
+                raise
+            except (RlmmError, LogMoved) as error:
+                unread[number] = str(error) or type(error).__name__
+        return LogHistory(unread=unread)
+
+    async def _first_named(self, number: MetadataPartition, known: LogRange) -> int | None:
+        """Return a layout that an event of this partition names."""
+        if known.start >= known.end:
+            return None
+        async with aclosing(self._log.follow(number, known.start, epoch=NO_EPOCH)) as batches:
+            async for batch in batches:
+                for _, value in batch.records:
+                    if (layout := named_by(value)) is not None:
+                        return layout
+                if batch.next_offset >= known.end:
+                    return None
+                await self._turns.wait()
+        return None
+
+
+async def _decoded(reading: Awaitable[bytes | None], name: str) -> BucketMarker | None:
+    """Return the marker in a file of the state directory, None for no file.
+
+    Raises:
+        Malformed: there is one, and it can't be read.
+        UnavailableError: not now.
+    """
+    try:
+        data = await reading
+        return None if data is None else marker.decode_marker(data)
+    except Malformed as error:
+        raise Malformed(f"{name} in the state directory: {error.message}") from error
+    except OSError as error:
+        if is_shortage(error):
+            raise from_os_error(error) from error
+        raise Malformed(f"{name} in the state directory: {in_words(error)}") from error
+
+
+def named_by(value: bytes | None) -> int | None:
+    """Return the layout that an event names: 0 if only a newer program can tell, None for none."""
+    if value is None or _HINT not in value:
+        return None
+    try:
+        event = records.decode(value)
+    except RlmmError:
+        return None
+    if not isinstance(event, SegmentMetadata | SegmentUpdate):
+        return None
+    try:
+        facts = custom_metadata.decode(event.custom_metadata)
+    except Malformed:
+        return 0
+    return None if facts is None else facts.layout_number

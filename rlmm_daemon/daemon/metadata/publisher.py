@@ -1,0 +1,155 @@
+"""An event's way into the log: judged by a fold, appended, known by its own apply."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.fold.outcome import Outcome
+from rlmm_daemon.daemon.base.appends import Append, MustWait, Tell
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.following.fleet import Fleet
+from rlmm_daemon.daemon.metadata.gates import Gates
+from rlmm_daemon.domain.errors import Draining, NotReady, TimedOut
+from rlmm_daemon.domain.event import Event
+from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
+from rlmm_daemon.ports.clock import Clock
+from rlmm_daemon.ports.event_log import EventLog
+
+
+class Publisher:
+    """Of one manager, while that runs."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        fleet: Fleet,
+        gates: Gates,
+        clock: Clock,
+        *,
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self._log, self._fleet, self._gates, self._clock = log, fleet, gates, clock
+        self._is_draining = is_draining
+        #: Writers live in it; None while the manager does not run.
+        self.group: asyncio.TaskGroup | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """Begin nothing any more: the manager's tasks are ending."""
+        self.group, self._ended = None, True
+
+    def _tasks(self) -> asyncio.TaskGroup:
+        if self.group is not None:
+            return self.group
+        if self._ended:
+            raise Draining("the daemon stops; nothing was begun")
+        raise NotReady("the daemon has just begun; nothing was written", state="starting")
+
+    async def write(
+        self,
+        event: Event,
+        value: bytes,
+        caller: Caller,
+        timeout_seconds: float,
+        *,
+        on_demand: bool,
+        judge: Callable[[], Fold] | None = None,
+        inside: bool = False,
+    ) -> Outcome | None:
+        """Append an event if a fold allows it and return what its own apply came to.
+
+        None says that it was a repeat: it succeeded, and nothing was appended. `on_demand`
+        waits, as for an operator, until the metadata partition is ready.
+
+        Raises:
+            RefusedError: the fold does not allow it; nothing was appended.
+            OutcomeUnknown: it may be in the log, now or later.
+        """
+        if self._is_draining() and caller is Caller.BROKER:
+            raise Draining
+        started = self._clock.monotonic()
+        if caller is Caller.OPERATOR and self._fleet.follow_set is None:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await self._gates.opened()
+            except TimeoutError as error:
+                raise TimedOut("the event log was not open in time") from error
+        follow_set, group = self._gates.follow_set(), self._tasks()
+        metadata_partition = follow_set.of(event.partition)
+        with follow_set.keep(metadata_partition):
+            if on_demand or caller is Caller.OPERATOR:
+                await self._gates.until_writable(metadata_partition, timeout_seconds)
+            await self._gates.until_read(metadata_partition, event.partition, timeout_seconds)
+            left = timeout_seconds - (self._clock.monotonic() - started)
+            writer = self._fleet.writer(metadata_partition, group)
+            return await writer.write(
+                event,
+                value,
+                judge or (lambda: self._gates.writable(event.partition).fold),
+                max(0.0, left),
+                inside=inside,
+            )
+
+    def begin(
+        self, event: Event, value: bytes, timeout_seconds: float, tell: Tell
+    ) -> Append | None:
+        """As `write` for a broker, where nothing has to be waited for.
+
+        The metadata partition stays followed without a `keep`: a follower that judged is there,
+        and none is stopped while its writer has something in flight.
+        """
+        if self._is_draining():
+            raise Draining
+        self._tasks()
+        follower = self._gates.writable(event.partition)
+        if self._gates.is_being_read(follower, event.partition):
+            raise MustWait
+        return follower.writer.begin(event, value, lambda: follower.fold, timeout_seconds, tell)
+
+    @asynccontextmanager
+    async def fence(
+        self, partition: TopicIdPartition, segment_id: SegmentId, timeout_seconds: float
+    ) -> AsyncGenerator[None, None]:
+        """Refuse updates of a segment, but those `inside`, from a fold that holds all there is.
+
+        Before the block runs, writes in flight have ended and an end offset that was asked for
+        after them is folded.
+
+        Raises:
+            OutcomeUnknown, TimedOut, NotReady: that could not be reached in time.
+        """
+        follow_set, group = await self._gates.opened(), self._tasks()
+        number = follow_set.of(partition)
+        with follow_set.keep(number):
+            writer = self._fleet.writer(number, group)
+            async with writer.fence((partition, segment_id), timeout_seconds):
+                await self._fold_to_end(number, timeout_seconds)
+                yield
+
+    async def until_folded(self, partition: TopicIdPartition, timeout_seconds: float) -> None:
+        """Return once everything is folded that the log held of a user partition when called.
+
+        Raises:
+            TimedOut, NotReady: that could not be reached in time.
+        """
+        follow_set = await self._gates.opened()
+        number = follow_set.of(partition)
+        with follow_set.keep(number):
+            await self._fold_to_end(number, timeout_seconds)
+
+    async def _fold_to_end(self, number: MetadataPartition, timeout_seconds: float) -> None:
+        """Return once everything is folded that was in the log when this was called."""
+        follower = await self._gates.until_writable(number, timeout_seconds)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                known = (await self._log.end_offsets([number])).get(number)
+                if known is None:
+                    raise NotReady(f"the end of metadata partition {number} is not known")
+                fold = follower.fold
+                while follower.fold is fold and fold.position < known.end:
+                    await follower.changed.wait()
+        except TimeoutError as error:
+            raise TimedOut(f"metadata partition {number} was not folded to its end") from error
+        if follower.fold is not fold:
+            raise NotReady(f"metadata partition {number} is being folded anew")

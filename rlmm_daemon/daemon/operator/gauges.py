@@ -1,0 +1,268 @@
+"""Levels for the metrics, read from the rooms a few times a minute rather than at every event."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rlmm_daemon.core.fold.outcome import Applied, Deferred, Outcome, Rejected, Repeated, Unreadable
+from rlmm_daemon.core.readiness.states import FailureReason, PartitionState
+from rlmm_daemon.daemon.cleaner.cleaner import Cleaner
+from rlmm_daemon.daemon.cleaner.notes import Notes
+from rlmm_daemon.daemon.cleaner.observer import Observer
+from rlmm_daemon.daemon.copying.copier import Copier
+from rlmm_daemon.daemon.following.compactor import Counts
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.following.snapshots import WrittenSnapshot
+from rlmm_daemon.daemon.metadata import tally
+from rlmm_daemon.daemon.metadata.manager import Manager
+from rlmm_daemon.daemon.socket.greeting import Role
+from rlmm_daemon.daemon.socket.limits import LIMITS, ServerStats
+from rlmm_daemon.domain.ids import MetadataPartition
+from rlmm_daemon.domain.segment import SegmentState
+from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.ports.storage import Traffic
+
+PERIOD_SECONDS: Final = 2.0
+#: Of a step, which takes a few tenths of a millisecond.
+_FOLLOWERS_AT_ONCE: Final = 16
+_SHOWN: Final = tuple(
+    state for state in SegmentState if state is not SegmentState.DELETE_SEGMENT_FINISHED
+)
+_OUTCOMES: Final = {
+    Applied: "applied",
+    Repeated: "repeated",
+    Deferred: "deferred",
+    Rejected: "rejected",
+    Unreadable: "unreadable",
+}
+
+
+class Gauges:
+    """Copies states, lags, counts and limits into the metrics."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        manager: Manager,
+        copier: Copier,
+        stats: ServerStats,
+        *,
+        log_facts: Callable[[], Mapping[str, Any]] | None = None,
+        traffic: Callable[[], Traffic] | None = None,
+        cleaner: Cleaner | None = None,
+        writable: Callable[[], bool] = lambda: True,
+        buffered: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._metrics = metrics
+        self._manager = manager
+        self._copier = copier
+        self._stats = stats
+        self._log_facts, self._traffic = log_facts, traffic
+        self._cleaner = cleaner
+        self._writable, self._buffered = writable, buffered
+        self._log_counts: Counter[str] = Counter()
+        self._counted: Counter[object] = Counter()
+        self._events: Counter[str] = Counter()
+        #: Metadata partitions with a position in the metrics, and whether with a lag too.
+        self._positions_shown: dict[str, bool] = {}
+        manager.hooks.applied.append(self._applied)
+        manager.hooks.copies.append(self._copies)
+        manager.hooks.snapshot_written.append(self._snapshot)
+
+    def _applied(self, _partition: MetadataPartition, outcome: Outcome) -> None:
+        self._events[_OUTCOMES[type(outcome)]] += 1
+
+    def _copies(self, _partition: MetadataPartition, count: int) -> None:
+        self._events[_OUTCOMES[Applied]] += count
+
+    def _snapshot(self, written: WrittenSnapshot) -> None:
+        snapshots, partition = self._metrics.snapshots, str(written.metadata_partition)
+        snapshots.outcomes.labels("written").inc()
+        snapshots.created.labels(partition).set(self._manager.clock.now_ms() / 1000)
+        snapshots.size.labels(partition).set(written.bytes)
+        snapshots.write.observe(written.seconds)
+
+    async def run(self) -> None:
+        """Copy the levels, for ever."""
+        while True:
+            for _ in self._steps():
+                await asyncio.sleep(0)
+            for _ in self._segments():
+                await asyncio.sleep(0)
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    def _steps(self) -> Iterator[None]:
+        """Copy the levels once, in steps between which others get a turn."""
+        followers = self._manager.followed()
+        yield from self._positions(followers)
+        self._fold(followers)
+        yield
+        self._socket()
+        yield
+        if self._log_facts is not None:
+            self._log(self._log_facts())
+        if self._traffic is not None:
+            self._storage(self._traffic())
+        if self._cleaner is not None:
+            self._cleaned(self._cleaner.notes)
+            if self._cleaner.observer is not None:
+                self._observed(self._cleaner.observer)
+        yield
+        jobs = self._copier.jobs()
+        self._metrics.storage.copying.set(sum(job.phase != "queued" for job in jobs))
+        self._metrics.storage.copies_waiting.set(sum(job.phase == "queued" for job in jobs))
+        self._totals()
+
+    def _cleaned(self, notes: Notes) -> None:
+        metrics = self._metrics.cleaner
+        for reason, count in notes.deleted.items():
+            metrics.deleted.labels(reason).inc(self._grown(("deleted", reason), count))
+        metrics.failures.inc(self._grown("cleaner", notes.failures))
+        metrics.removals.clear()
+        for step, count in Counter(note.step for note in notes.removals.values()).items():
+            metrics.removals.labels(step.value).set(count)
+        metrics.stuck.clear()
+        for (kind, step_name), count in notes.hanging().items():
+            metrics.stuck.labels(kind, step_name).set(count)
+
+    def _observed(self, observer: Observer) -> None:
+        metrics = self._metrics.cleaner
+        metrics.unknown.clear()
+        for clock, count in observer.clocks().items():
+            metrics.unknown.labels(clock.value).set(count)
+        metrics.observed.set((observer.last_look_ms or 0) / 1000)
+        metrics.looks_failed.inc(self._grown("looks", observer.failures))
+        metrics.marked.inc(self._grown("topics marked", observer.marked))
+
+    def _grown(self, name: object, count: int) -> int:
+        """Return by how much a count grew since it was last asked about."""
+        grown = count - self._counted[name]
+        self._counted[name] = count
+        return grown
+
+    def _totals(self) -> None:
+        """Take up what the rooms count by themselves."""
+        metrics, manager = self._metrics, self._manager
+        outcomes = metrics.snapshots.outcomes
+        outcomes.labels("failed").inc(self._grown("failed", manager.snapshotter.failures))
+        outcomes.labels("rejected").inc(self._grown("rejected", manager.snapshots.rejected))
+        if manager.compactor is not None:
+            self._compacted(manager.compactor.counts)
+        for outcome, count in self._copier.outcomes().items():
+            metrics.storage.copies.labels(outcome).inc(self._grown(("copy", outcome), count))
+        for outcome, count in self._copier.outcomes_of_roll_backs().items():
+            grown = self._grown(("roll back", outcome), count)
+            metrics.storage.roll_backs.labels(outcome).inc(grown)
+        metrics.storage.copy_bytes.inc(self._grown("copied", self._copier.bytes_copied))
+
+    def _compacted(self, counts: Counts) -> None:
+        log = self._metrics.log
+        log.compactions.labels("done").inc(self._grown("compacted", counts.done))
+        log.compactions.labels("failed").inc(self._grown("not compacted", counts.failed))
+        log.compacted_bytes.labels("before").inc(self._grown("before", counts.bytes_before))
+        log.compacted_bytes.labels("after").inc(self._grown("after", counts.bytes_after))
+
+    def _segments(self) -> Iterator[None]:
+        """Count segments, a few user partitions in each step."""
+        counted = yield from tally.steps(each.fold for each in self._manager.followed())
+        for state in _SHOWN:
+            self._metrics.fold.segments.labels(state.name).set(counted.segments[state])
+        self._metrics.fold.segments_bytes.set(counted.finished_bytes)
+
+    def _positions(self, followers: Sequence[Follower]) -> Iterator[None]:
+        fold, shown = self._metrics.fold, dict[str, bool]()
+        for at, follower in enumerate(followers, start=1):
+            while follower.replays:
+                fold.replay.observe(follower.replays.popleft())
+            partition, lag = str(follower.partition), follower.lag
+            fold.next_offset.labels(partition).set(follower.fold.position)
+            if lag is not None:
+                fold.lag.labels(partition).set(lag)
+            elif self._positions_shown.get(partition):
+                fold.lag.remove(partition)
+            shown[partition] = lag is not None
+            if at % _FOLLOWERS_AT_ONCE == 0:
+                yield
+        # One by one, not cleared before: whoever reads the metrics between two steps finds all.
+        for partition in self._positions_shown.keys() - shown.keys():
+            fold.next_offset.remove(partition)
+            if self._positions_shown[partition]:
+                fold.lag.remove(partition)
+        self._positions_shown = shown
+
+    def _fold(self, followers: Sequence[Follower]) -> None:
+        fold = self._metrics.fold
+        states = Counter(follower.state for follower in followers)
+        for state in PartitionState:
+            fold.partitions.labels(state.value).set(states[state])
+        for outcome, count in self._events.items():
+            fold.events.labels(outcome).inc(count)
+        self._events.clear()
+        self._metrics.process.crash_looped.set(
+            sum(
+                follower.failure is not None and follower.failure.reason is FailureReason.CRASH_LOOP
+                for follower in followers
+            )
+        )
+        self._metrics.log.waiters.set(sum(follower.writer.in_flight for follower in followers))
+        self._metrics.log.writable.set(self._writable())
+        assignment = self._manager.assignment
+        fold.announced.labels("leader").set(assignment.leads)
+        fold.announced.labels("follower").set(len(assignment.announced) - assignment.leads)
+
+    def _log(self, facts: Mapping[str, Any]) -> None:
+        log = self._metrics.log
+        log.connections.labels("follow").set(facts["following"])
+        log.connections.labels("other").set(facts["connections"] - facts["following"])
+        log.warnings.set(len(facts["warnings"]))
+        log.followers.clear()
+        for state, count in Counter(each["state"] for each in facts["partitions"].values()).items():
+            log.followers.labels(state).set(count)
+        counts = {"opened": facts["connections_opened"], **facts["errors"]}
+        for name, count in counts.items():
+            counter = log.connections_opened if name == "opened" else log.errors.labels(name)
+            counter.inc(count - self._log_counts[name])
+            self._log_counts[name] = count
+
+    def _storage(self, traffic: Traffic) -> None:
+        storage = self._metrics.storage
+        for (operation, outcome), count in traffic.requests.items():
+            requests = storage.requests.labels(operation, outcome)
+            requests.inc(self._grown(("request", operation, outcome), count))
+        for outcome, count in traffic.retries.items():
+            storage.retries.labels(outcome).inc(self._grown(("retry", outcome), count))
+        storage.throttled.inc(self._grown("throttled", traffic.throttled))
+        storage.retry_budget.set(traffic.retry_budget)
+        storage.uploads_left.set(traffic.uploads_left)
+        for direction, most in traffic.in_flight_max.items():
+            storage.requests_max.labels(direction).set(most)
+            storage.requests_now.labels(direction).set(traffic.in_flight[direction])
+
+    def _socket(self) -> None:
+        socket, stats = self._metrics.socket, self._stats
+        socket.in_flight.set(stats.requests_now)
+        socket.held_reads.set(stats.held_reads_now)
+        socket.buffered.set(self._buffered())
+        greeted = 0
+        for role in Role:
+            greeted += stats.roles[role.value]
+            socket.connections.labels(role.value).set(stats.roles[role.value])
+        socket.connections.labels("new").set(stats.connections_now - greeted)
+        answered = stats.held_reads_answered
+        refused = stats.held_reads - answered - stats.held_reads_now
+        socket.held.labels("answered").inc(self._grown("held, answered", answered))
+        socket.held.labels("refused").inc(self._grown("held, refused", refused))
+        for limit, counter in LIMITS.items():
+            count = getattr(stats, counter)
+            socket.limits.labels(limit).inc(self._grown(limit, count))
+        socket.accepted.inc(self._grown("accepted", stats.connections))
+        socket.malformed.inc(self._grown("malformed", stats.frames_malformed))
+        for where, count in self._manager.bugs.counts.items():
+            socket.internal_errors.labels(where).inc(self._grown(("bugs", where), count))
+        at_once = stats.requests - stats.requests_now
+        for (method, outcome), count in stats.outcomes.items():
+            at_once -= count
+            socket.requests.count(method, outcome, by=self._grown((method, outcome), count))
+        # Counted together: an increment by method would cost them more than it tells.
+        socket.requests.count("at once", "ok", by=max(0, self._grown("at once", at_once)))

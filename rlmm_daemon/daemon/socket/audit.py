@@ -1,0 +1,74 @@
+"""Audit lines for each order that changes something: who gave it, and how it ended.
+
+Uid and pid are the kernel's word (SO_PEERCRED), the client's name is its own: `rlmm` says there
+which command was typed and by whom. An order that the process did not survive has the first alone.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar
+
+import msgspec
+import structlog
+
+from rlmm_daemon.codec import api
+from rlmm_daemon.daemon.socket.greeting import Introduction, Role
+from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.ids import UUID_BYTES, uuid_text
+
+T = TypeVar("T")
+#: How long the client waits, which is nobody's wish.
+_TIMEOUT: Final = "timeout_ms"
+
+log = structlog.get_logger(__name__)
+
+
+def is_order(method: str, role: Role) -> bool:
+    """Whether a job or an operator's request changes something: a broker's own jobs are no orders.
+
+    Records that a client library appends are none either: each is an event of the log itself.
+    """
+    row = api.METHODS[method]
+    return row.right is api.Right.ADMIN or (row.right is api.Right.WRITE and role is Role.OPERATOR)
+
+
+async def audited(asker: Introduction, method: str, params: Any, work: Awaitable[T]) -> T:
+    """Return what an order comes to, with its two lines in the log."""
+    line = log.bind(
+        order=method,
+        uid=asker.uid,
+        pid=asker.pid,
+        client=asker.client,
+        **{f"param_{name}": value for name, value in said(params).items()},
+    )
+    line.info("audit.order_begun")
+    outcome = "internal_error"
+    try:
+        answer = await work
+    except RlmmError as error:
+        outcome = error.wire_name()
+        raise
+    except asyncio.CancelledError:
+        outcome = "cancelled"
+        raise
+    else:
+        outcome = "ok"
+        return answer
+    finally:
+        line.info("audit.order_ended", outcome=outcome)
+
+
+def said(params: Any) -> dict[str, Any]:
+    """Return what parameters say, as far as a line of a log holds it: no records, no paths."""
+    found = dict[str, Any]()
+    for name, value in msgspec.structs.asdict(params).items():
+        if name == _TIMEOUT:
+            continue
+        if isinstance(value, bytes):
+            if len(value) == UUID_BYTES:
+                found[name] = uuid_text(value)
+        elif isinstance(value, api.Partition):
+            found[name] = str(value.to_domain())
+        elif value is None or isinstance(value, bool | int | str):
+            found[name] = value
+    return found

@@ -1,0 +1,439 @@
+"""Restoring a log from snapshots (`rlmm log restore`): what they know and it lacks is appended."""
+
+import asyncio
+import fcntl
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from rlmm_daemon.adapters.os.clock import SystemClock
+from rlmm_daemon.codec import records
+from rlmm_daemon.codec.snapshot import Header
+from rlmm_daemon.codec.state_files import Position
+from rlmm_daemon.config import Config, EmbeddedLog
+from rlmm_daemon.core.fold.fold import Fold
+from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.core.snapshots import unsealing
+from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
+from rlmm_daemon.domain.ids import MetadataPartition, TopicId
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.observability.logging import beside_answers
+from rlmm_daemon.offline.log_adoption import (
+    adopt,
+    is_configured,
+    read_before,
+    refuse_beside_a_daemon,
+)
+from rlmm_daemon.offline.log_contents import (
+    KAFKA,
+    Contents,
+    Key,
+    append_all,
+    contents,
+    count_of,
+    first_of,
+    opened,
+    read_on,
+    require_one_cluster,
+    require_there,
+)
+from rlmm_daemon.offline.log_objects import Objects, looking
+from rlmm_daemon.offline.ownership import given_to_owner
+from rlmm_daemon.ports.event_log import (
+    EventLog,
+    LogMissing,
+    LogMoved,
+    LogRange,
+    ranges_less,
+)
+
+#: Segments that are appended before the log is read again: somebody else may restore it, too.
+CHUNK: Final = 64
+LOCK_NAME: Final = "log-restore.lock"
+_NAME: Final = re.compile(r"(?P<number>\d+)-(?P<generation>\d{10})\.snapshot(?P<rejected>.*)")
+
+Log = tuple[int, TopicId]
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What snapshots know."""
+
+    segments: dict[Key, SegmentMetadata]
+    #: Of the log that they are of.
+    partition_count: int
+    #: None where no snapshot says.
+    cluster_id: str | None = None
+    #: Newest snapshots that can't be read, in whose place older ones were taken.
+    damaged: tuple[str, ...] = ()
+    #: The offset up to which the snapshot of each metadata partition and log has read.
+    read_to: Mapping[Log, int] = msgspec.field(default_factory=dict)
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What one metadata partition is missing."""
+
+    metadata_partition: int
+    known: int
+    missing: int
+    #: Those of which the log holds a delete.
+    deleted: int
+    #: Those whose objects are not whole in the storage.
+    objects_gone: int
+    appended: int
+
+
+class _Newest(msgspec.Struct):
+    """For each metadata partition and log the snapshot that knows most."""
+
+    folds: dict[Log, tuple[Header, Fold]] = msgspec.field(default_factory=dict)
+    damaged: list[str] = msgspec.field(default_factory=list)
+
+    def take(self, header: Header, fold: Fold) -> None:
+        of = header.metadata_partition, header.topic_id
+        if of not in self.folds or self.folds[of][0].next_offset < header.next_offset:
+            self.folds[of] = header, fold
+
+
+def known_to(directories: Iterable[str], *, accept_damaged: bool = False) -> Known:
+    """Return the live finished segments that the newest snapshots know.
+
+    Of each metadata partition and log it is the one that read on furthest, whoever wrote it: any
+    other still knows what was deleted since, and whose objects are gone.
+
+    Raises:
+        InvalidArgument: a directory holds no snapshot that can be read; a newest one can't be, and
+            that was not accepted; or they are of several clusters, or of logs with different
+            numbers of partitions.
+    """
+    newest = _Newest()
+    for name in directories:
+        require_there("--from-snapshots", name)
+        if not _read_directory(Path(name), newest):
+            raise InvalidArgument(f"{name} holds no snapshot that can be read", path=name)
+    if newest.damaged and not accept_damaged:
+        raise InvalidArgument(
+            f"these can't be read: {', '.join(newest.damaged)}. Older snapshots may still know "
+            "what was deleted since. Next: name other brokers' snapshots, and --accept-damaged"
+        )
+    headers = [header for header, _ in newest.folds.values()]
+    require_one_cluster({f"snapshots of {h.cluster_id}": h.cluster_id for h in headers})
+    counts = {header.partition_count for header in headers}
+    if len(counts) != 1:
+        raise InvalidArgument(f"the snapshots are of logs with {sorted(counts)} partitions")
+    known = {key: each for _, fold in newest.folds.values() for key, each in _finished(fold)}
+    cluster_id = next((h.cluster_id for h in headers if h.cluster_id is not None), None)
+    read_to = {log: header.next_offset for log, (header, _) in newest.folds.items()}
+    return Known(known, counts.pop(), cluster_id, tuple(newest.damaged), read_to)
+
+
+def _read_directory(directory: Path, newest: _Newest) -> bool:
+    """Take a directory's newest snapshots; name those that can't be read."""
+    rows = [(match, file) for file in directory.iterdir() if (match := _NAME.fullmatch(file.name))]
+    rows.sort(key=lambda row: (row[0]["number"], row[0]["generation"], row[1].name), reverse=True)
+    read: set[str] = set()
+    logs: set[Log] = set()
+    for match, file in rows:
+        if not match["rejected"]:
+            with suppress(OSError, RlmmError):
+                header, fold = unsealing.load(file.read_bytes())
+                read.add(match["number"])
+                of = header.metadata_partition, header.topic_id
+                if of not in logs:
+                    logs.add(of)
+                    newest.take(header, fold)
+                continue
+        if match["number"] not in read:
+            newest.damaged.append(str(file))
+    return bool(read)
+
+
+def _finished(fold: Fold) -> Iterator[tuple[Key, SegmentMetadata]]:
+    for partition, segment_id in fold.live_finished():
+        cache = fold.cache(partition)
+        record = cache.get(segment_id) if cache else None
+        assert record is not None, "it is live"
+        segment = records.decode(record)
+        assert isinstance(segment, SegmentMetadata), "the cache holds nothing else"
+        yield (partition, segment_id), segment
+
+
+def run(
+    config: Config, known: Known, target: str, *, execute: bool, accept_loss: bool = False
+) -> list[Restored]:
+    """Return what is missing, and was appended, partition by partition.
+
+    Without `accept_loss` a log that lost events which no snapshot had read is refused: what they
+    deleted would come back.
+
+    Raises:
+        RlmmError: refused, or cut short; asking again goes on.
+    """
+    beside_answers()
+    if not execute:
+        require_there("--to", target)
+    try:
+        made = [] if target == KAFKA else [target]
+        with (
+            given_to_owner(config.daemon.state_dir, *made),
+            _alone(config, execute=execute),
+        ):
+            work = _run(config, known, target, execute=execute, accept_loss=accept_loss)
+            return asyncio.run(work)
+    except* (LogMissing, LogMoved) as errors:
+        raise InvalidArgument(str(errors.exceptions[0])) from errors
+    except* RlmmError as errors:
+        raise first_of(errors) from None
+
+
+@contextmanager
+def _alone(config: Config, *, execute: bool) -> Iterator[None]:
+    """Keep a second restore with this state directory out; one that only looks needs nothing.
+
+    Raises:
+        ConfigError: one is at work.
+    """
+    directory = Path(config.daemon.state_dir)
+    if not execute or not directory.is_dir():
+        yield
+        return
+    with (directory / LOCK_NAME).open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as busy:
+            raise ConfigError(f"another rlmm log restore holds {lock.name}") from busy
+        yield
+
+
+async def _run(
+    config: Config, known: Known, target: str, *, execute: bool, accept_loss: bool = False
+) -> list[Restored]:
+    named = {"the snapshots": known.cluster_id, "the configuration": config.daemon.cluster_id}
+    require_one_cluster(named)
+    if execute and isinstance(config.event_log, EmbeddedLog) and is_configured(config, target):
+        # It would go on with this log, and take it for a foreign one at each start from then on.
+        await refuse_beside_a_daemon(config)
+    if execute and not accept_loss:
+        await _require_recorded(config, known, target)
+    # A log that is gone is made anew, but not by a dry run.
+    async with (
+        looking(config) as objects,
+        opened(config, target, known.partition_count if execute else None) as log,
+    ):
+        assert log.identity is not None, "open"
+        require_one_cluster(
+            {**named, "the log": log.identity.cluster_id, "the storage": objects.cluster_id}
+        )
+        numbers = map(MetadataPartition, range(count_of(log)))
+        wanted = {n: mine for n in numbers if (mine := _of(known, n, count_of(log)))}
+        reads = {number: await contents(log, number) for number in wanted}
+        if not accept_loss:  # before anything is appended
+            _require_read(log.identity.topic_id, known, reads, objects)
+            _require_ends(log.identity.topic_id, known, wanted, reads)
+        rows = [
+            await _restored(log, number, mine, reads[number], objects, execute=execute)
+            for number, mine in wanted.items()
+        ]
+        if execute:
+            with suppress(ConfigError):  # a daemon that runs is told by accept-loss
+                now_ms = SystemClock().now_ms()
+                ends = {int(n): Position(read.position, read.epoch) for n, read in reads.items()}
+                await adopt(config, target, log.identity, hold_before_ms=now_ms, ends=ends)
+        return rows
+
+
+async def _require_recorded(config: Config, known: Known, target: str) -> None:
+    """Make sure that snapshots know all that the daemon had read of a log that is gone.
+
+    What was acknowledged between the last note of positions and a crash is known to nothing: only a
+    daemon that was stopped wrote down where an embedded log ended. Of a log that is there the
+    daemon finds out by itself what it lacks: a new one has another id.
+
+    Raises:
+        InvalidArgument: more had been acknowledged; nothing was made.
+    """
+    before = await read_before(config) if is_configured(config, target) else {}
+    for gone, positions in before.items():
+        beyond = {
+            number: at.next_offset
+            for number, at in positions.items()
+            if at.next_offset > known.read_to.get((number, gone), 0)
+        }
+        ends = {number: end for (number, log), end in known.read_to.items() if log == gone}
+        ends |= {number: at.next_offset for number, at in positions.items()}
+        exact = {number for number, at in positions.items() if at.exact}
+        inexact = isinstance(config.event_log, EmbeddedLog) and {
+            # Nothing is noted of one that held nothing.
+            number: end
+            for number, end in ends.items()
+            if end and number not in exact
+        }
+        if (beyond or inexact) and not await _is_there(config, target, gone):
+            if beyond:
+                raise _unrecorded(known, gone, *min(beyond.items()))
+            if inexact:
+                raise _unended(*min(inexact.items()))
+
+
+def _unrecorded(known: Known, gone: TopicId, number: int, end: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"the daemon had read metadata partition {number} of the log that is gone up to offset "
+        f"{end}, the snapshots up to {known.read_to.get((number, gone), 0)}: segments that were "
+        "finished in between do not come back, and would be answered as if they had never been. "
+        "Next: name other brokers' snapshots; or the same with --accept-loss, which holds their "
+        "objects"
+    )
+
+
+def _unended(number: int, end: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"the daemon did not stop by itself: it had read metadata partition {number} of the log "
+        f"that is gone up to offset {end} when it last noted that, and nothing says what it "
+        "acknowledged behind that. Segments that were finished there do not come back, and would "
+        "be answered as if they had never been. Next: the same with --accept-loss, which holds "
+        "their objects"
+    )
+
+
+async def _is_there(config: Config, target: str, topic_id: TopicId) -> bool:
+    """Whether the log under this name is that one; nothing is made."""
+    found: TopicId | None = None
+    try:
+        require_there("--to", target)
+    except InvalidArgument:
+        return False
+    try:
+        async with opened(config, target, None) as log:
+            assert log.identity is not None, "open"
+            found = log.identity.topic_id
+    except* LogMissing:
+        found = None
+    return found == topic_id
+
+
+def _require_read(
+    topic_id: TopicId, known: Known, reads: Mapping[MetadataPartition, Contents], objects: Objects
+) -> None:
+    """Make sure that a snapshot had read whatever the log lost, or that its loss was accepted.
+
+    Raises:
+        InvalidArgument: a deletion of what would come back may have stood in what was lost.
+    """
+    for number, there in reads.items():
+        read = LogRange(start=0, end=known.read_to.get((number, topic_id), 0))
+        accepted = objects.accepted_gaps(topic_id, number)
+        if unread := ranges_less(there.lost(), [read, *accepted]):
+            raise InvalidArgument(
+                f"metadata partition {number} lacks offsets {unread[0].start} to "
+                f"{unread[0].end - 1}, which no snapshot here had read: a deletion of what would "
+                "come back may have stood there. Next: name other brokers' snapshots; or the same "
+                "with --accept-loss"
+            )
+
+
+def _require_ends(
+    topic_id: TopicId,
+    known: Known,
+    wanted: Mapping[MetadataPartition, Mapping[Key, SegmentMetadata]],
+    reads: Mapping[MetadataPartition, Contents],
+) -> None:
+    """Make sure that the log still says of each segment that it lacks whether that was deleted.
+
+    Raises:
+        InvalidArgument: a compaction may have dropped the deletion of what would come back.
+    """
+    for number, there in reads.items():
+        read_to = known.read_to.get((number, topic_id), 0)
+        if read_to < there.dropped_to and _lacking(wanted[number], there):
+            raise InvalidArgument(
+                f"metadata partition {number} was compacted up to offset {there.dropped_to}, and "
+                f"the snapshots here had read to {read_to}: the deletion of what would come back "
+                "may have been dropped. Next: name newer snapshots; or the same with --accept-loss"
+            )
+
+
+def _lacking(mine: Mapping[Key, SegmentMetadata], there: Contents) -> list[SegmentMetadata]:
+    """Return the segments of which the log has neither the finish nor a deletion."""
+    lacking = [key for key in mine if key not in there.finished]
+    return [mine[key] for key in lacking if not there.was_deleted(*key)]
+
+
+def _of(known: Known, number: int, count: int) -> dict[Key, SegmentMetadata]:
+    return {
+        key: segment
+        for key, segment in known.segments.items()
+        if metadata_partition(key[0].topic_id, key[0].partition, count) == number
+    }
+
+
+async def _restored(
+    log: EventLog,
+    number: MetadataPartition,
+    mine: dict[Key, SegmentMetadata],
+    there: Contents,
+    objects: Objects,
+    *,
+    execute: bool,
+) -> Restored:
+    lacking = sum(key not in there.finished for key in mine)
+    live = _lacking(mine, there)
+    missing = await objects.whole(live)
+    missing.sort(key=lambda each: (str(each.partition), each.start_offset))
+    if execute:
+        await _append(log, number, missing, there)
+    return Restored(
+        metadata_partition=number,
+        known=len(mine),
+        missing=len(missing),
+        deleted=lacking - len(live),
+        objects_gone=len(live) - len(missing),
+        appended=len(missing) if execute else 0,
+    )
+
+
+async def _append(
+    log: EventLog, number: MetadataPartition, missing: Sequence[SegmentMetadata], there: Contents
+) -> None:
+    """Append segments, some at a time, and read each time what the log made of them.
+
+    Raises:
+        InvalidArgument: somebody else restores the same log, or it does not take one.
+    """
+    for begin in range(0, len(missing), CHUNK):
+        chunk = missing[begin : begin + CHUNK]
+        values = [value for segment in chunk for value in _events(segment, there.fold)]
+        ours = await append_all(log, number, values)
+        await read_on(log, number, there)
+        offsets = [there.finished.get((each.partition, each.segment_id)) for each in chunk]
+        if None in offsets:
+            raise InvalidArgument(
+                f"{offsets.count(None)} segments of metadata partition {number} were not taken"
+            )
+        if not ours.issuperset(offsets):
+            raise InvalidArgument(
+                f"somebody else restores metadata partition {number} just now: what is there twice "
+                "does no harm. Next: ask again when that has ended"
+            )
+
+
+def _events(segment: SegmentMetadata, fold: Fold) -> list[bytes]:
+    """Return what the log lacks of a finished segment: its end, or all of it."""
+    finished = records.encode(
+        SegmentUpdate(
+            partition=segment.partition,
+            segment_id=segment.segment_id,
+            broker_id=segment.broker_id,
+            event_timestamp_ms=segment.event_timestamp_ms,
+            custom_metadata=segment.custom_metadata,
+            state=SegmentState.COPY_SEGMENT_FINISHED,
+        )
+    )
+    cache = fold.cache(segment.partition)
+    if cache is not None and cache.get(segment.segment_id) is not None:
+        return [finished]
+    begun = replace(segment, state=SegmentState.COPY_SEGMENT_STARTED, custom_metadata=None)
+    return [records.encode(begun), finished]

@@ -1,0 +1,1 @@
+"""Reports of a run of the nightly job, for people and machines."""
