@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from rlmm_daemon.codec import api, frames, records
+from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import (
     ConfigError,
     DaemonUnreachable,
@@ -93,10 +94,9 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def back_off(luck: random.Random) -> Iterator[float]:
     """Yield ever longer pauses in seconds, each drawn between half and all of its bound."""
-    bound = _BACK_OFF_FIRST
+    backoff = Backoff(_BACK_OFF_FIRST, _BACK_OFF_MAX, luck.random)
     while True:
-        yield bound * (0.5 + luck.random() / 2)
-        bound = min(bound * 2, _BACK_OFF_MAX)
+        yield backoff.next()
 
 
 def retries(luck: random.Random) -> Iterator[float]:

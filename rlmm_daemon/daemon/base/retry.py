@@ -4,6 +4,7 @@ import asyncio
 import random
 from typing import Final
 
+from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import UnavailableError
 
 BACK_OFF_SECONDS: Final = 0.05
@@ -22,13 +23,14 @@ class Retry:
         first_seconds: float = BACK_OFF_SECONDS,
         stall_seconds_max: float = STALL_SECONDS_MAX,
     ) -> None:
-        self._rng, self._first_seconds = rng, first_seconds
+        self._backoff = Backoff(first_seconds, BACK_OFF_SECONDS_MAX, rng.random)
         self._stall_seconds_max = stall_seconds_max
-        self.progressed()
+        self._waited = 0.0
 
     def progressed(self) -> None:
         """Begin anew: something came."""
-        self._seconds, self._waited = self._first_seconds, 0.0
+        self._backoff.reset()
+        self._waited = 0.0
 
     async def pause(self, error: UnavailableError) -> None:
         """Wait before the next attempt.
@@ -39,7 +41,6 @@ class Retry:
         """
         if error.fields.get("retry") is False or self._waited >= self._stall_seconds_max:
             raise error
-        seconds = self._seconds * self._rng.uniform(0.5, 1.0)
+        seconds = self._backoff.next()
         await asyncio.sleep(seconds)
         self._waited += seconds
-        self._seconds = min(2 * self._seconds, BACK_OFF_SECONDS_MAX)

@@ -44,6 +44,7 @@ from rlmm_daemon.daemon.bucket.deletes_under_way import Removing
 from rlmm_daemon.daemon.bucket.earlier_objects import newest_ms, why_held
 from rlmm_daemon.daemon.bucket.storage_clock import stored_ms
 from rlmm_daemon.daemon.bucket.storage_past import NoPast, Remembered, StoragePast, remembered
+from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import (
     ConfigError,
     InvalidArgument,
@@ -173,7 +174,7 @@ class Bucket:
             Malformed: the marker is damaged or newer than this program; likewise.
         """
         self._identity, self._past, self._vouched = identity, past or NoPast(), past is None
-        pause = BACK_OFF_SECONDS
+        backoff = Backoff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX, self._rng.random)
         while True:
             try:
                 await self.storage.open()
@@ -183,13 +184,12 @@ class Bucket:
             except UnavailableError as error:
                 self._away = None if error is self._trouble else error
                 if self._away is not None:  # else it was told when it was found
-                    seconds = round(pause, 1)
+                    seconds = round(backoff.bound, 1)
                     log.warning("bucket not reached", error=str(error), retry_seconds=seconds)
             else:
                 self._away = None
                 return settled
-            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
-            pause = min(2 * pause, BACK_OFF_SECONDS_MAX)
+            await asyncio.sleep(backoff.next())
 
     async def confirm(self, *, seconds: float = 0.0) -> None:
         """Make sure that the marker is still ours, by a look not older than so many seconds.

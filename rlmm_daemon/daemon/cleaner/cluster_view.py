@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from rlmm_daemon.daemon.base.broadcast import Broadcast
+from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
@@ -128,7 +129,7 @@ class ClusterView:
 
     async def run(self) -> None:
         """Ask now, on change and every 30 s, for ever; a failure is tried again sooner."""
-        wait = RETRY_SECONDS_MIN
+        backoff = Backoff(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX, self._rng.random)
         while True:
             self._wanted.clear()
             try:
@@ -138,10 +139,9 @@ class ClusterView:
                 if self.trouble is None:
                     logger.warning("cluster not known", error=error.message)
                 self.trouble = error.message
-                await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
-                wait = min(wait * 2, RETRY_SECONDS_MAX)
+                await asyncio.sleep(backoff.next())
                 continue
-            wait = RETRY_SECONDS_MIN
+            backoff.reset()
             try:
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._wanted.wait()

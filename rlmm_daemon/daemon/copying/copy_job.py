@@ -25,6 +25,7 @@ from rlmm_daemon.daemon.bucket.bucket import MARKER_SECONDS, Bucket
 from rlmm_daemon.daemon.copying.removal import FinishedElsewhere, Removal
 from rlmm_daemon.daemon.copying.sources import SegmentSources, open_sources
 from rlmm_daemon.daemon.copying.upload import upload
+from rlmm_daemon.domain.backoff import Backoff, full
 from rlmm_daemon.domain.errors import (
     IllegalTransition,
     InvalidArgument,
@@ -401,7 +402,7 @@ class CopyJob:
         tools, metadata = self._tools, self.metadata
         state = SegmentState.COPY_SEGMENT_FINISHED
         until = self._begun_at + tools.options.deadline_seconds
-        pause = FINISH_RETRY_SECONDS
+        backoff = Backoff(FINISH_RETRY_SECONDS, FINISH_RETRY_SECONDS_MAX, full)
         while True:
             try:
                 await tools.log.update(
@@ -419,10 +420,9 @@ class CopyJob:
                 raise
             except UnavailableError:
                 # Certainly not in the log: asking again is harmless, removing objects is not ours.
-                if self._loop.time() + pause > until:
+                if self._loop.time() + backoff.bound > until:
                     raise
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, FINISH_RETRY_SECONDS_MAX)
+            await asyncio.sleep(backoff.next())
         found = await tools.log.segment(metadata.partition, metadata.segment_id)
         if found is None:
             raise OutcomeUnknown("the segment was finished and is gone already")

@@ -77,6 +77,7 @@ from rlmm_daemon.daemon.following.history import History
 from rlmm_daemon.daemon.following.hooks import ManagerHooks
 from rlmm_daemon.daemon.following.snapshots import NewerSnapshot, SnapshotStore
 from rlmm_daemon.daemon.following.writer import Writer
+from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import (
     CorruptError,
     InvalidArgument,
@@ -404,7 +405,7 @@ class Follower:
 
     async def run(self) -> None:
         """Follow for ever; troubles change the state and never end the task, a bug does."""
-        wait = BACKOFF_SECONDS_MIN
+        backoff = Backoff(BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX, self._context.rng.random)
         while True:
             position = self.fold.position
             try:
@@ -423,14 +424,14 @@ class Follower:
             except Exception as bug:
                 raise PartitionCrash(self.partition) from bug
             if self.restarting:
-                wait = BACKOFF_SECONDS_MIN
+                backoff.reset()
             elif isinstance(self._following.role, Stopped):
                 await self._ordered.wait()
             else:
                 # One that failed only because of what is missing goes on: it may come back.
-                wait = BACKOFF_SECONDS_MIN if self.fold.position > position else wait
-                await asyncio.sleep(wait * (0.5 + self._context.rng.random() / 2))
-                wait = min(wait * 2, BACKOFF_SECONDS_MAX)
+                if self.fold.position > position:
+                    backoff.reset()
+                await asyncio.sleep(backoff.next())
 
     async def _live(self) -> None:
         """Follow until something is wrong, or an operator wants everything checked anew."""

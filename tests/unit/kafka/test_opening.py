@@ -15,12 +15,12 @@ from rlmm_daemon.adapters.kafka.connection.errors import Reaction, name_of, reac
 from rlmm_daemon.adapters.kafka.connection.security import load_security
 from rlmm_daemon.adapters.kafka.event_log import KafkaLog, asking
 from rlmm_daemon.adapters.kafka.event_log import log as kafka_log
-from rlmm_daemon.adapters.kafka.event_log.backoff import Backoff
 from rlmm_daemon.adapters.kafka.event_log.provisioning import topic_settings
 from rlmm_daemon.config import KafkaAdmin, KafkaSecurity
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.readiness.states import FAILURES, FailureReason
 from rlmm_daemon.daemon.operator.gauges import Gauges
+from rlmm_daemon.domain.backoff import Backoff, full
 from rlmm_daemon.domain.errors import (
     ConfigError,
     InvalidArgument,
@@ -293,11 +293,7 @@ async def test_many_who_ask_at_once_share_one_metadata_question():
 
 
 def test_a_back_off_grows_is_capped_jittered_and_reset():
-    class Luck:
-        def random(self) -> float:
-            return 1.0
-
-    backoff = Backoff(0.05, 2.0, Luck())  # type: ignore[arg-type]  # all the luck there is
+    backoff = Backoff(0.05, 2.0, full)
     waits = [backoff.next() for _ in range(10)]
     assert waits[:4] == [0.05, 0.1, 0.2, 0.4]
     assert waits[-1] == 2.0

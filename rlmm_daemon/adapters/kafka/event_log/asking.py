@@ -14,7 +14,7 @@ from rlmm_daemon.adapters.kafka.connection.requests import (
     OffsetForLeaderEpoch,
     Pinned,
 )
-from rlmm_daemon.adapters.kafka.event_log.backoff import Backoff
+from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.ports.event_log import EpochEnd, LogRange
@@ -76,7 +76,9 @@ class Asker:
         loop, config = asyncio.get_running_loop(), self._client.config
         over = loop.time() + _ATTEMPT_SECONDS
         backoff = Backoff(
-            config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000, self._client.luck
+            config.retry_backoff_ms / 1000,
+            config.retry_backoff_max_ms / 1000,
+            self._client.luck.random,
         )
         yield False
         for _ in range(_ATTEMPTS - 1):

@@ -19,7 +19,6 @@ from rlmm_daemon.adapters.kafka.connection import Connection, Directory, KafkaCl
 from rlmm_daemon.adapters.kafka.connection.errors import Reaction, error_of, reaction_to
 from rlmm_daemon.adapters.kafka.connection.fetching import FetchAnswer, FetchPartition
 from rlmm_daemon.adapters.kafka.event_log.asking import Asker
-from rlmm_daemon.adapters.kafka.event_log.backoff import Backoff
 from rlmm_daemon.adapters.kafka.event_log.parsing import (
     BatchTooLarge,
     InvalidBatch,
@@ -27,6 +26,7 @@ from rlmm_daemon.adapters.kafka.event_log.parsing import (
     Slice,
     slices,
 )
+from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import LogCorrupt, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.ports.event_log import (

@@ -13,7 +13,6 @@ from rlmm_daemon.adapters.kafka.connection.connection import Dial
 from rlmm_daemon.adapters.kafka.connection.requests import NO_ID
 from rlmm_daemon.adapters.kafka.connection.security import Security
 from rlmm_daemon.adapters.kafka.event_log.asking import Asker
-from rlmm_daemon.adapters.kafka.event_log.backoff import Backoff
 from rlmm_daemon.adapters.kafka.event_log.fetcher import PartitionFetcher
 from rlmm_daemon.adapters.kafka.event_log.producer import Producer, Spawn
 from rlmm_daemon.adapters.kafka.event_log.provisioning import (
@@ -22,6 +21,7 @@ from rlmm_daemon.adapters.kafka.event_log.provisioning import (
     shortcomings,
 )
 from rlmm_daemon.config import KafkaClient as ClientConfig
+from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import (
     Draining,
     InvalidArgument,
@@ -238,7 +238,7 @@ class KafkaLog:
             backoff=Backoff(
                 self._config.retry_backoff_ms / 1000,
                 self._config.retry_backoff_max_ms / 1000,
-                self.client.luck,
+                self.client.luck.random,
             ),
             check_open=self._check_open,
             unpacking=self._unpacking,

@@ -26,8 +26,8 @@ from rlmm_daemon.adapters.kafka.connection.requests import (
     Pinned,
     ProduceByName,
 )
-from rlmm_daemon.adapters.kafka.event_log.backoff import Backoff
 from rlmm_daemon.adapters.kafka.event_log.lane import Batch, Entry, Identity, Lane
+from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import (
     Draining,
     InvalidArgument,
@@ -362,7 +362,7 @@ class Producer:
         backoff = Backoff(
             config.retry_backoff_ms / 1000,
             config.retry_backoff_max_ms / 1000,
-            self._client.luck,
+            self._client.luck.random,
             lane.failures - 1,
         )
         loop = asyncio.get_running_loop()
