@@ -254,7 +254,7 @@ class Daemon:
             log_facts=log_facts,
             traffic=s3.traffic if s3 else None,
             cleaner=cleaner,
-            writable=lambda: not (adapters.refusal_of(manager.log) or manager.fleet.refusal),
+            writable=lambda: not (adapters.refusal_of(manager.log) or manager.fleet.noted.refusal),
             buffered=server.buffered_bytes,
         )
         await _name_known_cluster(server, manager)

@@ -6,42 +6,41 @@ followers share: start and stop, end offsets, positions.
 
 import asyncio
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
 import structlog
 
-from rlmm_daemon.codec.state_files import Accepted, Identity, Position, Positions
+from rlmm_daemon.codec.state_files import Identity, Position, Positions
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.core.readiness.states import (
     Failure,
     FailureReason,
     Freshness,
     LogTrouble,
-    PartitionState,
     TroubleKind,
 )
 from rlmm_daemon.daemon.base.broadcast import Broadcast
 from rlmm_daemon.daemon.base.bugs import Bugs
 from rlmm_daemon.daemon.base.crash_guard import blame
-from rlmm_daemon.daemon.base.os_errors import in_words, is_shortage
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.following.accepted_gaps import AcceptedGaps
 from rlmm_daemon.daemon.following.follow_set import FollowSet
 from rlmm_daemon.daemon.following.follower import Follower, FollowerContext
 from rlmm_daemon.daemon.following.hooks import ManagerHooks
+from rlmm_daemon.daemon.following.known_reads import KnownReads
+from rlmm_daemon.daemon.following.noted_positions import NotedPositions
 from rlmm_daemon.daemon.following.snapshots import SnapshotStore
 from rlmm_daemon.daemon.following.snapshotter import Snapshotter, allowed
 from rlmm_daemon.daemon.following.writer import Writer
+from rlmm_daemon.domain.backoff import Backoff
 from rlmm_daemon.domain.errors import (
     CorruptError,
-    Draining,
     InvalidArgument,
-    Malformed,
     NotReady,
     RlmmError,
-    StorageFull,
     StorageUnavailable,
     UnavailableError,
     UnsupportedProtocol,
@@ -50,7 +49,6 @@ from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_
 from rlmm_daemon.observability.metrics import LogMetrics
 from rlmm_daemon.ports.clock import Clock
 from rlmm_daemon.ports.event_log import (
-    NO_EPOCH,
     EventLog,
     LogForeign,
     LogIdentity,
@@ -58,11 +56,8 @@ from rlmm_daemon.ports.event_log import (
     LogRange,
     LogUnnamed,
     NoTopicId,
-    OwnEpochs,
-    ranges_joined,
 )
 
-POSITIONS_SECONDS: Final = 1.0
 #: Between two looks for what other daemons were told to accept, while that is of interest.
 GAPS_SECONDS: Final = 5.0
 #: What a log as a whole failed of, and goes on from when the loss is accepted.
@@ -171,33 +166,17 @@ class Fleet:
         self.followers: dict[MetadataPartition, Follower] = {}
         self._tasks: dict[MetadataPartition, asyncio.Task[None]] = {}
         self._writers: dict[MetadataPartition, Writer] = {}
-        self._recorded: dict[int, Position] = {}
-        #: The same as the presence file of an earlier life has it, until confirmed or accepted.
-        self._present: dict[int, Position] = {}
-        #: How far other daemons say that they had read, likewise, and in which file.
-        self._others: dict[int, Mapping[Position, str]] = {}
+        self._reads = KnownReads()
         #: Followed since those were asked: others may have read on while this daemon did not.
         self._unheard: set[MetadataPartition] = set()
         self._newcomer = Broadcast()
         #: Whose loss some daemon accepted, while what this one had read may be from before.
         self._lost_elsewhere: set[int] = set()
-        #: Whose loss was accepted in this life: what the presence file said before is void.
-        self._given_up: set[int] = set()
-        #: Whose loss is being written down right now.
-        self._being_given_up: frozenset[int] = frozenset()
-        #: Where each log started whose missing head was accepted.
-        self._accepted_starts: dict[int, int] = {}
-        #: By metadata partition, gaps of the present log whose loss was accepted here or elsewhere.
-        self._accepted_gaps: dict[int, tuple[LogRange, ...]] = {}
+        self.noted = NotedPositions(log, state, self._reads, self.followers)
+        self._accepted_gaps = AcceptedGaps(state)
         self._accept_missing = False
         #: Rung when it was accepted that the log is gone.
         self._gone = Broadcast()
-        #: The positions file says of some position that nothing was appended beyond it.
-        self._exact_on_disk = False
-        #: Why they could not be rewritten.
-        self._unwritten: OSError | None = None
-        #: The last positions are written: nothing is appended any more.
-        self._stopping = False
         self._identity_unwritten = False
         #: Held while followers are started or stopped, and while the log is opened anew.
         self._turning = asyncio.Lock()
@@ -224,20 +203,21 @@ class Fleet:
         self.identity = await self._open_log(
             named=bool(known or marker or read), cluster_id=known.cluster_id if known else None
         )
+        self.noted.belong_to(self.identity.topic_id)
         self.whole_failure = None  # the log is there, readable, and has an id
         if marker is not None and not _same_cluster(marker, self.identity):
             marker = None
         read_of = None if read is None else TopicId(uuid_bytes(read.topic_id))
         await self._compare(self.identity, known, marker, read_of=read_of)
         if positions is not None and positions.topic_id == uuid_text(self.identity.topic_id):
-            self._recorded = {n: self._believed(at) for n, at in positions.numbered().items()}
-            self._accepted_starts = {int(n): at for n, at in positions.accepted_starts.items()}
-            await self._begin_life()
+            await self.noted.take_up(positions)
         elif positions is not None and self.foreign_evidence is not None:
-            self._recorded = {n: self._elsewhere(at) for n, at in positions.numbered().items()}
+            self.noted.take_up_elsewhere(positions)
         if marker is not None and marker.topic_id == self.identity.topic_id:
-            self._present, self._others = dict(marker.positions), dict(marker.others)
-        await self._load_accepted(marker)
+            self._reads.hear_own(marker.positions)
+            self._reads.hear_others(marker.others)
+        gaps = marker.accepted_gaps if marker else ()
+        await self._accepted_gaps.load(self.identity.topic_id, gaps)
         self._snapshots.belongs_to(self.identity)
         self.follow_set = FollowSet(
             self.identity.partition_count,
@@ -247,42 +227,12 @@ class Fleet:
         self.trouble = None  # from now on there are answers
         self.changed.ring()
 
-    async def _begin_life(self) -> None:
-        """Let no position in the file count as exact any more, before anything is appended.
-
-        A disk that does not take it is tried again later: nothing is appended until then.
-        """
-        self._exact_on_disk = any(map(_vouches, self._recorded.values()))
-        if not self._exact_on_disk:
-            return
-        try:
-            await self.write_positions()
-        except OSError as error:
-            self._unwritten = error
-            logger.warning("positions not written yet", error=str(error))
-
-    @property
-    def refusal(self) -> str:
-        """Why nothing is appended for now, whatever the log could do; empty if it is."""
-        error = self._unwritten
-        if error is None or not self._exact_on_disk:
-            return ""
-        return str(error.strerror) if is_shortage(error) else in_words(error)
-
-    def _may_append(self) -> None:
-        if self._stopping:
-            raise Draining("the daemon stops; nothing was begun")
-        if self._exact_on_disk:
-            full = self._unwritten is None or is_shortage(self._unwritten)
-            error = StorageFull if full else StorageUnavailable
-            raise error(f"the state directory: {self.refusal}; nothing was begun")
-
     async def _open_log(self, *, named: bool, cluster_id: str | None) -> LogIdentity:
         """Open the log, however long that takes; each failure is told and may pass.
 
         `cluster_id` is the one that the state directory belongs to, None if it does not say.
         """
-        wait = _RETRY_SECONDS_MIN
+        backoff = self._backoff()
         while True:
             try:
                 return await self._opened(cluster_id, create=not named or self._accept_missing)
@@ -303,9 +253,11 @@ class Fleet:
                 self.trouble = LogTrouble(TroubleKind.LOG_AWAY, str(error))
                 logger.warning("event log not open yet", error=str(error))
             with suppress(TimeoutError):
-                async with asyncio.timeout(wait * (0.5 + self._rng.random() / 2)):
+                async with asyncio.timeout(backoff.next()):
                     await self._gone.wait()
-            wait = min(wait * 2, _RETRY_SECONDS_MAX)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(_RETRY_SECONDS_MIN, _RETRY_SECONDS_MAX, self._rng.random)
 
     async def _opened(self, cluster_id: str | None, *, create: bool) -> LogIdentity:
         opened = await self._log.open(create=create)
@@ -330,8 +282,7 @@ class Fleet:
             return
         await self._compare(self.identity, None, marker)
         if marker.topic_id == self.identity.topic_id:
-            said = marker.positions.items()
-            self._present = {number: at for number, at in said if number not in self._given_up}
+            self._reads.hear_own(marker.positions)
         await self._take_up_gaps(marker)
         self._hear_others(marker, self.followers.keys())
         self.lost_elsewhere(marker.lost_since)
@@ -347,7 +298,7 @@ class Fleet:
         self._lost_elsewhere |= {n for n in every if {None, n} & set(numbers)}
         for number in self._lost_elsewhere - self.followers.keys() - self._wanted():
             self._lost_elsewhere.discard(number)
-            self._forget_position(MetadataPartition(number))
+            self._reads.forget(MetadataPartition(number))
 
     async def ask_others(self, partition: MetadataPartition) -> None:
         """Ask the bucket how far others have read of it, before what another broker began is ended.
@@ -364,51 +315,11 @@ class Fleet:
         """Take up how far other daemons had read, and have these partitions checked for it."""
         assert self.identity is not None, "the log is open"
         if marker is not None and marker.topic_id == self.identity.topic_id:
-            others = {} if self._accept_missing else marker.others
-            self._others = {n: at for n, at in others.items() if n not in self._given_up}
+            self._reads.hear_others({} if self._accept_missing else marker.others)
         for follower in [f for f in self.followers.values() if f.partition in numbers]:
-            positions = self._said_of(follower.partition)
+            positions = self._reads.said_of(follower.partition)
             if self.foreign_evidence is not None or positions:
                 follower.recheck(positions)
-
-    def _said_of(self, partition: MetadataPartition) -> list[Position]:
-        """Return how far a metadata partition had been read, as presence files have it."""
-        own = self._present.get(partition)
-        return [*([] if own is None else [own]), *self._others.get(partition, ())]
-
-    def _others_files(self, partition: MetadataPartition) -> Mapping[Position, str]:
-        """Return what only other daemons' presence files say, and the files."""
-        own = (self._present.get(partition), self._recorded.get(partition))
-        others = self._others.get(partition, {})
-        return {at: files for at, files in others.items() if at not in own}
-
-    # Gaps that were accepted.
-
-    async def _load_accepted(self, marker: BucketLog | None) -> None:
-        """Take up what an operator accepted of this very log, here or on another daemon."""
-        assert self.identity is not None, "the log is open"
-        try:
-            kept = await self._state.accepted()
-        except (Malformed, UnsupportedProtocol, OSError) as damage:
-            logger.warning("state file ignored", error=str(damage))  # asked for again at worst
-            kept = None
-        if kept is not None and kept.topic_id == uuid_text(self.identity.topic_id):
-            for number, ranges in kept.gaps.items():
-                self._note_gaps(int(number), [LogRange(start=s, end=e) for s, e in ranges])
-        self._learn_gaps(marker)
-
-    def _learn_gaps(self, marker: BucketLog | None) -> bool:
-        """Take up what the marker knows; return whether that was any news."""
-        assert self.identity is not None, "the log is open"
-        before = dict(self._accepted_gaps)
-        for topic_id, number, gap in marker.accepted_gaps if marker else ():
-            if topic_id == self.identity.topic_id:
-                self._note_gaps(number, [gap])
-        return before != self._accepted_gaps
-
-    def _note_gaps(self, number: int, gaps: Iterable[LogRange]) -> None:
-        known = self._accepted_gaps.get(number, ())
-        self._accepted_gaps[number] = ranges_joined([*known, *gaps])
 
     async def keep_learning_gaps(self) -> None:
         """Ask the bucket again, for what other daemons know.
@@ -440,37 +351,19 @@ class Fleet:
 
     async def _take_up_gaps(self, marker: BucketLog | None) -> None:
         """Start those over that failed only of what was accepted elsewhere."""
+        assert self.identity is not None, "the log is open"
         lacking = [f for f in self.followers.values() if f.open_gaps]
-        if self._learn_gaps(marker):
+        gaps = marker.accepted_gaps if marker else ()
+        if self._accepted_gaps.learn(self.identity.topic_id, gaps):
             for follower in lacking:
                 if not follower.open_gaps:
                     follower.retry()
-            await self._write_accepted_or_later()
-
-    async def _write_accepted_or_later(self) -> None:
-        """Keep what the marker has too: a disk that does not take it costs a question at worst."""
-        try:
-            await self._write_accepted()
-        except OSError as error:
-            logger.warning("accepted gaps not written", error=str(error))
-
-    async def _write_accepted(self) -> None:
-        assert self.identity is not None, "the log is open"
-        if self._accepted_gaps:
-            await self._state.write_accepted(
-                Accepted(
-                    topic_id=uuid_text(self.identity.topic_id),
-                    gaps={
-                        str(number): [(gap.start, gap.end) for gap in gaps]
-                        for number, gaps in sorted(self._accepted_gaps.items())
-                    },
-                )
-            )
+            await self._accepted_gaps.write_or_later(self.identity.topic_id)
 
     async def _read_marker(self) -> BucketLog | None:
         if self._bucket is None:
             return None
-        wait = _RETRY_SECONDS_MIN
+        backoff = self._backoff()
         while True:
             try:
                 found = await self._bucket.log()
@@ -484,8 +377,7 @@ class Fleet:
                 if self.trouble is not None and self.trouble.kind is TroubleKind.MARKER_UNREAD:
                     self.trouble = None if self.identity else _NOT_OPENED
                 return found
-            await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
-            wait = min(wait * 2, _RETRY_SECONDS_MAX)
+            await asyncio.sleep(backoff.next())
 
     async def _compare(
         self,
@@ -584,15 +476,20 @@ class Fleet:
             except (LogMissing, NoTopicId) as gone:
                 raise StorageUnavailable(str(gone) or "the log is not there") from gone
             self._snapshots.belongs_to(self.identity)
-            self._recorded, self._present, self._accepted_starts = {}, {}, {}
-            self._others = {}
-            self._accepted_gaps = {}
+            self._forget_log(self.identity.topic_id)
             self._accept_missing = False  # that was said of a log before this one
             if self.follow_set and self.follow_set.partition_count != self.identity.partition_count:
                 self._recounted = self.identity.partition_count
             known = await self._state.identity()
             read_of = before.topic_id if known is None else None
             await self._compare(self.identity, known, None, read_of=read_of)
+
+    def _forget_log(self, topic_id: TopicId) -> None:
+        """Nothing that is known of the former log is said of the present one."""
+        self.noted.belong_to(topic_id)
+        self._reads.forget_all()
+        self._accepted_gaps.forget()
+        self.noted.accepted_starts = {}
 
     async def _recount(self) -> None:
         """Follow the log by the number of partitions that it has now."""
@@ -601,9 +498,7 @@ class Fleet:
                 await self._end(partition)
             self.identity = await self._log.open(create=False)
             self._recounted = None
-            self._recorded, self._present, self._accepted_starts = {}, {}, {}
-            self._others = {}
-            self._accepted_gaps = {}
+            self._forget_log(self.identity.topic_id)
             self._snapshots.belongs_to(self.identity)
             assert self.follow_set is not None, "opened before"
             self.follow_set.recount(self.identity.partition_count)
@@ -628,7 +523,7 @@ class Fleet:
         }
         failure = self.whole_failure
         recounted = failure and failure.reason is FailureReason.PARTITION_COUNT_CHANGED
-        with self._giving_up([*self._present, *self._recorded, *every]):
+        with self._reads.giving_up([*self._reads.present, *self._reads.recorded, *every]):
             if recounted:  # a death in between must not leave what no repair could put back here
                 await self._forget_known()
             if self.identity is not None:
@@ -638,7 +533,7 @@ class Fleet:
             self._accept_missing = True
             self.foreign_evidence = None
             self.whole_failure = None
-            self._recorded, self._present, self._others = {}, {}, {}
+            self._reads.forget_all()
         if doubted:
             lacking = list(self.followers.values())
         for follower in lacking:  # of a whole log the snapshots of others may be all that is left
@@ -688,45 +583,22 @@ class Fleet:
             )
         if not follower.lacking:
             raise _nothing_missing(f"metadata partition {follower.partition}", [follower])
-        with self._giving_up([follower.partition]):
+        with self._reads.giving_up([follower.partition]):
             await self._accepted(follower.partition, {follower.partition: follower.open_gaps})
-            self._given_up.add(follower.partition)
-            self._forget_position(follower.partition)
+            self._reads.given_up.add(follower.partition)
+            self._reads.forget(follower.partition)
         await self._accept_in(follower, without_looking=without_looking)
-
-    @contextmanager
-    def _giving_up(self, partitions: Iterable[int]) -> Iterator[None]:
-        """Tell of no position of theirs while its loss is being written down.
-
-        Behind the acceptance it would be taken for what was read since, and be missed anew.
-        """
-        before = self._being_given_up
-        self._being_given_up = before | {*partitions}
-        try:
-            yield
-        finally:
-            self._being_given_up = before
 
     async def _accept_in(self, follower: Follower, *, without_looking: bool) -> None:
         await follower.accept_loss(without_looking=without_looking)
         if follower.accepted_start:
-            self._accepted_starts[follower.partition] = follower.accepted_start
+            self.noted.accepted_starts[follower.partition] = follower.accepted_start
         if self.identity is not None:
-            await self.write_positions()
-
-    def _forget_position(self, partition: MetadataPartition) -> None:
-        """The lineage that was recorded is accounted for: record the present one from now on."""
-        self._recorded.pop(partition, None)
-        self._present.pop(partition, None)
-        self._others.pop(partition, None)
-
-    def _keep_position(self, partition: MetadataPartition, position: Position) -> None:
-        """A later life has to ask the log for it, too."""
-        self._recorded.setdefault(partition, position)
+            await self.noted.write()
 
     async def _accepted_in_time(self) -> None:
         """Write an acceptance of the whole log down, however long the bucket is away."""
-        wait = _RETRY_SECONDS_MIN
+        backoff = self._backoff()
         while True:
             try:
                 await self._accepted(None, {})
@@ -737,8 +609,7 @@ class Fleet:
             else:
                 self.trouble = None
                 return
-            await asyncio.sleep(wait * (0.5 + self._rng.random() / 2))
-            wait = min(wait * 2, _RETRY_SECONDS_MAX)
+            await asyncio.sleep(backoff.next())
 
     async def _accepted(
         self, partition: MetadataPartition | None, gaps: Mapping[int, Sequence[LogRange]]
@@ -749,8 +620,8 @@ class Fleet:
             await self._bucket.accept_loss(partition, self.identity, gaps)
         for number, some in gaps.items():
             if some:
-                self._note_gaps(number, some)
-        await self._write_accepted()
+                self._accepted_gaps.note(number, some)
+        await self._accepted_gaps.write(self.identity.topic_id)
         await self.write_identity()
 
     # Followers.
@@ -767,7 +638,7 @@ class Fleet:
                 delivery_timeout_seconds=self.options.delivery_timeout_seconds,
                 metrics=self._metrics,
                 bugs=self._bugs,
-                may_append=self._may_append,
+                may_append=self.noted.require_appendable,
             )
         return found
 
@@ -824,14 +695,12 @@ class Fleet:
             freshness=self.options.freshness,
             partition_count=self.identity.partition_count,
             target_wanted=self.target_wanted,
-            on_dropped=self._forget_position,
-            on_unrecorded=self._keep_position,
+            on_dropped=self._reads.forget,
+            on_unrecorded=self._reads.keep,
             reopen=self.reopen,
             hooks=self._hooks,
             turns=self._state.turns,
         )
-        before = self._recorded.get(partition)
-        recorded = [*([] if before is None else [before]), *self._said_of(partition)]
         if self.marker_checked and self._bucket is not None:
             self._unheard.add(partition)
             self._newcomer.ring()
@@ -839,13 +708,13 @@ class Fleet:
             partition,
             context,
             self.writer(partition, group),
-            recorded=recorded,
+            recorded=self._reads.of(partition),
             failure=self._failure_at_start(partition),
             foreign_evidence=lambda: self.foreign_evidence,
-            accepted_start=self._accepted_starts.get(partition, 0),
+            accepted_start=self.noted.accepted_starts.get(partition, 0),
             has_storage=self._bucket is not None,
-            accepted_gaps=lambda: self._accepted_gaps.get(partition, ()),
-            said_by=lambda: self._others_files(partition),
+            accepted_gaps=lambda: self._accepted_gaps.of(partition),
+            said_by=lambda: self._reads.said_by_others(partition),
         )
         assert self.follow_set is not None, "opened before"
         for announced in self.follow_set.announced_in(partition):
@@ -871,16 +740,16 @@ class Fleet:
             wanted = partition in self._wanted() or busy
             if wanted or self.followers.get(partition) is not follower:
                 return  # wanted again meanwhile: a write may be on its way already
-            self._note_position(follower)
+            self.noted.note(follower)
             await self._end(partition)
 
     async def _end(self, partition: MetadataPartition) -> None:
         follower, task = self.followers.pop(partition), self._tasks.pop(partition)
-        self._recorded.update(self._exactly(follower))
+        self.noted.note_last(follower)
         if partition in self._lost_elsewhere:
             self._lost_elsewhere.discard(partition)
             if not follower.position_confirmed:
-                self._forget_position(partition)
+                self._reads.forget(partition)
         follower.retired = True
         task.cancel()
         await asyncio.wait({task})
@@ -918,108 +787,24 @@ class Fleet:
 
     async def keep_positions(self) -> None:
         """Record how far each partition was read, at most once a second."""
-        written: Mapping[int, Position] = dict(self._recorded)
-        starts = dict(self._accepted_starts)
-        while True:
-            await asyncio.sleep(POSITIONS_SECONDS)
-            if self._stopping:
-                continue  # the last positions stay as they are
-            if self._identity_unwritten and self.foreign_evidence is None:
-                await self._try_write_identity()
-            for follower in self.followers.values():
-                self._note_position(follower)
-            changed = self._recorded != written or self._accepted_starts != starts
-            if changed or self._exact_on_disk:
-                try:
-                    await self.write_positions()
-                except OSError as error:
-                    logger.warning("positions not written", error=str(error))
-                    continue
-                written, starts = dict(self._recorded), dict(self._accepted_starts)
+        await self.noted.keep(self._identity_too)
 
-    def _note_position(self, follower: Follower) -> None:
-        if not follower.accepted_start:
-            self._accepted_starts.pop(follower.partition, None)
-        if follower.position_confirmed and follower.state is not PartitionState.FAILED:
-            at = follower.settled
-            before = self._recorded.get(follower.partition)
-            known = at is not None and at.next_offset > 0 and at.leader_epoch >= 0
-            if at and known and (before is None or before.next_offset < at.next_offset):
-                self._recorded[follower.partition] = at
+    async def _identity_too(self) -> None:
+        """Try again to write what the disk did not take at the open."""
+        if self._identity_unwritten and self.foreign_evidence is None:
+            await self._try_write_identity()
 
     def furthest(self) -> dict[MetadataPartition, Position]:
         """Return how far each partition is known to have been read, followed or not.
 
         A position of an earlier life stays until the log confirmed it or its loss was accepted.
         """
-        known = {**self._present, **self._recorded}
-        for number, position in self._present.items():
-            if number in self._recorded and position.next_offset > known[number].next_offset:
-                follower = self.followers.get(MetadataPartition(number))
-                if follower is None or not follower.position_confirmed:
-                    known[number] = position
-        return {
-            MetadataPartition(number): position
-            for number, position in known.items()
-            if number not in self._being_given_up
-        }
 
-    def _exactly(self, follower: Follower) -> dict[int, Position]:
-        """Return the recorded position of a follower, exact if nothing lies beyond it."""
-        recorded, at = self._recorded.get(follower.partition), follower.read_all
-        if recorded is None:
-            return {}
-        # One that was not read to its end yet took no append: it is as the life before left it.
-        exact = recorded.exact if at is None else at.next_offset == recorded.next_offset
-        ended = self._believed(msgspec.structs.replace(recorded, exact=exact))
-        return {follower.partition: ended}
+        def is_confirmed(partition: MetadataPartition) -> bool:
+            follower = self.followers.get(partition)
+            return follower is not None and follower.position_confirmed
 
-    def _believed(self, at: Position) -> Position:
-        """Return a position that is exact only in a log which nobody else writes to.
-
-        Into a log of brokers, other daemons write while this one is stopped.
-        """
-        return at if isinstance(self._log, OwnEpochs) else _inexact(at)
-
-    def _elsewhere(self, at: Position) -> Position:
-        """Return a position in a log that another one stands for: that one can't confirm it.
-
-        What other daemons had acknowledged in a log of brokers they hold against it themselves.
-        """
-        exact = at.exact or not isinstance(self._log, OwnEpochs)
-        return Position(at.next_offset, NO_EPOCH, exact)
-
-    async def write_last_positions(self) -> None:
-        """Let nothing be appended any more, and write down where each partition ends."""
-        self._stopping = True
-        await self.write_positions()
-
-    async def write_positions(self) -> None:
-        """Write the positions file as of now; only the last ones can be exact."""
-        assert self.identity is not None, "the log is open"
-        positions = dict(self._recorded)
-        for follower in self.followers.values():
-            self._note_position(follower)
-            positions |= self._exactly(follower)
-        positions = {n: at if self._stopping else _inexact(at) for n, at in positions.items()}
-        await self._state.write_positions(
-            Positions(
-                topic_id=uuid_text(self.identity.topic_id),
-                partitions={str(number): at for number, at in sorted(positions.items())},
-                accepted_starts={str(n): at for n, at in sorted(self._accepted_starts.items())},
-            )
-        )
-        self._exact_on_disk = any(map(_vouches, positions.values()))
-
-
-def _inexact(at: Position) -> Position:
-    """Return a position of a life that goes on; nothing is appended to another log."""
-    return at if at.leader_epoch < 0 else Position(at.next_offset, at.leader_epoch)
-
-
-def _vouches(at: Position) -> bool:
-    """Whether a position says of this log that nothing was acknowledged beyond it."""
-    return at.exact and at.leader_epoch >= 0
+        return self._reads.furthest(is_confirmed)
 
 
 def _nothing_missing(what: str, followers: Iterable[Follower]) -> InvalidArgument:

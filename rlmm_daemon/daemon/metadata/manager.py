@@ -234,7 +234,7 @@ class Manager:
                     await self.snapshotter.try_write(follower)
         if self.fleet.identity is not None:
             try:
-                await self.fleet.write_last_positions()
+                await self.fleet.noted.write_last()
                 if self.assignment.version:
                     await self.state.write_announced(
                         announced_json(map(announced_rows, self.assignment.rows()))

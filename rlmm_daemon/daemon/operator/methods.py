@@ -215,7 +215,7 @@ class Operator:
 
     def _refusal(self, log_facts: Mapping[str, Any]) -> str:
         """Return why writes are refused for now; empty if they are not."""
-        return str(log_facts.get("unwritable") or self._manager.fleet.refusal)
+        return str(log_facts.get("unwritable") or self._manager.fleet.noted.refusal)
 
     def _compaction(self) -> dict[str, Any] | None:
         compactor = self._manager.compactor

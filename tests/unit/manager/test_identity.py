@@ -493,9 +493,9 @@ async def test_a_recorded_position_that_the_log_lacks_is_history_lost_even_with_
         await manager.add(started(1, 0, 9), BROKER)
         assert await Operator(manager).snapshot_now(None)
         await manager.update(updated(1), BROKER)
-        await manager.fleet.write_positions()
-        manager.fleet._note_position(manager.fleet.followers[of(TP)])
-        await manager.fleet.write_positions()
+        await manager.fleet.noted.write()
+        manager.fleet.noted.note(manager.fleet.followers[of(TP)])
+        await manager.fleet.noted.write()
     rig.store.truncate(of(TP), 1)
     async with rig.manager() as manager:
         follower = await follower_of(manager)
@@ -551,7 +551,7 @@ async def named_by_positions_alone(rig) -> None:
         await ready(manager)
         await copied(manager, 1, 0, 9)
         await until(lambda: manager.fleet.followers[of(TP)].settled is not None)
-        await manager.fleet.write_positions()
+        await manager.fleet.noted.write()
     await rig.disk.remove(f"{rig.directory}/a/identity.json")
 
 

@@ -80,7 +80,7 @@ async def test_what_failed_of_it_here_is_not_told_once_nobody_follows_it(rig):
         await until(lambda: manager.is_ready(TP))
         manager.fleet.followers[NUMBER].recheck([Position(7, 0)])
         await until(lambda: manager.fleet.followers[NUMBER].failure is not None)
-        manager.fleet._recorded[NUMBER] = Position(7, 0)
+        manager.fleet._reads.recorded[NUMBER] = Position(7, 0)
         manager.fleet.lost_elsewhere([NUMBER])
         assert presence_of(manager).partitions[NUMBER].next_offset == 7
         manager.replace_assignment([], [])

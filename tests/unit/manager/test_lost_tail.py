@@ -49,7 +49,7 @@ async def lose_tail(rig, *, clean: bool) -> None:
         await copied(manager, 1, 0, 9)
         await copied(manager, 2, 10, 19)
         assert await Operator(manager).snapshot_now(None)
-        await manager.fleet.write_positions()
+        await manager.fleet.noted.write()
         await copied(manager, 3, 20, 29)
         if clean:
             await manager.drain()
@@ -108,7 +108,7 @@ async def test_a_snapshot_alone_does_not_know_the_end_of_the_log_either(rig):
     async with rig.manager() as manager:
         follower = await failed(manager)
         assert follower.uncertain
-        await manager.fleet.write_positions()
+        await manager.fleet.noted.write()
     async with rig.manager() as manager:
         assert (await failed(manager)).uncertain, "nor in a later life"
 
@@ -127,7 +127,7 @@ async def test_a_position_is_exact_from_a_clean_stop_until_the_next_life_begins(
     async with rig.manager() as manager:
         await ready(manager)
         await copied(manager, 1, 0, 9)
-        await manager.fleet.write_positions()
+        await manager.fleet.noted.write()
         assert not recorded(rig).numbered()[of(TP)].exact
         await manager.drain()
         assert recorded(rig).numbered()[of(TP)].exact
@@ -159,7 +159,7 @@ async def test_nothing_is_appended_while_the_file_says_that_nothing_was(rig, mon
         with pytest.raises(StorageFull):
             await manager.add(started(2, 10, 19), BROKER)
         monkeypatch.undo()
-        await until(lambda: not manager.fleet._exact_on_disk)
+        await until(lambda: not manager.fleet.noted._exact_on_disk)
         assert not recorded(rig).numbered()[of(TP)].exact
         await copied(manager, 2, 10, 19)
 

@@ -91,7 +91,7 @@ class Host:
                 manager.fleet.follow_set.demand([NUMBER])
                 await until(lambda: NUMBER in manager.fleet.followers)
                 yield manager, manager.fleet.followers[NUMBER]
-                await manager.fleet.write_positions()
+                await manager.fleet.noted.write()
             finally:
                 running.cancel()
                 await asyncio.wait({running})

@@ -116,7 +116,7 @@ async def test_a_truncation_that_was_settled_live_does_not_come_back_at_the_next
         await copied(manager, 1, 0, 9)
         await manager.add(started(2, 10, 19), BROKER)
         await until(lambda: manager.fleet.followers[of(TP)].settled == Position(3, 0))
-        await manager.fleet.write_positions()
+        await manager.fleet.noted.write()
         rig.store.truncate(of(TP), 2)
         follower = manager.fleet.followers[of(TP)]
         await until(lambda: follower.fold.position == 2 and manager.is_ready(TP))
@@ -134,7 +134,7 @@ async def test_a_tail_that_was_lost_while_nobody_ran_is_settled_by_what_the_snap
         await manager.add(started(2, 10, 19), BROKER)
         await until(lambda: manager.fleet.followers[of(TP)].settled == Position(3, 0))
         await manager.drain()
-        await manager.fleet.write_positions()
+        await manager.fleet.noted.write()
     rig.store.truncate(of(TP), 2)
     async with rig.manager() as manager:
         await ready(manager)
@@ -181,7 +181,7 @@ async def test_a_tail_cut_off_after_it_was_confirmed_and_before_it_is_read_is_hi
         await ready(manager)
         await copied(manager, 1, 0, 9)
         await copied(manager, 2, 10, 19)
-        await manager.fleet.write_positions()
+        await manager.fleet.noted.write()
     ask_log, asked = MemoryEventLog.epoch_end, list[object]()
 
     async def then_cut(self, *about):
@@ -340,7 +340,7 @@ async def test_a_log_that_starts_before_an_accepted_head_again_is_read_from_ther
             rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
         await until(lambda: follower.fold.position == 4)
         assert follower.fold.partitions[TP].state(segment_id(4)) is not None, "it was read"
-        await until(lambda: not manager.fleet._accepted_starts)
+        await until(lambda: not manager.fleet.noted.accepted_starts)
 
 
 async def test_a_corrupt_log_whose_head_was_given_up_is_said_to_be_corrupt(rig, monkeypatch):
@@ -631,7 +631,7 @@ async def test_the_buckets_word_that_comes_late_and_says_nothing_new_makes_no_pa
         await ready(manager)
         await copied(manager, 1, 0, 9)
         await copied(manager, 2, 10, 19)
-        await manager.fleet.write_positions()
+        await manager.fleet.noted.write()
     rig.store.begin_epoch(of(TP))
     bucket = FakeBucket(
         BucketLog(

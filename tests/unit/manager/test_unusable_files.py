@@ -103,7 +103,7 @@ async def test_reads_do_not_wait_for_positions_to_be_written_and_writes_say_why(
         with pytest.raises(StorageUnavailable, match=os.strerror(number)):
             await manager.add(started(2, 10, 19), Caller.BROKER)
         stocked.disk.name = ""
-        await until(lambda: not manager.fleet.refusal)
+        await until(lambda: not manager.fleet.noted.refusal)
         await manager.add(started(2, 10, 19), Caller.BROKER)
 
 
