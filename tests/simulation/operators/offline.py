@@ -4,7 +4,9 @@ Their own code runs: only the disk, the clock and the storage that they open are
 """
 
 import contextlib
+import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
@@ -83,17 +85,23 @@ def simulated(life: Life, world: World) -> Iterator[None]:
         calm = life.disk.faults.calm()
         return _Disk(life.disk.platter, life.loop, life.rng("offline disk"), calm)
 
+    def luck() -> random.Random:
+        """Replayed with the seed, and not the same for two logs that are made."""
+        return life.rng(f"offline at {life.loop.time()}")
+
     def storage_of(*_: Any, **__: Any) -> adapters.Storage:
         backend = JudgedStorage(world, life, faults=False, name="offline storage")
         return adapters.Storage(backend, Bucket(backend, layout=LAYOUT, rng=life.rng("offline")))
 
-    def log_of(_config: Any, disk: Any, clock: Any, luck: Any, spawn: Any, **_: Any) -> EmbeddedLog:
+    def log_of(
+        _config: Any, disk: Any, clock: Any, _: Any, spawn: Any, **_more: Any
+    ) -> EmbeddedLog:
         return _Log(
             life,
             disk=disk,
             clock=clock,
             spawn=spawn,
-            luck=luck,
+            luck=luck(),
             directory=_config.event_log.directory,
             partition_count=_config.event_log.partition_count,
             cluster_id=CLUSTER,
@@ -104,6 +112,7 @@ def simulated(life: Life, world: World) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "LocalDisk", disk))
         # Tasks begin in the order in which they were made; not on the simulated loop.
         stack.enter_context(mock.patch.object(log_contents, "_IN_FLIGHT", 1))
+        stack.enter_context(mock.patch.object(files_alone, "random", SimpleNamespace(Random=luck)))
         # Whose files they are is the real disk's affair.
         stack.enter_context(mock.patch("os.geteuid", return_value=1))
         for module in (files_alone, log_contents, marker_rebuilding):
