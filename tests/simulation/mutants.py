@@ -405,8 +405,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module="rlmm_daemon.adapters.event_log.embedded.compacted_files",
         old="    await disk.fsync_directory(directory)  # their names, too\n",
         new="",
-        seeds=25,
-        first=925,
+        seeds=5,
+        first=10416,
     ),
     Mutant(
         name="replaced_files_removed_before_the_decision",
@@ -424,7 +424,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module="rlmm_daemon.adapters.event_log.embedded.compacted_files",
         old="    await disk.fsync_directory(directory)\n    done =",
         new="    done =",
-        seeds=30,
+        seeds=5,
+        first=622,
     ),
     Mutant(
         name="compaction_undone_by_the_next_open",
@@ -450,7 +451,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         old="                if placing is None and not reader.is_behind:\n",
         new="                if True:\n",
         seeds=5,
-        first=1195,
+        first=2040,
     ),
     Mutant(
         name="two_compactions_at_once",
