@@ -109,9 +109,9 @@ MUTANTS: Final[Sequence[Mutant]] = (
         module="rlmm_daemon.daemon.following.fleet",
         old="partition_count > identity.partition_count:\n            self._recounted",
         new="partition_count < 0:\n            self._recounted",
-        seeds=50,
+        seeds=5,
         scenario=_SCENARIO,
-        first=145,
+        first=627,
     ),
     Mutant(
         name="partition_left_while_its_history_is_written",
