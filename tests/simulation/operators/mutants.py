@@ -12,6 +12,11 @@ a hold: `daemon/test_bucket.py`; nights spare what is older than an accepted los
 Two more are seen by `storage/test_presence.py` alone: that a clone which was met is gone at its
 first silence (both write so often that it is met again before anything is deleted), and that the
 first file which a life finds is its forerunner's (a copied log is found out before it is ready).
+
+Open: seed 312 fails without any bug (a life on a slow disk does not end within its hour), so a hunt
+that ends there has found nothing. `night_looks_once` and `night_asks_no_presence` were met by no
+other of seeds 200 to 520, and 135 to 315; `reconcile/test_guards.py` and `test_executing.py` see
+them.
 """
 
 from collections.abc import Sequence
@@ -49,7 +54,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        whole = await self.history.drop(loaded.fold, reason, same_log=loaded.same_log)\n",
         "        whole = True\n",
         seeds=5,
-        first=193,
+        first=209,
     ),
     _planted(
         "positions_need_no_confirmation",
@@ -83,7 +88,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        for segment in gone:\n",
         "        for segment in ():\n",
         seeds=5,
-        first=48,
+        first=4,
     ),
     _planted(
         "marker_is_made_anew",
@@ -91,7 +96,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        if (why := why_not_made(await self._past.history())) is not None:\n",
         "        if (why := why_not_made(await self._past.history())) == 1:\n",
         seeds=5,
-        first=46,
+        first=83,
     ),
     _planted(
         "marker_made_over_objects_holds_nothing",
@@ -99,7 +104,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "        return made if self._vouched else await self._held_if_used(made, identity)\n",
         "        return made\n",
         seeds=5,
-        first=79,
+        first=110,
     ),
     _planted(
         "night_looks_once",
@@ -148,7 +153,7 @@ MUTANTS: Final[Sequence[Mutant]] = (
         "            if self._recovery is None or not known or follower.looked_for:\n",
         "            if True:\n",
         seeds=6,
-        first=10,
+        first=32,
     ),
     _planted(
         "restore_does_not_wait",
