@@ -272,7 +272,8 @@ class OperatorsScenario:
     async def _operator(self, daemon: Daemon, name: str) -> None:
         person = Person(daemon, self.rot, name=name, hasty=self.manners.hasty)
         try:
-            while True:
+            # A delete answers "unknown" to whoever cancels it, and the cancel is spent.
+            while not self._over:
                 if name == "sparing":
                     await asyncio.sleep(person.rng.expovariate(2.0))
                     await person.spare()
