@@ -53,13 +53,13 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="deletes_objects_before_the_event",
         module="rlmm_daemon.daemon.cleaner.segments",
-        old="            await self._start(batch)\n",
+        old="                await self._start(batch)\n",
         new=(
-            "            for i in batch.ids:\n"
-            "                s = self._segment(batch.partition, i)\n"
-            "                batch.going |= {i: s} if s else {}\n"
-            "            await self._delete_objects(batch)\n"
-            "            await self._start(batch)\n"
+            "                for i in batch.ids:\n"
+            "                    s = self._segment(batch.partition, i)\n"
+            "                    batch.going |= {i: s} if s else {}\n"
+            "                await self._delete_objects(batch)\n"
+            "                await self._start(batch)\n"
         ),
         seeds=5,
     ),
