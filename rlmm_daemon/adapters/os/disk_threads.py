@@ -1,4 +1,4 @@
-"""A few threads for calls that block, at the least price: a queue in, one wake-up of the loop out.
+"""Threads for calls that block, cheap to hand over to: a queue in, one wake-up of the loop out.
 
 An executor of the standard library makes two futures and takes several locks for each call, which
 for a write that the disk has taken in a tenth of a millisecond is most of what it costs.

@@ -1,4 +1,4 @@
-"""Records of a user partition's segments, and nothing kept beside them.
+"""Segment table of a user partition: the record of each segment, and nothing else.
 
 The one place that knows how a segment is stored: as a row of the sealed table that a snapshot left
 (`codec.sealed_table`), or, if anything was applied to it since, in a dict from segment id to tail

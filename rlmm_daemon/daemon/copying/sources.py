@@ -1,4 +1,4 @@
-"""Files that a copy may read: those of the partition's own directory, opened so that they stay it.
+"""Source files of a copy: only those of the partition's own directory, and no links.
 
 The paths come over the socket, so they are wishes. Each component below a configured log directory
 is opened with O_NOFOLLOW from its parent's descriptor, only regular files pass, and from then on

@@ -1,4 +1,4 @@
-"""Work shared by all who want it: one piece per key, or per part of a key's matter.
+"""Shared work: one piece for each key or part of it, for all who want it at once.
 
 A key names one segment's matter, and a segment's work is cancelled in one go. Of a key's work only
 the newest few are looked at, so that none of this takes long, however many readers there are: who
