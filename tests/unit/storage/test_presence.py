@@ -108,6 +108,11 @@ def lives() -> Lives:
     return Lives()
 
 
+def storage_of(life: PresenceFile) -> Storage:
+    assert isinstance(life._storage, Storage)
+    return life._storage
+
+
 async def refused(life: PresenceFile) -> str:
     """Return why nothing may be deleted, by a look of just now."""
     life._clock.seconds += module.LOOK_SECONDS  # type: ignore[attr-defined] # a hand clock
@@ -240,12 +245,13 @@ async def test_a_forerunner_that_has_ended_is_no_other_daemon_while_its_file_is_
     if ended:
         await old.write(ended=True)
     life = lives.life("new", place=place)
-    life._storage.refusal = "SlowDown"  # type: ignore[attr-defined] # `Storage`
+    storage = storage_of(life)
+    storage.refusal = "SlowDown"
     for _ in range(3):
         await life._try_write()
         lives.clock.seconds += module.LOOK_SECONDS
         await life.require_alone()
-    life._storage.refusal = ""  # type: ignore[attr-defined] # `Storage`
+    storage.refusal = ""
     await life.write()
     await life.require_alone()
     assert lives.written().other is None
@@ -276,8 +282,7 @@ async def test_a_restart_does_not_cut_the_wait_short(lives: Lives):
 async def test_a_write_whose_answer_was_lost_is_its_own(lives: Lives):
     life = lives.life("one")
     await life.write()
-    storage = life._storage
-    assert isinstance(storage, Storage)
+    storage = storage_of(life)
     storage.deaf = True
     lives.clock.seconds += 60
     with pytest.raises(StorageUnavailable):
@@ -330,8 +335,7 @@ async def test_a_bucket_that_does_not_answer_lets_nothing_be_deleted(
     life = lives.life("one")
     assert "not read in time" in await refused(life)
     await life.write()
-    storage = life._storage
-    assert isinstance(storage, Storage)
+    storage = storage_of(life)
     storage.away = True
     await life.require_alone()  # by the look of just now
     lives.clock.seconds += module.LOOK_SECONDS
@@ -368,13 +372,12 @@ async def test_the_other_one_hears_of_it_within_moments(
 ):
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
     life = lives.life("one")
-    running = asyncio.create_task(life.run())  # noqa: TID251 - no group: it is cancelled here
-    try:
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(life.run())
         await until(lambda: KEY in lives.bucket.objects)
         await lives.life("other").write()
         await refused(life)
         await until(lambda: lives.written().host == "one" and lives.written().other is not None)
-    finally:
         running.cancel()
 
 
@@ -384,8 +387,7 @@ async def test_a_storage_that_takes_no_writes_keeps_the_doubt_and_says_so_until_
     """The other one may be refused as well: that it does not write says nothing then."""
     await lives.life("old").write()
     new = lives.life("new")
-    storage = new._storage
-    assert isinstance(storage, Storage)
+    storage = storage_of(new)
     storage.refusal = "PutObject is denied"
     for _ in range(3):
         await lives.pass_time(10 * GONE_SECONDS, new)
@@ -405,8 +407,7 @@ async def test_nor_is_one_that_was_met_called_gone_by_a_storage_that_takes_no_wr
     life = lives.life("one")
     await life.write()
     await lives.life("other").write()
-    storage = life._storage
-    assert isinstance(storage, Storage)
+    storage = storage_of(life)
     storage.refusal = "PutObject is denied"
     await lives.pass_time(10 * GONE_SECONDS, life)
     assert "180 s after the storage takes this one's (PutObject is denied)" in await refused(life)
@@ -417,12 +418,9 @@ async def test_nor_is_one_that_was_met_called_gone_by_a_storage_that_takes_no_wr
 
 @asynccontextmanager
 async def at_work(life: PresenceFile) -> AsyncIterator[Storage]:
-    storage = life._storage
-    assert isinstance(storage, Storage)
-    running = asyncio.create_task(life.run())  # noqa: TID251 - no group: it is cancelled here
-    try:
-        yield storage
-    finally:
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(life.run())
+        yield storage_of(life)
         running.cancel()
 
 
