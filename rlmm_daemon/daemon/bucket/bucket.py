@@ -40,7 +40,7 @@ from rlmm_daemon.core.readiness.marker_verdict import (
 )
 from rlmm_daemon.core.storage.layout import Layout, key_stem, may_have_objects
 from rlmm_daemon.daemon.base.broadcast import Broadcast
-from rlmm_daemon.daemon.bucket.deletes_under_way import Removing
+from rlmm_daemon.daemon.bucket.deletes_under_way import DeletesUnderWay
 from rlmm_daemon.daemon.bucket.earlier_objects import newest_ms, why_held
 from rlmm_daemon.daemon.bucket.storage_clock import stored_ms
 from rlmm_daemon.daemon.bucket.storage_past import NoPast, Remembered, StoragePast, remembered
@@ -115,7 +115,7 @@ class Bucket:
         self.storage = storage
         self.name = name
         #: Whose objects are being deleted, by whomever in this process.
-        self.removing = Removing()
+        self.removing = DeletesUnderWay()
         self._layout = layout
         self._rng = rng
         self._marker: BucketMarker | None = None

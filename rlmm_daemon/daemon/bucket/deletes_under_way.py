@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from rlmm_daemon.domain.ids import SegmentId
 
 
-class Removing:
+class DeletesUnderWay:
     """How many delete which segment, of all in this process."""
 
     def __init__(self) -> None:

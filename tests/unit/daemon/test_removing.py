@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rlmm_daemon.daemon.bucket.deletes_under_way import Removing
+from rlmm_daemon.daemon.bucket.deletes_under_way import DeletesUnderWay
 from rlmm_daemon.domain.errors import Overloaded
 from rlmm_daemon.domain.ids import SegmentId
 from tests.unit.daemon.copying import World, running
@@ -43,7 +43,7 @@ async def test_the_slower_of_two_deletes_takes_nothing_of_a_copy_that_was_repeat
 
 
 def test_a_segment_is_being_removed_until_the_last_of_those_who_do_has_ended():
-    removing, one, other = Removing(), SegmentId(bytes(16)), SegmentId(b"\x01" * 16)
+    removing, one, other = DeletesUnderWay(), SegmentId(bytes(16)), SegmentId(b"\x01" * 16)
     with removing.these([one]):
         with removing.these([one, other]):
             assert one in removing
