@@ -1,4 +1,4 @@
-"""Checksums at the end of JSON files that people read, in the state directory and in the bucket.
+"""Checksums at the end of small JSON files, in the state directory, the log and the bucket.
 
 A flipped bit leaves most names names and most numbers numbers.
 """
@@ -8,14 +8,20 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-#: The last key: the CRC-32C of all before it.
-_CHECKSUM: Final = b',\n "crc32c": '
+#: The last key: the CRC-32C of all bytes before the comma in front of it.
+_KEY: Final = b'"crc32c":'
 
 
-def sealed(content: bytes) -> bytes:
-    """Return a JSON object as a file's bytes: indented, ending in its checksum and a newline."""
+def sealed(content: bytes, *, indented: bool = True) -> bytes:
+    """Return a JSON object as a file's bytes that end in its checksum.
+
+    Those that people read are indented, and end in a newline.
+    """
+    if not indented:
+        body = content.removesuffix(b"}")
+        return b"%b,%b%d}" % (body, _KEY, crc32c(body))
     body = msgspec.json.format(content, indent=1).removesuffix(b"\n}")
-    return body + _CHECKSUM + b"%d\n}\n" % crc32c(body)
+    return b"%b,\n %b %d\n}\n" % (body, _KEY, crc32c(body))
 
 
 def unsealed(data: bytes) -> tuple[bytes, bool]:
@@ -24,9 +30,10 @@ def unsealed(data: bytes) -> tuple[bytes, bool]:
     Raises:
         ValueError: it does not hold.
     """
-    body, begun, checksum = data.rpartition(_CHECKSUM)
+    before, begun, checksum = data.rpartition(_KEY)
     if not begun:
         return data, False
-    if checksum.rstrip() != b"%d\n}" % crc32c(body):
+    body = before.rstrip().removesuffix(b",")
+    if b"".join(checksum.split()) != b"%d}" % crc32c(body):
         raise ValueError("its checksum does not hold")
-    return body + b"\n}", True
+    return body + b"}", True

@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from rlmm_daemon.adapters.event_log.embedded import checked, files
+from rlmm_daemon.adapters.event_log.embedded import files
+from rlmm_daemon.codec.sealed_json import sealed, unsealed
 from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.ports.disk import Disk
 
@@ -52,7 +53,7 @@ async def last(disk: Disk, directory: str) -> Compaction:
     """
     try:
         content = await disk.read(f"{directory}/{RECORD_NAME}")
-        return msgspec.json.decode(checked.checked(content), type=Compaction)
+        return msgspec.json.decode(unsealed(content)[0], type=Compaction)
     except FileNotFoundError:
         return NEVER
     except (msgspec.DecodeError, ValueError) as error:
@@ -192,5 +193,5 @@ async def _size(disk: Disk, path: str) -> int | None:
 
 
 async def _write(disk: Disk, directory: str, compaction: Compaction) -> None:
-    content = checked.with_checksum(msgspec.json.encode(compaction))
+    content = sealed(msgspec.json.encode(compaction), indented=False)
     await disk.write_atomically(f"{directory}/{RECORD_NAME}", content)

@@ -18,13 +18,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from rlmm_daemon.adapters.event_log.embedded.checked import checked, with_checksum
 from rlmm_daemon.adapters.event_log.embedded.epochs import EPOCH_MAX, is_one_bit_off
 from rlmm_daemon.adapters.event_log.embedded.files import (
     CORRUPT_SUFFIX,
     IDENTITY_NAME,
     STATE_NAME,
 )
+from rlmm_daemon.codec.sealed_json import sealed, unsealed
 from rlmm_daemon.domain.errors import InvalidArgument, LogCorrupt, UnsupportedProtocol
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_bytes, uuid_text
 from rlmm_daemon.ports.disk import Disk
@@ -101,7 +101,7 @@ async def read_named(disk: Disk, directory: str) -> tuple[LogIdentity, int] | No
         return None
     _check_format(content, path)
     try:
-        file = msgspec.json.decode(checked(content), type=_IdentityFile)
+        file = msgspec.json.decode(unsealed(content)[0], type=_IdentityFile)
         return _identity_of(file), file.format
     except (msgspec.DecodeError, ValueError, InvalidArgument) as error:
         raise LogUnnamed(f"{path} is damaged: {error}", file=path) from error
@@ -111,7 +111,7 @@ async def remembered_identity(disk: Disk, directory: str) -> LogIdentity | None:
     """Return the identity as the state holds it; None if the state is damaged or older."""
     try:
         content = await disk.read(f"{directory}/{STATE_NAME}")
-        found = msgspec.json.decode(checked(content), type=_StateFile)
+        found = msgspec.json.decode(unsealed(content)[0], type=_StateFile)
         return None if found.identity is None else _identity_of(found.identity)
     except (FileNotFoundError, msgspec.DecodeError, ValueError, InvalidArgument):
         return None
@@ -136,7 +136,7 @@ async def read_format(disk: Disk, directory: str) -> int:
     found = FORMAT_WHOLE
     for name in (IDENTITY_NAME, STATE_NAME):
         with suppress(FileNotFoundError, msgspec.DecodeError, ValueError):
-            content = checked(await disk.read(f"{directory}/{name}"))
+            content, _ = unsealed(await disk.read(f"{directory}/{name}"))
             found = max(found, msgspec.json.decode(content, type=_Format).format)
     return found
 
@@ -145,7 +145,7 @@ async def write_identity(
     disk: Disk, directory: str, identity: LogIdentity, *, file_format: int = FORMAT_WHOLE
 ) -> None:
     """Write the identity durably."""
-    content = with_checksum(msgspec.json.encode(_file_of(identity, file_format)))
+    content = sealed(msgspec.json.encode(_file_of(identity, file_format)), indented=False)
     await disk.write_atomically(f"{directory}/{IDENTITY_NAME}", content)
 
 
@@ -209,7 +209,7 @@ class Generations:
         content = await self._disk.read(self.path)
         _check_format(content, self.path)
         try:
-            found = msgspec.json.decode(checked(content), type=_StateFile)
+            found = msgspec.json.decode(unsealed(content)[0], type=_StateFile)
             clean = {MetadataPartition(int(name)): end for name, end in found.clean.items()}
         except (msgspec.DecodeError, ValueError) as error:
             raise LogCorrupt(f"{self.path} is damaged: {error}", file=self.path) from error
@@ -305,13 +305,14 @@ class Generations:
             clean={str(partition): end for partition, end in sorted(clean.items())},
             identity=None if self.identity is None else _file_of(self.identity, self.format),
         )
-        await self._disk.write_atomically(self.path, with_checksum(msgspec.json.encode(content)))
+        data = sealed(msgspec.json.encode(content), indented=False)
+        await self._disk.write_atomically(self.path, data)
 
 
 def _check_format(content: bytes, path: str) -> None:
     """Refuse a file of a newer format; one that can't be read says nothing of it."""
     try:
-        found = msgspec.json.decode(checked(content), type=_Format).format
+        found = msgspec.json.decode(unsealed(content)[0], type=_Format).format
     except (msgspec.DecodeError, ValueError):
         return
     if found > FORMAT_COMPACTED:
