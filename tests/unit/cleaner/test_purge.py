@@ -89,21 +89,6 @@ def test_a_moment_in_which_nothing_can_be_judged_does_not_end_the_order(monkeypa
     run(scenario)
 
 
-def test_what_finishes_after_the_order_stays():
-    async def scenario(world: CleanWorld) -> None:
-        daemon = await stocked(world)
-        failing(daemon, TimedOut("once"), FAILS_FOR)
-        await order(daemon)
-        await asyncio.sleep(1)
-        world.finished(4, AT, 400)
-        await world.until(lambda: world.state(2, AT) is None)
-        await world.until(lambda: not daemon.cleaner.rows()["orders"])
-        assert world.state(4, AT) is S.COPY_SEGMENT_FINISHED
-        assert sorted(world.stored(AT)) == sorted(world.keys(4, AT, 400))
-
-    run(scenario)
-
-
 HOUR_MS = 3_600_000
 
 
@@ -129,13 +114,14 @@ def test_what_a_clock_that_was_ahead_had_finished_goes_too():
     run(scenario)
 
 
-def test_what_a_clock_that_is_behind_finishes_after_the_order_stays():
+@pytest.mark.parametrize("behind_ms", [0, HOUR_MS])
+def test_what_finishes_after_the_order_stays_though_its_clock_is_behind(behind_ms):
     async def scenario(world: CleanWorld) -> None:
         daemon = await stocked(world)
         failing(daemon, TimedOut("once"), FAILS_FOR)
         await order(daemon)
         await asyncio.sleep(1)
-        finished_by(world, 4, -HOUR_MS)
+        finished_by(world, 4, -behind_ms)
         await world.until(lambda: world.state(2, AT) is None)
         await world.until(lambda: not daemon.cleaner.rows()["orders"])
         assert world.state(4, AT) is S.COPY_SEGMENT_FINISHED
