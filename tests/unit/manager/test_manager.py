@@ -375,6 +375,9 @@ async def test_what_keeps_a_follower_from_its_log_is_told_until_that_answers_aga
         errors[:] = [OSError(errno.ENOSPC, "no space", "a.log")]
         await until(lambda: follower.trouble.message != "away")
         assert follower.trouble.file is None, "no file is at fault for a shortage"
+        errors[:] = [StorageUnavailable("a bad sector", file="b.log")]
+        await until(lambda: follower.trouble.message == "a bad sector")
+        assert follower.trouble.file == "b.log", "the log says which of its files it is"
         errors.clear()
         await until(lambda: follower.trouble is None)
 
