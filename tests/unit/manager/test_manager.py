@@ -368,16 +368,19 @@ async def test_what_keeps_a_follower_from_its_log_is_told_until_that_answers_aga
         first = follower.trouble
         assert (first.consecutive, first.file) == (1, "a.log")
         assert "no right to it" in first.message
-        errors[:] = [StorageUnavailable("away")]
-        await until(lambda: follower.trouble is not first)
-        assert (follower.trouble.consecutive, follower.trouble.file) == (2, None)
-        assert follower.trouble.message == "away"
-        errors[:] = [OSError(errno.ENOSPC, "no space", "a.log")]
-        await until(lambda: follower.trouble.message != "away")
-        assert follower.trouble.file is None, "no file is at fault for a shortage"
-        errors[:] = [StorageUnavailable("a bad sector", file="b.log")]
-        await until(lambda: follower.trouble.message == "a bad sector")
-        assert follower.trouble.file == "b.log", "the log says which of its files it is"
+
+        async def next_trouble(error: Exception) -> tuple[str, str | None]:
+            before = follower.trouble
+            errors[:] = [error]
+            await until(lambda: follower.trouble is not before)
+            return follower.trouble.message, follower.trouble.file
+
+        assert await next_trouble(StorageUnavailable("away")) == ("away", None)
+        assert follower.trouble.consecutive == 2
+        _, file = await next_trouble(OSError(errno.ENOSPC, "no space", "a.log"))
+        assert file is None, "no file is at fault for a shortage"
+        told = await next_trouble(StorageUnavailable("a bad sector", file="b.log"))
+        assert told == ("a bad sector", "b.log"), "the log says which of its files it is"
         errors.clear()
         await until(lambda: follower.trouble is None)
 
