@@ -6,6 +6,7 @@ import json
 import random
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -415,3 +416,33 @@ async def test_a_full_disk_keeps_no_log_from_being_read_that_was_compacted_by_ha
     await logs.compact()
     assert not (await compacted_files.last(logs.disk, str(logs.home))).pending
     await logs.verify()
+
+
+async def test_files_whose_place_a_compaction_took_by_half_are_no_damage(logs, monkeypatch):
+    """It was killed between its renames and its removals, and its record is damaged."""
+    await logs.churn(0, 60)
+    named, put_in_place = asyncio.Event(), compacted_files.put_in_place
+
+    async def killed(*place: Any) -> None:
+        await put_in_place(*place)
+        named.set()
+        raise OSError(errno.EIO, "not now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compacted_files, "put_in_place", killed)
+        work = logs.tasks.create_task(logs.compact())
+        await named.wait()
+        await logs.log.close()
+        assert await work is None
+    (logs.home / compacted_files.RECORD_NAME).write_bytes(b"damaged")
+    await logs.open()
+    await logs.verify()
+    (report,) = await verify(LocalDisk(), str(logs.directory), 1)
+    assert not report.findings
+    bases = [int(path.stem) for path in sorted(logs.home.glob("*.log"))]
+    with pytest.raises(LogCorrupt, match=f"goes on beyond offset {bases[3]}"):
+        await logs.compact(upto=bases[3])
+    await logs.verify()
+    assert await logs.compact() is not None
+    await logs.verify()
+    assert len(list(logs.home.glob("*.log"))) < len(bases)

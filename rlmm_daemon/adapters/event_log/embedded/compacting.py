@@ -18,6 +18,7 @@ from rlmm_daemon.adapters.event_log.embedded.options import Context
 from rlmm_daemon.adapters.event_log.embedded.reader import Reader
 from rlmm_daemon.adapters.event_log.embedded.rewriting import Rewriter
 from rlmm_daemon.core.snapshots.compaction import Survivors
+from rlmm_daemon.domain.errors import LogCorrupt
 from rlmm_daemon.ports.disk import DiskFile  # noqa: TC001  # as every other module imports it
 from rlmm_daemon.ports.event_log import Compacted, LogBatch, LogRange, Turn
 
@@ -154,6 +155,13 @@ async def _batches(
         while position < until:
             batch = await reader.read(position)
             position = batch.next_offset
+            if position > until:  # the records beyond it would be lost
+                raise LogCorrupt(
+                    f"{reader.path} goes on beyond offset {until}, where another file begins",
+                    file=reader.path,
+                    position=0,
+                    reason="two files hold the same offsets",
+                )
             yield batch
     finally:
         await reader.close()
