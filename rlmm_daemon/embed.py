@@ -19,7 +19,7 @@ from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
-from rlmm_daemon.domain.errors import NotReady
+from rlmm_daemon.domain.errors import Draining, NotReady
 from rlmm_daemon.domain.ids import UUID_BYTES, TopicId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
@@ -90,6 +90,8 @@ class OpenManager:
         try:
             return ask()
         except NotReady:
+            if self.manager.draining:
+                raise Draining("the manager is closed") from None
             await self.manager.until_readable(partition, Caller.OPERATOR, self._timeout_seconds)
             return ask()
 

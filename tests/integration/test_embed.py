@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.adapters.event_log.memory import MemoryLogStore
-from rlmm_daemon.domain.errors import IllegalTransition, SegmentNotFound
+from rlmm_daemon.domain.errors import Draining, IllegalTransition, SegmentNotFound
 from rlmm_daemon.domain.ids import BrokerId, LeaderEpoch, Offset, SegmentId, TopicId
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
@@ -77,3 +77,15 @@ async def test_a_refused_write_leaves_the_manager_usable():
         with pytest.raises(IllegalTransition):
             await manager.add_remote_log_segment_metadata(replace(SEGMENT, end_offset=Offset(98)))
         assert await manager.remote_log_segment_metadata(ORDERS, 5, 99) is not None
+
+
+async def test_a_closed_manager_says_so_at_once():
+    async with open_manager(timeout_seconds=3600.0) as manager:
+        await copy(manager)
+    for ask in (
+        manager.list_remote_log_segments(ORDERS),
+        manager.remote_log_segment_metadata(ORDERS, 5, 50),
+        manager.add_remote_log_segment_metadata(SEGMENT),
+    ):
+        with pytest.raises(Draining):
+            await ask
