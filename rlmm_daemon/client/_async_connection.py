@@ -147,7 +147,7 @@ class AsyncBulkReader:
         if not target:
             return 0
         try:
-            async with asyncio.timeout_at(_at(self._deadline)):
+            async with asyncio.timeout_at(common.loop_time(self._deadline)):
                 size = await self._connection.receive_into(target)
         except TimeoutError as error:
             await self.aclose()
@@ -296,7 +296,8 @@ class Pipeline(asyncio.Protocol):
 class AsyncCaller:
     """Calls by name and parameters, with their wire results; `AsyncClient` types them.
 
-    Calls share one pipelined connection. A stream and a bulk answer have connections of their own.
+    Calls share one pipelined connection, in one event loop: in another one once that is closed, or
+    after `aclose`. A stream and a bulk answer have connections of their own.
     """
 
     def __init__(
@@ -307,6 +308,7 @@ class AsyncCaller:
         self._main: Pipeline | None = None
         self._bulk: RawConnection | None = None
         self._was_connected = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._connecting = asyncio.Lock()
         self._luck: random.Random = random.SystemRandom()
 
@@ -325,11 +327,12 @@ class AsyncCaller:
 
     async def aclose(self) -> None:
         """Close every connection that is not lent out; idempotent."""
-        if self._main is not None:
-            self._main.close()
-        if self._bulk is not None:
-            self._bulk.close()
-        self._main = self._bulk = None
+        self._take_up_loop()
+        main, bulk, self._main, self._bulk, self._loop = self._main, self._bulk, None, None, None
+        if main is not None:
+            main.close()
+        if bulk is not None:
+            bulk.close()
 
     async def hello(self) -> api.HelloResult:
         """Return what the daemon said of itself; connects if needed."""
@@ -349,7 +352,7 @@ class AsyncCaller:
         row = api.METHODS[method]
         pauses = common.retries(self._luck)
         try:
-            async with asyncio.timeout_at(_at(self._end(seconds))):
+            async with asyncio.timeout_at(common.loop_time(self._end(seconds))):
                 while True:
                     pipeline = await self._connected()
                     try:
@@ -366,7 +369,7 @@ class AsyncCaller:
     ) -> AsyncGenerator[Any, None]:
         """Yield the pages of a streamed answer; closing the generator cancels it."""
         row = api.METHODS[method]
-        deadline = _at(self._end(seconds))
+        deadline = common.loop_time(self._end(seconds))
         async with asyncio.timeout_at(deadline):
             connection, _ = await self._open(self._options.hello())
         try:
@@ -392,13 +395,14 @@ class AsyncCaller:
         """Return a reader of a bulk answer whose header has come."""
         deadline = self._end(seconds)
         try:
-            async with asyncio.timeout_at(_at(deadline)):
+            async with asyncio.timeout_at(common.loop_time(deadline)):
                 return await self._open_bulk(method, params, deadline)
         except TimeoutError as error:
             raise common.silent(method) from error
 
     async def _open_bulk(self, method: str, params: Any, deadline: float) -> AsyncBulkReader:
         pauses = common.retries(self._luck)
+        self._take_up_loop()
         while True:
             connection, self._bulk = self._bulk, None
             if connection is None:
@@ -438,7 +442,14 @@ class AsyncCaller:
         chosen, _ = self._deadline(seconds)
         return asyncio.get_running_loop().time() + chosen + common.GRACE_SECONDS
 
+    def _take_up_loop(self) -> None:
+        """Forget the connections of a loop that is closed: nobody reads what comes there."""
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            common.require_closed(self._loop)
+            self._main, self._bulk, self._loop, self._connecting = None, None, loop, asyncio.Lock()
+
     async def _connected(self) -> Pipeline:
+        self._take_up_loop()
         async with self._connecting:
             if self._main is None or self._main.lost:
                 raw, welcome = await self._open(self._options.hello())
@@ -467,7 +478,3 @@ class AsyncCaller:
             else:
                 self._was_connected = True
                 return opened
-
-
-def _at(deadline: float) -> float | None:
-    return None if deadline == common.FOREVER else deadline

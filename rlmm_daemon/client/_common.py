@@ -92,6 +92,21 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         return chosen, None if math.isinf(chosen) else max(1, int(chosen * 1000))
 
 
+def loop_time(deadline: float) -> float | None:
+    """Return a deadline as `asyncio.timeout_at` takes it."""
+    return None if deadline == FOREVER else deadline
+
+
+def require_closed(loop: Any) -> None:
+    """Return if an event loop, or None, uses no connection any more.
+
+    Raises:
+        RuntimeError: it does.
+    """
+    if loop is not None and not loop.is_closed():
+        raise RuntimeError("this client is in use in another event loop")
+
+
 def back_off(luck: random.Random) -> Iterator[float]:
     """Yield ever longer pauses in seconds, each drawn between half and all of its bound."""
     backoff = Backoff(_BACK_OFF_FIRST, _BACK_OFF_MAX, luck.random)

@@ -17,6 +17,7 @@ from rlmm_daemon.domain.errors import (
     DaemonUnreachable,
     Malformed,
     ProtocolViolation,
+    RlmmError,
 )
 
 _READ_BYTES: Final = 64 * 1024
@@ -274,6 +275,11 @@ class Caller:
                     raise common.lost(method) from error
                 _pause(pauses, deadline, method, error)
             except ProtocolViolation:
+                self._drop_main()
+                raise
+            except RlmmError:
+                raise  # the daemon's own word
+            except BaseException:  # an interrupt: the next call must not read this one's answer
                 self._drop_main()
                 raise
 
