@@ -236,6 +236,25 @@ async def test_only_the_metadata_part_of_a_broker_brings_its_incarnation(path):
         assert it.manager.callers == [Caller.BROKER, Caller.OPERATOR]
 
 
+async def test_another_incarnation_ends_the_connection_of_the_one_before(path):
+    """It may be there all the same: then it connects again, and announces what it leads."""
+    broker = {"part": "metadata", "cluster_id": CLUSTER, "broker_id": BROKER}
+    async with daemon(path) as it, AsyncClient(path) as operator:
+        assert await operator.is_ready(ORDERS)
+        raw = await Raw.connect(path, role=None)
+        raw.send_hello("broker", broker_incarnation=76, **broker)
+        assert (await raw.answer())[1] is None
+        async with AsyncClient(path, BROKER_OPTIONS) as client:
+            await client.hello()
+            request_id, error, _ = await raw.answer()
+            assert (request_id, error[1]) == (frames.CONNECTION_ID, "not_ready")
+            assert await raw.ended()
+            assert await client.is_ready(ORDERS)
+        raw.close()
+        assert it.manager.incarnations == [76, 77]
+        assert await operator.is_ready(ORDERS)
+
+
 async def test_which_of_a_brokers_managers_are_ours_is_told_by_their_connections(path):
     storage = ClientOptions(
         role="broker", part="storage", cluster_id=CLUSTER, broker_id=1, broker_incarnation=77

@@ -15,7 +15,7 @@ from rlmm_daemon.codec.api import Right
 from rlmm_daemon.daemon.socket.listening import Listener
 from rlmm_daemon.daemon.socket.rights import Grant, Peer, RightsTable, peer_of
 from rlmm_daemon.domain.errors import ConfigError
-from tests.unit.socket.fakes import ORDERS, FakeBulk, Raw, daemon, until
+from tests.unit.socket.fakes import BROKER, CLUSTER, ORDERS, FakeBulk, Raw, daemon, until
 
 READY = frames.request_frame(7, "is_ready", api.PartitionParams(api.Partition.of(ORDERS)))
 
@@ -201,6 +201,18 @@ async def test_a_reader_reads_and_may_do_nothing_else(path):
         raw.close()
         assert not it.operator.drained
         assert it.manager.announced == []
+
+
+async def test_who_may_announce_nothing_closes_no_gate(path):
+    """A reader's hello as another incarnation kept the broker's reads from being answered."""
+    async with daemon(path, rights=strangers(read=Grant(uids=frozenset({os.geteuid()})))) as it:
+        raw = await Raw.connect(path, role=None)
+        raw.send_hello(
+            "broker", part="metadata", cluster_id=CLUSTER, broker_id=BROKER, broker_incarnation=5
+        )
+        assert (await raw.answer())[1] is None
+        raw.close()
+        assert it.manager.incarnations == []
 
 
 async def test_a_writer_does_not_read_by_accident_of_the_fast_path(path):

@@ -24,6 +24,7 @@ from rlmm_daemon.daemon.socket.session import Session
 from rlmm_daemon.domain.errors import (
     InvalidArgument,
     Malformed,
+    NotReady,
     Overloaded,
     RlmmError,
     TimedOut,
@@ -124,8 +125,10 @@ class Server:
         """Name the cluster, at last: connections of another one are closed, the others served."""
         self._identity.cluster_id = cluster_id
         for session in tuple(self._sessions):
+            if session.is_closing:
+                continue  # another incarnation came after it
             try:
-                self._check(session.introduction)
+                self._check(session.introduction, session.rights)
             except InvalidArgument as error:
                 session.close(error)
             else:
@@ -308,15 +311,18 @@ class Server:
             self._stats.requests_unauthorized += 1
             raise Unauthorized(f"uid {peer.uid} has no right on this socket", uid=peer.uid)
         introduction = replace(introduce(params), uid=peer.uid, pid=peer.pid)
-        self._check(introduction)
+        self._check(introduction, rights)
         _log.info(
             "server.hello", client=introduction.client, role=introduction.role.value,
             part=introduction.part.value, uid=peer.uid, pid=peer.pid,
         )  # fmt: skip
         return introduction, rights
 
-    def _check(self, introduction: Introduction) -> None:
-        """Verify the ids; once the cluster is known, pass a broker's incarnation on."""
+    def _check(self, introduction: Introduction, rights: frozenset[api.Right]) -> None:
+        """Verify the ids; once the cluster is known, pass a broker's incarnation on.
+
+        Not that of one who may announce nothing: the gate that it closes would not open again.
+        """
         verify(introduction, self._identity)
         if introduction.role is Role.BROKER and introduction.part is Part.STORAGE:
             self._storage_incarnation_ms = introduction.incarnation_ms
@@ -324,9 +330,19 @@ class Server:
             self._identity.cluster_id is not None
             and introduction.role is Role.BROKER
             and introduction.part is Part.METADATA
+            and api.Right.WRITE in rights
         ):
             assert introduction.incarnation_ms is not None
             self._services.manager.hello_from_broker(introduction.incarnation_ms)
+            self._close_others(introduction.incarnation_ms)
+
+    def _close_others(self, incarnation_ms: int) -> None:
+        """Close what other incarnations hold: one that is there all the same announces anew."""
+        for session in tuple(self._sessions):
+            known = session.introduction
+            metadata = known.role is Role.BROKER and known.part is Part.METADATA
+            if metadata and known.incarnation_ms != incarnation_ms:
+                session.close(NotReady("another incarnation of the broker said hello"))
 
     def _count_refusal(self, error: RlmmError) -> None:
         match error:

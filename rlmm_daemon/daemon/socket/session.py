@@ -82,7 +82,7 @@ class Session(asyncio.Protocol):
     ) -> None:
         self.introduction = introduction
         self._shared = shared
-        self._rights = rights
+        self.rights = rights
         self._welcome = welcome
         self._rest = rest
         self._opened = opened
@@ -130,7 +130,7 @@ class Session(asyncio.Protocol):
     def refresh(self) -> None:
         """Open the fast path once the cluster is known and this peer may read."""
         known = self._shared.identity.cluster_id is not None
-        self._fast = _FAST if known and api.Right.READ in self._rights else {}
+        self._fast = _FAST if known and api.Right.READ in self.rights else {}
         self._expect_common = False  # opened by the first that `_fast` lets pass
 
     def data_received(self, data: bytes) -> None:
@@ -281,6 +281,11 @@ class Session(asyncio.Protocol):
 
     # --- closing
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing is taken from this peer any more."""
+        return self._transport.is_closing()
+
     def close(self, error: RlmmError | None = None) -> None:
         """Say why, if there is a reason, flush what was answered, close.
 
@@ -365,7 +370,7 @@ class Session(asyncio.Protocol):
             self._leave_write(request_id)
 
     def _begin(self, request_id: int, method: str, raw: msgspec.Raw) -> bytes | None:
-        row = self._shared.admit(method, self._rights)
+        row = self._shared.admit(method, self.rights)
         if row.shape is api.Shape.BULK:
             raise InvalidArgument(f"{method} needs a connection of role bulk")
         params = decode_params(row, raw)
