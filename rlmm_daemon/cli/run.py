@@ -2,6 +2,8 @@
 
 import gc
 import sys
+import threading
+from typing import Final
 
 import click
 
@@ -11,6 +13,8 @@ from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.without_rich import structlog
 
 _log = structlog.get_logger(__name__)
+#: How long the start waits for a look at the modes of files and directories.
+_EXPOSURES_SECONDS: Final = 2.0
 
 
 @click.command("run")
@@ -32,8 +36,7 @@ def command(file: str, overrides: tuple[str, ...]) -> None:
 
     config = read()
     logging.configure(level=config.log.level, style=config.log.format)
-    for each in exposures(config, file):
-        _log.warning("exposed", check=each.check, found=each.found, advice=each.advice)
+    _tell_exposures(config, file)
     # What is loaded stays: the collector need not walk it, now or while look-ups wait.
     gc.disable()
     # Imported late: a wrong configuration is told before everything is loaded.
@@ -42,3 +45,15 @@ def command(file: str, overrides: tuple[str, ...]) -> None:
     gc.freeze()
     gc.enable()
     sys.exit(serve(config, reload=read))
+
+
+def _tell_exposures(config: Config, file: str) -> None:
+    """Log what others may read or change here; on a mount that hangs, once it is back."""
+
+    def tell() -> None:
+        for each in exposures(config, file):
+            _log.warning("exposed", check=each.check, found=each.found, advice=each.advice)
+
+    thread = threading.Thread(target=tell, name="exposures", daemon=True)
+    thread.start()
+    thread.join(_EXPOSURES_SECONDS)

@@ -46,12 +46,15 @@ async def in_thread(
     except asyncio.CancelledError:
         if stop is not None:
             stop.set()
-        await _let_go(future)
+        await let_go(future)
         raise
 
 
-async def _let_go(future: asyncio.Future[T]) -> None:
-    """Wait for a thread, however often the caller is cancelled: it may close the file then."""
+async def let_go(future: asyncio.Future[T]) -> None:
+    """Wait for a thread, however often the caller is cancelled: it may close the file then.
+
+    One that is not over by then is cancelled: nobody takes what it comes to.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + LET_GO_SECONDS
     while not future.done() and (left := until - loop.time()) > 0:

@@ -1,16 +1,20 @@
 """Peers that leave while the storage is waited for: nothing of theirs keeps anybody else out."""
 
 import asyncio
+import os
+import threading
 
 import pytest
 
 from rlmm_daemon.codec import api, frames
-from rlmm_daemon.daemon.socket import peer_watch
+from rlmm_daemon.daemon.socket import bulk, peer_watch
 from rlmm_daemon.domain.errors import StorageUnavailable
 from tests.unit.socket.fakes import ORDERS, FakeBulk, Raw, daemon, until
 
 READY = frames.request_frame(7, "is_ready", api.PartitionParams(api.Partition.of(ORDERS)))
 FETCH = api.FetchParams(b"r", 0)
+#: Nothing here takes a tenth of it.
+HANGS_SECONDS_MAX = 10.0
 
 
 class Stuck(FakeBulk):
@@ -134,3 +138,29 @@ async def test_an_error_of_the_storage_is_told_to_who_stayed(path, monkeypatch):
         released.set()
         assert (await peer.answer())[1][1] == "storage_unavailable"
         peer.close()
+
+
+async def test_who_leaves_a_file_that_hangs_keeps_no_place(path, tmp_path, monkeypatch):
+    """As on a mount over a network that went away behind the header: nothing of it is cached."""
+    released = threading.Event()
+    bound = threading.Timer(HANGS_SECONDS_MAX, released.set)
+    bound.start()
+    monkeypatch.setattr(peer_watch, "LEFT_SECONDS", 0.05)
+    monkeypatch.setattr(bulk, "is_cached", lambda _file, _start, _end: False)
+    monkeypatch.setattr(bulk, "_read_through", lambda _file, _start, _end: released.wait())
+    (tmp_path / "object").write_bytes(b"abc")
+    async with daemon(path, request_seconds=600) as it:
+
+        def opened(_start, _end) -> FakeBulk:
+            return FakeBulk(length=3, file=(os.open(tmp_path / "object", os.O_RDONLY), 0))
+
+        it.fetcher.make = opened
+        peer = await Raw.connect(path, role="bulk")
+        peer.writer.write(frames.request_frame(2, "fetch_log_segment", FETCH))
+        assert (await peer.answer())[0] == 2
+        peer.close()
+        await until(lambda: it.server.stats.connections_now == 0)
+        assert not released.is_set(), "the file was waited for"
+        assert it.server.stats.requests_now == 0
+    released.set()
+    bound.cancel()

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from rlmm_daemon.adapters.os.disk_threads import DiskThreads
+from rlmm_daemon.ports.disk_threads import DiskThreads
 
 T = TypeVar("T")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import os
 import random
@@ -37,12 +38,15 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.storage import DescribingStorage, ObjectKind, RemoteStorage
 
 TAG_BYTES: Final = 8
 LOCATED_MAX: Final = 4_096
 #: An index that comes wrong is asked for again.
 INDEX_READS_MAX: Final = 3
+#: Objects that are opened at once, where they are local files.
+OPENS_MAX: Final = 4
 
 T = TypeVar("T")
 
@@ -121,6 +125,7 @@ class Fetcher:
         self._metrics = metrics or Metrics()
         self._new_retry = new_retry or (lambda: Retry(rng))
         self._may_name = may_name
+        self._threads = DiskThreads(OPENS_MAX, "storage.open")
         #: Where objects were found that may lie in one of several layouts.
         self._located: LRUCache[tuple[bytes, ObjectKind], _Object] = LRUCache(LOCATED_MAX)
 
@@ -159,9 +164,8 @@ class Fetcher:
             crc32c = facts.log_crc32c if facts is not None and whole else None
             wanted = _Wanted(bucket=bucket, metadata=metadata, kind=ObjectKind.LOG, size=size)
             found = await self._object(wanted)
-            file = await self._local(wanted, found)
+            file, named = await self._local(wanted, found, may_name=may_open)
             if file is not None:
-                named = self._named(file, wanted, found) if may_open else None
                 if named is not None:
                     os.close(file)
                     self._metrics.storage.fetches_named.inc()
@@ -206,7 +210,7 @@ class Fetcher:
             size = None if facts is None else facts.sizes.get(kind.value)
             wanted = _Wanted(bucket=bucket, metadata=metadata, kind=kind, size=size)
             found = await self._object(wanted)
-            file = await self._local(wanted, found)
+            file, _ = await self._local(wanted, found)
             self._metrics.storage.fetch_bytes.labels(index.lower()).inc(found.size)
             if file is not None:
                 return Bulk(found.size, None, file=(file, 0))
@@ -304,33 +308,34 @@ class Fetcher:
         size = await self._retried(lambda: storage.size(key))
         return None if size is None else _Object(key=key, size=size)
 
-    async def _local(self, wanted: "_Wanted", found: _Object) -> int | None:
-        """Return a descriptor of the object if the storage keeps local files."""
+    async def _local(
+        self, wanted: "_Wanted", found: _Object, *, may_name: bool = False
+    ) -> tuple[int | None, LocalFile | None]:
+        """Return a descriptor of the object if the storage keeps local files, and its name."""
         path = wanted.bucket.storage.local_path(found.key)
         if path is None:
-            return None
-        # On the loop: a short call, and a descriptor opened in a thread leaks if we are cancelled.
+            return None, None
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            # Never on the loop: a mount that hangs would hold look-ups and writes with it.
+            descriptor, status = await self._threads.run(
+                functools.partial(_opened, path), unwanted=lambda opened: os.close(opened[0])
+            )
         except FileNotFoundError as error:
             # The storage itself tells a lost object from a lost mount.
             await self._find(wanted, await self._places(wanted))
             raise StorageUnavailable(f"{found.key} came back while it was read") from error
         except OSError as error:
             raise StorageUnavailable(f"open of {found.key}: {error.strerror}") from error
-        size = os.fstat(descriptor).st_size
-        if size != found.size:
+        if status.st_size != found.size:
             os.close(descriptor)
-            raise _other_size(found.key, size, found.size)
-        return descriptor
+            raise _other_size(found.key, status.st_size, found.size)
+        return descriptor, self._named(path, status) if may_name else None
 
-    def _named(self, descriptor: int, wanted: "_Wanted", found: _Object) -> LocalFile | None:
+    def _named(self, path: str, status: os.stat_result) -> LocalFile | None:
         """Name a file so that whoever opens it knows whether it is the same one."""
-        stat = os.fstat(descriptor)
-        path = wanted.bucket.storage.local_path(found.key)
-        if path is None or not self._may_name(stat.st_dev):
+        if not self._may_name(status.st_dev):
             return None
-        return LocalFile(str(Path(path).absolute()), stat.st_dev, stat.st_ino)
+        return LocalFile(str(Path(path).absolute()), status.st_dev, status.st_ino)
 
     async def _index(self, storage: RemoteStorage, found: _Object) -> bytes:
         """Read an index whole, and one byte more than recorded, to see that there is none."""
@@ -380,6 +385,15 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     metadata: SegmentMetadata
     kind: ObjectKind
     size: int | None
+
+
+def _opened(path: str) -> tuple[int, os.stat_result]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return descriptor, os.fstat(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _identity(metadata: SegmentMetadata, found: _Object, crc32c: int | None) -> ObjectId:

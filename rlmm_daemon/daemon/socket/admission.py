@@ -26,7 +26,10 @@ from rlmm_daemon.domain.errors import (
     Unauthorized,
     UnknownMethod,
 )
+from rlmm_daemon.ports.disk_threads import DiskThreads
 
+#: Windows of files that are read into the page cache at once.
+READS_MAX: Final = 8
 #: What a decoder says of bytes that are not what was wanted.
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 #: By method.
@@ -50,6 +53,8 @@ class Shared(msgspec.Struct):
     #: For pieces of long answers, and whatever else takes long.
     turns: FairScheduler = msgspec.field(default_factory=FairScheduler)
     bugs: Bugs = msgspec.field(default_factory=Bugs)
+    #: For what is not in the page cache, so that a disk or mount that hangs holds up no stop.
+    reads: DiskThreads = msgspec.field(default_factory=lambda: DiskThreads(READS_MAX, "bulk.read"))
 
     def __post_init__(self) -> None:
         self.idle.set()

@@ -6,6 +6,7 @@ cache is read by a thread first, so that the disk never stalls the event loop.
 """
 
 import asyncio
+import functools
 import os
 import socket
 from collections.abc import Awaitable
@@ -199,7 +200,9 @@ class BulkSession:
             if at >= warm_until:
                 warm_until = min(at + WINDOW_BYTES, end)
                 if not is_cached(file, at, warm_until):
-                    await asyncio.to_thread(_read_through, file, at, warm_until)
+                    # Watched: a mount that hangs would keep the place of a peer that left.
+                    read = functools.partial(_read_through, file, at, warm_until)
+                    await self._while_wanted(self._shared.reads.run(read))
             sent = await self._pour(file, at, warm_until)
             at += sent
             self._shared.stats.bulk_bytes += sent

@@ -1,11 +1,13 @@
 """What others may read, change or reach is named, each by its own check."""
 
+import threading
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from rlmm_daemon.cli import main
+from rlmm_daemon.cli import run as run_command
 from rlmm_daemon.config import parse
 from rlmm_daemon.config.exposure import exposures
 from rlmm_daemon.offline.checkup import access
@@ -40,6 +42,8 @@ secret_access_key_file = "{home}/secrets/secret_access"
 session_token_file = "{home}/secrets/session"
 """
 SECRETS = ("password", "key", "key_password", "access", "secret_access", "session")
+#: Nothing here takes a tenth of it.
+HANGS_SECONDS_MAX = 10.0
 EMBEDDED = """
 [daemon]
 broker_id = 1
@@ -187,3 +191,23 @@ def test_doctor_warns_of_each_and_does_not_fail_of_it(home):
     told = " ".join(run.stdout.split())
     assert "configuration: chmod 0644" in told
     assert "own directories: chmod 0750" in told
+
+
+def test_a_start_does_not_wait_for_a_place_that_hangs(home, monkeypatch):
+    """Metadata is served whatever became of the mount that segments lie on."""
+    released, told = threading.Event(), threading.Event()
+    bound = threading.Timer(HANGS_SECONDS_MAX, released.set)
+    bound.start()
+
+    def hangs(_config, _file):
+        released.wait()
+        told.set()
+        return []
+
+    monkeypatch.setattr(run_command, "exposures", hangs)
+    monkeypatch.setattr(run_command, "_EXPOSURES_SECONDS", 0.01)
+    run_command._tell_exposures(parse(EMBEDDED.format(home=home)), "rlmm.toml")
+    assert not released.is_set()
+    released.set()
+    assert told.wait(HANGS_SECONDS_MAX)
+    bound.cancel()

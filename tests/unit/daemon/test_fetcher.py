@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import os
 import random
+import threading
 
 import pytest
 from crc32c import crc32c
@@ -35,6 +36,8 @@ from rlmm_daemon.ports.storage import ObjectKind
 from tests.unit.daemon.segments import IDENTITY, LOG_BYTES, FakeLog, files_in, metadata
 
 S = SegmentState
+#: Nothing here takes a tenth of it.
+HANGS_SECONDS_MAX = 10.0
 RECORD = records.encode(metadata())
 
 
@@ -354,3 +357,40 @@ async def test_without_storage_every_method_says_so():
         await fetcher.fetch_log_segment(RECORD, 0, None)
     with pytest.raises(StorageNotConfigured):
         await fetcher.fetch_index(RECORD, "OFFSET")
+
+
+async def test_an_object_whose_open_hangs_holds_up_nobody_else(world, home):
+    """As on a mount over a network that is away: here it is a pipe that nobody writes to."""
+    await world.stored(home)
+    (place,) = await world.bucket.places(world.segment)
+    path = world.storage.local_path(place.keys[ObjectKind.LOG])
+    if path is None:
+        return
+    os.unlink(path)  # noqa: PTH108 - a Path is not for the loop
+    os.mkfifo(path)
+    bound = threading.Timer(HANGS_SECONDS_MAX, let_go, [path])
+    bound.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            fetching = group.create_task(fails(world.fetcher))
+            # It takes a writer once the open waits for one: and the loop asks all the while.
+            while not let_go(path):
+                assert not fetching.done()
+                await asyncio.sleep(0)
+        assert bound.is_alive(), "it was the loop that waited"
+    finally:
+        bound.cancel()
+
+
+async def fails(fetcher: Fetcher) -> None:
+    with pytest.raises(ChecksumMismatch):
+        await fetcher.fetch_log_segment(RECORD, 0, None)
+
+
+def let_go(path: str) -> bool:
+    """Open a pipe that is being opened for reading; False if it is not."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlmm_daemon.adapters.os import disk_threads
-from rlmm_daemon.adapters.os.disk_threads import DiskThreads
+from rlmm_daemon.ports import disk_threads
+from rlmm_daemon.ports.disk_threads import DiskThreads
 
 COUNT = 3
 PATIENCE_SECONDS = 20.0

@@ -10,6 +10,7 @@ import functools
 import itertools
 import os
 import threading
+from collections import Counter
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -22,12 +23,12 @@ from collections.abc import (
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from rlmm_daemon.adapters.os.disk_threads import DiskThreads
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.local.copying import Attempt
 from rlmm_daemon.adapters.storage.local.root import Root
 from rlmm_daemon.adapters.storage.local.tree import Tree
 from rlmm_daemon.domain.errors import ObjectMissing, RlmmError, StorageUnavailable
+from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.passes import Passes, Stopped
 from rlmm_daemon.ports.storage import (
     ControlObject,
@@ -39,7 +40,7 @@ from rlmm_daemon.ports.storage import (
     StoredObject,
     UploadInfo,
 )
-from rlmm_daemon.ports.threads import come_behind
+from rlmm_daemon.ports.threads import come_behind, let_go
 
 READ_BYTES: Final = 1024 * 1024
 THREADS_MAX: Final = 4
@@ -73,6 +74,8 @@ class LocalStorage:
         self._owner = owner
         #: Attempts are named by it and by their number: nobody else's has such a name.
         self._run, self._numbers = os.urandom(8).hex(), itertools.count()
+        #: Keys of the deletes that threads are at, whether or not anybody waits for them still.
+        self._deleting: Counter[str] = Counter()
         self._passes = passes or InThreads()
         self._threads = DiskThreads(threads_max, "storage.copy", come_behind)
         #: Short calls: a queue of long copies must not hold them up.
@@ -85,10 +88,14 @@ class LocalStorage:
     async def put_segment(
         self, objects: Sequence[tuple[ObjectKind, str, Source]], *, progress: Progress
     ) -> Sequence[StoredObject]:
-        """Copy in one worker thread; see `copying`. A cancel waits for its end, which is soon."""
+        """Copy in one worker thread; see `copying`. A cancel waits for its end, which is soon.
+
+        Where the disk hangs it is not waited for: what is stored by then may show up later.
+        """
         assert objects, "a segment has objects"
         for _, key, _ in objects:
             self._root.file(key)
+            self._require_not_deleted(key)
         attempt = Attempt(
             root=self._root,
             directory=f"{self._tree.own_attempts}/{self._run}-{next(self._numbers)}",
@@ -129,8 +136,25 @@ class LocalStorage:
         return self._root.file(key)
 
     async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
-        """Delete files; durable when this returns."""
-        return await self._call(self._tree.delete, keys)
+        """Delete files; durable when this returns. Nothing is stored under them before it ended."""
+        self._deleting.update(keys)
+        deleting = self._calls.run(functools.partial(self._tree.delete, keys))
+        deleting.add_done_callback(functools.partial(self._deleted, keys))
+        return await asyncio.shield(deleting)
+
+    def _deleted(self, keys: Collection[str], deleting: asyncio.Future[object]) -> None:
+        self._deleting -= Counter(keys)
+        deleting.exception()  # retrieved: perhaps nobody waits for it any more
+
+    def _require_not_deleted(self, key: str) -> None:
+        """Raise while a thread deletes a key: it hangs perhaps, and its caller has left."""
+        if key in self._deleting:
+            raise StorageUnavailable(
+                f"a delete of {key} has not ended yet, and would take what is stored now: copy the "
+                "segment under a new id, or under this one once the disk answers",
+                reason="late_delete",
+                key=key,
+            )
 
     async def list(self, prefix: str) -> AsyncGenerator[Sequence[ObjectInfo], None]:
         """Yield pages of at most 1,000 keys, in the file system's order."""
@@ -259,10 +283,12 @@ def _next(pages: Iterator[list[T]]) -> list[T] | None:
 
 
 async def _ended(future: asyncio.Future[Sequence[StoredObject]]) -> None:
-    """Wait until a thread is done with the files, however often the caller is cancelled."""
-    while not future.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([future])
-    # Retrieved, so that nobody complains: whatever it came to, the caller no longer asks.
+    """Wait until a thread is done with the files, however often the caller is cancelled.
+
+    Not for ever: on a mount that hangs neither a copy's deadline nor a stop would end it.
+    """
+    await let_go(future)
+    if future.cancelled():
+        return
     error = future.exception()
     assert error is None or isinstance(error, (Stopped, RlmmError, OSError)), error

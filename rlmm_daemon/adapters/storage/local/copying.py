@@ -149,6 +149,7 @@ class Attempt(msgspec.Struct):
             for directory, _ in places:
                 if directory not in opened:
                     opened[directory] = self._entered(directory, held)
+            self._check_stop()  # the directories may have hung, and nobody waits any more
             for number, (directory, name) in enumerate(places):
                 if number == len(places) - 1:
                     _sync_names({opened[directory] for directory, _ in places[:-1]})

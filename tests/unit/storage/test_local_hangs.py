@@ -1,0 +1,109 @@
+"""A local storage whose disk or mount hangs: its callers go, and what comes late takes nothing."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from rlmm_daemon.adapters.storage.local import LocalStorage
+from rlmm_daemon.domain.errors import StorageUnavailable
+from rlmm_daemon.ports import threads
+from rlmm_daemon.ports.storage import ObjectKind, Progress
+from tests.contract.storage import Buffer, read, uploads
+
+#: Nothing here takes a tenth of it.
+HANGS_SECONDS_MAX = 10.0
+KEY = "d/a.log"
+
+
+@dataclass
+class Hang:
+    """A call of the system's that hangs, the first time, until it is released."""
+
+    call: Callable[..., None]
+    begun: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, *args: object, **options: object) -> None:
+        if not self.begun.is_set():
+            self.begun.set()
+            self.released.wait()
+        self.call(*args, **options)
+
+    async def until_begun(self) -> None:
+        while not self.begun.is_set():  # noqa: ASYNC110 - it is set in a thread
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def storage(tmp_path):
+    (tmp_path / "remote").mkdir()
+    storage = LocalStorage(str(tmp_path / "remote"), owner="1")
+    await storage.open()
+    yield storage
+    await storage.close()
+
+
+@pytest.fixture
+def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Hang]]:
+    """Let a function of `os` hang; not for ever, whatever becomes of the test."""
+    made: list[Hang] = []
+
+    def one(name: str) -> Hang:
+        made.append(Hang(getattr(os, name)))
+        monkeypatch.setattr(os, name, made[-1])
+        timer = threading.Timer(HANGS_SECONDS_MAX, made[-1].released.set)
+        timer.daemon = True
+        timer.start()
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.released.set()
+
+
+async def put(storage: LocalStorage, content: bytes) -> None:
+    objects = [(ObjectKind.LOG, KEY, Buffer(content))]
+    await storage.put_segment(objects, progress=Progress())
+
+
+async def test_a_copy_that_hangs_is_let_go_and_shows_nothing_later(storage, hang, monkeypatch):
+    """Else neither its deadline ended it nor a stop the daemon."""
+    monkeypatch.setattr(threads, "LET_GO_SECONDS", 0.01)
+    stuck = hang("fdatasync")
+    async with asyncio.TaskGroup() as group:
+        copy = group.create_task(put(storage, b"late"))
+        await stuck.until_begun()
+        copy.cancel()
+    assert not stuck.released.is_set(), "it was waited for"
+    stuck.released.set()
+    while await uploads(storage):  # noqa: ASYNC110 - it is a thread that removes them
+        await asyncio.sleep(0)
+    assert await storage.size(KEY) is None
+
+
+async def test_nothing_is_stored_under_what_a_delete_that_hangs_may_take_yet(storage, hang):
+    """The delete's caller has left, another one has ended the segment, its copy is repeated."""
+    await put(storage, b"first")
+    stuck = hang("unlink")
+    async with asyncio.TaskGroup() as group:
+        delete = group.create_task(storage.delete([KEY]))
+        await stuck.until_begun()
+        delete.cancel()
+    assert await storage.delete([KEY]) == {KEY: None}
+    with pytest.raises(StorageUnavailable) as refused:
+        await put(storage, b"second")
+    assert refused.value.fields["reason"] == "late_delete"
+    assert not stuck.released.is_set()
+    stuck.released.set()
+    async with asyncio.timeout(HANGS_SECONDS_MAX):
+        while True:
+            try:
+                await put(storage, b"third")
+                break
+            except StorageUnavailable:
+                await asyncio.sleep(0)
+    assert await read(storage, KEY) == b"third"
