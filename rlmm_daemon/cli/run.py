@@ -2,13 +2,12 @@
 
 import gc
 import sys
-import threading
 from typing import Final
 
 import click
 
 from rlmm_daemon.config import Config, load
-from rlmm_daemon.config.exposure import exposures
+from rlmm_daemon.config.exposure import exposures_in_time
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.without_rich import structlog
 
@@ -36,7 +35,11 @@ def command(file: str, overrides: tuple[str, ...]) -> None:
 
     config = read()
     logging.configure(level=config.log.level, style=config.log.format)
-    _tell_exposures(config, file)
+    exposed = exposures_in_time(config, file, _EXPOSURES_SECONDS)
+    if exposed is None:
+        _log.warning("modes of files and directories not known: a disk or mount hangs")
+    for each in exposed or ():
+        _log.warning("exposed", check=each.check, found=each.found, advice=each.advice)
     # What is loaded stays: the collector need not walk it, now or while look-ups wait.
     gc.disable()
     # Imported late: a wrong configuration is told before everything is loaded.
@@ -45,15 +48,3 @@ def command(file: str, overrides: tuple[str, ...]) -> None:
     gc.freeze()
     gc.enable()
     sys.exit(serve(config, reload=read))
-
-
-def _tell_exposures(config: Config, file: str) -> None:
-    """Log what others may read or change here; on a mount that hangs, once it is back."""
-
-    def tell() -> None:
-        for each in exposures(config, file):
-            _log.warning("exposed", check=each.check, found=each.found, advice=each.advice)
-
-    thread = threading.Thread(target=tell, name="exposures", daemon=True)
-    thread.start()
-    thread.join(_EXPOSURES_SECONDS)

@@ -17,7 +17,7 @@ from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Identity, Positions
 from rlmm_daemon.config import Config, EmbeddedLog
-from rlmm_daemon.config.exposure import exposures
+from rlmm_daemon.config.exposure import exposures_in_time
 from rlmm_daemon.core import phrases
 from rlmm_daemon.core.partitioner import PARTITIONER_ID
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
@@ -42,6 +42,8 @@ from rlmm_daemon.wiring import adapters
 SKEW_MS_MAX: Final = 30_000
 #: Partitions whose newest event is read for the clock's sake.
 _SAMPLES: Final = 4
+#: How long modes of files and directories are looked at.
+_ACCESS_SECONDS: Final = 10.0
 
 
 def examine(config: Config, *, seconds: float) -> list[Finding]:
@@ -54,9 +56,13 @@ def access(config: Config, file: str) -> list[Finding]:
 
     `file` is the configuration's own path.
     """
+    exposed = exposures_in_time(config, file, _ACCESS_SECONDS)
+    if exposed is None:
+        found = f"no answer within {_ACCESS_SECONDS:g} s: a disk or mount hangs"
+        return [Finding(check="access", verdict="warning", found=found)]
     warnings = [
         Finding(check=each.check, verdict="warning", found=each.found, advice=each.advice)
-        for each in exposures(config, file)
+        for each in exposed
     ]
     mine = "secrets, configuration, socket, directories and admin port are the daemon's own"
     return warnings or [Finding(check="access", verdict="ok", found=mine)]

@@ -5,8 +5,9 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final, TypeVar
+
+from rlmm_daemon.ports.disk_threads import DiskThreads
 
 #: For a thread to end after a cancel: one read of a disk that works, however busy.
 LET_GO_SECONDS: Final = 10.0
@@ -18,9 +19,9 @@ COPY_NICE: Final = 5
 T = TypeVar("T")
 
 
-def copying_threads(count: int, name: str) -> ThreadPoolExecutor:
+def copying_threads(count: int, name: str) -> DiskThreads:
     """Return threads that read, hash and write what is copied, and come behind all others."""
-    return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=come_behind)
+    return DiskThreads(count, name, come_behind)
 
 
 def come_behind() -> None:
@@ -33,14 +34,14 @@ def come_behind() -> None:
 
 
 async def in_thread(
-    threads: Executor, work: Callable[[], T], stop: threading.Event | None = None
+    threads: DiskThreads, work: Callable[[], T], stop: threading.Event | None = None
 ) -> T:
     """Run blocking work in one of `threads`; a cancel sets `stop` and waits for the work to end.
 
     Not for ever: a disk or mount that hangs keeps the thread, never the caller. The work must bear
     that its files are closed then; nobody takes what it comes to.
     """
-    future = asyncio.get_running_loop().run_in_executor(threads, work)
+    future = threads.run(work)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -4,7 +4,6 @@ import asyncio
 import enum
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import Final
 
 import msgspec
@@ -39,6 +38,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import BrokerId, uuid_text
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
+from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.passes import Passes
 from rlmm_daemon.ports.storage import Progress
 from rlmm_daemon.ports.threads import in_thread
@@ -120,7 +120,7 @@ class CopyTools(msgspec.Struct, frozen=True, kw_only=True):
     turns: asyncio.Semaphore
     #: As many as there are turns: a copy opens its files and reads them in one, and whoever reads
     #: from the storage never stands behind a broker's slow disk.
-    threads: Executor
+    threads: DiskThreads
     passes: Passes
     bugs: Bugs
 

@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Final
 
 from rlmm_daemon.codec import custom_metadata
@@ -13,6 +12,7 @@ from rlmm_daemon.daemon.bucket.bucket import SegmentPlace
 from rlmm_daemon.daemon.copying.sources import SegmentSources
 from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata
+from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.passes import Claims, Passes, Stopped
 from rlmm_daemon.ports.storage import (
     ObjectKind,
@@ -71,7 +71,7 @@ async def upload(
     entered: Callable[[str], None],
     passes: Passes,
     checks: bool,
-    threads: Executor,
+    threads: DiskThreads,
 ) -> CustomMetadata:
     """Store a segment and return its custom metadata.
 

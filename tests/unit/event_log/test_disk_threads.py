@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -82,3 +84,31 @@ async def test_a_call_that_hangs_does_not_hold_up_whoever_ends(monkeypatch) -> N
     threads.close()
     over.set()
     assert await call
+
+
+HANGING_COPY = """
+import asyncio
+import threading
+from rlmm_daemon.ports import threads
+
+threads.LET_GO_SECONDS = 0.01
+
+async def main():
+    copying = threads.copying_threads(1, "copy")
+    try:
+        async with asyncio.timeout(0.01):
+            await threads.in_thread(copying, threading.Event().wait)
+    except TimeoutError:
+        print("left", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_ends_beside_a_copy_whose_disk_hangs() -> None:
+    """After SIGTERM as well: else systemd has to kill it."""
+    words = [sys.executable, "-c", HANGING_COPY]
+    ended = subprocess.run(
+        words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
+    assert ended.stdout == "left\n"

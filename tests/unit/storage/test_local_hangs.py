@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from rlmm_daemon.adapters.storage import local
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports import threads
@@ -107,3 +108,27 @@ async def test_nothing_is_stored_under_what_a_delete_that_hangs_may_take_yet(sto
             except StorageUnavailable:
                 await asyncio.sleep(0)
     assert await read(storage, KEY) == b"third"
+
+
+async def test_a_probe_of_a_storage_that_hangs_ends(storage, hang, monkeypatch):
+    monkeypatch.setattr(local, "PROBE_SECONDS", 0.01)
+    stuck = hang("fdatasync")
+    results = (await storage.probe(["_rlmm/marker.json"])).results
+    assert not stuck.released.is_set(), "it was waited for"
+    assert {name: str(error).partition(":")[0] for name, error in results.items()} == {
+        "write": "no answer in 0.01 s",
+        "read": "not tried",
+        "list": "not tried",
+        "delete": "not tried",
+        "write _rlmm/marker.json": "not tried",
+    }
+
+
+async def test_a_probe_of_a_storage_that_does_not_even_open_ends(tmp_path, hang, monkeypatch):
+    monkeypatch.setattr(local, "PROBE_SECONDS", 0.01)
+    (tmp_path / "remote").mkdir()
+    storage, stuck = LocalStorage(str(tmp_path / "remote"), owner="1"), hang("lstat")
+    results = (await storage.probe()).results
+    assert not stuck.released.is_set(), "it was waited for"
+    assert list(results) == ["open"]
+    await storage.close()

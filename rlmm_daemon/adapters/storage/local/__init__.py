@@ -46,6 +46,9 @@ READ_BYTES: Final = 1024 * 1024
 THREADS_MAX: Final = 4
 LOCK_TRIES: Final = 200
 LOCK_PAUSE_SECONDS: Final = 0.01
+#: Of each step of a probe.
+PROBE_SECONDS: Final = 10.0
+_HANGS: Final = "timeout"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -196,14 +199,16 @@ class LocalStorage:
         """
         if self._root.taken:
             return await self._probed(keys)
-        made = await self._call(self._tree.absent, "_rlmm", "_rlmm/probe")
+        made: Sequence[str] = ()
         try:
-            await self.open()
+            made = await _in_time(self._call(self._tree.absent, "_rlmm", "_rlmm/probe"))
+            await _in_time(self.open())
             return await self._probed(keys)
         except RlmmError as error:
             return ProbeResult(results={"open": error})
         finally:
-            await self._call(_remove_empty, made)
+            with contextlib.suppress(StorageUnavailable):
+                await _in_time(self._call(_remove_empty, made))
 
     async def _probed(self, keys: Collection[str]) -> ProbeResult:
         key = f"_rlmm/probe/{self._owner}"
@@ -231,7 +236,7 @@ class LocalStorage:
         for each in keys:
             require = functools.partial(self._tree.require_writable, each)
             steps[f"write {each}"] = functools.partial(self._call, require)
-        return ProbeResult(results={name: await _tried(step) for name, step in steps.items()})
+        return ProbeResult(results=await _tried_all(steps))
 
     async def close(self) -> None:
         """Let running calls end and free the threads."""
@@ -264,12 +269,38 @@ class LocalStorage:
         return await self._calls.run(functools.partial(function, *args, **kwargs))
 
 
+async def _tried_all(
+    steps: Mapping[str, Callable[[], Awaitable[None]]],
+) -> dict[str, RlmmError | None]:
+    results: dict[str, RlmmError | None] = {}
+    for name, step in steps.items():
+        results[name] = error = await _tried(step)
+        if error is not None and error.fields.get("reason") == _HANGS:
+            break  # each of the others would take as long
+    late = StorageUnavailable("not tried: the storage does not answer")
+    return {name: results.get(name, late) for name in steps}
+
+
 async def _tried(step: Callable[[], Awaitable[None]]) -> RlmmError | None:
     try:
-        await step()
+        await _in_time(step())
     except RlmmError as error:
         return error
     return None
+
+
+async def _in_time(step: Awaitable[T]) -> T:
+    """Return what a step of a probe comes to.
+
+    Raises:
+        StorageUnavailable: it hangs.
+    """
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            return await step
+    except TimeoutError as error:
+        why = f"no answer in {PROBE_SECONDS:g} s: its disk or mount hangs"
+        raise StorageUnavailable(why, reason=_HANGS) from error
 
 
 def _remove_empty(directories: Sequence[str]) -> None:

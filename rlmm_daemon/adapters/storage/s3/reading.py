@@ -63,7 +63,7 @@ class Reader:
 
     def close(self) -> None:
         """Free the threads; running reads end by themselves."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close(wait=False)
 
 
 class Body:
