@@ -216,7 +216,7 @@ class StorageKeeper:
                     continue
             with suppress(UnavailableError, TimeoutError):  # the marker's own is in `trouble`
                 async with asyncio.timeout(_MARKER_ANSWER_SECONDS):
-                    await self._bucket.confirm()
+                    await self._bucket.confirm_anew()
 
 
 async def _last_words(presence: PresenceFile) -> None:

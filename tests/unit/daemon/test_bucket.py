@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import os
 import random
+import shutil
 
 import pytest
 
@@ -597,3 +598,24 @@ async def test_those_who_confirm_together_share_a_look_that_began_after_they_ask
     await first
     assert [each.result() for each in late] == [True] * 9
     assert looks == 2
+
+
+async def test_a_directory_that_was_mounted_anew_is_used_once_its_marker_was_seen(tmp_path):
+    """Its inode and its device are others, and no restart of the daemon is needed for that."""
+    root, away, anew = (tmp_path / name for name in ("remote", "away", "anew"))
+    root.mkdir()
+    storage = LocalStorage(str(root), owner="1")
+    one = Bucket(storage, layout=Layout(), rng=random.Random(1))
+    await one.open(IDENTITY)
+    shutil.copytree(root, anew)
+    root.rename(away)
+    root.mkdir()  # the mount point alone
+    with pytest.raises(StorageUnavailable, match="it is gone"):
+        await one.confirm_anew()
+    assert all((await one.delete(["d/a.log"])).values())
+    shutil.rmtree(root)
+    anew.rename(root)
+    await one.confirm_anew()
+    assert await one.delete(["d/a.log"]) == {"d/a.log": None}
+    await storage.overwrite_control("_rlmm/x", b"x")
+    await storage.close()
