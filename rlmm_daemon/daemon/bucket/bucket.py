@@ -206,21 +206,6 @@ class Bucket:
                     await self._look()
         self._require()
 
-    async def confirm_anew(self) -> None:
-        """As `confirm`, of what stands under the storage's name now: a mount may have come back.
-
-        It is another directory then, which a storage of local files takes for another storage.
-
-        Raises:
-            StorageUnavailable: it is not ours, or does not answer.
-        """
-        async with self._looking:
-            if self.storage.local_path(MARKER_KEY) is not None:
-                self._looked_at = None  # nothing is deleted there by an earlier look
-                await self.storage.open()
-            await self._look()
-        self._require()
-
     async def delete(self, keys: Collection[str]) -> Mapping[str, RlmmError | None]:
         """Delete objects as the storage does, unless the marker is not in order.
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import msgspec
 import structlog
 
-from rlmm_daemon.codec.marker import AcceptedLoss, Hold, PresencePartition
+from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss, Hold, PresencePartition
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.explain.facts import LastError
 from rlmm_daemon.core.readiness import twins
@@ -216,7 +216,21 @@ class StorageKeeper:
                     continue
             with suppress(UnavailableError, TimeoutError):  # the marker's own is in `trouble`
                 async with asyncio.timeout(_MARKER_ANSWER_SECONDS):
-                    await self._bucket.confirm_anew()
+                    await confirm_anew(self._bucket)
+
+
+async def confirm_anew(bucket: Bucket) -> None:
+    """Make sure that the marker is ours, of what stands under the storage's name now.
+
+    A mount that has come back is another directory, which a storage of local files takes for
+    another storage until it is opened anew. First of all: what the marker was read in is taken.
+
+    Raises:
+        StorageUnavailable: it is not, or the storage does not answer.
+    """
+    if bucket.storage.local_path(MARKER_KEY) is not None:
+        await bucket.storage.open()
+    await bucket.confirm()
 
 
 async def _last_words(presence: PresenceFile) -> None:

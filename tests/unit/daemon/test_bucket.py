@@ -18,6 +18,7 @@ from rlmm_daemon.daemon.bucket import bucket as bucket_module
 from rlmm_daemon.daemon.bucket import earlier_objects
 from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
 from rlmm_daemon.daemon.bucket.presence import PresenceFacts, PresenceFile
+from rlmm_daemon.daemon.bucket.storage_keeper import confirm_anew
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
 from rlmm_daemon.ports.storage import ObjectInfo, ObjectKind
 from tests.support import markers
@@ -611,11 +612,11 @@ async def test_a_directory_that_was_mounted_anew_is_used_once_its_marker_was_see
     root.rename(away)
     root.mkdir()  # the mount point alone
     with pytest.raises(StorageUnavailable, match="it is gone"):
-        await one.confirm_anew()
+        await confirm_anew(one)
     assert all((await one.delete(["d/a.log"])).values())
     shutil.rmtree(root)
     anew.rename(root)
-    await one.confirm_anew()
+    await confirm_anew(one)
     assert await one.delete(["d/a.log"]) == {"d/a.log": None}
     await storage.overwrite_control("_rlmm/x", b"x")
     await storage.close()
