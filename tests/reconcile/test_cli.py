@@ -299,9 +299,10 @@ def test_a_manifest_is_held_back_released_and_approved_and_says_by_whom(world: W
     assert told("approve", "r-001.json", "--execute", "--config", file).exit_code == 0
     assert f"approved by {word['by']}" in told("manifests", "--config", file).stdout
     assert told("restore", "r-001.json", "--config", file).exit_code == 0
-    late = told("approve", "r-001.json", "--execute", "--config", file)
-    assert late.exit_code != 0
-    assert "was restored" in late.output + str(late.exception)
+    for verb in ("approve", "release"):
+        late = told(verb, "r-001.json", "--execute", "--config", file)
+        assert late.exit_code != 0
+        assert "was restored" in late.output + str(late.exception)
 
 
 def test_a_manifest_that_can_not_be_read_is_shown_as_such(world: World) -> None:

@@ -130,6 +130,7 @@ def release(
     """Let a manifest that was held back be deleted when its quarantine is over."""
 
     def released(known: "Manifest") -> "Manifest":
+        _require_in_force(manifest, known)
         return msgspec.structs.replace(known, held=UNSET)
 
     daemon = load(load_reconcile(file, overrides).daemon_config)
@@ -158,8 +159,7 @@ def approve(
     word = _word(reason)
 
     def approved(known: "Manifest") -> "Manifest":
-        if known.restored:
-            raise InvalidArgument(f"manifest {manifest!r} was restored: its objects stay for good")
+        _require_in_force(manifest, known)
         return (
             known if known.approved is not UNSET else msgspec.structs.replace(known, approved=word)
         )
@@ -259,6 +259,11 @@ def _look(daemon: Config, name: str, manifest: "Manifest", verb: str, *, as_json
                 click.echo(f"and {len(gone) - len(rows):,} more (--json names them all)")
     if gone:
         raise click.exceptions.Exit(1)
+
+
+def _require_in_force(name: str, manifest: "Manifest") -> None:
+    if manifest.restored:
+        raise InvalidArgument(f"manifest {name!r} was restored: its objects stay for good")
 
 
 def _state(manifest: "Manifest", wait_ms: int) -> tuple[str, str]:

@@ -88,8 +88,9 @@ def still(evidence: Evidence, since_ms: int) -> list[str]:
 def _damaged(evidence: Evidence) -> Iterable[str]:
     for reason in evidence.damaged:
         yield (
-            f"{reason}: what it spared is not known; put back an older version of it, or remove it:"
-            " what it named then begins its quarantine anew"
+            f"{reason}: what it spared is not known; remove it, and what it named then begins its"
+            " quarantine anew: hold or restore again what was. An older version of it lacks the"
+            " last of these words, and its objects may be due at once"
         )
 
 

@@ -97,7 +97,9 @@ def test_records_that_are_gone_out_of_the_middle_of_a_log() -> None:
 
 def test_control_objects_that_can_not_be_read() -> None:
     damaged = ("_rlmm/reconcile/manifests/a.json is empty",)
-    assert "a.json is empty: what it spared is not known" in against(damaged=damaged)
+    told = against(damaged=damaged)
+    assert "a.json is empty: what it spared is not known; remove it" in told
+    assert "An older version of it lacks the last of these words" in told
     assert still(evidence(damaged=damaged), since_ms=0)
 
 
