@@ -4,7 +4,16 @@ An order answers when its partitions were judged anew, so that whoever gave it n
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
 from typing import Any, Final
 
 import structlog
@@ -115,8 +124,9 @@ class Mending:
             StorageUnavailable: not now.
         """
         assert self._recovery is not None, "without a storage there is nowhere to look"
-        answer = await self._recovery.recover(follower, execute=execute)
-        await _judged([follower])
+        with self._kept(follower):
+            answer = await self._recovery.recover(follower, execute=execute)
+            await _judged([follower])
         failure = follower.failure
         return answer | {"next": failure and failure.command(follower.partition)}
 
@@ -159,6 +169,18 @@ class Mending:
             "missing": missing,
             "next": _next([follower]),
         }
+
+    @contextmanager
+    def _kept(self, follower: Follower) -> Iterator[None]:
+        """Keep a metadata partition followed: a look into the storage may take many minutes.
+
+        That it was looked for would be forgotten with a follower that nobody wants any more.
+        """
+        follow_set = self._manager.fleet.follow_set
+        assert follow_set is not None, "the log is open"
+        with follow_set.keep(follower.partition):
+            yield
+            follow_set.demand([follower.partition])  # for the order that is named next
 
     def _require_looked_for(self, followers: Iterable[Follower]) -> None:
         """Raise where what an acceptance gives up for good may be put back yet.
