@@ -34,7 +34,7 @@ run: install ## Run the daemon in the foreground with config/rlmm.toml
 	$(BIN)/rlmm run --config config/rlmm.toml
 
 demo: install ## The main job end to end on real Kafka segments
-	$(BIN)/python deploy/dev/demo.py
+	$(BIN)/python -m deploy.dev.demos.local
 
 test: install ## All tests but those that need a server beside them
 	$(BIN)/pytest -q -m "not s3 and not spark and not slow" $(PYTEST_ARGS)

@@ -2,28 +2,28 @@
 .PHONY: demo-s3 demo-kafka demo-cluster dev-up dev-down plugin install-spark lock
 
 demo-s3: install ## The main job on a real S3 server, with faults on the way to it
-	$(BIN)/python -m deploy.dev.demo_s3
+	$(BIN)/python -m deploy.dev.demos.s3
 
 demo-kafka: install ## The main job beside a real three-node cluster, leader and daemon killed
-	$(BIN)/python -m deploy.dev.demo_kafka
+	$(BIN)/python -m deploy.dev.demos.kafka
 
 demo-cluster: install plugin ## What tiers where on three brokers, while a leader is killed
-	$(BIN)/python -m deploy.dev.demo_cluster
+	$(BIN)/python -m deploy.dev.demos.cluster
 
 NODES ?= 1
 
 dev-up: install ## Start a real Kafka in var/kafka: make dev-up NODES=3
-	$(BIN)/python -m deploy.dev.kafka.cluster up --nodes $(NODES)
+	$(BIN)/python -m deploy.dev.stack.kafka.cluster up --nodes $(NODES)
 
 dev-down: install ## Stop the Kafka of dev-up and remove its data
-	$(BIN)/python -m deploy.dev.kafka.cluster down
+	$(BIN)/python -m deploy.dev.stack.kafka.cluster down
 
-MVN := mvn -q -B -f deploy/kafka-plugin/pom.xml
-PLUGIN_JAR := deploy/kafka-plugin/target/rlmm-kafka-plugin.jar
+MVN := mvn -q -B -f deploy/plugin/pom.xml
+PLUGIN_JAR := deploy/plugin/target/rlmm-kafka-plugin.jar
 
 plugin: $(PLUGIN_JAR) ## Build the plugin's jar
 
-$(PLUGIN_JAR): deploy/kafka-plugin/pom.xml $(shell find deploy/kafka-plugin/src/main)
+$(PLUGIN_JAR): deploy/plugin/pom.xml $(shell find deploy/plugin/src/main)
 	$(MVN) -DskipTests package
 	@touch $@
 

@@ -37,7 +37,7 @@ test-cluster: install plugin kafka-archive ## Real brokers with the plugin, a da
 OLDEST := var/kafka-libs-oldest
 
 test-oldest: install plugin ## A real broker of the oldest Kafka that is supported, with the plugin
-	[ -d $(OLDEST) ] || mvn -q -B -f deploy/dev/kafka/pom.xml -Dkafka.version=4.1.1 dependency:copy-dependencies \
+	[ -d $(OLDEST) ] || mvn -q -B -f deploy/dev/stack/kafka/pom.xml -Dkafka.version=4.1.1 dependency:copy-dependencies \
 	  -DoutputDirectory=$(CURDIR)/$(OLDEST) -DincludeScope=runtime
 	RLMM_TEST_KAFKA_LIBS=$(CURDIR)/$(OLDEST) $(BIN)/pytest -q $(PYTEST_ARGS) tests/plugin/test_broker.py
 
@@ -46,4 +46,4 @@ test-reconcile: install-spark ## The nightly job's tests, on a real Spark, S3 an
 
 # What makes the JVMs of tests start sooner, made once.
 kafka-archive: install
-	$(BIN)/python -m deploy.dev.kafka.archive
+	$(BIN)/python -m deploy.dev.stack.kafka.archive

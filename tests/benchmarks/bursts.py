@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from deploy.dev.kafka import libs
-from deploy.dev.kafka.cluster import FAST, Cluster
+from deploy.dev.stack.kafka import libs
+from deploy.dev.stack.kafka.cluster import FAST, Cluster
 from tests.benchmarks.rows import Row
 from tests.benchmarks.stolen import Calm
 from tests.kafka.probe import java_of_ours
@@ -25,7 +25,7 @@ from tests.plugin.fleet import BesideKafka
 from tests.plugin.tiers import DirectoryTier
 from tests.support.fork_server import Launch
 
-JAR: Final = "deploy/kafka-plugin/target/rlmm-kafka-plugin.jar"
+JAR: Final = "deploy/plugin/target/rlmm-kafka-plugin.jar"
 _TBRLMM: Final = (
     "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
 )

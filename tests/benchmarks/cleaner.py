@@ -31,7 +31,7 @@ from typing import Any
 
 import uvloop
 
-from deploy.dev.s3 import IDENTITIES, S3Server, running
+from deploy.dev.stack.s3 import IDENTITIES, S3Server, running
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys

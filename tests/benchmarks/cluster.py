@@ -21,8 +21,8 @@ from typing import Final
 from msgspec.structs import replace
 from rich.console import Console
 
-from deploy.dev.kafka import libs
-from deploy.dev.kafka.cluster import FAST, Cluster, java
+from deploy.dev.stack.kafka import libs
+from deploy.dev.stack.kafka.cluster import FAST, Cluster, java
 from tests.benchmarks.bursts import bursts
 from tests.benchmarks.kafka import FIRST_PARTITIONS, USER_PARTITIONS, peer
 from tests.benchmarks.rows import Row, table
@@ -31,7 +31,7 @@ from tests.kafka.probe import java_of_ours
 from tests.plugin.fleet import KAFKAS, OURS, BesideKafka, Fleet, Parts, until
 from tests.plugin.tiers import DirectoryTier
 
-JAR: Final = libs.REPOSITORY / "deploy" / "kafka-plugin" / "target" / "rlmm-kafka-plugin.jar"
+JAR: Final = libs.REPOSITORY / "deploy" / "plugin" / "target" / "rlmm-kafka-plugin.jar"
 _TOOLS: Final = "org.apache.kafka.tools"
 _TBRLMM: Final = (
     "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"

@@ -25,7 +25,7 @@ import uvloop
 from msgspec.structs import replace
 from rich.console import Console
 
-from deploy.dev.kafka.cluster import FAST, Cluster
+from deploy.dev.stack.kafka.cluster import FAST, Cluster
 from rlmm_daemon import config
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import obstore
 
-from deploy.dev import s3
+from deploy.dev.stack import s3
 from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.reconcile import Spark
 from rlmm_daemon.reconcile.read import listing, s3_client, sources

@@ -22,7 +22,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 from rich.console import Console
 
-from deploy.dev.s3 import BUCKET, IDENTITIES, S3Server, running
+from deploy.dev.stack.s3 import BUCKET, IDENTITIES, S3Server, running
 from tests.benchmarks.rows import Row, median, table
 from tests.benchmarks.run import RESULTS, keep
 from tests.benchmarks.s3_beside import Found, measured

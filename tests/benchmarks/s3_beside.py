@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.dev.demo_s3 import DaemonOnS3
-from deploy.dev.s3 import S3Server
+from deploy.dev.demos.s3 import DaemonOnS3
+from deploy.dev.stack.s3 import S3Server
 from rlmm_daemon.domain.ids import SegmentId
 from tests.benchmarks import daemon
 from tests.support import kafka_segments

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.kafka import keys as tls_keys
+from deploy.dev.stack.kafka import keys as tls_keys
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,

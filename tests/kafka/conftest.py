@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.kafka.cluster import Cluster
+from deploy.dev.stack.kafka.cluster import Cluster
 from tests.kafka.probe import Probe, classes
 from tests.kafka.proxy import Proxy
 from tests.kafka.rig import KafkaRig, told, tried_by_all
@@ -78,7 +78,7 @@ def kafka_cluster() -> Iterator[Cluster]:
     """Three nodes with every kind of listener; a fault's test uses `cluster`.
 
     RLMM_TEST_KAFKA_KEEP names a directory whose cluster is used, and left running: for quick turns
-    while writing tests. `python -m deploy.dev.kafka.cluster down --directory` ends it.
+    while writing tests. `python -m deploy.dev.stack.kafka.cluster down --directory` ends it.
     """
     if KEPT:
         yield _kept(Path(KEPT))

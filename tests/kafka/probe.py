@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any, Final, Self
 
-from deploy.dev.kafka import libs
-from deploy.dev.kafka.cluster import java, quick
+from deploy.dev.stack.kafka import libs
+from deploy.dev.stack.kafka.cluster import java, quick
 from rlmm_daemon.domain.ids import TopicIdPartition, uuid_text
 
 _SOURCES: Final = Path(__file__).parent / "java"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy.dev.kafka.cluster import PASSWORDS, Cluster
+from deploy.dev.stack.kafka.cluster import PASSWORDS, Cluster
 from rlmm_daemon import config
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.fault_proxy import Fault, Kind
-from deploy.dev.kafka.cluster import Cluster
-from deploy.dev.s3 import IDENTITIES, S3Server
+from deploy.dev.stack.fault_proxy import Fault, Kind
+from deploy.dev.stack.kafka.cluster import Cluster
+from deploy.dev.stack.s3 import IDENTITIES, S3Server
 from rlmm_daemon.client import Client
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
-from deploy.dev.kafka.cluster import Cluster
+from deploy.dev.stack.kafka.cluster import Cluster
 from rlmm_daemon.adapters.kafka.connection.security import load_security
 from rlmm_daemon.adapters.kafka.event_log import KafkaLog
 from rlmm_daemon.adapters.kafka.event_log.producer import Producer

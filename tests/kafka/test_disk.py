@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.kafka.cluster import Cluster
+from deploy.dev.stack.kafka.cluster import Cluster
 from tests.kafka.conftest import tiering
 from tests.kafka.probe import Probe
 from tests.kafka.rig import KafkaRig, Writer, serving, tp_in, until

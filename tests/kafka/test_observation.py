@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.kafka.cluster import Cluster
+from deploy.dev.stack.kafka.cluster import Cluster
 from rlmm_daemon.domain.ids import TopicId, TopicIdPartition, uuid_bytes
 from tests.kafka.cleaner_rig import OneDaemon, cluster_id_of, until
 from tests.kafka.probe import Probe

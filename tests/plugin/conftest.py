@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.kafka import libs
-from deploy.dev.s3 import weed_binary
+from deploy.dev.stack.kafka import libs
+from deploy.dev.stack.s3 import weed_binary
 from tests.plugin.fleet import LOCAL_TIERED, Fleet
 from tests.plugin.rig import BrokerRig
 from tests.plugin.tiers import QUICK_CLEANER, DirectoryTier, S3Tier, Tier
@@ -21,7 +21,7 @@ from tests.support.s3_world import s3_server
 __all__ = ["s3_server"]  # a fixture
 
 HERE = Path(__file__).parent
-PLUGIN = libs.REPOSITORY / "deploy" / "kafka-plugin" / "target" / "rlmm-kafka-plugin.jar"
+PLUGIN = libs.REPOSITORY / "deploy" / "plugin" / "target" / "rlmm-kafka-plugin.jar"
 REQUESTED = any(os.environ.get(name) for name in ("RLMM_TEST_KAFKA", "RLMM_TEST_KAFKA_LIBS"))
 
 

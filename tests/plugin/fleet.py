@@ -10,8 +10,8 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from deploy.dev.kafka import libs
-from deploy.dev.kafka.cluster import Cluster
+from deploy.dev.stack.kafka import libs
+from deploy.dev.stack.kafka.cluster import Cluster
 from tests.kafka.probe import Probe, ProbeError
 from tests.plugin.tiers import DirectoryTier, Tier
 from tests.support.daemon_process import DaemonProcess

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from deploy.dev.kafka import libs
-from deploy.dev.kafka.cluster import java
+from deploy.dev.stack.kafka import libs
+from deploy.dev.stack.kafka.cluster import java
 from tests.support.daemon_process import DaemonProcess
 from tests.support.fork_server import ForkServer, Launch
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from deploy.dev.kafka.cluster import PASSWORDS, Cluster, java, quick
+from deploy.dev.stack.kafka.cluster import PASSWORDS, Cluster, java, quick
 from tests.support.daemon_process import DaemonProcess
 
 _PREFIX: Final = "remote.log"

@@ -4,8 +4,8 @@ import random
 import subprocess
 from pathlib import Path
 
-from deploy.dev.kafka import libs
-from deploy.dev.kafka.cluster import java, quick
+from deploy.dev.stack.kafka import libs
+from deploy.dev.stack.kafka.cluster import java, quick
 from tests.plugin.conftest import PLUGIN
 from tests.plugin.rig import CLIENT, BrokerRig, client_settings, until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.s3 import S3Server, weed_binary
+from deploy.dev.stack.s3 import S3Server, weed_binary
 from tests.plugin.conftest import PLUGIN
 from tests.plugin.fleet import Fleet, until
 from tests.plugin.storm import Fault, storm

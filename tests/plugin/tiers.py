@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Final, final
 
-from deploy.dev.s3 import IDENTITIES, S3Server
+from deploy.dev.stack.s3 import IDENTITIES, S3Server
 from tests.support.proxy_process import ProxyProcess
 from tests.support.s3_daemon import Tier as Bucket
 

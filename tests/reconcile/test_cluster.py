@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import rlmm_daemon
-from deploy.dev import s3
-from deploy.dev import spark as standalone
-from deploy.dev.kafka.cluster import Cluster
+from deploy.dev.stack import s3
+from deploy.dev.stack import spark as standalone
+from deploy.dev.stack.kafka.cluster import Cluster
 from rlmm_daemon.config import load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig, Safety
 from rlmm_daemon.config.reconcile import Spark as SparkConfig

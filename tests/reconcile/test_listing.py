@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deploy.dev import s3
-from deploy.dev.fault_proxy import FaultProxy
-from deploy.dev.kafka import keys as certificates
+from deploy.dev.stack import s3
+from deploy.dev.stack.fault_proxy import FaultProxy
+from deploy.dev.stack.kafka import keys as certificates
 from rlmm_daemon.config import Config, S3Storage, load
 from rlmm_daemon.reconcile.act import object_tags
 from rlmm_daemon.reconcile.errors import Incomplete

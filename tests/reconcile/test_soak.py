@@ -18,9 +18,9 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from deploy.dev import s3
-from deploy.dev import spark as standalone
-from deploy.dev.kafka.cluster import Cluster
+from deploy.dev.stack import s3
+from deploy.dev.stack import spark as standalone
+from deploy.dev.stack.kafka.cluster import Cluster
 from rlmm_daemon.client import Client, ClientOptions
 from rlmm_daemon.config import Config, load
 from rlmm_daemon.config.reconcile import Output, ReconcileConfig

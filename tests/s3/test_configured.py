@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.fault_proxy import FaultProxy
-from deploy.dev.kafka import keys
-from deploy.dev.s3 import DOMAIN
+from deploy.dev.stack.fault_proxy import FaultProxy
+from deploy.dev.stack.kafka import keys
+from deploy.dev.stack.s3 import DOMAIN
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import Progress
 from tests.contract.storage import SEGMENT, Buffer, body, read, segment

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.dev.fault_proxy import Fault, Kind
-from deploy.dev.s3 import IDENTITIES
+from deploy.dev.stack.fault_proxy import Fault, Kind
+from deploy.dev.stack.s3 import IDENTITIES
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     Draining,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from deploy.dev.s3 import IDENTITIES, S3Server
+from deploy.dev.stack.s3 import IDENTITIES, S3Server
 from rlmm_daemon.cli import main
 from tests.support.s3_world import S3World, needs_s3, s3_server
 

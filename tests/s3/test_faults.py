@@ -14,7 +14,7 @@ import pytest
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from deploy.dev.fault_proxy import Fault, Kind
+from deploy.dev.stack.fault_proxy import Fault, Kind
 from rlmm_daemon.adapters.storage.s3 import Rates, leftovers, policy, through_obstore
 from rlmm_daemon.codec.marker import Presence, encode, presence_key
 from rlmm_daemon.domain.errors import (

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from deploy.dev.fault_proxy import Fault, Kind
-from deploy.dev.s3 import S3Server, running_versitygw, versitygw_binary
+from deploy.dev.stack.fault_proxy import Fault, Kind
+from deploy.dev.stack.s3 import S3Server, running_versitygw, versitygw_binary
 from rlmm_daemon.adapters.storage.s3 import S3Storage
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.ports.storage import ObjectKind, Progress

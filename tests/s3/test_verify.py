@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.fault_proxy import Fault, Kind
+from deploy.dev.stack.fault_proxy import Fault, Kind
 from rlmm_daemon.adapters.storage.s3 import leftovers
 from rlmm_daemon.domain.ids import uuid_text
 from tests.support.fork_server import ForkServer

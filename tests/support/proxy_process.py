@@ -10,8 +10,8 @@ import sys
 import time
 from typing import Final, Self
 
-from deploy.dev.fault_proxy import FaultProxy
-from deploy.dev.kafka import libs
+from deploy.dev.stack.fault_proxy import FaultProxy
+from deploy.dev.stack.kafka import libs
 
 START_SECONDS: Final = 60.0
 

@@ -6,8 +6,8 @@ import uuid
 from pathlib import Path
 from typing import Any, Final, Self
 
-from deploy.dev.fault_proxy import Fault, FaultProxy
-from deploy.dev.s3 import IDENTITIES, S3Server
+from deploy.dev.stack.fault_proxy import Fault, FaultProxy
+from deploy.dev.stack.s3 import IDENTITIES, S3Server
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 
 TEMPLATE: Final = """

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from deploy.dev.fault_proxy import Fault, FaultProxy, Kind
-from deploy.dev.s3 import IDENTITIES, S3Server, running, weed_binary
+from deploy.dev.stack.fault_proxy import Fault, FaultProxy, Kind
+from deploy.dev.stack.s3 import IDENTITIES, S3Server, running, weed_binary
 from rlmm_daemon.adapters.storage.s3 import S3Options, S3Storage, StaticKeys
 from rlmm_daemon.domain.secret import Secret
 

@@ -22,11 +22,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from deploy.dev.kafka import libs
+from deploy.dev.stack.kafka import libs
 from tests.kafka.probe import ProbeError
 from tests.plugin.fleet import Fleet
 
-PLUGIN: Final = libs.REPOSITORY / "deploy" / "kafka-plugin" / "target" / "rlmm-kafka-plugin.jar"
+PLUGIN: Final = libs.REPOSITORY / "deploy" / "plugin" / "target" / "rlmm-kafka-plugin.jar"
 TOPIC: Final = "orders"
 PARTITIONS: Final = 3
 SIZE: Final = 1000

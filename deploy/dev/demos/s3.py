@@ -20,10 +20,10 @@ from pathlib import Path
 from msgspec.structs import replace
 from rich.console import Console
 
-from deploy.dev import demo as plain
-from deploy.dev.demo import CheckFailed, Demo, check
-from deploy.dev.fault_proxy import Fault, Kind
-from deploy.dev.s3 import running
+from deploy.dev.demos import local as plain
+from deploy.dev.demos.local import CheckFailed, Demo, check
+from deploy.dev.stack.fault_proxy import Fault, Kind
+from deploy.dev.stack.s3 import running
 from rlmm_daemon.client import Client
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import SegmentId

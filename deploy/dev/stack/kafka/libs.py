@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).resolve().parent
-REPOSITORY: Final = HERE.parents[2]
+REPOSITORY: Final = HERE.parents[3]
 #: Set it to use a directory of jars that is there already.
 LIBS_VARIABLE: Final = "RLMM_TEST_KAFKA_LIBS"
 _FETCH_SECONDS: Final = 600

@@ -1,7 +1,7 @@
 """A real Kafka cluster (KRaft, 1 or 3 nodes) on loopback, in one directory, stopped by its pids.
 
-    python -m deploy.dev.kafka.cluster up --nodes 3
-    python -m deploy.dev.kafka.cluster down
+    python -m deploy.dev.stack.kafka.cluster up --nodes 3
+    python -m deploy.dev.stack.kafka.cluster down
 
 `cluster.json` in the directory holds ports and pids, so that another process can use, or end, what
 this one began. Tests use the class. Every wait has a bound.
@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from deploy.dev.kafka import keys, libs
+from deploy.dev.stack.kafka import keys, libs
 
 #: Listeners that a client can ask for; PROXIED advertises `Node.ports["proxy"]`.
 LISTENERS: Final = ("PLAINTEXT", "PROXIED", "TLS", "MTLS", "SASL", "SASLTLS")

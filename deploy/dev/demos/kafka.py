@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from deploy.dev import demo as plain
-from deploy.dev.demo import CheckFailed, Demo, check
-from deploy.dev.kafka.cluster import Cluster
+from deploy.dev.demos import local as plain
+from deploy.dev.demos.local import CheckFailed, Demo, check
+from deploy.dev.stack.kafka.cluster import Cluster
 from rlmm_daemon.client import Client
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import RlmmError, UnavailableError

