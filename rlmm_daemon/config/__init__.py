@@ -4,13 +4,7 @@
 holds what must never be printed. Nothing here touches the network or creates a file.
 """
 
-from rlmm_daemon.config.loading import differences, effective_toml, load, parse
-from rlmm_daemon.config.model import (
-    Admin,
-    Assignment,
-    Config,
-    Copy,
-    Daemon,
+from rlmm_daemon.config.event_log import (
     EmbeddedLog,
     EventLog,
     KafkaAdmin,
@@ -19,18 +13,23 @@ from rlmm_daemon.config.model import (
     KafkaLog,
     KafkaProducer,
     KafkaSecurity,
-    LocalStorage,
+)
+from rlmm_daemon.config.loading import differences, effective_toml, load, parse
+from rlmm_daemon.config.model import (
+    Admin,
+    Assignment,
+    Config,
+    Copy,
+    Daemon,
     Log,
-    NoStorage,
     Peers,
     Read,
     Readiness,
     Rights,
-    S3Storage,
     Snapshots,
     Socket,
-    Storage,
 )
+from rlmm_daemon.config.remote_storage import LocalStorage, NoStorage, S3Storage, Storage
 from rlmm_daemon.config.secret import read_secret
 from rlmm_daemon.domain.secret import Secret
 

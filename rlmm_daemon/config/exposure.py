@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rlmm_daemon.config.model import Config, EmbeddedLog, KafkaLog, LocalStorage, S3Storage
+from rlmm_daemon.config.event_log import EmbeddedLog, KafkaLog
+from rlmm_daemon.config.model import Config
+from rlmm_daemon.config.remote_storage import LocalStorage, S3Storage
 
 _OTHERS_WRITE: Final = 0o002
 _OTHERS_READ_OR_WRITE: Final = 0o006

@@ -11,15 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from rlmm_daemon.config.model import (
-    Config,
-    EmbeddedLog,
-    KafkaSecurity,
-    LocalStorage,
-    NoStorage,
-    S3Storage,
-)
+from rlmm_daemon.config.event_log import EmbeddedLog, KafkaSecurity
+from rlmm_daemon.config.model import Config
 from rlmm_daemon.config.reconcile import ReconcileConfig
+from rlmm_daemon.config.remote_storage import LocalStorage, NoStorage, S3Storage
 from rlmm_daemon.domain.errors import ConfigError
 from rlmm_daemon.domain.secret import HIDDEN, looks_secret
 

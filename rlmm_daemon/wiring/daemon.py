@@ -21,6 +21,7 @@ from rlmm_daemon.adapters.passes.process import OneProcess
 from rlmm_daemon.config import Config, differences
 from rlmm_daemon.config import KafkaLog as KafkaLogConfig
 from rlmm_daemon.config import S3Storage as S3StorageConfig
+from rlmm_daemon.config.model import RELOADED
 from rlmm_daemon.daemon.base.crash_guard import CrashGuard
 from rlmm_daemon.daemon.base.services import Services
 from rlmm_daemon.daemon.base.state_directory import LOCK, StateDirectory
@@ -73,14 +74,6 @@ _PASSES_A_COPY = 4
 _MARKER_SECONDS = 2.0
 #: And so long for the event log, whose brokers may be away for hours.
 _LOG_SECONDS = 10.0
-#: Keys that SIGHUP applies.
-_RELOADED = frozenset(
-    {
-        "log.level",
-        "storage.copy_bytes_per_second_max",
-        "storage.fetch_bytes_per_second_max",
-    }
-)
 #: Of a broker that connects at once, and its first answers.
 _START_IS_OVER_SECONDS = 1.0
 #: What the admin port waits for the log.
@@ -437,7 +430,7 @@ class Daemon:
             backend.set_rates(adapters.rates_of(fresh.storage))
         logging.set_level(fresh.log.level)
         for key in differences(self._config, fresh):
-            if key not in _RELOADED:
+            if key not in RELOADED:
                 logger.warning("this key changes at the next start only", key=key)
 
 

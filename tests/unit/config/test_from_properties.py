@@ -7,9 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from rlmm_daemon.cli import main
-from rlmm_daemon.config import parse
+from rlmm_daemon.config import KafkaLog, parse
 from rlmm_daemon.config.from_properties import read, to_toml
-from rlmm_daemon.config.model import KafkaLog
 
 MANAGER = "rlmm.config.remote.log.metadata."
 COMMON = f"{MANAGER}common.client."
