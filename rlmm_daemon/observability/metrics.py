@@ -1,33 +1,15 @@
 """Every metric, declared here once; a `Metrics` is made by the wiring and passed down.
 
 Units are suffixes, counters end in `_total`, labels have few values (a metadata partition's number
-is the widest). How the names map to Kafka's MBeans:
-
-========================  =======================================================
-here                      Kafka (BrokerTopicMetrics unless said)
-========================  =======================================================
-rlmm_copies_total         RemoteCopyRequestsPerSec, RemoteCopyErrorsPerSec
-rlmm_copy_bytes_total     RemoteCopyBytesPerSec
-rlmm_copies_waiting       RemoteCopyLagSegments (those handed over)
-rlmm_fetches_total        RemoteFetchRequestsPerSec, RemoteFetchErrorsPerSec
-rlmm_fetch_bytes_total    RemoteFetchBytesPerSec
-rlmm_deletes_total        RemoteDeleteRequestsPerSec, RemoteDeleteErrorsPerSec
-rlmm_segments             RemoteLogMetadataCount
-rlmm_segments_bytes       RemoteLogSizeBytes
-rlmm_log_lag_events       consumer lag of __remote_log_metadata
-========================  =======================================================
+is the widest). `docs/metrics.md` has them in tables: help text, comment, and when to be alarmed.
 """
 
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterator
-from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
+
+from rlmm_daemon.observability.collectors import QuickCounter, QuickHistogram
 
 #: 100 us to 10 s: a durable append, a look-up that was held, a pause of the loop.
 FAST_SECONDS: Final = (
@@ -37,69 +19,6 @@ FAST_SECONDS: Final = (
 SLOW_SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1200)
 #: Records that shared one sync.
 GROUP_RECORDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
-
-
-class Tally(Collector):
-    """A counter with labels for the hottest path: one dictionary increment, no lock.
-
-    Only the event loop's thread may count.
-    """
-
-    def __init__(
-        self, name: str, text: str, labels: tuple[str, ...], into: CollectorRegistry
-    ) -> None:
-        self._name, self._text, self._labels = name, text, labels
-        self._counts: defaultdict[tuple[str, ...], int] = defaultdict(int)
-        into.register(self)
-
-    def count(self, *labels: str, by: int = 1) -> None:
-        """Count under these label values, in the declared order."""
-        self._counts[labels] += by
-
-    def value(self, *labels: str) -> int:
-        """Return the count so far."""
-        return self._counts.get(labels, 0)
-
-    def describe(self) -> Iterator[CounterMetricFamily]:
-        """Yield the family without samples, so that registering reads nothing."""
-        yield CounterMetricFamily(self._name, self._text, labels=self._labels)
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yield the family as it stands."""
-        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
-        for labels, count in self._counts.items():
-            family.add_metric(labels, count)
-        yield family
-
-
-class Spread(Collector):
-    """A histogram for the path of every write: a bisection and two additions, no lock.
-
-    Only the event loop's thread may observe.
-    """
-
-    def __init__(
-        self, name: str, text: str, buckets: tuple[float, ...], into: CollectorRegistry
-    ) -> None:
-        self._name, self._text, self._bounds = name, text, buckets
-        self._counts = [0] * (len(buckets) + 1)
-        self._sum = 0.0
-        into.register(self)
-
-    def observe(self, value: float) -> None:
-        """Count a value in its bucket."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def describe(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the family without samples, so that registering reads nothing."""
-        yield HistogramMetricFamily(self._name, self._text)
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the family as it stands."""
-        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        counted = list(zip(names, accumulate(self._counts), strict=True))
-        yield HistogramMetricFamily(self._name, self._text, buckets=counted, sum_value=self._sum)
 
 
 class FoldMetrics:
@@ -116,12 +35,12 @@ class FoldMetrics:
         )
         self.lag = Gauge(
             "rlmm_log_lag_events",
-            "Events between the log's end as last seen and the fold.",
+            "Events between the log's end, as last seen, and the next one to read.",
             ["metadata_partition"],
             registry=into,
         )
         self.next_offset = Gauge(
-            "rlmm_log_next_offset", "The fold's position.", ["metadata_partition"], registry=into
+            "rlmm_log_next_offset", "Next offset to read.", ["metadata_partition"], registry=into
         )
         self.replay = Histogram(
             "rlmm_replay_duration_seconds",
@@ -131,7 +50,7 @@ class FoldMetrics:
         )
         #: role: leader, follower.
         self.announced = Gauge(
-            "rlmm_user_partitions_announced", "As the broker said.", ["role"], registry=into
+            "rlmm_user_partitions_announced", "Announced by the broker.", ["role"], registry=into
         )
         #: state: Kafka's names of segment states.
         self.segments = Gauge("rlmm_segments", "Segments in the cache.", ["state"], registry=into)
@@ -160,7 +79,7 @@ class LogMetrics:
         )
         #: task: fetch, produce.
         self.errors = Counter(
-            "rlmm_log_errors_total", "Errors answered or met.", ["task"], registry=into
+            "rlmm_log_errors_total", "Errors of brokers and connections.", ["task"], registry=into
         )
         self.warnings = Gauge(
             "rlmm_log_setting_warnings",
@@ -169,21 +88,21 @@ class LogMetrics:
         )
         #: outcome: done, failed. Of an embedded log, as the next.
         self.compactions = Counter(
-            "rlmm_log_compactions_total", "Compactions.", ["outcome"], registry=into
+            "rlmm_log_compactions_total", "Compactions ended.", ["outcome"], registry=into
         )
         #: when: before, after.
         self.compacted_bytes = Counter(
-            "rlmm_log_compacted_bytes_total", "What was compacted.", ["when"], registry=into
+            "rlmm_log_compacted_bytes_total", "Size of what was compacted.", ["when"], registry=into
         )
         #: outcome: ok, refused, unavailable, unknown, corrupt.
-        self.appends = Tally("rlmm_appends", "Appends to the event log.", ("outcome",), into)
-        self.append = Spread(
+        self.appends = QuickCounter("rlmm_appends", "Appends to the event log.", ("outcome",), into)
+        self.append = QuickHistogram(
             "rlmm_append_duration_seconds",
             "From handing a record to the log until it was durable.",
             FAST_SECONDS,
             into,
         )
-        self.apply_wait = Spread(
+        self.apply_wait = QuickHistogram(
             "rlmm_apply_wait_duration_seconds",
             "From a durable record to its apply here.",
             FAST_SECONDS,
@@ -231,10 +150,13 @@ class CleanerMetrics:
         )
         #: kind: copy, delete; step: as `rlmm cleanup` names them.
         self.stuck = Gauge(
-            "rlmm_cleaner_stuck_segments", "Segments that hang.", ["kind", "step"], registry=into
+            "rlmm_cleaner_stuck_segments",
+            "Copies and deletes that got stuck.",
+            ["kind", "step"],
+            registry=into,
         )
         self.failures = Counter(
-            "rlmm_cleaner_failures_total", "Tries that failed; tried again.", registry=into
+            "rlmm_cleaner_failures_total", "Tries that failed; each is repeated.", registry=into
         )
         #: clock: as `rlmm cleanup` names them.
         self.unknown = Gauge(
@@ -249,7 +171,9 @@ class CleanerMetrics:
             registry=into,
         )
         self.looks_failed = Counter(
-            "rlmm_cleaner_looks_failed_total", "Looks that started clocks over.", registry=into
+            "rlmm_cleaner_looks_failed_total",
+            "Looks that failed; clocks start over.",
+            registry=into,
         )
         self.marked = Counter(
             "rlmm_cleaner_topics_marked_total", "Topics marked unasked.", registry=into
@@ -261,14 +185,21 @@ class SnapshotMetrics:
 
     def __init__(self, into: CollectorRegistry) -> None:
         #: outcome: written, failed, loaded, rejected.
-        self.outcomes = Counter("rlmm_snapshots_total", "Snapshots.", ["outcome"], registry=into)
+        self.outcomes = Counter(
+            "rlmm_snapshots_total", "Snapshots handled.", ["outcome"], registry=into
+        )
         self.created = Gauge(
             "rlmm_snapshot_timestamp_seconds",
             "When the newest snapshot was written.",
             ["metadata_partition"],
             registry=into,
         )
-        self.size = Gauge("rlmm_snapshot_bytes", "Its size.", ["metadata_partition"], registry=into)
+        self.size = Gauge(
+            "rlmm_snapshot_bytes",
+            "Size of the newest snapshot.",
+            ["metadata_partition"],
+            registry=into,
+        )
         self.write = Histogram(
             "rlmm_snapshot_write_duration_seconds",
             "From the first table to the directory's fsync.",
@@ -282,7 +213,9 @@ class SocketMetrics:
 
     def __init__(self, into: CollectorRegistry) -> None:
         #: outcome: ok, or the error's wire name.
-        self.requests = Tally("rlmm_requests", "Requests answered.", ("method", "outcome"), into)
+        self.requests = QuickCounter(
+            "rlmm_requests", "Requests answered.", ("method", "outcome"), into
+        )
         self.in_flight = Gauge(
             "rlmm_requests_in_flight", "Requests not yet answered.", registry=into
         )
@@ -298,7 +231,7 @@ class SocketMetrics:
             "rlmm_connections_open", "Open connections.", ["role"], registry=into
         )
         self.accepted = Counter(
-            "rlmm_connections_accepted_total", "Since the start.", registry=into
+            "rlmm_connections_accepted_total", "Connections since the start.", registry=into
         )
         #: limit: the configuration key.
         self.limits = Counter(
@@ -333,7 +266,7 @@ class StorageMetrics:
         )
         self.copy_bytes = Counter("rlmm_copy_bytes_total", "Bytes copied.", registry=into)
         self.copy = Histogram(
-            "rlmm_copy_duration_seconds", "A whole copy.", buckets=SLOW_SECONDS, registry=into
+            "rlmm_copy_duration_seconds", "One whole copy.", buckets=SLOW_SECONDS, registry=into
         )
         self.copy_phase = Histogram(
             "rlmm_copy_phase_duration_seconds",
@@ -358,7 +291,7 @@ class StorageMetrics:
             registry=into,
         )
         self.fetch = Histogram(
-            "rlmm_fetch_duration_seconds", "A whole fetch.", buckets=SLOW_SECONDS, registry=into
+            "rlmm_fetch_duration_seconds", "One whole fetch.", buckets=SLOW_SECONDS, registry=into
         )
         self.marker_refused = Gauge(
             "rlmm_storage_marker_refused",
@@ -417,8 +350,8 @@ class ReadMetrics:
 
     def __init__(self, into: CollectorRegistry) -> None:
         #: cache: chunk, index. outcome: hit, miss, joined (another reader's miss, shared).
-        self.lookups = Tally(
-            "rlmm_read_cache_lookups", "Looked up in a cache.", ("cache", "outcome"), into
+        self.lookups = QuickCounter(
+            "rlmm_read_cache_lookups", "Look-ups in a cache.", ("cache", "outcome"), into
         )
         #: cause: size, deleted, corrupt, disk_full, replaced, mismatch.
         self.evictions = Counter(
@@ -452,7 +385,7 @@ class ReadMetrics:
             registry=into,
         )
         self.got_bytes = Counter(
-            "rlmm_storage_get_bytes_total", "Bytes that came.", ["kind"], registry=into
+            "rlmm_storage_get_bytes_total", "Bytes received.", ["kind"], registry=into
         )
         #: source: cache, storage.
         self.first_byte = Histogram(
@@ -468,18 +401,22 @@ class ProcessMetrics:
     """The process itself."""
 
     def __init__(self, into: CollectorRegistry) -> None:
-        self.build = Gauge("rlmm_build_info", "Always 1.", ["version"], registry=into)
-        self.ready = Gauge("rlmm_ready", "What /readyz answered last.", registry=into)
+        self.build = Gauge(
+            "rlmm_build_info", "Always 1; the label says which.", ["version"], registry=into
+        )
+        self.ready = Gauge(
+            "rlmm_ready", "1 if /readyz last answered that all is ready.", registry=into
+        )
         #: task: the name without a trailing partition number.
         self.tasks = Gauge("rlmm_tasks", "Tasks running.", ["task"], registry=into)
         self.loop_lag = Histogram(
             "rlmm_event_loop_lag_seconds",
-            "How late the loop ran a timer.",
+            "How late the event loop ran a timer.",
             buckets=FAST_SECONDS,
             registry=into,
         )
         self.loop_lag_max = Gauge(
-            "rlmm_event_loop_lag_max_seconds", "The worst of the last minute.", registry=into
+            "rlmm_event_loop_lag_max_seconds", "The longest lag of the last minute.", registry=into
         )
         self.crash_looped = Gauge(
             "rlmm_crash_loop_partitions", "Partitions held back after crashes.", registry=into

@@ -58,7 +58,7 @@ RARE: Final = (
 #: Kafka's form of a UUID, with a digit or a capital: words of our own names have neither.
 _ID: Final = r"(?=[\w-]*[A-Z0-9])[\w-]{22}(?![\w-])"
 #: What prometheus_client appends to their names.
-_COUNTERS: Final = ("Counter", "Tally", "CounterMetricFamily")
+_COUNTERS: Final = ("Counter", "QuickCounter", "CounterMetricFamily")
 
 
 @functools.cache

@@ -23,7 +23,6 @@ LONGER = {
     "daemon/socket/session.py": 670,
     "daemon/operator/methods.py": 610,
     "wiring/daemon.py": 520,
-    "observability/metrics.py": 510,
     "core/fold/cache.py": 500,
     "daemon/cleaner/cleaner.py": 500,
     "core/explain/causes.py": 480,
