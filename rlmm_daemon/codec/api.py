@@ -50,6 +50,7 @@ class HelloParams(_Array, frozen=True):
     A storage manager may leave the cluster id out: Kafka does not tell it.
     """
 
+    #: The version that the client speaks.
     protocol: int
     #: Free text for logs: name and version.
     client: str
@@ -57,7 +58,9 @@ class HelloParams(_Array, frozen=True):
     role: str
     #: "metadata" or "storage"; "" for operators.
     part: str = ""
+    #: Refused if it is another cluster's than the daemon's.
     cluster_id: str | None = None
+    #: Refused if it is not that of the daemon's broker.
     broker_id: int | None = None
     #: The broker JVM's start in ms since 1970, the same for both parts.
     broker_incarnation: int | None = None
@@ -69,7 +72,9 @@ class HelloParams(_Array, frozen=True):
 class HelloResult(_Array, frozen=True):
     """Who answers."""
 
+    #: The version that the daemon speaks.
     protocol: int
+    #: Name and version.
     daemon: str
     #: None until configuration, state directory or Metadata has named the cluster.
     cluster_id: str | None
@@ -280,6 +285,7 @@ class RecordPage(_Array, frozen=True):
     """Some records of a streamed answer."""
 
     records: list[bytes]
+    #: Another page follows.
     more: bool
 
 
@@ -311,7 +317,9 @@ class TailEvent(_Array, frozen=True):
 
     metadata_partition: int
     offset: int
+    #: None: a tombstone.
     value: bytes | None
+    #: applied, repeated, deferred, rejected, unreadable (with the reason behind it) or unknown.
     outcome: str
 
 

@@ -16,7 +16,8 @@ from rlmm_daemon.core.disposal.steps import HOLDS, CopyStep, DeleteStep
 from rlmm_daemon.core.explain.causes import CAUSES
 from rlmm_daemon.core.explain.facts import CopyPhase, Facts
 from rlmm_daemon.core.explain.notices import NOTICES
-from rlmm_daemon.core.explain.verdict import Explanation, Notice
+from rlmm_daemon.core.explain.runbook import RUNBOOK
+from rlmm_daemon.core.explain.verdict import Explanation, Notice, Verdict
 from rlmm_daemon.core.readiness.states import FailureReason, PartitionState
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
@@ -40,6 +41,8 @@ _COVERED: Final = frozenset[enum.Enum]().union(
 assert _COVERED >= _STATES, f"states without a row: {_STATES - _COVERED}"
 NAMES: Final = (*(cause.name for cause in CAUSES), *(notice.name for notice in NOTICES))
 assert len(NAMES) == len(set(NAMES)), "two rows share a name"
+_FAILED: Final = {cause.name for cause in CAUSES if cause.verdict is Verdict.FAILED}
+assert RUNBOOK.keys() == _FAILED, f"no section, or no failure: {RUNBOOK.keys() ^ _FAILED}"
 
 
 def explain(facts: Facts) -> Explanation:
