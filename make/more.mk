@@ -1,5 +1,18 @@
-# Demos, servers on this machine, the broker's plugin, dependencies
-.PHONY: demo-s3 demo-kafka demo-cluster dev-up dev-down plugin install-spark lock
+# Documents, demos, servers on this machine, the broker's plugin, dependencies
+.PHONY: docs docs-tables demo-s3 demo-kafka demo-cluster dev-up dev-down plugin install-spark lock
+
+SPHINX := var/docs/tools
+
+docs: install $(SPHINX)/.installed ## Build the site in var/docs/site, check its links, run its blocks
+	$(BIN)/python -m tests.docs.site --sphinx $(SPHINX)/bin/sphinx-build
+
+docs-tables: install ## Write the tables of docs/ that come from the code anew
+	$(BIN)/python -m tests.docs.pages
+
+$(SPHINX)/.installed: requirements-docs.lock $(STAMP)
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(SPHINX)
+	$(BIN)/uv pip install --quiet --python $(SPHINX)/bin/python --require-hashes -r $<
+	@touch $@
 
 demo-s3: install ## The main job on a real S3 server, with faults on the way to it
 	$(BIN)/python -m deploy.dev.demos.s3
@@ -38,4 +51,5 @@ $(SPARK_STAMP): $(STAMP) requirements-spark.lock
 lock: ## Resolve the dependencies anew (needs uv)
 	uv pip compile --quiet --upgrade --generate-hashes --no-header pyproject.toml -o requirements.lock
 	uv pip compile --quiet --upgrade --generate-hashes --no-header --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	uv pip compile --quiet --upgrade --generate-hashes --no-header --python-version 3.11 --group docs -o requirements-docs.lock
 	uv pip compile --quiet --upgrade --generate-hashes --no-header --extra spark --group spark -c requirements-dev.lock pyproject.toml -o requirements-spark.lock
