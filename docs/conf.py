@@ -13,6 +13,7 @@ root_doc: Final = "docs/index"
 html_theme: Final = "furo"
 html_copy_source: Final = False
 html_show_sphinx: Final = False
+html_show_copyright: Final = False
 html_theme_options: Final = {"navigation_with_keys": True}
 #: Headings up to this level can be linked to, by the names that code forges give them.
 myst_heading_anchors: Final = 4
