@@ -13,7 +13,7 @@ def command() -> None:
     """Make a configuration."""
 
 
-@command.command("from-properties")
+@command.command("from-properties", short_help="Print the TOML for a broker's server.properties.")
 @click.argument("file")
 def from_properties_command(file: str) -> None:
     """Print the TOML that corresponds to a broker's server.properties, FILE.

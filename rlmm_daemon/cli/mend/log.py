@@ -27,7 +27,7 @@ command.add_command(name)
 command.add_command(restore)
 
 
-@command.command("verify")
+@command.command("verify", short_help="Check every batch of an embedded log's files.")
 @click.argument("directory", metavar="DIR")
 @json_option
 def verify(directory: str, *, as_json: bool) -> None:
@@ -81,7 +81,7 @@ def _row(report: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-@command.command("seal")
+@command.command("seal", short_help="Close every file of an embedded log, for Kafka's tools.")
 @click.argument("directory", metavar="DIR")
 @json_option
 def seal(directory: str, *, as_json: bool) -> None:
@@ -100,7 +100,7 @@ def seal(directory: str, *, as_json: bool) -> None:
         click.echo(f"sealed {phrases.number(sealed, 'partition')}")
 
 
-@command.command("repair")
+@command.command("repair", short_help="Mend a failed metadata partition, or all that failed.")
 @click.argument("number", metavar="[N]", type=click.IntRange(min=0), required=False)
 @daemon_options
 def repair(number: int | None, *, target: Target) -> None:
@@ -158,7 +158,7 @@ def repair(number: int | None, *, target: Target) -> None:
         raise click.exceptions.Exit(Exit.TROUBLE)
 
 
-@command.command("recover")
+@command.command("recover", short_help="Put back segments that the log may have lost.")
 @click.argument("number", metavar="N", type=click.IntRange(min=0))
 @click.option("--execute", is_flag=True, help="Do it; without this, only say what there is.")
 @daemon_options

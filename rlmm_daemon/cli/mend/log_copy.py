@@ -9,7 +9,7 @@ from rlmm_daemon.config import load
 from rlmm_daemon.core import phrases
 
 
-@click.command("copy")
+@click.command("copy", short_help="Copy every event from one log to another.")
 @click.option("--config", "file", required=True, metavar="FILE", help="The daemon's TOML file.")
 @click.option("--from", "source", required=True, metavar="kafka|DIR", help="Where to read.")
 @click.option("--to", "target", required=True, metavar="kafka|DIR", help="Where to append.")

@@ -12,7 +12,7 @@ from rlmm_daemon.config import load
 from rlmm_daemon.domain.ids import uuid_text
 
 
-@click.command("name")
+@click.command("name", short_help="Give an embedded log its identity.json back.")
 @click.option(
     "--config",
     "file",

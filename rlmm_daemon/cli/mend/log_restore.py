@@ -11,7 +11,7 @@ from rlmm_daemon.config import load
 from rlmm_daemon.core import phrases
 
 
-@click.command("restore")
+@click.command("restore", short_help="Give a log the finished segments back that snapshots know.")
 @click.option("--config", "file", required=True, metavar="FILE", help="The daemon's TOML file.")
 @click.option(
     "--from-snapshots",

@@ -21,7 +21,7 @@ def command() -> None:
     """
 
 
-@command.command("retry")
+@command.command("retry", short_help="Judge a failed metadata partition anew.")
 @_number
 @daemon_options
 def retry(number: int, *, target: Target) -> None:
@@ -58,7 +58,7 @@ def rebuild(number: int, *, target: Target) -> None:
     _show(answer, target, said, number, answer["next"])
 
 
-@command.command("accept-loss")
+@command.command("accept-loss", short_help="Go on without the events that the log lost.")
 @click.argument("number", metavar="[N]", type=click.IntRange(min=0), required=False)
 @click.option("--all", "everything", is_flag=True, help="All metadata partitions; the log itself.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -103,7 +103,7 @@ def accept_loss(
             click.echo(f"what is still missing: {each}")
 
 
-@command.command("end-hold")
+@command.command("end-hold", short_help="Let objects that an accepted loss keeps be deleted.")
 @click.argument("number", metavar="[N]", type=click.IntRange(min=0), required=False)
 @click.option("--all", "everything", is_flag=True, help="Every hold.")
 @click.option("--execute", is_flag=True, help="Do it; without this, only say what there is.")

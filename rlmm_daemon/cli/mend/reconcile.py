@@ -85,7 +85,11 @@ def run(file: str, overrides: tuple[str, ...], *, execute: bool, as_json: bool) 
 
 
 # A record within a snapshot has an offset below 0, which is no option.
-@command.command("accept-record", context_settings={"ignore_unknown_options": True})
+@command.command(
+    "accept-record",
+    short_help="Say that a record that is no event hides nothing.",
+    context_settings={"ignore_unknown_options": True},
+)
 @click.argument("partition", type=click.IntRange(min=0))
 @click.argument("offset", type=click.IntRange(min=lives.BEGUN))
 @click.argument("sha256")

@@ -33,7 +33,7 @@ def lease(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-@click.command("break-lease")
+@click.command("break-lease", short_help="Take the lease from a run that does not live any more.")
 @execute_option
 @config_options
 def break_lease(*, execute: bool, file: str, overrides: tuple[str, ...], as_json: bool) -> None:

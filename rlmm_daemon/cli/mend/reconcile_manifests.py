@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NAMED_MAX: Final = 20
 
 
-@click.command("manifests")
+@click.command("manifests", short_help="List what earlier runs quarantined, and when it may go.")
 @config_options
 def manifests(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """List what earlier runs have quarantined, and from when on a run may delete it.
@@ -63,7 +63,7 @@ def manifests(*, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-@click.command("restore")
+@click.command("restore", short_help="Take a manifest out of force: its objects stay.")
 @click.argument("manifest")
 @config_options
 def restore(manifest: str, *, file: str, overrides: tuple[str, ...], as_json: bool) -> None:
@@ -120,7 +120,7 @@ def hold(
     _look(daemon, manifest, changed, "held back", as_json=as_json)
 
 
-@click.command("release")
+@click.command("release", short_help="Let a manifest that was held back go when it is due.")
 @click.argument("manifest")
 @execute_option
 @config_options
@@ -137,7 +137,7 @@ def release(
     _say(daemon, manifest, "released", released, execute=execute, as_json=as_json)
 
 
-@click.command("approve")
+@click.command("approve", short_help="Let a manifest go although it is above the bounds.")
 @click.argument("manifest")
 @reason_option
 @execute_option

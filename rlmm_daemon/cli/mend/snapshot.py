@@ -21,7 +21,7 @@ def command() -> None:
     """Write snapshots, or check and show their files."""
 
 
-@command.command("now")
+@command.command("now", short_help="Write a snapshot of a metadata partition, or of all.")
 @click.argument("number", metavar="[N]", type=click.IntRange(min=0), required=False)
 @daemon_options
 def now(number: int | None, *, target: Target) -> None:

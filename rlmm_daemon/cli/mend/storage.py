@@ -32,7 +32,7 @@ def command() -> None:
     """Check the remote storage."""
 
 
-@command.command("doctor")
+@command.command("doctor", short_help="Try every operation of the storage; say what is denied.")
 @click.option("--config", "file", required=True, metavar="FILE", help="As in rlmm run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
 @json_option
@@ -63,7 +63,7 @@ def doctor(file: str, overrides: tuple[str, ...], *, as_json: bool) -> None:
         raise click.exceptions.Exit(Exit.TROUBLE)
 
 
-@command.command("verify")
+@command.command("verify", short_help="Compare the storage with the event log.")
 @click.option("--config", "file", required=True, metavar="FILE", help="As in rlmm run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
 @click.option("--topic", metavar="TOPIC", help="Of this topic only.")
@@ -122,7 +122,7 @@ def verify(file: str, overrides: tuple[str, ...], topic: str | None, *, as_json:
         raise click.exceptions.Exit(Exit.TROUBLE)
 
 
-@command.command("rebuild-marker")
+@command.command("rebuild-marker", short_help="Make a lost or damaged bucket marker anew.")
 @click.option("--config", "file", required=True, metavar="FILE", help="As in rlmm run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="As in rlmm run.")
 @click.option(
