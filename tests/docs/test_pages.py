@@ -23,6 +23,11 @@ def test_a_page_has_each_of_its_tables_once(page):
     assert sorted(pages.tables(page)) == sorted(pages.PAGES[page])
 
 
+def test_no_list_of_commands_breaks_off():
+    lines = (pages.DOCS / "cli.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith("  ") and line.endswith("...")] == []
+
+
 def test_a_table_that_is_stale_is_noticed(monkeypatch):
     (name,) = pages.PAGES["metrics.md"]
     monkeypatch.setitem(pages.PAGES["metrics.md"], name, lambda: "| another | table |")
