@@ -2,11 +2,12 @@
 
 A block of which the first line is `console run` is typed in a checkout; one of `console run daemon`
 in the directory of a daemon that has copied the test segments. A command ends with exit code 0
-unless its comment says another.
+unless its comment says another. A block of `python run`, with or without `daemon`, is a program.
 """
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,9 @@ from rlmm_daemon.domain.ids import uuid_text
 from tests.support import kafka_segments
 from tests.support.daemon_process import CONFIG, REPOSITORY, DaemonProcess, environment
 
-_BLOCK: Final = re.compile(r"(?ms)^```console run(?P<daemon> daemon)?\n(?P<text>.*?)^```")
+_BLOCK: Final = re.compile(
+    r"(?ms)^```(?P<language>console|python) run(?P<daemon> daemon)?\n(?P<text>.*?)^```"
+)
 _SAID: Final = re.compile(r"#.*exit code (\d+)")
 _SECONDS: Final = 60
 
@@ -39,10 +42,17 @@ def blocks(page: Path) -> list[Block]:
         Block(
             page=page,
             daemon=bool(found["daemon"]),
-            commands=tuple(line[2:] for line in found["text"].splitlines() if line[:2] == "$ "),
+            commands=tuple(_commands(found["language"], found["text"])),
         )
         for found in _BLOCK.finditer(page.read_text())
     ]
+
+
+def _commands(language: str, text: str) -> Iterator[str]:
+    if language == "python":
+        yield shlex.join((sys.executable, "-W", "error", "-c", text))
+    else:
+        yield from (line[2:] for line in text.splitlines() if line.startswith("$ "))
 
 
 def run(page: Path) -> tuple[int, list[str]]:
