@@ -14,7 +14,7 @@ import structlog
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
-from rlmm_daemon.codec.record_suffix import prefix_of
+from rlmm_daemon.codec.record_suffix import EVENT_TIMESTAMP_AT, prefix_of
 from rlmm_daemon.codec.state_files import FORMAT, LOST_FORMAT_READ, Lost, Position
 from rlmm_daemon.core.fold.deferred_free import leave
 from rlmm_daemon.core.fold.fold import Fold
@@ -33,6 +33,9 @@ _UPDATE: Final = b"\x01\x01\x00"
 #: How a record of key 2 begins: that a user partition is being removed.
 _REMOVAL: Final = b"\x01\x02\x00"
 _STATE_AT: Final = -2
+#: Behind its segment id: tags, the broker, then the time.
+_WRITTEN_AT: Final = 5
+_TIME_BYTES: Final = 8
 
 _DELETES: Final = (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED)
 _FOR_A_STUCK_COPY: Final = bytes(ONLY_IF_STARTED)
@@ -80,16 +83,16 @@ class _Known:
     def put(self, key: _Key, record: bytes) -> None:
         """Note a record, in place of an earlier one about the same."""
         part = self._parts[key[-1]]
-        before = len(part)
+        self._count += not part.get(key)
         part[key] = record
-        self._count += len(part) - before
 
-    def found(self, key: _Key) -> None:
-        """Let a record go, if it is there; that it was is still known."""
+    def found(self, key: _Key) -> bytes:
+        """Let a record go and return it, if it is there; that it was is still known."""
         part = self._parts[key[-1]]
-        if part.get(key):
+        if record := part.get(key, _FOUND):
             part[key] = _FOUND
             self._count -= 1
+        return record
 
 
 class History:
@@ -109,6 +112,10 @@ class History:
         self.common_end = 0
         #: By what a record of theirs begins with, the partitions of risen segments.
         self._risen: dict[_Key, TopicIdPartition] = {}
+        #: Of segments that the replay showed as finished by another event than was known.
+        self._otherwise: dict[_Key, bytes] = {}
+        #: Whose deletion dropped folds had read: what they knew is a later copy under that id.
+        self._used_again: set[_Key] = set()
         self._loaded = False
 
     async def load(self) -> None:
@@ -153,6 +160,10 @@ class History:
         """How many segments those are."""
         return len(self._risen)
 
+    def was_used_again(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
+        """Whether what is missing was copied under its id after that id's last deletion here."""
+        return prefix_of(partition) + segment_id in self._used_again
+
     def let_be(self, segments: Iterable[tuple[TopicIdPartition, SegmentId]]) -> None:
         """Take it that these are not risen: their objects are there, whoever had deleted them."""
         for partition, segment_id in segments:
@@ -192,7 +203,7 @@ class History:
         await self._state.write_lost(lost, known, len(known))
         self._missing, self.reasons, self.read = known, reasons, read
         self.read_elsewhere = elsewhere
-        self._risen, self.common_end = {}, 0
+        self._begin_anew()
         self._loaded = True
         return not damaged
 
@@ -201,7 +212,7 @@ class History:
         if self._missing is None or not isinstance(outcome, Applied | Repeated | Rejected):
             return
         if not isinstance(outcome, Applied):
-            self._passed_over(outcome)
+            self._passed_over(outcome, offset)
             return
         value = outcome.value  # in normal form, which begins with whom it is about
         if value.startswith(_REMOVAL) and self._risen:
@@ -214,22 +225,49 @@ class History:
         key = value[begin : begin + len(prefix_of(outcome.partition)) + UUID_BYTES]
         if value[_STATE_AT] == SegmentState.COPY_SEGMENT_FINISHED:
             if key in self._missing:
-                self._missing.found(key)
+                self._finished(self._missing, key, value, offset)
             elif offset < self.common_end:
                 self._risen[key] = outcome.partition
         elif value[_STATE_AT] in _DELETES:
             self._risen.pop(key, None)
-            if _ends(value):
-                self._missing.found(key)
+            self._deleted(self._missing, key, value, offset)
 
-    def _passed_over(self, outcome: Repeated | Rejected) -> None:
+    def _finished(self, missing: _Known, key: _Key, update: bytes, offset: int) -> None:
+        """A segment is finished: not missing, unless this turns out to be an earlier copy of it."""
+        record = missing.found(key) or self._otherwise.pop(key, _FOUND)
+        if record and offset < self.common_end and not _is_last_event(record, key, update):
+            self._otherwise[key] = record
+
+    def _deleted(self, missing: _Known, key: _Key, update: bytes, offset: int) -> None:
+        """A deletion ends what was known, unless dropped folds had read it: they knew a later copy.
+
+        A segment id is used again by whoever repeats a copy under it.
+        """
+        if offset >= self.common_end:
+            if _ends(update):
+                missing.found(key)
+                self._otherwise.pop(key, None)
+                self._used_again.discard(key)
+            return
+        if record := self._otherwise.pop(key, _FOUND):
+            missing.put(key, record)
+        if key in missing:
+            self._used_again.add(key)
+
+    def _passed_over(self, outcome: Repeated | Rejected, offset: int) -> None:
         """The end of a segment whose beginning is lost is an end all the same."""
         event = outcome.event
         if self._missing is not None and isinstance(event, SegmentUpdate):
             # Encoded anew: a foreign writer's record need not be in normal form.
             value = records.encode(event)
-            if _ends(value):
-                self._missing.found(prefix_of(outcome.partition) + event.segment_id)
+            if event.state in _DELETES:
+                key = prefix_of(outcome.partition) + event.segment_id
+                self._deleted(self._missing, key, value, offset)
+
+    def _begin_anew(self) -> None:
+        """Forget what a replay showed."""
+        self._risen, self._otherwise, self.common_end = {}, {}, 0
+        self._used_again = set()
 
     async def _gathered(self, found: Iterable[tuple[_Key, bytes]]) -> _Known:
         """Return records by what they are about, with turns for others in between."""
@@ -244,8 +282,8 @@ class History:
         """End the comparison: everything was found again, or its loss was accepted."""
         await self._state.remove_lost(self.partition)
         self._missing, self.reasons = None, []
-        self.read, self._risen, self.common_end = (), {}, 0
-        self.read_elsewhere = 0
+        self.read, self.read_elsewhere = (), 0
+        self._begin_anew()
 
     def end_for_now(self) -> None:
         """End the comparison in a log that is another one than was known: all was found again.
@@ -267,6 +305,13 @@ def furthest(read: Sequence[Position]) -> list[Position]:
 
 def _beyond(one: Position, other: Position) -> bool:
     return one.next_offset >= other.next_offset and one.leader_epoch >= other.leader_epoch
+
+
+def _is_last_event(record: bytes, key: _Key, update: bytes) -> bool:
+    """Whether an update is the event that a known record tells of: by when it was written."""
+    behind_id = len(_UPDATE) + len(key)
+    known, told = behind_id + EVENT_TIMESTAMP_AT, behind_id + _WRITTEN_AT
+    return record[known : known + _TIME_BYTES] == update[told : told + _TIME_BYTES]
 
 
 def _ends(update: bytes) -> bool:

@@ -25,7 +25,13 @@ from rlmm_daemon.core.readiness.states import Failure, FailureReason, PartitionS
 from rlmm_daemon.daemon.base.crash_guard import CrashGuard
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.metadata.manager import Manager
-from rlmm_daemon.daemon.operator.recovering import Candidate, Recovery, missing_of
+from rlmm_daemon.daemon.operator.recovering import (
+    Candidate,
+    Recovery,
+    beginning_of,
+    missing_of,
+    update_of,
+)
 from rlmm_daemon.domain.errors import (
     CorruptError,
     InvalidArgument,
@@ -34,7 +40,8 @@ from rlmm_daemon.domain.errors import (
     UnavailableError,
 )
 from rlmm_daemon.domain.ids import MetadataPartition
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
+from rlmm_daemon.domain.segment import SegmentState as S
 
 #: How long an order waits to be judged; a longer replay goes on and is answered as it stands.
 JUDGED_SECONDS: Final = 20.0
@@ -343,11 +350,7 @@ async def _judged(followers: Iterable[Follower]) -> None:
 
 def _events(found: Candidate) -> list[bytes]:
     """Return the events that make a segment finished again, from what the log says of it now."""
-    segment = found.segment
-    started = segment.with_update(_update(segment, SegmentState.COPY_SEGMENT_STARTED))
-    finish = _update(segment, SegmentState.COPY_SEGMENT_FINISHED)
-    begin = [records.encode(started)] if found.state is None else []
-    return [*begin, records.encode(finish)]
+    return [*beginning_of(found), records.encode(_update(found.segment, S.COPY_SEGMENT_FINISHED))]
 
 
 def _put_back(fold: Fold) -> list[bytes]:
@@ -357,19 +360,12 @@ def _put_back(fold: Fold) -> list[bytes]:
         segment = records.decode(record)
         assert isinstance(segment, SegmentMetadata), "only segments are held"
         state = fold.partitions[segment.partition].state(segment.segment_id)
-        if state is SegmentState.DELETE_SEGMENT_STARTED:
-            events.append(records.encode(_update(segment, SegmentState.DELETE_SEGMENT_FINISHED)))
+        if state is S.DELETE_SEGMENT_STARTED:
+            events.append(records.encode(_update(segment, S.DELETE_SEGMENT_FINISHED)))
         events += _events(Candidate(segment=segment, state=None))
     return events
 
 
-def _update(segment: SegmentMetadata, state: SegmentState) -> SegmentUpdate:
-    started = state is SegmentState.COPY_SEGMENT_STARTED
-    return SegmentUpdate(
-        partition=segment.partition,
-        segment_id=segment.segment_id,
-        broker_id=segment.broker_id,
-        event_timestamp_ms=segment.event_timestamp_ms,
-        custom_metadata=None if started else segment.custom_metadata,
-        state=state,
-    )
+def _update(segment: SegmentMetadata, state: S) -> SegmentUpdate:
+    at_ms = segment.event_timestamp_ms
+    return update_of(segment, state, segment.custom_metadata, at_ms=at_ms)

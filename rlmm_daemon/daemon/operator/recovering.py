@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.codec import record_suffix as tails
+from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.segment_check import SegmentChecker
 from rlmm_daemon.core.disposal.holds import held
 from rlmm_daemon.core.fold.fold import Fold
@@ -57,7 +58,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A segment that may have been finished in what was lost."""
 
     segment: SegmentMetadata
-    #: What the log says of it now: COPY_SEGMENT_STARTED, or nothing.
+    #: What the log says of it now: nothing, COPY_SEGMENT_STARTED or, of an earlier copy under its
+    #: id, DELETE_SEGMENT_STARTED.
     state: SegmentState | None
     #: By its event it is younger than what was lost, but its broker's clock may have been ahead.
     younger: bool = False
@@ -191,6 +193,8 @@ class Recovery:
         """Return what to record of a segment whose objects are whole, else what is wrong."""
         if custom_metadata.is_foreign(segment.custom_metadata):
             return "another storage manager stored it, and alone can look for its objects"
+        if segment.segment_id in self._bucket.removing:
+            return "its objects are being deleted"
         await self._bucket.until_judged(MARKER_SECONDS)
         why = "none of its objects is there"
         for place in await self._bucket.places(segment):
@@ -261,26 +265,44 @@ class Recovery:
         return appended
 
     def _events(self, candidate: Candidate, custom: CustomMetadata) -> Iterator[bytes]:
-        segment = candidate.segment
-        if candidate.state is None:
-            begun = replace(segment, state=S.COPY_SEGMENT_STARTED, custom_metadata=None)
-            yield records.encode(begun)
+        yield from beginning_of(candidate)
+        now_ms = self._manager.clock.now_ms()
         yield records.encode(
-            SegmentUpdate(
-                partition=segment.partition,
-                segment_id=segment.segment_id,
-                broker_id=segment.broker_id,
-                event_timestamp_ms=self._manager.clock.now_ms(),
-                custom_metadata=custom,
-                state=S.COPY_SEGMENT_FINISHED,
-            )
+            update_of(candidate.segment, S.COPY_SEGMENT_FINISHED, custom, at_ms=now_ms)
         )
+
+
+def beginning_of(found: Candidate) -> Iterator[bytes]:
+    """Yield the events that are left before a segment can be COPY_SEGMENT_FINISHED."""
+    segment = found.segment
+    if found.state is S.DELETE_SEGMENT_STARTED:
+        # Not its own end: should the next events be lost, it is still known to be missing.
+        at_ms = segment.event_timestamp_ms
+        ended = update_of(segment, S.DELETE_SEGMENT_FINISHED, ONLY_IF_STARTED, at_ms=at_ms)
+        yield records.encode(ended)
+    if found.state is not S.COPY_SEGMENT_STARTED:
+        yield records.encode(replace(segment, state=S.COPY_SEGMENT_STARTED, custom_metadata=None))
+
+
+def update_of(
+    segment: SegmentMetadata, state: SegmentState, custom: CustomMetadata | None, *, at_ms: int
+) -> SegmentUpdate:
+    """Return an event of a segment, in the name of the broker that copied it."""
+    return SegmentUpdate(
+        partition=segment.partition,
+        segment_id=segment.segment_id,
+        broker_id=segment.broker_id,
+        event_timestamp_ms=at_ms,
+        custom_metadata=custom,
+        state=state,
+    )
 
 
 def missing_of(history: History, fold: Fold) -> list[Candidate]:
     """Return the segments that were known to be finished, and that the log does not show so.
 
-    Without those whose end the log holds, or whose partition is being removed.
+    Without those whose end the log holds, or whose partition is being removed. A delete that is
+    under way is no end where it was of an earlier copy under the same id.
     """
     found = list[Candidate]()
     for record in history.missing:
@@ -289,7 +311,11 @@ def missing_of(history: History, fold: Fold) -> list[Candidate]:
         cache = fold.partitions.get(segment.partition)
         state = None if cache is None else cache.state(segment.segment_id)
         removed = cache is not None and cache.delete_state is not None
-        if not removed and state in (None, S.COPY_SEGMENT_STARTED):
+        may = state in (None, S.COPY_SEGMENT_STARTED) or (
+            state is S.DELETE_SEGMENT_STARTED
+            and history.was_used_again(segment.partition, segment.segment_id)
+        )
+        if may and not removed:
             found.append(Candidate(segment=segment, state=state))
     return sorted(found, key=lambda each: each.segment.start_offset)
 

@@ -59,6 +59,7 @@ class Follower:
     missing: list[bytes] = field(default_factory=list)
     comparing: bool = False
     risen: list[tuple[TopicIdPartition, SegmentId]] = field(default_factory=list)
+    used_again: set[tuple[TopicIdPartition, SegmentId]] = field(default_factory=set)
     uncertain: bool = False
     looked_for: bool = False
     failure: object | None = None
@@ -85,6 +86,9 @@ class Follower:
     @property
     def risen_count(self) -> int:
         return len(self.risen)
+
+    def was_used_again(self, partition: TopicIdPartition, segment_id: SegmentId) -> bool:
+        return (partition, segment_id) in self.used_again
 
     def let_be(self, segments: list[tuple[TopicIdPartition, SegmentId]]) -> None:
         self.risen = [each for each in self.risen if each not in segments]
