@@ -7,7 +7,7 @@ from rlmm_daemon.daemon.base.bounded import Bounded
 from rlmm_daemon.domain.errors import SegmentNotFound
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 
-#: Outlives any read that had passed the fold's check before; a segment id never comes back.
+#: Outlives any read that had passed the fold's check before.
 REMEMBERED_MAX: Final = 65_536
 
 
@@ -28,6 +28,10 @@ class DeletedSegments:
         self._ids[segment_id] = None
         for forget in self._listeners:
             forget(segment_id)
+
+    def is_back(self, segment_id: SegmentId) -> None:
+        """Take the fold's word that it is finished: an order of an operator put it back."""
+        self._ids.pop(segment_id, None)
 
     def __contains__(self, segment_id: SegmentId) -> bool:
         """Return whether its deletion is known to have begun."""

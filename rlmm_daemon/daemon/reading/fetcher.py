@@ -259,6 +259,8 @@ class Fetcher:
         state, present = found
         if state is not SegmentState.COPY_SEGMENT_FINISHED:
             raise SegmentNotFound(f"the segment is {state.name}", state=state.name)
+        if self._caches is not None:
+            self._caches.deleted.is_back(given.segment_id)
         return decode_segment(present)
 
     def _facts(self, metadata: SegmentMetadata) -> StoredFacts | None:

@@ -46,7 +46,7 @@ class ReadCaches:
     ) -> None:
         chunks = options.chunks
         assert chunks is None or chunks.chunk_bytes == options.reads.chunk_bytes, "one size"
-        deleted = DeletedSegments()
+        self.deleted = deleted = DeletedSegments()
         self.chunks: ChunkCache | None = None
         # Downloads are stopped first: what they would still keep is then not kept.
         self.reads = Reads(

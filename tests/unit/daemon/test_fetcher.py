@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
@@ -277,6 +278,24 @@ async def test_after_a_change_of_the_prefix_old_segments_read_and_delete(world, 
     async with contextlib.aclosing(world.storage.list("")) as pages:
         left = [row.key async for page in pages for row in page]
     assert left == ["_rlmm/marker.json"]
+
+
+async def test_a_segment_that_was_put_back_after_its_delete_began_is_read_again(world, home):
+    """As `rlmm log repair` and `log recover` do."""
+    await world.stored(home)
+    finished = world.segment
+    await world.log.put(replace(finished, state=S.DELETE_SEGMENT_STARTED))
+    for read in (
+        world.fetcher.fetch_log_segment(RECORD, 0, None),
+        world.fetcher.fetch_index(RECORD, "OFFSET"),
+    ):
+        with pytest.raises(SegmentNotFound):
+            await read
+    await world.log.put(finished)
+    index = await world.fetcher.fetch_index(RECORD, "OFFSET")
+    assert await content(index) == b"i" * 8
+    bulk = await world.fetcher.fetch_log_segment(RECORD, 0, None)
+    assert await content(bulk) == b"A" * LOG_BYTES
 
 
 async def test_a_passing_fault_is_retried_in_the_middle_of_a_range(home):
