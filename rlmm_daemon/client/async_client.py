@@ -174,11 +174,16 @@ class AsyncClient(AsyncCaller):
         segment: SegmentMetadata,
         files: api.SegmentFiles,
         *,
+        repeats: bool = False,
         timeout_seconds: float | None = None,
     ) -> SegmentMetadata:
-        """Do the whole job: STARTED, copy, FINISHED; returns the finished segment."""
+        """Do the whole job: STARTED, copy, FINISHED; returns the finished segment.
+
+        Each copy takes an id of its own, also after one that failed. `repeats`: begin nothing, wait
+        for the copy that runs under this id, or return what was finished under it.
+        """
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
-        params = api.CopyParams(records.encode(segment), files, ms)
+        params = api.WholeCopyParams(records.encode(segment), files, ms, repeats)
         return segment_of(await self.call("copy_segment", params, seconds))
 
     async def delete_segment(

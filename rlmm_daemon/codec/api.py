@@ -162,6 +162,16 @@ class CopyParams(_Array, frozen=True):
     timeout_ms: int | None = None
 
 
+class WholeCopyParams(CopyParams, frozen=True):
+    """The same for the whole job.
+
+    `repeats`: what runs under this id is joined, what was finished under it is the answer, and
+    nothing is begun.
+    """
+
+    repeats: bool = False
+
+
 class FetchParams(_Array, frozen=True):
     """A range of a segment's log: [start, end_inclusive], positions in bytes; None: to the end.
 
@@ -379,7 +389,7 @@ _ROWS: Final = (
     Method("fetch_log_segment", FetchParams, BulkHeader, R, Shape.BULK),
     Method("fetch_index", FetchIndexParams, BulkHeader, R, Shape.BULK),
     # whole jobs
-    Method("copy_segment", CopyParams, bytes, W),
+    Method("copy_segment", WholeCopyParams, bytes, W),
     Method("delete_segment", SegmentParams, None, W),
     # operator
     Method("resolve", SelectorParams, list[Partition], R),

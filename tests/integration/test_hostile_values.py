@@ -139,6 +139,7 @@ def sound_segment(tp: api.Partition, number: int) -> SegmentMetadata:
     )
 
 
+FILES = api.SegmentFiles("/a", "/a", "/a", "/a", b"")
 RECORD = records.encode(sound_segment(STRANGER, 1))
 #: Of every struct of the socket that is sent, fields with which nothing of ours is touched.
 SOUND: dict[type, tuple[Any, ...]] = {
@@ -151,7 +152,8 @@ SOUND: dict[type, tuple[Any, ...]] = {
     api.EpochOffsetParams: (STRANGER, 0, 0, TIMEOUT_MS, True),
     api.EpochParams: (STRANGER, 0, TIMEOUT_MS),
     api.PartitionParams: (STRANGER, TIMEOUT_MS),
-    api.CopyParams: (RECORD, api.SegmentFiles("/a", "/a", "/a", "/a", b""), TIMEOUT_MS),
+    api.CopyParams: (RECORD, FILES, TIMEOUT_MS),
+    api.WholeCopyParams: (RECORD, FILES, TIMEOUT_MS, False),
     api.FetchParams: (RECORD, 0, None, TIMEOUT_MS, False),
     api.FetchIndexParams: (RECORD, "OFFSET", TIMEOUT_MS),
     api.SegmentParams: (STRANGER, bytes(16), TIMEOUT_MS),

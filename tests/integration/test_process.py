@@ -161,6 +161,10 @@ def test_a_copy_whose_process_is_killed_leaves_nothing_and_can_be_repeated(it, w
         assert error.fields["write_begun"]
         assert error.fields.get("rolled_back", not whole) is True
         assert not list(below(it.daemon.remote, "*.log"))
+        if whole:  # it was rolled back
+            with pytest.raises(IllegalTransition, match="under a new id"):
+                copy(again, segment.files)
+            again = replace(segment.metadata, segment_id=SegmentId(b"copied yet again"))
         assert copy(again, segment.files)
     assert len(list(below(it.daemon.remote, "*.log"))) == 1
     (fresh,) = children(it.daemon.process.pid)

@@ -11,7 +11,6 @@ import click
 from rlmm_daemon.cli.asking import asking_log
 from rlmm_daemon.cli.look.segments import show
 from rlmm_daemon.cli.options import Target, daemon_options
-from rlmm_daemon.client import Client
 from rlmm_daemon.codec.api import SegmentFiles
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import (
@@ -56,7 +55,7 @@ def _epochs(_ctx: click.Context, _parameter: click.Parameter, text: str) -> dict
 )
 @click.option("--broker-id", type=click.IntRange(min=0), help="The daemon's own by default.")
 @click.option("--max-timestamp-ms", type=int, default=-1, help="Of the segment's records.")
-@click.option("--segment-id", metavar="ID", help="To repeat a copy; a new one by default.")
+@click.option("--segment-id", metavar="ID", help="Of an interrupted copy: wait for it, show it.")
 @daemon_options
 def command(
     topic_id: str,
@@ -75,6 +74,10 @@ def command(
 
     The files are those of a broker's log directory, found by their base offset, which has to lie
     in the daemon's log_dirs. A copy that fails is rolled back. Prints the finished segment.
+
+    With --segment-id nothing is begun: the copy that runs under that id is waited for, or what was
+    finished under it is shown. Where neither is there, copy the segment again without it: an id is
+    never used twice.
     """
     named = TopicPartition.parse(partition)
     tp = TopicIdPartition(TopicId(uuid_bytes(topic_id)), named.topic, named.partition)
@@ -95,15 +98,12 @@ def command(
             txn_index_empty=files.transaction_index is None,
         )
         _tell(segment)
-        show(_copy(client, segment, files), as_json=target.json)
-
-
-def _copy(client: Client, segment: SegmentMetadata, files: SegmentFiles) -> SegmentMetadata:
-    return client.copy_segment(segment, files)
+        done = client.copy_segment(segment, files, repeats=segment_id is not None)
+        show(done, as_json=target.json)
 
 
 def _tell(segment: SegmentMetadata) -> None:
-    """Name the segment before it is begun, so that an interrupted copy can be repeated."""
+    """Name the segment before it is begun, so that an interrupted copy can be asked for."""
     click.echo(f"copying segment {uuid_text(segment.segment_id)}", err=True)
 
 

@@ -1,7 +1,7 @@
-"""Segments whose objects are being deleted here: no copy of them may begin meanwhile.
+"""Segments whose objects are being deleted here: none of them is put back meanwhile.
 
 Of two who delete one segment the slower may still ask the storage when the faster has ended it in
-the log; a copy that is repeated in between stores under the very keys that it asks for.
+the log.
 """
 
 from collections import Counter

@@ -31,6 +31,7 @@ from rlmm_daemon.daemon.copying.copy_job import (
 )
 from rlmm_daemon.daemon.copying.late_objects import LateObjects
 from rlmm_daemon.daemon.copying.removal import Removal
+from rlmm_daemon.daemon.copying.used_ids import UsedIds, finished_before
 from rlmm_daemon.domain.errors import (
     Draining,
     IllegalTransition,
@@ -89,6 +90,7 @@ class Copier:
         self._jobs: dict[SegmentId, CopyJob] = {}
         self._failures: Bounded[str, CopyFailure] = Bounded(FAILURES_MAX)
         self._unsettled: Bounded[SegmentId, UnsettledCopy] = Bounded(UNSETTLED_MAX)
+        self._used_ids = UsedIds()
         self._outcomes: Counter[str] = Counter()
         self._roll_backs: Counter[str] = Counter()
         #: By all copies that ended, however they did.
@@ -136,19 +138,36 @@ class Copier:
         return await self._joined(Kind.DATA, record, files)
 
     async def copy_segment(
-        self, record: bytes, files: SegmentFiles, caller: Caller = Caller.OPERATOR
+        self,
+        record: bytes,
+        files: SegmentFiles,
+        caller: Caller = Caller.OPERATOR,
+        *,
+        repeats: bool = False,
     ) -> bytes:
         """Append COPY_SEGMENT_STARTED, store, append COPY_SEGMENT_FINISHED; return that record.
 
         A broker's copy passes the gates of a broker's COPY_SEGMENT_STARTED. A failure before the
         last step is rolled back through the log; `rolled_back` says whether that succeeded. A
-        repeat of a finished copy returns its record at once.
+        repeat of a finished copy returns its record at once. `repeats`: nothing is begun.
 
         Raises:
+            IllegalTransition, SegmentNotFound: the id is used up; a repeat finds nothing under it.
             OutcomeUnknown: COPY_SEGMENT_FINISHED, or a caller that left, came to nobody knows what.
             RlmmError: as `copy_log_segment_data`, and as the manager's writes.
         """
+        if repeats and not self._may_join(record):
+            try:
+                return await finished_before(self._log, decode_segment(record))
+            except RlmmError as error:
+                error.fields["write_begun"] = False
+                raise
         return await self._joined(Kind.WHOLE, record, files, caller)
+
+    def _may_join(self, record: bytes) -> bool:
+        self._require_tools()
+        job = self._jobs.get(decode_new_segment(record).segment_id)
+        return job is not None and not job.is_ending
 
     async def delete_log_segment_data(self, record: bytes) -> None:
         """Delete the objects of a segment that is DELETE_SEGMENT_STARTED; absent is success.
@@ -304,8 +323,7 @@ class Copier:
             raise Overloaded("too many copies are waiting")
         if self.late is not None and self.late.is_busy(given.segment_id):
             raise Overloaded("what a failed copy of this segment left is being removed")
-        if given.segment_id in tools.bucket.removing:
-            raise Overloaded("a delete of this segment has not ended yet")
+        self._used_ids.require_new(given.segment_id)
         job = CopyJob(kind, record, files, tools, caller=caller)
         self._begin(job)
         return job
@@ -407,6 +425,7 @@ class Copier:
             await asyncio.wait([job.outcome])
 
     def _delete_started(self, tp: TopicIdPartition, segment_id: SegmentId) -> None:
+        self._used_ids.deleted(segment_id)
         if not self._log.is_held(tp, segment_id):
             self._unsettled.pop(segment_id, None)
         job = self._jobs.get(segment_id)

@@ -151,7 +151,7 @@ REQUESTS: Final[dict[str, Request]] = {
         services
     ).delete_log_segment_data(params.record),
     "copy_segment": lambda services, params, caller: _copier(services).copy_segment(
-        params.record, params.files, caller
+        params.record, params.files, caller, repeats=params.repeats
     ),
     "delete_segment": lambda services, params, _caller: _copier(services).delete_segment(
         params.partition.to_domain(), params.segment_id

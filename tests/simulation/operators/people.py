@@ -376,13 +376,15 @@ async def _delete(person: Person, words: Words) -> Any:
 
 
 async def _copy(person: Person, words: Words) -> Any:
-    """Repeat a copy by its segment's id, as `--segment-id` does: of none that was deleted."""
+    """Repeat a copy as `--segment-id` does, or begin it again, of none that was deleted."""
     number = int(words[0])
-    if number >= len(person.books.segments) or person.books.segments[number].unwanted:
+    if number >= len(person.books.segments):
         return None
     segment = person.books.segments[number]
-    record = records.encode(segment.first)
-    return await person.daemon.copier.copy_segment(record, segment.files, Caller.OPERATOR)
+    record, repeats = records.encode(segment.first), segment.unwanted or number % 2 == 1
+    return await person.daemon.copier.copy_segment(
+        record, segment.files, Caller.OPERATOR, repeats=repeats
+    )
 
 
 async def _kept(person: Person, words: Words, **changed: Any) -> Any:

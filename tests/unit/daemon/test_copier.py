@@ -275,12 +275,68 @@ async def test_a_brokers_failed_copy_is_looked_at_again_once_the_broker_has_dele
     assert world.stored == set()
 
 
-async def test_a_copy_that_is_repeated_and_finished_keeps_its_objects(world):
+async def test_an_id_whose_copy_was_rolled_back_is_used_up_and_what_it_left_goes(world):
+    """A delete that the storage has not answered could take what a later copy stores."""
     await failed_copy(world)
-    await world.copier.copy_segment(RECORD, world.files)
-    whole = world.stored
+    for kind in (world.copier.copy_segment, world.copier.copy_log_segment_data):
+        with pytest.raises(IllegalTransition, match="under a new id") as refused:
+            await kind(RECORD, world.files)
+        fields = refused.value.fields
+        assert (fields["reason"], fields["write_begun"]) == ("segment_id_used", False)
     await world.copier.late.look(later())
-    assert world.stored == whole
+    assert world.stored == set()
+
+
+async def test_an_id_that_anybody_deleted_is_used_up(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    await world.log.put(metadata(state=S.DELETE_SEGMENT_STARTED))
+    world.log.fold.clear()
+    with pytest.raises(IllegalTransition, match="under a new id"):
+        await world.copier.copy_segment(RECORD, world.files)
+
+
+async def test_a_repeat_shows_what_was_finished_also_after_a_restart(world):
+    done = await world.copier.copy_segment(RECORD, world.files)
+    for copier in (world.copier, world.new_copier()):
+        assert await copier.copy_segment(RECORD, world.files, repeats=True) == done
+        other = records.encode(metadata(end_offset=Offset(100)))
+        with pytest.raises(InvalidArgument, match="another segment"):
+            await copier.copy_segment(other, world.files, repeats=True)
+    assert world.storage.puts == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        (None, SegmentNotFound),
+        (S.COPY_SEGMENT_STARTED, IllegalTransition),
+        (S.DELETE_SEGMENT_STARTED, IllegalTransition),
+    ],
+)
+async def test_a_repeat_begins_nothing(world, state, error):
+    """Whether a delete of these keys is on its way, a daemon that has just started can't know."""
+    if state is not None:
+        await world.log.put(metadata(state=state))
+    with pytest.raises(error, match="under a new id") as refused:
+        await world.new_copier().copy_segment(RECORD, world.files, repeats=True)
+    assert refused.value.fields["write_begun"] is False
+    assert (world.stored, world.log.written) == (set(), [])
+
+
+async def test_a_repeat_joins_what_runs_and_not_what_is_rolled_back(world):
+    world.storage.gate.clear()
+    first = world.group.create_task(_outcome(world.copier.copy_segment(RECORD, world.files)))
+    await world.storage.begun.wait()
+    repeat = world.copier.copy_segment(RECORD, world.files, repeats=True)
+    joined = world.group.create_task(_outcome(repeat))
+    await asyncio.sleep(0)
+    (job,) = world.copier._jobs.values()
+    assert job.waiters == 2
+    job.stop(TimedOut("slow"))
+    with pytest.raises(IllegalTransition, match="no copy under this id runs here"):
+        await world.copier.copy_segment(RECORD, world.files, repeats=True)
+    world.storage.gate.set()
+    assert await first is await joined
 
 
 async def test_a_failed_copy_that_another_caller_finished_keeps_its_objects(world):

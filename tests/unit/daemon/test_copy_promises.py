@@ -370,10 +370,13 @@ async def test_failures_and_outcomes_are_told_until_a_copy_succeeds(world, monke
     assert world.copier.outcomes_of_roll_backs() == {"ok": 1}
     del world.copier._failures[str(PARTITION)]
     world.copier._failures["older"] = told
-    assert isinstance(await failure(world.copier.copy_segment(RECORD, world.files)), RlmmError)
+    again, last = (
+        records.encode(metadata(segment_id=SegmentId(bytes(15) + bytes([n])))) for n in (1, 2)
+    )
+    assert isinstance(await failure(world.copier.copy_segment(again, world.files)), RlmmError)
     assert [*world.copier.failures()] == [str(PARTITION)], "the oldest is forgotten"
     world.storage.put_fault = None
-    await world.copier.copy_segment(RECORD, world.files)
+    await world.copier.copy_segment(last, world.files)
     assert world.copier.failures() == {}
     assert world.copier.outcomes() == {"storage_unavailable": 2, "ok": 1}
     assert world.copier.bytes_copied > 0
@@ -439,6 +442,7 @@ async def test_a_copier_that_was_killed_in_the_middle_leaves_no_upload_behind_a_
     assert aborted == [log]
     world.log.fold.clear()
     aborted.clear()
+    world.copier = world.new_copier()
     await world.copier.copy_segment(RECORD, world.files)
     await world.copier.delete_segment(PARTITION, ID)
     assert aborted == []

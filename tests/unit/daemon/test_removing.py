@@ -3,7 +3,7 @@
 import asyncio
 
 from rlmm_daemon.daemon.bucket.deletes_under_way import DeletesUnderWay
-from rlmm_daemon.domain.errors import Overloaded
+from rlmm_daemon.domain.errors import IllegalTransition
 from rlmm_daemon.domain.ids import SegmentId
 from tests.unit.daemon.copying import World, running
 from tests.unit.daemon.reading import until
@@ -33,13 +33,16 @@ async def test_the_slower_of_two_deletes_takes_nothing_of_a_copy_that_was_repeat
         await world.copier.delete_segment(PARTITION, ID)
         assert keys(world) == []
         refused = await world.copy()
-        assert isinstance(refused, Overloaded)
-        assert refused.message == "a delete of this segment has not ended yet"
+        assert isinstance(refused, IllegalTransition)
+        assert refused.fields["reason"] == "segment_id_used"
         assert refused.fields["write_begun"] is False
+        another = SegmentId(bytes(15) + b"\x55")
+        assert await world.copy(segment_id=another) is None
+        whole = keys(world)
+        assert len(whole) == len(stored)
         slow.set()
         await slower
-        await copied(world)
-        assert keys(world) == stored
+        assert keys(world) == whole
 
 
 def test_a_segment_is_being_removed_until_the_last_of_those_who_do_has_ended():

@@ -302,7 +302,7 @@ class FakeCopier:
     async def copy_log_segment_data(self, record, files):
         return b"custom"
 
-    async def copy_segment(self, record, files, caller):
+    async def copy_segment(self, record, files, caller, *, repeats=False):
         started = records.decode(record)
         assert isinstance(started, SegmentMetadata)
         return records.encode(replace(started, state=SegmentState.COPY_SEGMENT_FINISHED))
