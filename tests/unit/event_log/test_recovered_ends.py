@@ -85,7 +85,7 @@ def of_another_file(clean: CleanEnd, by: int) -> CleanEnd:
     return CleanEnd(
         base_offset=clean.base_offset + by,
         size=clean.size,
-        next_offset=clean.next_offset + 7,
+        next_offset=clean.next_offset,
         epochs=clean.epochs,
     )
 

@@ -2,9 +2,9 @@
 
 The identity is written once, after the state, so that a log with an identity has a state. The
 state is replaced before the first write of every open, and at every cut; only a clean stop leaves
-`clean` ends in it, and they are replaced before anything is written, so they can never be out of
-date. An open that writes nothing needs no room: a full disk does not keep a log from being read,
-though one of the two be damaged.
+`clean` ends in it. Those of open partitions go before anything is written; the others stay, so that
+what is gone of their files is noticed whenever they are opened. An open that writes nothing needs
+no room: a full disk does not keep a log from being read, though one of the two be damaged.
 
 Either can be made again when it is damaged: the state holds the identity too, and what else is in
 it can be told from the segment files. One of a newer format is left untouched.
@@ -117,6 +117,15 @@ async def remembered_identity(disk: Disk, directory: str) -> LogIdentity | None:
         return None
 
 
+async def clean_ends(disk: Disk, directory: str) -> dict[MetadataPartition, CleanEnd]:
+    """Return the ends that a log's state holds; none if it is damaged or not there."""
+    with suppress(FileNotFoundError, msgspec.DecodeError, ValueError):
+        content = await disk.read(f"{directory}/{STATE_NAME}")
+        found = msgspec.json.decode(unsealed(content)[0], type=_StateFile)
+        return {MetadataPartition(int(name)): end for name, end in found.clean.items()}
+    return {}
+
+
 async def set_aside(disk: Disk, path: str) -> str | None:
     """Keep what a file holds under the first free name, if it is there; return that name."""
     try:
@@ -187,6 +196,8 @@ class Generations:
         self._current = -1
         #: Whether it was begun since the log was opened: before, no batch may carry it.
         self._begun = False
+        #: The clean ends of partitions whose files were not found to reach there yet.
+        self.owed: dict[MetadataPartition, CleanEnd] = {}
         #: What stands in the file is no state; it is set aside before it is replaced.
         self._damaged = False
         #: Not to be written any more, nor anything below.
@@ -215,6 +226,7 @@ class Generations:
             raise LogCorrupt(f"{self.path} is damaged: {error}", file=self.path) from error
         self._current = max(self._current, found.generation)
         self.format = max(self.format, found.format)
+        self.owed = dict(clean)
         return clean
 
     def go_on_without(self, *, beyond: int) -> None:
@@ -249,7 +261,7 @@ class Generations:
     async def begin(self, *, beyond: int = -1) -> int:
         """Return the generation of this open, begun at its first call; larger than `beyond`.
 
-        To be called before anything of the log is changed: it makes the clean ends go.
+        To be called before anything of the log is changed: the clean ends go of what is open.
         """
         async with self._writing:
             if self._begun and self._current > max(beyond, self.floor):
@@ -302,7 +314,7 @@ class Generations:
         content = _StateFile(
             format=self.format,
             generation=generation,
-            clean={str(partition): end for partition, end in sorted(clean.items())},
+            clean={str(number): end for number, end in sorted((self.owed | clean).items())},
             identity=None if self.identity is None else _file_of(self.identity, self.format),
         )
         data = sealed(msgspec.json.encode(content), indented=False)

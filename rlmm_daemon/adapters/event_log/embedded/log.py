@@ -184,7 +184,7 @@ class EmbeddedLog:
         return await found.compact(upto, count, turn=turn, steady=steady)
 
     async def begin_changing(self) -> None:
-        """Let no end count any more that a clean stop left: files are about to be changed.
+        """Let no end that a clean stop left of an open partition count: files are to be changed.
 
         Raises:
             OSError: not now; nothing may be changed.
@@ -192,11 +192,12 @@ class EmbeddedLog:
         await self._generations.begin()
 
     def known_end(self, partition: MetadataPartition) -> int | None:
-        """Return where a partition ends by what was promised of it; None if it is not open."""
+        """Return where a partition ends by what was promised of it; None if nobody says."""
         return self._partition(partition).end
 
     def forget(self, partition: MetadataPartition) -> None:
         """Let the partition be recovered anew at its next use: its files were repaired."""
+        self._generations.owed.pop(partition, None)
         self._partitions[partition] = self._make(partition, None)
 
     async def close(self) -> None:

@@ -81,8 +81,10 @@ class Partition:
 
     @property
     def end(self) -> int | None:
-        """The stable end, also while what stands before it can't be read; None: not open."""
-        return None if self._journal is None else self._journal.next_offset
+        """The stable end, also while what stands before it can't be read; None: not known."""
+        if self._journal is None:
+            return None if self._clean is None else self._clean.next_offset
+        return self._journal.next_offset
 
     @property
     def refusal(self) -> str:
@@ -392,6 +394,7 @@ class Partition:
         found = await recover(
             context, self._directory, self._partition, self._clean, newest_epoch=newest_epoch
         )
+        self._generations.owed.pop(self._partition, None)
         if found.epochs.latest > newest_epoch:
             self._generations.go_on_beyond(found.epochs.latest)
         self._journal = Journal(

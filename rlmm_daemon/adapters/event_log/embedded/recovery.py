@@ -2,7 +2,8 @@
 
 An invalid batch with nothing valid behind it in the newest file is what a crash leaves of the one
 write that was in flight: it is trimmed, loudly. Any other invalid batch is damage, and the
-partition does not serve.
+partition does not serve. Nor does one that ends before the end which a clean stop recorded: files,
+or the end of one, are gone.
 """
 
 from contextlib import suppress
@@ -47,11 +48,12 @@ async def recover(
     `newest_epoch` was begun last, by what the log's state says.
 
     Raises:
-        LogCorrupt: an invalid batch that is not a torn tail.
+        LogCorrupt: an invalid batch that is not a torn tail, or files are gone.
         OSError: not now.
     """
     bases = await files.segments(context.disk, directory)
     if not bases:
+        _require_end(directory, clean, 0)
         return Recovered(bases=[], position=0, next_offset=0, epochs=EpochHistory())
     await files.sweep(context.disk, directory)
     compaction = await compacted_files.finish(context.disk, directory)
@@ -78,7 +80,30 @@ async def _recover(
             return Recovered(
                 bases=bases, position=clean.size, next_offset=clean.next_offset, epochs=history
             )
-    return await _scan_newest(context, directory, partition, bases, newest_epoch)
+    return await _scan_newest(
+        context, directory, partition, bases, clean=clean, newest_epoch=newest_epoch
+    )
+
+
+def _require_end(directory: str, clean: CleanEnd | None, next_offset: int) -> None:
+    """Raise LogCorrupt if a partition ends before its last clean stop."""
+    if clean is not None and next_offset < clean.next_offset:
+        path = files.segment_path(directory, clean.base_offset)
+        reason = ended_before(clean, next_offset)
+        raise LogCorrupt(
+            f"{path}: {reason}; put back what is gone while the daemon is stopped, else `rlmm log "
+            "repair` ends it",
+            file=path,
+            reason=reason,
+        )
+
+
+def ended_before(clean: CleanEnd, next_offset: int) -> str:
+    """Say what a partition lacks that ends before its last clean stop."""
+    return (
+        f"the log ended with offset {clean.next_offset} when it was stopped, and what is there "
+        f"ends with {next_offset}"
+    )
 
 
 async def _scan_newest(
@@ -86,12 +111,15 @@ async def _scan_newest(
     directory: str,
     partition: MetadataPartition,
     bases: list[int],
+    *,
+    clean: CleanEnd | None,
     newest_epoch: int,
 ) -> Recovered:
     disk = context.disk
     path = files.segment_path(directory, bases[-1])
     buffer = await files.read_segment(disk, path)
     walked = scan.walk(buffer, bases[-1])
+    _require_end(directory, clean, walked.next_offset)
     if walked.reason:
         _judge(buffer, walked, path, partition)
     history = await _history(disk, directory, bases, walked, newest_epoch)

@@ -62,6 +62,8 @@ async def repair(
     """
     disk, home = log.context.disk, log.directory
     directory = files.partition_directory(home, partition)
+    if known_end := log.known_end(partition):
+        await disk.make_directory(directory)
     try:
         await compacted_files.finish(disk, directory)
     except LogCorrupt:
@@ -69,10 +71,12 @@ async def repair(
     bases = await files.segments(disk, directory)
     set_aside: list[str] = []
     lost: list[LogRange] = []
-    ends = [*bases[1:], log.known_end(partition)]
+    if not bases and known_end:  # all of them are gone
+        bases = [0]
+    ends = [*bases[1:], known_end]
     for number, (base, end) in enumerate(zip(bases, ends, strict=False), start=1):
         path = files.segment_path(directory, base)
-        found = await files.read_segment(disk, path)
+        found = await files.read_segment(disk, path) if await disk.exists(path) else b""
         mended, gaps = await disk.compute(partial(_mend, found, base, end))
         if not gaps and (number == len(bases) or mended == found):
             continue

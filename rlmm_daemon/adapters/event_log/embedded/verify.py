@@ -8,7 +8,9 @@ from typing import Final, Literal
 import msgspec
 
 from rlmm_daemon.adapters.event_log.embedded import compacted_files, files, scan
+from rlmm_daemon.adapters.event_log.embedded.identity import clean_ends
 from rlmm_daemon.adapters.event_log.embedded.records import records_of
+from rlmm_daemon.adapters.event_log.embedded.recovery import ended_before
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import LogCorrupt, Malformed
@@ -64,10 +66,24 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 async def verify(disk: Disk, directory: str, partition_count: int) -> list[PartitionReport]:
     """Return a report per partition, ascending; takes no lock, so a daemon may be writing."""
-    return [
+    ended = await clean_ends(disk, directory)  # first: they go before anything is written
+    numbers = {*await files.partitions(disk, directory), *ended}
+    reports = [
         await verify_partition(disk, directory, partition, partition_count)
-        for partition in await files.partitions(disk, directory)
+        for partition in sorted(numbers)
     ]
+    for report in reports:
+        clean = ended.get(report.partition)
+        if clean is not None and report.range.end < clean.next_offset:
+            home = files.partition_directory(directory, report.partition)
+            missing = Finding(
+                file=files.segment_path(home, clean.base_offset),
+                position=0,
+                reason=ended_before(clean, report.range.end),
+                kind="corrupt",
+            )
+            report.findings.append(missing)
+    return reports
 
 
 async def verify_partition(
