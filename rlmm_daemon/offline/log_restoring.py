@@ -254,9 +254,13 @@ async def _require_recorded(config: Config, known: Known, target: str) -> None:
     daemon finds out by itself what it lacks: a new one has another id.
 
     Raises:
-        InvalidArgument: more had been acknowledged; nothing was made.
+        InvalidArgument: more had been acknowledged, or nothing says whether; nothing was made.
     """
-    before = await read_before(config) if is_configured(config, target) else {}
+    if not is_configured(config, target):
+        return
+    before = await read_before(config)
+    if not before and await _topic_of(config, target) is None:
+        raise _untold()
     for gone, positions in before.items():
         beyond = {
             number: at.next_offset
@@ -272,7 +276,7 @@ async def _require_recorded(config: Config, known: Known, target: str) -> None:
             for number, end in ends.items()
             if end and number not in exact
         }
-        if (beyond or inexact) and not await _is_there(config, target, gone):
+        if (beyond or inexact) and await _topic_of(config, target) != gone:
             if beyond:
                 raise _unrecorded(known, gone, *min(beyond.items()))
             if inexact:
@@ -299,20 +303,31 @@ def _unended(number: int, end: int) -> InvalidArgument:
     )
 
 
-async def _is_there(config: Config, target: str, topic_id: TopicId) -> bool:
-    """Whether the log under this name is that one; nothing is made."""
+def _untold() -> InvalidArgument:
+    return InvalidArgument(
+        "the log is gone, and so is all that says how far the daemon had read it: positions.json "
+        "of the state directory, the presence file and the marker of the bucket. Whether anything "
+        "was acknowledged that the snapshots had not read, nobody knows: segments that were "
+        "finished then do not come back, and would be answered as if they had never been. Next: "
+        "put one of these files back from a copy; or the same with --accept-loss, which holds what "
+        "is stored"
+    )
+
+
+async def _topic_of(config: Config, target: str) -> TopicId | None:
+    """Return the id of the log under this name, None if there is none; nothing is made."""
     found: TopicId | None = None
     try:
         require_there("--to", target)
     except InvalidArgument:
-        return False
+        return None
     try:
         async with opened(config, target, None) as log:
             assert log.identity is not None, "open"
             found = log.identity.topic_id
     except* LogMissing:
         found = None
-    return found == topic_id
+    return found
 
 
 def _require_read(

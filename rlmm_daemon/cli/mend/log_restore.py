@@ -24,7 +24,9 @@ from rlmm_daemon.core import phrases
 @click.option("--to", "target", default="kafka", show_default=True, metavar="kafka|DIR")
 @click.option("--accept-damaged", is_flag=True, help="Take older snapshots for unreadable ones.")
 @click.option(
-    "--accept-loss", is_flag=True, help="Restore a log that lost what no snapshot had read."
+    "--accept-loss",
+    is_flag=True,
+    help="Restore a log that may lack what no snapshot had read.",
 )
 @click.option("--execute", is_flag=True, help="Append; without it nothing is written.")
 @json_option

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import json
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -312,7 +313,7 @@ def test_what_a_restore_logs_is_no_part_of_its_answer(tmp_path):
     snapshot(tmp_path / "a", life(1))
     words = ["log", "restore", "--config", str(file), "--from-snapshots", str(tmp_path / "a")]
     words += ["--to", str(tmp_path / "state" / "log"), "--execute", "--json"]
-    run = CliRunner().invoke(main, words)
+    run = CliRunner().invoke(main, [*words, "--accept-loss"])
     assert run.exit_code == 0, run.output
     assert "log_created" in run.stderr
     assert [row["appended"] for row in json.loads(run.stdout)] == [1]
@@ -367,6 +368,26 @@ def test_what_was_acknowledged_after_the_snapshots_is_given_up_by_no_restore_una
     assert again.exit_code == 0, again.output
     after = marker.decode_marker((tmp_path / "remote" / marker.MARKER_KEY).read_bytes())
     assert after == present
+
+
+@pytest.mark.parametrize("storage", [True, False])
+def test_a_log_that_nothing_tells_the_end_of_is_restored_by_no_restore_unasked(tmp_path, storage):
+    words = restoring(tmp_path, {})
+    (tmp_path / "state" / "positions.json").unlink()
+    shutil.rmtree(tmp_path / "remote" / "_rlmm")  # the disk of both was lost
+    if not storage:
+        file = tmp_path / "rlmm.toml"
+        text = file.read_text()
+        file.write_text(text[: text.index("[storage")] + '[storage]\nkind = "none"\n')
+    looked = CliRunner().invoke(main, words[:-1])
+    run = CliRunner().invoke(main, words)
+    for each in (looked, run):
+        assert each.exit_code != 0, each.output
+        assert not (tmp_path / "state" / "log").exists()
+    assert "all that says how far the daemon had read it" in run.output
+    if not storage:
+        run = CliRunner().invoke(main, [*words, "--accept-loss"])
+        assert run.exit_code == 0, run.output
 
 
 def test_a_segment_whose_objects_are_gone_does_not_come_back(tmp_path, monkeypatch):
