@@ -8,7 +8,7 @@ would die of is ever written on.
 import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +22,17 @@ from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.fold.outcome import Applied, Outcome, Rejected, Repeated
 from rlmm_daemon.domain.errors import InvalidArgument, RlmmError, SegmentNotFound
-from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
+from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
-from rlmm_daemon.ports.event_log import NO_EPOCH, EventLog, LogRange, begun, ranges_joined
+from rlmm_daemon.ports.event_log import (
+    NO_EPOCH,
+    EventLog,
+    LogMissing,
+    LogRange,
+    begun,
+    ranges_joined,
+)
 from rlmm_daemon.wiring import adapters
 
 KAFKA: Final = "kafka"
@@ -118,6 +125,24 @@ async def opened(config: Config, name: str, count: int | None) -> AsyncIterator[
                 await log.close()
     finally:
         disk.close()
+
+
+async def topic_of(config: Config, name: str) -> TopicId | None:
+    """Return the id of the log that `name` means, None if there is none; nothing is made.
+
+    Raises:
+        RlmmError: it can't be opened.
+    """
+    found: TopicId | None = None
+    with suppress(InvalidArgument):
+        require_there("--to", name)
+        try:
+            async with opened(config, name, None) as log:
+                assert log.identity is not None, "open"
+                found = log.identity.topic_id
+        except* LogMissing:
+            found = None
+    return found
 
 
 def _config_of(config: Config, name: str, count: int | None) -> Config:

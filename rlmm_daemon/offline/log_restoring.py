@@ -41,6 +41,7 @@ from rlmm_daemon.offline.log_contents import (
     read_on,
     require_one_cluster,
     require_there,
+    topic_of,
 )
 from rlmm_daemon.offline.log_objects import Objects, looking
 from rlmm_daemon.offline.ownership import given_to_owner
@@ -259,7 +260,7 @@ async def _require_recorded(config: Config, known: Known, target: str) -> None:
     if not is_configured(config, target):
         return
     before = await read_before(config)
-    if not before and await _topic_of(config, target) is None:
+    if not before and await topic_of(config, target) is None:
         raise _untold()
     for gone, positions in before.items():
         beyond = {
@@ -276,7 +277,7 @@ async def _require_recorded(config: Config, known: Known, target: str) -> None:
             for number, end in ends.items()
             if end and number not in exact
         }
-        if (beyond or inexact) and await _topic_of(config, target) != gone:
+        if (beyond or inexact) and await topic_of(config, target) != gone:
             if beyond:
                 raise _unrecorded(known, gone, *min(beyond.items()))
             if inexact:
@@ -306,28 +307,11 @@ def _unended(number: int, end: int) -> InvalidArgument:
 def _untold() -> InvalidArgument:
     return InvalidArgument(
         "the log is gone, and so is all that says how far the daemon had read it: positions.json "
-        "of the state directory, the presence file and the marker of the bucket. Whether anything "
-        "was acknowledged that the snapshots had not read, nobody knows: segments that were "
-        "finished then do not come back, and would be answered as if they had never been. Next: "
-        "put one of these files back from a copy; or the same with --accept-loss, which holds what "
-        "is stored"
+        "of the state directory, the presence file and the marker of the bucket. Nobody knows what "
+        "was finished that the snapshots had not read: it does not come back, and would be "
+        "answered as if it had never been. Next: put one of these files back from a copy; or the "
+        "same with --accept-loss"
     )
-
-
-async def _topic_of(config: Config, target: str) -> TopicId | None:
-    """Return the id of the log under this name, None if there is none; nothing is made."""
-    found: TopicId | None = None
-    try:
-        require_there("--to", target)
-    except InvalidArgument:
-        return None
-    try:
-        async with opened(config, target, None) as log:
-            assert log.identity is not None, "open"
-            found = log.identity.topic_id
-    except* LogMissing:
-        found = None
-    return found
 
 
 def _require_read(
