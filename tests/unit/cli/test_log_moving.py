@@ -28,7 +28,7 @@ from rlmm_daemon.domain.errors import ConfigError, InvalidArgument, RlmmError
 from rlmm_daemon.domain.ids import Offset, TopicId, uuid_text
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentState
-from rlmm_daemon.offline import log_copying, log_restoring
+from rlmm_daemon.offline import log_contents, log_copying, log_restoring
 from rlmm_daemon.offline.log_adoption import adopt
 from rlmm_daemon.offline.log_contents import append_all
 from rlmm_daemon.offline.log_restoring import CHUNK, LOCK_NAME, Restored, known_to
@@ -89,8 +89,9 @@ def use(
 
     adopted = list[dict[str, object]]()
 
-    for module in (log_copying, log_restoring):
+    for module in (log_contents, log_copying, log_restoring):
         monkeypatch.setattr(module, "opened", opened)
+    for module in (log_copying, log_restoring):
         monkeypatch.setattr(module, "adopt", adopt)
     return adopted
 
