@@ -162,6 +162,7 @@ def replace_log(it: Stocked) -> None:
     names = json.loads((it.log_dir / "identity.json").read_text())
     shutil.rmtree(it.log_dir)
     it.log_dir.mkdir()
+    names.pop("crc32c", None)
     names["topic_id"] = "AAAAAAAAQACAAAAAAAAABg"
     (it.log_dir / "identity.json").write_text(json.dumps(names))
     (it.log_dir / "state.json").write_text('{"format": 1, "generation": 0, "clean": {}}')
