@@ -410,8 +410,6 @@ class Follower:
             position = self.fold.position
             try:
                 await self._live()
-            except LogTrimmed as moved:
-                self._trimmed(LogRange(start=self.fold.position, end=moved.start))
             except LogMoved as moved:
                 # Followed again after the usual pause: a log that stays moved must not spin.
                 topic_id = moved.topic_id if isinstance(moved, TopicIdChanged) else None
@@ -502,8 +500,16 @@ class Follower:
             self._began = None
         gc.freeze()  # a walk over all that was replayed holds the loop for many milliseconds
 
-    def _trimmed(self, head: LogRange) -> None:
-        """The log's head is gone: pass over it if that was accepted, else stop."""
+    async def _trimmed(self, head: LogRange) -> None:
+        """The log's head is gone: pass over it if that was accepted, else stop.
+
+        What was read before it is given up first unless the log still confirms it: the head may
+        have begun with other events than those, and an acceptance says nothing of that.
+        """
+        if not await self._confirmed(Position(head.start, self.fold.leader_epoch)):
+            why = f"the log starts at {head.end}, in a later epoch than was read"
+            await self._meet(Moved(why, None))
+            return
         if not ranges_less([head], self._accepted_gaps()):
             self.fold.advance(head.end, NO_EPOCH)  # nobody knows who wrote what is gone
             return
@@ -536,6 +542,8 @@ class Follower:
                 if self.confirmation.read_to(self.fold.position, batch.range.end):
                     self._context.target_wanted.ring()
                 await self._judge()
+        except LogTrimmed as moved:
+            await self._trimmed(LogRange(start=fold.position, end=moved.start))
         finally:
             await batches.aclose()
 

@@ -106,8 +106,6 @@ class KafkaScenario:
     taken: dict[tuple[int, bytes], Taken] = field(default_factory=dict)
     #: (topic id, metadata partition) -> offsets whose loss an operator accepted.
     accepted: dict[tuple[bytes, int], set[int]] = field(default_factory=dict)
-    #: The same -> where the log started whose missing head an operator accepted.
-    heads: dict[tuple[bytes, int], int] = field(default_factory=dict)
     #: Metadata partition -> what the last ready fold of this life, or its snapshot, was made of.
     known: dict[int, "Known"] = field(default_factory=dict)
     #: Metadata partition -> the position that the state directory recorded before this life.
@@ -231,13 +229,10 @@ class KafkaScenario:
         if len(given) > len(lineage.values):
             return f"the log ends at {len(lineage.values)}"
         accepted = self.accepted.get((lineage.topic_id, lineage.partition), set())
-        head = self.heads.get((lineage.topic_id, lineage.partition), 0)
         for offset, (value, true) in enumerate(zip(given, lineage.values, strict=False)):
             if value is None and true is not None and offset not in accepted:
                 return f"the event at {offset} is missing, and nobody said so"
-            # What a snapshot knows of an accepted head is kept, and Kafka says nothing of epochs
-            # that are older than its first: whether it was cut off before, nobody can tell.
-            if value is not None and value != true and not (offset < head and offset in accepted):
+            if value is not None and value != true:
                 return f"the event at {offset} is another one than the log's"
         return None
 
@@ -714,8 +709,6 @@ class KafkaScenario:
                 for node in self.cluster.nodes.values():
                     replica = node.replicas.get((lineage.topic_id, index))
                     if replica is not None:
-                        key = (lineage.topic_id, index)
-                        self.heads[key] = max(self.heads.get(key, 0), replica.start)
                         here = replica.offsets
                         gone |= {
                             offset

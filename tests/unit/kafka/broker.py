@@ -217,10 +217,13 @@ class FakeBroker:
 
     async def on_offsetforleaderepoch(self, node_id: int, request: Any) -> Any:
         (name, [(index, _, asked, _)], _), *_ = request.topics
-        ends = self.partitions[index].epoch_ends
+        ends, start = self.partitions[index].epoch_ends, self.partitions[index].start
         epoch = max((each for each in ends if each <= asked), default=-1)
+        end = ends.get(epoch, -1)
+        if epoch < 0 < start:
+            epoch, end = asked, start  # as Kafka answers where it deleted what that epoch wrote
         error = 0 if self.partitions[index].leader == node_id else 6
-        row = (error, index, epoch, ends.get(epoch, -1), NO_TAGS)
+        row = (error, index, epoch, end, NO_TAGS)
         return request.RESPONSE_TYPE(0, [(name, [row], NO_TAGS)], NO_TAGS)
 
     async def on_fetch(self, node_id: int, request: Any) -> Any:

@@ -228,6 +228,26 @@ async def test_a_leader_that_has_not_heard_of_a_later_one_does_not_say_how_that_
         assert (found.epoch, found.end_offset) == (1, 3)
 
 
+async def test_an_epoch_before_the_logs_start_is_not_confirmed_though_kafka_repeats_it():
+    """What it had written may have been cut off, and overwritten, before the head was deleted."""
+    broker = FakeBroker()
+    broker.put(0, b"a", b"b")
+    led_by_another(broker)
+    broker.put(0, b"c", b"d")
+    broker.partitions[0].start = 3
+    del broker.partitions[0].epoch_ends[0]
+    async with opened(broker) as log:
+        found = await log.epoch_end(P0, 0)
+        assert (found.epoch, found.end_offset) == (-1, -1)
+        found = await log.epoch_end(P0, 1)
+        assert (found.epoch, found.end_offset) == (1, 4)
+        led_by_another(broker)
+        broker.put(0, b"e")
+        await log.directory.refresh()
+        found = await log.epoch_end(P0, 1)
+        assert (found.epoch, found.end_offset) == (1, 4), "one that reaches beyond the start is"
+
+
 @pytest.mark.parametrize("question", ["OffsetForLeaderEpoch", "ListOffsets"])
 async def test_after_a_leader_that_is_silent_who_leads_is_asked_for_first(monkeypatch, question):
     monkeypatch.setattr(asking, "_ANSWER_SECONDS", 0.02)

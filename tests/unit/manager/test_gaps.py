@@ -12,7 +12,8 @@ from rlmm_daemon.daemon.following.follower import offsets
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import HistoryLost, InvalidArgument
-from rlmm_daemon.ports.event_log import LogRange
+from rlmm_daemon.ports.event_log import EpochEnd, LogRange
+from tests.unit.manager.conftest import SoleLog
 from tests.unit.manager.events import TP, of, started, until, updated
 from tests.unit.manager.test_identity import OTHER, FakeBucket, ask, copied, follower_of, ready
 
@@ -261,6 +262,53 @@ async def test_an_accepted_head_costs_nothing_that_the_snapshot_knew_though_the_
         follower = await follower_of(manager)
         await until(lambda: manager.is_ready(TP) or follower.failure)
         assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+
+
+class ForgetfulLog(SoleLog):
+    """It knows no epoch that ended before its start, as Kafka's does."""
+
+    async def epoch_end(self, partition, epoch) -> EpochEnd:
+        found = await super().epoch_end(partition, epoch)
+        start = (await self.end_offsets([partition]))[partition].start
+        return found if found.end_offset > start else EpochEnd(epoch=-1, end_offset=-1)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_what_was_read_before_a_lost_head_of_later_epochs_is_no_part_of_the_rest(
+    rig, known, at_once
+):
+    """An unclean election may have cut it off, and other events have stood in its place."""
+    rig.log_of = ForgetfulLog
+    await two_segments(rig)
+    bucket = marker_of(rig, [LogRange(start=2, end=8)] if known else [])
+
+    def lost() -> None:
+        rig.store.begin_epoch(of(TP))
+        for _ in range(6):
+            rig.store.put(of(TP), None)
+        rig.store.trim(of(TP), 8)
+
+    async with rig.manager(bucket=bucket) as manager:
+        await ready(manager)
+        if at_once:
+            lost()
+            follower = await follower_of(manager)
+            await until(lambda: follower.failure is not None)
+        else:
+            await manager.drain()
+    if not at_once:
+        lost()
+    async with rig.manager(bucket=bucket) as manager:
+        follower = await failed(manager)
+        assert follower.history.missing_count == 2, "it is written down, and compared"
+        with pytest.raises(HistoryLost):
+            ask(manager)
+        await accept(manager)
+        await until(lambda: follower.read_to_end and follower.failure is not None)
+        assert "2 finished segments that this daemon knew are not in the log" in (
+            follower.failure.evidence
+        )
 
 
 @pytest.mark.parametrize(

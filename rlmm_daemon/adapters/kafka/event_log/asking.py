@@ -128,7 +128,7 @@ class Asker:
     async def epoch_end(
         self, partition: MetadataPartition, epoch: int, topic_id: TopicId
     ) -> EpochEnd:
-        """Return where an epoch ends, by the leader's word.
+        """Return where an epoch ends, by the leader's word; none that lies before the log's start.
 
         Raises:
             UnavailableError: not now.
@@ -155,12 +155,24 @@ class Asker:
                 # It lost its controllers, and others elected anew: it knows nothing of that epoch.
                 last, self._doubted = _of_former(leader, partition, epoch), True
                 continue
+            if error == 0 and found.epoch == epoch < leader.epoch:
+                return await self._unless_before_start(partition, found, topic_id)
             if error == 0:
                 return found
             last = error_of(error, f"asking where epoch {epoch} of partition {partition} ends")
             if reaction_to(error) is Reaction.REFUSED:
                 break
         raise last
+
+    async def _unless_before_start(
+        self, partition: MetadataPartition, found: EpochEnd, topic_id: TopicId
+    ) -> EpochEnd:
+        """Kafka repeats an epoch that is older than all it knows, as if it ended at the start."""
+        ranges = await self.ranges([partition], topic_id)
+        if partition not in ranges:
+            raise StorageUnavailable(f"where metadata partition {partition} starts is not known")
+        before = found.end_offset <= ranges[partition].start
+        return EpochEnd(epoch=-1, end_offset=-1) if before else found
 
     async def epoch_end_at(
         self, leader: Leader, partition: MetadataPartition, epoch: int
