@@ -97,8 +97,6 @@ class Fold:
         self.partitions = UserPartitions(self._apply_aside)
         #: The snapshot that user partitions sleep in.
         self.image: Image | None = None
-        #: Whether somebody needs to know at once what becomes of each event.
-        self.eager = False
         #: While not None: the events by user partition since a snapshot was drawn.
         self.journal: Journal | None = None
         self._journal_from = 0
@@ -229,8 +227,7 @@ class Fold:
         is marked for deletion.
         """
         return (
-            self.eager
-            or sleeping.aside_events >= ASIDE_MAX
+            sleeping.aside_events >= ASIDE_MAX
             or bool(sleeping.entry.held)
             or value.startswith(_ANY_MARK)
             or bytes(ONLY_IF_STARTED) in value

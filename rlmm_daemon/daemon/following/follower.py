@@ -682,7 +682,6 @@ class Follower:
 
     async def _apply(self, batch: LogBatch) -> None:
         fold, clock = self.fold, self._context.clock
-        fold.eager = self.history.comparing
         rows, at, end = batch.records, 0, len(batch.records)
         if end > _SLICE_CHECK_EVENTS:
             await self._context.turns.wait()  # to read so many took a slice already

@@ -208,7 +208,10 @@ class History:
         return not damaged
 
     def applied(self, outcome: Outcome, offset: int) -> None:
-        """The replay applied a record: a finished copy is not missing any more."""
+        """The replay applied a record: a finished copy is not missing any more.
+
+        Nothing is put aside meanwhile: the fold began with nothing, and sleeps in no snapshot.
+        """
         if self._missing is None or not isinstance(outcome, Applied | Repeated | Rejected):
             return
         if not isinstance(outcome, Applied):

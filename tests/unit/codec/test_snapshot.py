@@ -217,7 +217,7 @@ def test_no_step_looks_for_more_than_a_few_rows_however_many_changed(monkeypatch
     for n in range(1000):
         world.upload(n << 99, 10 * n, 10 * n + 9)  # ids that begin differently, as Kafka's do
     _, world.fold = unsealing.in_place(file_of(world))
-    world.fold.eager = True
+    world.fold.partitions.get(world.cache.partition)  # so that it is awake
     for n in range(700):  # in no order: one behind the other they are not looked for one by one
         world.put(update((n * 9 % 700) << 99, DELETE_STARTED))
     for n in range(1000, 1300):
@@ -244,7 +244,7 @@ def test_no_step_looks_for_more_than_a_few_rows_however_many_changed(monkeypatch
 
     assert most_looks() <= 64 * 13  # steps of a bisect
     _, world.fold = unsealing.in_place(file_of(world))  # what is under way is in the table, too
-    world.fold.eager = True
+    world.fold.partitions.get(world.cache.partition)  # so that it is awake
     world.put(update(700 << 99, DELETE_STARTED))
     assert 300 < most_looks() <= 64 * 13
     _, world.fold = unsealing.in_place(file_of(world))

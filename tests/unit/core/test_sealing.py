@@ -82,7 +82,6 @@ def test_every_column_of_a_long_table_is_what_the_cache_says(tidy, ids):
     grow(world, rng, IDS[ids], tidy=tidy)
     verify(world.cache)
     _, world.fold = unsealing.in_place(snapshot_of(world.fold))
-    world.fold.eager = True
     verify(world.cache)
     grow(world, rng, IDS[ids], tidy=tidy, first=SEGMENTS // 2 if not tidy else SEGMENTS)
     verify(world.cache)
