@@ -32,7 +32,7 @@ from rlmm_daemon.core.fold.outcome import (
     Unreadable,
     Verdict,
 )
-from rlmm_daemon.core.fold.user_partitions import ASIDE_MAX, Image, Sleeping, UserPartitions
+from rlmm_daemon.core.fold.user_partitions import Image, Sleeping, UserPartitions
 from rlmm_daemon.core.fold.validation import validate
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed, RefusedError, SegmentNotFound
@@ -227,7 +227,7 @@ class Fold:
         is marked for deletion.
         """
         return (
-            sleeping.aside_events >= ASIDE_MAX
+            not sleeping.has_room(value)
             or bool(sleeping.entry.held)
             or value.startswith(_ANY_MARK)
             or bytes(ONLY_IF_STARTED) in value

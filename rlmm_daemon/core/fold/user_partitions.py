@@ -19,8 +19,11 @@ from rlmm_daemon.domain.errors import CorruptError, Malformed, NotReady
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
 from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 
-#: Events put aside for one partition; waking then takes a few milliseconds at most.
+#: Events put aside for one partition; waking then takes a few milliseconds.
 ASIDE_MAX: Final = 256
+#: The records that they are about take no more than so many bytes: each leader epoch that a segment
+#: spans is one more place to put an event into.
+ASIDE_BYTES_MAX: Final = 64 * 1024
 #: Tables up to this size are read through where they are touched: that takes 0.1 ms.
 TOUCHED_BYTES_MAX: Final = 256 * 1024
 _EVENT: Final = struct.Struct("<QI")
@@ -67,13 +70,15 @@ class Image:
 class Sleeping:
     """A user partition that is as the snapshot has it, but for events put aside."""
 
-    __slots__ = ("_aside", "aside_events", "image", "late_writers", "number")
+    __slots__ = ("_about_bytes", "_aside", "aside_events", "image", "late_writers", "number")
 
     def __init__(self, image: Image, number: int) -> None:
         self.image = image
         self.number = number
         self._aside: bytearray | None = None
         self.aside_events = 0
+        #: Bytes of the records that those are about, by estimate.
+        self._about_bytes = 0
         #: Of `PartitionCache`, which no snapshot has.
         self.late_writers: dict[int, int] | None = None
 
@@ -128,8 +133,18 @@ class Sleeping:
         """What the events put aside take."""
         return 0 if self._aside is None else len(self._aside)
 
+    def has_room(self, value: bytes) -> bool:
+        """Whether one more event can be applied in a few milliseconds with those put aside."""
+        about = self._about_bytes + self._bytes_about(value)
+        return self.aside_events < ASIDE_MAX and about <= ASIDE_BYTES_MAX
+
+    def _bytes_about(self, value: bytes) -> int:
+        """Return what the record takes that an event is about: as the table's do, or its own."""
+        return max(len(value), self.entry.size // max(1, sum(self.entry.segments)))
+
     def put_aside(self, offset: int, value: bytes) -> int:
         """Keep an event for later; return how many bytes that takes."""
+        self._about_bytes += self._bytes_about(value)
         if self._aside is None:
             self._aside = bytearray()
         self._aside += _EVENT.pack(offset, len(value))

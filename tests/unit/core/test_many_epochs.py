@@ -10,6 +10,8 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.core.fold import cache as cache_module
 from rlmm_daemon.core.fold.cache import EPOCHS_AT_ONCE, PartitionCache
 from rlmm_daemon.core.fold.epochs import Epochs
+from rlmm_daemon.core.fold.user_partitions import ASIDE_MAX
+from rlmm_daemon.core.snapshots import unsealing
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
 from tests.unit.core.test_histories import snapshot_of, some_event
@@ -80,6 +82,29 @@ def test_whoever_looks_at_an_epoch_finds_what_is_not_put_into_it_yet():
     assert world.cache.lookup(7, 70) is None
     world.put(update(1, DELETE_FINISHED))
     assert list(world.cache.epochs) == []
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("count", [4, 16, 64, 1024, MANY])
+def test_what_is_put_aside_of_many_epochs_is_little_to_apply_at_once(looked_at, count, marked):
+    """Of 256 copies of 1,024 epochs each the loop was held for seconds when somebody asked."""
+    world, segments = World(), range(1, 1 + max(2, min(300, 6_000 // count)))
+    for segment in segments:
+        world.put(of_epochs(segment, count, count * segment))
+        if marked:
+            world.put(update(segment, FINISHED))
+    _, world.fold = unsealing.in_place(snapshot_of(world.fold))
+    most = 0
+    for segment in segments:
+        looked_at.clear()
+        world.put(update(segment, DELETE_STARTED if marked else FINISHED))
+        most = max(most, len(set(looked_at)))
+        while world.fold.settle(EPOCHS_AT_ONCE):
+            pass
+    looked_at.clear()
+    world.fold.partitions.get(FOO)
+    most = max(most, len(set(looked_at)))
+    assert most <= 8 * ASIDE_MAX, most
 
 
 def test_a_repeated_copy_of_many_epochs_costs_each_of_them_little(monkeypatch):
