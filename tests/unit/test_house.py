@@ -17,7 +17,6 @@ MODULE_LINES_MAX = 450
 LONGER = {
     "daemon/following/fleet.py": 830,
     "daemon/following/follower.py": 820,
-    "core/readiness/following.py": 800,
     "daemon/bucket/bucket.py": 770,
     "daemon/metadata/manager.py": 710,
     "daemon/socket/session.py": 670,

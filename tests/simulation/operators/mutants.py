@@ -34,7 +34,7 @@ def _planted(name: str, module: str, old: str, new: str, *, seeds: int, first: i
 MUTANTS: Final[Sequence[Mutant]] = (
     _planted(
         "gaps_are_no_loss",
-        "rlmm_daemon.core.readiness.following",
+        "rlmm_daemon.core.readiness.follower_losses",
         "    if not given.gaps or one.failure is not None:\n        return one\n",
         "    if True:\n        return one\n",
         seeds=9,

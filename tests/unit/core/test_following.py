@@ -1,8 +1,8 @@
 """Every role with every input, and long walks: what a follower never is, whatever happens to it."""
 
-import inspect
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,52 +11,57 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rlmm_daemon.codec.state_files import Position
-from rlmm_daemon.core.readiness import following
-from rlmm_daemon.core.readiness.following import (
+from rlmm_daemon.core.readiness.follower_effects import (
+    AskForEnd,
+    DropFold,
+    ForgetHistory,
+    ForgetPosition,
+    GiveUpSnapshot,
+    KeepPosition,
+    Reopen,
+    RestartTargets,
+    Serve,
+)
+from rlmm_daemon.core.readiness.follower_inputs import (
     ACCEPT_ALL,
     Accepted,
     Answered,
-    AskForEnd,
     Broken,
     Checked,
     Compared,
     Damaged,
     Doubted,
-    DropFold,
     Dropped,
-    Following,
-    ForgetHistory,
-    ForgetPosition,
     Forgotten,
-    GiveUpSnapshot,
     Input,
     Judged,
-    KeepPosition,
     Means,
     Moved,
     Obeyed,
-    Ordered,
     OtherLog,
-    Ready,
     Rebuild,
     Recheck,
     Refused,
-    Reopen,
-    Replaying,
-    RestartTargets,
     Retry,
-    Role,
-    Serve,
-    Starting,
-    Stopped,
     Trimmed,
     Untrimmed,
     WrittenDown,
-    step,
 )
+from rlmm_daemon.core.readiness.follower_roles import (
+    Following,
+    Ordered,
+    Ready,
+    Replaying,
+    Role,
+    Starting,
+    Stopped,
+)
+from rlmm_daemon.core.readiness.following import step
 from rlmm_daemon.core.readiness.states import FAILURES, Failure, FailureReason, PartitionState
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 
+ARCHITECTURE = Path(__file__).parents[3] / "docs/architecture.md"
+BEGIN, END = "<!-- follower:begin -->\n```\n", "\n```\n<!-- follower:end -->"
 ONE, OTHER = TopicId(b"1" * 16), TopicId(b"2" * 16)
 NOTHING, READ, FURTHER = Position(0, -1), Position(7, 0), Position(9, 1)
 EXACT, EXACT_FURTHER = Position(7, 0, exact=True), Position(9, 1, exact=True)
@@ -196,7 +201,7 @@ def outcomes(role: type[Role], kind: type[Input]) -> str:
 
 
 def table() -> list[str]:
-    """The rows of the module's table, as `step` has them now."""
+    """The rows of the table on that page, as `step` has them now."""
     rows = [["", *(role.__name__ for role in ROLES)]] + [
         [kind.__name__, *(outcomes(role, kind) for role in ROLES)]
         for kind in sorted(INPUTS, key=lambda each: each.__name__)
@@ -208,10 +213,14 @@ def table() -> list[str]:
     ]
 
 
-def test_the_table_in_the_docstring_is_what_step_does():
-    text = inspect.getdoc(following) or ""
-    drawn = [line[4:] for line in text.splitlines() if line.startswith("    ")]
-    assert drawn == table()
+def test_the_page_on_architecture_shows_what_step_does(pytestconfig):
+    text = ARCHITECTURE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    drawn, _, behind = rest.partition(END)
+    if pytestconfig.getoption("--rewrite"):
+        drawn = "\n".join(table())
+        ARCHITECTURE.write_text(f"{before}{BEGIN}{drawn}{END}{behind}")
+    assert drawn.splitlines() == table()
 
 
 @pytest.mark.parametrize(("role", "kind"), PAIRS)
