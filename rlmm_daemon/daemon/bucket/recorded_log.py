@@ -14,7 +14,7 @@ from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket import storage_clock
 from rlmm_daemon.daemon.bucket.bucket import Bucket, MarkerChange
 from rlmm_daemon.daemon.bucket.presence import present as every_presence
-from rlmm_daemon.daemon.following.fleet import BucketLog
+from rlmm_daemon.daemon.following.bucket_record import BucketLog
 from rlmm_daemon.daemon.following.history import furthest
 from rlmm_daemon.domain.errors import Malformed, StorageUnavailable, UnavailableError
 from rlmm_daemon.domain.ids import (

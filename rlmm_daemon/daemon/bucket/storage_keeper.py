@@ -258,7 +258,7 @@ async def _tell_of_changes(
     while True:
         if (accepted := losses()) != known:
             since = {each.metadata_partition for each in accepted if each not in known}
-            manager.fleet.lost_elsewhere(since)
+            manager.fleet.others.lost_elsewhere(since)
             known = accepted
         now = (
             manager.assignment.incarnation_ms,

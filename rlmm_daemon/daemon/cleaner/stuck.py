@@ -190,7 +190,7 @@ class Stuck:
             self._peers = await self._tools.peers.look()
             # Its COPY_SEGMENT_FINISHED may be what the log lost before this daemon had read it.
             assert self._number is not None, "it is being looked at"
-            await self._tools.manager.fleet.ask_others(self._number)
+            await self._tools.manager.fleet.others.ask_others(self._number)
             await self._tools.manager.until_folded(partition, self._tools.options.write_seconds)
             cache = self._tools.cache(partition)
             if cache is None or segment_id not in cache.segments:

@@ -36,8 +36,9 @@ from rlmm_daemon.daemon.base.crash_guard import blame
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler, keep_freeing
 from rlmm_daemon.daemon.base.os_errors import in_words, is_for_a_person, is_shortage
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
+from rlmm_daemon.daemon.following.bucket_record import BucketRecord
 from rlmm_daemon.daemon.following.compactor import Compactor
-from rlmm_daemon.daemon.following.fleet import BucketRecord, Fleet, FleetOptions
+from rlmm_daemon.daemon.following.fleet import Fleet, FleetOptions
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.following.hooks import ManagerHooks
 from rlmm_daemon.daemon.following.snapshots import GENERATIONS_KEPT, SnapshotStore
@@ -166,7 +167,7 @@ class Manager:
                 group.create_task(self.fleet.run(group), name="fleet")
                 group.create_task(self.fleet.keep_stopped(), name="fleet.stopped")
                 group.create_task(self.fleet.check_marker(), name="fleet.marker")
-                group.create_task(self.fleet.keep_learning_gaps(), name="fleet.gaps")
+                group.create_task(self.fleet.others.keep_learning_gaps(), name="fleet.gaps")
                 group.create_task(self.fleet.keep_targets(), name="fleet.targets")
                 group.create_task(self.fleet.keep_positions(), name="fleet.positions")
                 group.create_task(
@@ -212,7 +213,7 @@ class Manager:
                     )
                 if self.fleet.trouble is None or self.fleet.trouble.message != message:  # once
                     logger.warning("state directory not usable yet", error=found)
-                self.fleet.trouble = LogTrouble(TroubleKind.STATE_AWAY, message)
+                self.fleet.known.trouble = LogTrouble(TroubleKind.STATE_AWAY, message)
             await asyncio.sleep(START_AGAIN_SECONDS)
 
     def _warm(self, warm: list[TopicIdPartition]) -> None:

@@ -148,7 +148,7 @@ class Mending:
             self._require_looked_for(followers)
             await self._require_restored()
         missing = sum(_given_up(each, without_looking=without_looking) for each in followers)
-        await self._manager.fleet.accept_all(without_looking=without_looking)
+        await self._manager.fleet.acceptance.accept_all(without_looking=without_looking)
         logger.warning("loss accepted", missing=missing, without_looking=without_looking)
         followers = list(self._manager.followed())
         await _judged(followers)
@@ -163,7 +163,7 @@ class Mending:
         if not without_looking:
             self._require_looked_for([follower])
         missing = _given_up(follower, without_looking=without_looking)
-        await self._manager.fleet.accept(follower, without_looking=without_looking)
+        await self._manager.fleet.acceptance.accept(follower, without_looking=without_looking)
         logger.warning(
             "loss accepted",
             metadata_partition=follower.partition,
@@ -218,7 +218,7 @@ class Mending:
 
     async def _require_restored(self) -> None:
         """Raise where the log is gone, and snapshots that an acceptance removes bring it back."""
-        if self._recovery is not None and await self._manager.fleet.can_be_restored():
+        if self._recovery is not None and await self._manager.fleet.acceptance.can_be_restored():
             raise InvalidArgument(
                 "the event log is gone, but there are snapshots of it, and rlmm log restore puts "
                 "back what they know, so nothing was accepted; run: rlmm doctor, which names that "

@@ -106,9 +106,9 @@ MUTANTS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         name="raised_partition_count_not_noticed",
-        module="rlmm_daemon.daemon.following.fleet",
-        old="partition_count > identity.partition_count:\n            self._recounted",
-        new="partition_count < 0:\n            self._recounted",
+        module="rlmm_daemon.daemon.following.known_log",
+        old="partition_count > identity.partition_count:\n            self.recounted",
+        new="partition_count < 0:\n            self.recounted",
         seeds=5,
         scenario=_SCENARIO,
         first=627,

@@ -120,7 +120,7 @@ def test_a_newcomer_neither_hides_nor_ends_what_a_cut_log_took_from_another_brok
         await announced(world, daemon)
         await asyncio.sleep(3 * PATIENCE)
         follower = require_lost(world, daemon)
-        await daemon.manager.fleet.accept(follower, without_looking=True)
+        await daemon.manager.fleet.acceptance.accept(follower, without_looking=True)
         await world.until(lambda: daemon.manager.is_ready(AT))
         # Nor does it come back, in whichever life: the file is older than the acceptance.
         await daemon.stop()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rlmm_daemon.daemon.base.caller import Caller
-from rlmm_daemon.daemon.following import fleet as fleets
-from rlmm_daemon.daemon.following.fleet import BucketLog
+from rlmm_daemon.daemon.following import others_word
+from rlmm_daemon.daemon.following.bucket_record import BucketLog
 from rlmm_daemon.daemon.following.follower import offsets
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.methods import Operator
@@ -99,7 +99,7 @@ def marker_of(rig, gaps) -> FakeBucket:
 
 
 async def test_an_acceptance_in_the_marker_counts_for_every_daemon(rig, monkeypatch):
-    monkeypatch.setattr(fleets, "GAPS_SECONDS", 0.01)
+    monkeypatch.setattr(others_word, "GAPS_SECONDS", 0.01)
     await two_segments(rig)
     rig.store.lose(of(TP), 1, 3)
     async with rig.manager(bucket=marker_of(rig, [LogRange(start=1, end=3)])) as manager:

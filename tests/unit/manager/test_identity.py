@@ -15,7 +15,8 @@ from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket.live_counts import LiveCounts
 from rlmm_daemon.daemon.bucket.storage_keeper import presence_of
-from rlmm_daemon.daemon.following.fleet import BucketLog, Fleet
+from rlmm_daemon.daemon.following.bucket_record import BucketLog
+from rlmm_daemon.daemon.following.known_log import KnownLog
 from rlmm_daemon.daemon.following.snapshots import SnapshotStore
 from rlmm_daemon.daemon.metadata.previous_state import remembered
 from rlmm_daemon.daemon.operator.methods import Operator
@@ -94,7 +95,7 @@ async def test_an_absent_log_that_was_known_is_not_made_anew(rig):
         with pytest.raises(PartitionFailed, match="accept-loss --all"):
             ask(manager)
         assert not rig.store.exists
-        await manager.fleet.accept_all()
+        await manager.fleet.acceptance.accept_all()
         assert rig.store.exists, "a restart right behind the order would forget it"
         known = await manager.state.identity()
         assert known.topic_id == uuid_text(manager.fleet.identity.topic_id)
@@ -127,7 +128,7 @@ async def test_a_loss_that_nobody_can_know_of_is_not_accepted_and_takes_nothing(
         away = TroubleKind.LOG_AWAY
         await until(lambda: _reason(manager) or manager.fleet.trouble.kind is away)
         with pytest.raises(refusal, match=says):
-            await manager.fleet.accept_all()
+            await manager.fleet.acceptance.accept_all()
         assert await rig.disk.list(f"{rig.directory}/a/snapshots")
         monkeypatch.setattr(MemoryEventLog, "open", open_log)
         rig.store.exists = False
@@ -171,8 +172,8 @@ async def test_another_log_than_the_markers_is_history_lost_until_all_is_accepte
         with pytest.raises(HistoryLost, match="bucket marker"):
             ask(manager)
         with pytest.raises(InvalidArgument, match="--all"):
-            await manager.fleet.accept(follower)
-        await manager.fleet.accept_all()
+            await manager.fleet.acceptance.accept(follower)
+        await manager.fleet.acceptance.accept_all()
         assert bucket.accepted == [(None, rig.store.identity.topic_id)]
         await until(lambda: manager.is_ready(TP))
 
@@ -301,7 +302,7 @@ async def test_no_snapshot_of_the_former_count_is_missed_while_its_loss_is_accep
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.fleet.whole_failure is not None)
-        await manager.fleet.accept_all()
+        await manager.fleet.acceptance.accept_all()
         await until(lambda: manager.is_ready(TP))
         (follower,) = manager.fleet.followers.values()
         assert not follower.history.reasons
@@ -317,19 +318,19 @@ async def test_a_death_over_the_acceptance_of_another_count_leaves_nothing_to_be
         await manager.drain()
     rig.store.grow(7)
 
-    async def dies(_: Fleet) -> None:
+    async def dies(_: KnownLog) -> None:
         raise StorageUnavailable("as if it died here")
 
     async with rig.manager() as manager:
         await until(lambda: manager.fleet.whole_failure is not None)
-        monkeypatch.setattr(Fleet, "write_identity", dies)
+        monkeypatch.setattr(KnownLog, "write_identity", dies)
         with pytest.raises(StorageUnavailable):
-            await manager.fleet.accept_all()
+            await manager.fleet.acceptance.accept_all()
         monkeypatch.undo()
         assert not await manager.snapshots.any()
     async with rig.manager() as manager:
         await until(lambda: manager.fleet.whole_failure is not None)
-        await manager.fleet.accept_all()
+        await manager.fleet.acceptance.accept_all()
         await ready(manager)
 
 
@@ -372,7 +373,7 @@ async def test_a_position_that_the_presence_file_had_and_the_log_lacks_is_histor
         with pytest.raises(HistoryLost, match="offset 7"):
             ask(manager)
         assert manager.fleet.furthest()[of(TP)] == Position(7, 0)
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         await until(lambda: manager.is_ready(TP))
 
 
@@ -417,7 +418,7 @@ async def test_a_loss_that_was_accepted_is_not_raised_again_by_a_bucket_that_ans
     async with rig.manager(bucket=bucket) as manager:
         follower = await follower_of(manager)
         await until(lambda: follower.failure is not None)
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         await until(lambda: manager.is_ready(TP))
         answers.set()
         await until(lambda: manager.fleet.marker_checked)
@@ -571,10 +572,10 @@ async def test_a_log_in_the_place_of_one_that_only_the_positions_name_is_not_tak
         follower = await follower_of(manager)
         await until(lambda: follower.state in (PartitionState.READY, PartitionState.FAILED))
         assert follower.state is PartitionState.FAILED
-        assert "positions.json names the log" in (manager.fleet.foreign_evidence or "")
+        assert "positions.json names the log" in (manager.fleet.known.foreign_evidence or "")
         written = await rig.disk.exists(f"{rig.directory}/a/identity.json")
         assert not written, "nor is it by a later start"
-        await manager.fleet.accept_all()
+        await manager.fleet.acceptance.accept_all()
         await until(lambda: manager.is_ready(TP))
     async with rig.manager() as manager:
         await ready(manager)

@@ -10,7 +10,7 @@ from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.bucket.storage_keeper import _tell_of_changes, presence_of
-from rlmm_daemon.daemon.following.fleet import BucketLog
+from rlmm_daemon.daemon.following.bucket_record import BucketLog
 from rlmm_daemon.domain.ids import uuid_text
 from tests.unit.manager.events import TP, of, started, until, updated
 from tests.unit.manager.test_identity import FakeBucket
@@ -66,7 +66,7 @@ async def test_what_the_log_confirms_here_is_told_all_the_same(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.is_ready(TP))
-        manager.fleet.lost_elsewhere([NUMBER])
+        manager.fleet.others.lost_elsewhere([NUMBER])
         await manager.add(started(1, 0, 9), Caller.BROKER)
         await until(lambda: presence_of(manager).partitions[NUMBER].next_offset == 1)
         manager.replace_assignment([], [])
@@ -81,7 +81,7 @@ async def test_what_failed_of_it_here_is_not_told_once_nobody_follows_it(rig):
         manager.fleet.followers[NUMBER].recheck([Position(7, 0)])
         await until(lambda: manager.fleet.followers[NUMBER].failure is not None)
         manager.fleet._reads.recorded[NUMBER] = Position(7, 0)
-        manager.fleet.lost_elsewhere([NUMBER])
+        manager.fleet.others.lost_elsewhere([NUMBER])
         assert presence_of(manager).partitions[NUMBER].next_offset == 7
         manager.replace_assignment([], [])
         await until(lambda: NUMBER not in manager.fleet.followers)

@@ -69,7 +69,7 @@ async def test_what_a_crashed_life_acknowledged_beyond_its_position_stays_lost(r
             assert command == f"rlmm partition accept-loss {of(TP)}"
     async with rig.manager() as manager:
         follower = await failed(manager)
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         await until(lambda: manager.is_ready(TP))
 
 
@@ -93,12 +93,15 @@ async def test_a_position_whose_loss_is_being_accepted_is_told_to_nobody_meanwhi
         follower = await failed(manager)
         bucket.furthest, bucket.away = manager.fleet.furthest, True
         lost = manager.fleet.furthest()[of(TP)]
-        for accept in (lambda: manager.fleet.accept(follower), manager.fleet.accept_all):
+        for accept in (
+            lambda: manager.fleet.acceptance.accept(follower),
+            manager.fleet.acceptance.accept_all,
+        ):
             with pytest.raises(StorageUnavailable):
                 await accept()
             assert manager.fleet.furthest()[of(TP)] == lost, "nothing was accepted"
         bucket.away = False
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         await until(lambda: manager.is_ready(TP))
 
 

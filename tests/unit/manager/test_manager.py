@@ -461,7 +461,7 @@ async def test_what_stands_behind_an_accepted_loss_of_the_head_is_no_divergence(
         manager.replace_assignment([TP], [])
         await failed(manager)
         follower = manager.fleet.followers[of(TP)]
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         await ready(manager)
         assert found(manager, 5) == segment_id(1), "what was known before is still known"
         assert not follower.history.reasons
@@ -479,7 +479,7 @@ async def test_a_trimmed_head_is_history_lost(rig):
         with pytest.raises(HistoryLost, match="starts at 1") as raised:
             found(manager, 5)
         assert raised.value.fields["command"] == f"rlmm partition accept-loss {of(TP)}"
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         await ready(manager)
 
 

@@ -384,7 +384,7 @@ async def test_a_damaged_table_of_a_fold_whose_log_loses_its_tail_is_not_passed_
     assert follower.uncertain
     with pytest.raises(HistoryLost, match="had been read and the log does not hold it"):
         found(running, 195, NEIGHBOUR)
-    await running.fleet.accept(follower)
+    await running.fleet.acceptance.accept(follower)
     await until(lambda: running.is_ready(NEIGHBOUR))
 
 

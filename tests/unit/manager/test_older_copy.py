@@ -27,7 +27,7 @@ from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.bucket import bucket as daemon_bucket
 from rlmm_daemon.daemon.bucket import presence
 from rlmm_daemon.daemon.bucket.storage_keeper import StorageKeeper
-from rlmm_daemon.daemon.following.fleet import BucketLog
+from rlmm_daemon.daemon.following.bucket_record import BucketLog
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.ids import MetadataPartition
@@ -257,7 +257,7 @@ async def test_another_partitions_files_in_the_place_of_ones_own_are_no_history_
         await until(lambda: follower.fold.position == 2)
         await until(lambda: follower.state is PartitionState.FAILED)
         assert follower.open_gaps
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         await until(lambda: follower.state is PartitionState.READY)
 
 

@@ -11,8 +11,8 @@ from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.readiness.states import FailureReason, TroubleKind
 from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.following.bucket_record import BucketLog
 from rlmm_daemon.daemon.following.confirmation import Confirmation
-from rlmm_daemon.daemon.following.fleet import BucketLog
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import (
@@ -168,7 +168,7 @@ async def test_a_loss_may_be_accepted_while_the_log_is_asked_for_a_position(rig,
         monkeypatch.setattr(MemoryEventLog, "epoch_end", slow)
         follower.recheck([Position(9, 0)])
         await second.wait()
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         answered.set()
         await until(lambda: manager.is_ready(TP))
 
@@ -200,7 +200,7 @@ async def test_a_tail_cut_off_after_it_was_confirmed_and_before_it_is_read_is_hi
         assert "offset 4 of epoch 0" in follower.failure.evidence
         with pytest.raises(HistoryLost):
             ask(manager)
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         await until(lambda: manager.is_ready(TP))
 
 
@@ -241,7 +241,7 @@ async def test_another_log_that_loses_its_tail_is_still_another_log(rig):
             await follower.changed.wait()  # judged again and again
         with pytest.raises(HistoryLost):
             ask(manager)
-        await manager.fleet.accept_all()
+        await manager.fleet.acceptance.accept_all()
         await until(lambda: manager.is_ready(TP))
 
 
@@ -265,7 +265,7 @@ async def test_one_acceptance_of_everything_is_enough(rig):
     rig.store.recreate(OTHER)
     async with rig.manager() as manager:
         await until(lambda: manager.fleet.whole_failure is not None)
-        await manager.fleet.accept_all()
+        await manager.fleet.acceptance.accept_all()
         await ready(manager)
         assert ask(manager) is None
     async with rig.manager() as manager:
@@ -292,7 +292,7 @@ async def test_the_loss_of_a_logs_head_can_be_accepted_for_good(rig):
     rig.store.trim(of(TP), 2)
     async with rig.manager() as manager:
         follower = await failed(manager)
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         await until(lambda: manager.is_ready(TP))
     async with rig.manager() as manager:
         await ready(manager)
@@ -309,7 +309,7 @@ async def test_an_accepted_start_says_nothing_of_the_log_that_takes_its_place(ri
     rig.store.trim(of(TP), 3)
     async with rig.manager() as manager:
         follower = await failed(manager)
-        await manager.fleet.accept(follower)
+        await manager.fleet.acceptance.accept(follower)
         await until(lambda: manager.is_ready(TP))
         rig.store.recreate(OTHER)
         rig.store.put(of(TP), started(4, 0, 9))
@@ -326,7 +326,7 @@ async def test_a_log_that_starts_before_an_accepted_head_again_is_read_from_ther
         rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
     rig.store.trim(of(TP), 3)
     async with rig.manager(snapshots=NEVER) as manager:
-        await manager.fleet.accept(await failed(manager))
+        await manager.fleet.acceptance.accept(await failed(manager))
         await until(lambda: manager.is_ready(TP))
     rig.store.truncate(of(TP), 0)
     rig.store.trim(of(TP), 0)
@@ -348,7 +348,7 @@ async def test_a_corrupt_log_whose_head_was_given_up_is_said_to_be_corrupt(rig, 
         rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
     rig.store.trim(of(TP), 1)
     async with rig.manager(snapshots=NEVER) as manager:
-        await manager.fleet.accept(await failed(manager))
+        await manager.fleet.acceptance.accept(await failed(manager))
         await until(lambda: manager.is_ready(TP))
 
     async def unknown(_: object) -> dict[int, object]:
@@ -381,7 +381,7 @@ async def test_a_storage_that_is_away_does_not_hold_up_a_known_state_directory(r
             await bucket.log()
         bucket.known = BucketLog(topic_id=OTHER, partition_count=3)
         bucket.away = False
-        await until(lambda: manager.fleet.foreign_evidence is not None)
+        await until(lambda: manager.fleet.known.foreign_evidence is not None)
         await until(lambda: manager.fleet.followers[of(TP)].failure is not None)
         with pytest.raises(HistoryLost, match="bucket marker"):
             ask(manager)

@@ -113,7 +113,7 @@ async def test_reads_do_not_wait_for_the_identity_to_be_written(rig):
     async with rig.manager() as manager:
         await ready(manager)
         rig.disk.name = ""
-        await until(lambda: not manager.fleet._identity_unwritten)
+        await until(lambda: not manager.fleet.known._identity_unwritten)
     async with rig.manager() as manager:
         known = await manager.state.identity()
         assert known is not None

@@ -1,0 +1,143 @@
+"""Other daemons' word on the log: how far they had read it, and what they were told to accept."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from rlmm_daemon.daemon.base.broadcast import Broadcast
+from rlmm_daemon.daemon.following.bucket_record import BucketLog, BucketRecord, same_cluster
+from rlmm_daemon.daemon.following.follower import Follower
+from rlmm_daemon.daemon.following.known_log import KnownLog
+from rlmm_daemon.daemon.following.known_reads import KnownReads
+from rlmm_daemon.domain.errors import RlmmError
+from rlmm_daemon.domain.ids import MetadataPartition
+
+#: Between two looks for what other daemons were told to accept, while that is of interest.
+GAPS_SECONDS: Final = 5.0
+
+logger = structlog.get_logger(__name__)
+
+
+class OthersWord:
+    """What the bucket says of other daemons, taken up at the start and while it is of interest."""
+
+    def __init__(
+        self,
+        bucket: BucketRecord | None,
+        known: KnownLog,
+        reads: KnownReads,
+        followers: Mapping[MetadataPartition, Follower],
+        *,
+        wanted: Callable[[], frozenset[MetadataPartition]],
+    ) -> None:
+        """`followers` and what is `wanted` are those of now, which come and go."""
+        self._bucket, self._known, self._reads = bucket, known, reads
+        self._followers, self._wanted = followers, wanted
+        #: Followed since those were asked: others may have read on while this daemon did not.
+        self._unheard: set[MetadataPartition] = set()
+        self._newcomer = Broadcast()
+        #: Whose loss some daemon accepted, while what this one had read may be from before.
+        self._lost: set[int] = set()
+
+    def newcomer(self, partition: MetadataPartition) -> None:
+        """It is followed from now on: others are asked for it soon."""
+        if self._bucket is not None:
+            self._unheard.add(partition)
+            self._newcomer.ring()
+
+    def left(self, follower: Follower) -> None:
+        """It is not followed any more: what was said of a loss here ends with that."""
+        if follower.partition in self._lost:
+            self._lost.discard(follower.partition)
+            if not follower.position_confirmed:
+                self._reads.forget(follower.partition)
+
+    async def check_marker(self) -> None:
+        """Hold the open log against the marker, as soon as that can be read."""
+        known, identity = self._known, self._known.identity
+        assert identity is not None, "the log is open"
+        marker = await known.marker()
+        if marker is None or not same_cluster(marker, identity) or known.accept_missing:
+            return
+        await known.compare(identity, None, marker)
+        if marker.topic_id == identity.topic_id:
+            self._reads.hear_own(marker.positions)
+        await self._take_up_gaps(marker)
+        self._hear_others(marker, self._followers.keys())
+        self.lost_elsewhere(marker.lost_since)
+
+    def lost_elsewhere(self, numbers: Collection[int | None]) -> None:
+        """Let go of how far partitions had been read whose loss some daemon accepted since.
+
+        A follower here holds the log against that. Of what nobody follows here the presence file
+        would speak as of news, and who accepted the loss would fail of it again at each start.
+        """
+        assert self._known.identity is not None, "the log is open"
+        every = range(self._known.identity.partition_count)
+        self._lost |= {n for n in every if {None, n} & set(numbers)}
+        for number in self._lost - self._followers.keys() - self._wanted():
+            self._lost.discard(number)
+            self._reads.forget(MetadataPartition(number))
+
+    async def ask_others(self, partition: MetadataPartition) -> None:
+        """Ask the bucket how far others have read of it, before what another broker began is ended.
+
+        Its follower is not ready from here on while the log does not confirm that.
+
+        Raises:
+            StorageUnavailable: the bucket does not say.
+        """
+        if self._bucket is not None:
+            self._hear_others(await self._bucket.log(), [partition])
+
+    def _hear_others(self, marker: BucketLog | None, numbers: Collection[int]) -> None:
+        """Take up how far other daemons had read, and have these partitions checked for it."""
+        assert self._known.identity is not None, "the log is open"
+        if marker is not None and marker.topic_id == self._known.identity.topic_id:
+            self._reads.hear_others({} if self._known.accept_missing else marker.others)
+        for follower in [f for f in self._followers.values() if f.partition in numbers]:
+            positions = self._reads.said_of(follower.partition)
+            if self._known.foreign_evidence is not None or positions:
+                follower.recheck(positions)
+
+    async def keep_learning_gaps(self) -> None:
+        """Ask the bucket again, for what other daemons know.
+
+        While a follower lacks offsets, whether one was told to accept that; and how far they had
+        read of what this daemon begins to follow.
+        """
+        told = ""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GAPS_SECONDS):
+                    await self._newcomer.wait()
+            unheard = frozenset(self._unheard)
+            lacking = any(f.open_gaps for f in self._followers.values())
+            if self._bucket is None or not (unheard or lacking):
+                continue
+            try:
+                marker = await self._bucket.log()
+            except RlmmError as error:
+                if told != error.message:  # once, however long it lasts
+                    logger.warning("bucket marker not read", error=error.message)
+                told = error.message
+                continue
+            told = ""
+            await self._take_up_gaps(marker)
+            self._unheard -= unheard
+            if unheard:
+                self._hear_others(marker, unheard)
+
+    async def _take_up_gaps(self, marker: BucketLog | None) -> None:
+        """Start those over that failed only of what was accepted elsewhere."""
+        assert self._known.identity is not None, "the log is open"
+        lacking = [f for f in self._followers.values() if f.open_gaps]
+        gaps = marker.accepted_gaps if marker else ()
+        if self._known.gaps.learn(self._known.identity.topic_id, gaps):
+            for follower in lacking:
+                if not follower.open_gaps:
+                    follower.retry()
+            await self._known.gaps.write_or_later(self._known.identity.topic_id)
