@@ -163,12 +163,9 @@ class CopyParams(_Array, frozen=True):
 
 
 class WholeCopyParams(CopyParams, frozen=True):
-    """The same for the whole job.
+    """The same for the whole job."""
 
-    `repeats`: what runs under this id is joined, what was finished under it is the answer, and
-    nothing is begun.
-    """
-
+    #: Begin nothing: join what runs under this id, or answer with what was finished under it.
     repeats: bool = False
 
 

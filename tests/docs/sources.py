@@ -15,20 +15,24 @@ def _parsed(module: ModuleType) -> tuple[ast.Module, list[str]]:
 
 
 def field_comments(struct: type) -> dict[str, str]:
-    """Return what the `#:` comment in front of each field of a class says."""
-    module = inspect.getmodule(struct)
-    assert module is not None
-    tree, lines = _parsed(module)
-    (node,) = (
-        each
-        for each in ast.walk(tree)
-        if isinstance(each, ast.ClassDef) and each.name == struct.__name__
-    )
-    return {
-        field.target.id: comment_above(lines, field.lineno)
-        for field in node.body
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-    }
+    """Return what the `#:` comment in front of each field of a class, and of its bases, says."""
+    found: dict[str, str] = {}
+    for kind in reversed(struct.__mro__):
+        module = inspect.getmodule(kind)
+        if module is None or not module.__name__.startswith("rlmm_daemon."):
+            continue
+        tree, lines = _parsed(module)
+        (node,) = (
+            each
+            for each in ast.walk(tree)
+            if isinstance(each, ast.ClassDef) and each.name == kind.__name__
+        )
+        found |= {
+            field.target.id: comment_above(lines, field.lineno)
+            for field in node.body
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        }
+    return found
 
 
 def attribute_comments(group: type) -> dict[str, str]:

@@ -103,7 +103,9 @@ RUNBOOK: Final[Mapping[str, Section]] = MappingProxyType(
                     "`rlmm log recover N --execute`, then `rlmm partition accept-loss N`",
                 ),
                 Ending(
-                    "the log starts later than it did: its head is gone",
+                    "the log starts later than it did: its head is gone; where the rest begins in "
+                    "a later epoch than was read (Kafka), an unclean election may have cut off "
+                    "what had been read: it is written to `N.lost` and compared, not gone on from",
                     "`rlmm log restore`, or `rlmm partition accept-loss N`; if a list of missing "
                     "segments is there, then `rlmm log recover N --execute`",
                 ),
@@ -130,6 +132,10 @@ RUNBOOK: Final[Mapping[str, Section]] = MappingProxyType(
                 "See what the disk says of itself."
             ),
             endings=(
+                Ending(
+                    "the embedded log, files of the last clean stop are gone",
+                    "stop the daemon, put them back from a copy, start it; else as the next one",
+                ),
                 Ending(
                     "the embedded log",
                     "`rlmm log repair N`, `rlmm log recover N --execute`, "
