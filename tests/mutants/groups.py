@@ -116,6 +116,7 @@ GROUPS: Final = {
             "tests/unit/daemon/test_sources.py",
             "tests/unit/daemon/test_copier.py",
             "tests/unit/daemon/test_copy_explained.py",
+            "tests/unit/daemon/test_removing.py",
         ),
     ),
     "marker": Group(

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import hashlib
 import importlib
+import importlib.abc
 import json
 import os
 import resource
@@ -28,19 +29,20 @@ from typing import Final
 
 import pytest
 
-from tests.mutants.covering import Covering, Only
+from tests.mutants.covering import Covering, Trial
 
-#: A trial may take so many times as long as its tests did without a mutant, and seconds more.
+#: A trial that does not end by itself may take so many times as long as its tests did without a
+#: mutant, and seconds more.
 PATIENCE: Final = 8
-PATIENCE_SECONDS: Final = 30
+PATIENCE_SECONDS: Final = 60
 #: What a mutant that allocates without end may take.
 MEMORY_BYTES_MAX: Final = 8 << 30
 #: To run all tests of a group once, noting what each reaches.
 LEARN_SECONDS_MAX: Final = 3600
 #: To begin pytest and collect a file.
-COLLECT_SECONDS: Final = 0.5
-#: Names of modules that a mutant may change, and of those that know one.
-OURS: Final = ("rlmm_daemon", "tests", "conftest", "__mp_main__", "__main__")
+COLLECT_SECONDS: Final = 0.2
+#: What pytest imports anew.
+TESTS: Final = ("tests", "conftest", "__mp_main__", "__main__")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +73,38 @@ def main() -> int:
         return 1
     learned = _joined(_read(path) for path in known.values())
     originals = {path: Path(path).read_text() for path in files}
-    for name in learned.imports:
-        with contextlib.suppress(ImportError):  # made by another module, under a name of its own
-            importlib.import_module(name)
+    _import(learned.imports, files)
     gc.collect()
     gc.freeze()
     _serve(asked.socket, originals, learned)
     return 0
+
+
+class _MutantError(Exception):
+    """Something that is imported may be changed by a mutant, or knows what may be."""
+
+
+def _import(names: Iterable[str], mutated: Sequence[str]) -> None:
+    """Import once for all trials what no mutant changes."""
+    refused = frozenset(module_name(path) for path in mutated)
+
+    class Refusing(importlib.abc.MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            if name in refused:
+                raise _MutantError(name)
+
+    finder = Refusing()
+    sys.meta_path.insert(0, finder)
+    for name in names:
+        # An ImportError: made by another module, under a name of its own.
+        with contextlib.suppress(ImportError, _MutantError):
+            importlib.import_module(name)
+    sys.meta_path.remove(finder)
+
+
+def module_name(path: str) -> str:
+    """Return the name by which a file of the tree is imported."""
+    return ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
 
 
 def _python_files(module: Path) -> list[str]:
@@ -105,7 +132,7 @@ def _learn(files: Sequence[str], new: Mapping[str, Path], place: str) -> int:
     here = f"{Path.cwd()}/"
     reached = {path.removeprefix(here): lines for path, lines in covering.reached.items()}
     # In their own order: an extension before its package can be another one.
-    imports = [name for name in sys.modules if name.split(".")[0] not in OURS]
+    imports = [name for name in sys.modules if name.split(".")[0] not in TESTS]
     for path, target in new.items():
         own = [n for n, (test, _) in enumerate(covering.tests) if test.split("::")[0] == path]
         numbers = {number: place for place, number in enumerate(own)}
@@ -150,8 +177,7 @@ def _joined(several: Iterable[Learned]) -> Learned:
 
 
 def _pytest(files: Sequence[str], plugins: Sequence[object], place: str, *more: str) -> int:
-    # Modules that the parent imported can't be rewritten any more, nor need they be.
-    quiet = ("-x", "-q", "--no-header", "--tb=line", "-Wignore::pytest.PytestAssertRewriteWarning")
+    quiet = ("-x", "-q", "--no-header", "--tb=line", "--assert=plain")
     options = ("-pno:cacheprovider", "-pno:xdist", f"--basetemp={place}/t", *quiet, *more)
     return int(pytest.main([*options, *files], list(plugins)))
 
@@ -248,13 +274,12 @@ def _stages(chosen: Sequence[int], learned: Learned) -> Iterator[list[int]]:
 
 
 def _tried(stage: Sequence[int], learned: Learned, caller: socket.socket) -> int:
-    names = [learned.tests[number][0] for number in stage]
-    seconds = [learned.tests[number][1] for number in stage]
-    files = list(dict.fromkeys(name.split("::")[0] for name in names))
-    timeout = PATIENCE_SECONDS + PATIENCE * max(seconds)
+    seconds = dict(learned.tests[number] for number in stage)
+    files = list(dict.fromkeys(name.split("::")[0] for name in seconds))
+    patience = PATIENCE_SECONDS + PATIENCE * sum(seconds.values())
     return _forked(
-        lambda place: _pytest(files, [Only(names)], place, f"--timeout={timeout:.0f}"),
-        seconds=PATIENCE_SECONDS + PATIENCE * sum(seconds),
+        lambda place: _pytest(files, [Trial(seconds)], place, f"--timeout={patience:.0f}"),
+        seconds=patience,
         caller=caller,
     )
 
