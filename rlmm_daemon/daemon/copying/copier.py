@@ -434,7 +434,7 @@ class Copier:
 
     async def _until_idle(self, timeout_seconds: float) -> None:
         outcomes = [job.outcome for job in self._jobs.values()]
-        if outcomes and timeout_seconds > 0:
+        if outcomes:
             await asyncio.wait(outcomes, timeout=timeout_seconds)
 
 

@@ -1,6 +1,7 @@
 """An attempt to copy a segment: its phases, its limits, and when it may be rolled back."""
 
 import asyncio
+import contextlib
 import enum
 import threading
 from collections.abc import Callable, Sequence
@@ -157,7 +158,7 @@ class CopyJob:
         self._started = False
         #: An earlier attempt had begun the segment: what lies in the storage may be its.
         self._repeats = False
-        self._stoppable = False
+        self._stoppable = True
         self._reason: RlmmError | None = None
         self._task: asyncio.Task[None] | None = None
         if self.metadata.state is not SegmentState.COPY_SEGMENT_STARTED:
@@ -207,8 +208,8 @@ class CopyJob:
         }
         log.debug("copy started", kind=self.kind.value, **where)
         try:
-            async with self._tools.log.keep_followed(self.metadata.partition):
-                answer = await self._finish(await self._stoppable_part())
+            async with contextlib.AsyncExitStack() as whole:
+                answer = await self._finish(await self._stoppable_part(whole))
         except RlmmError as error:
             error.fields.setdefault("write_begun", self.progress.write_begun)
             self._conclude(where, error)
@@ -249,9 +250,9 @@ class CopyJob:
         else:
             self.outcome.set_result(answer)
 
-    async def _stoppable_part(self) -> CustomMetadata | bytes:
+    async def _stoppable_part(self, whole: contextlib.AsyncExitStack) -> CustomMetadata | bytes:
         """Everything before COPY_SEGMENT_FINISHED is handed on; rolled back if it fails."""
-        options = self._tools.options
+        options, partition = self._tools.options, self.metadata.partition
         timers = [self._loop.call_later(options.deadline_seconds, self._deadline)]
         floor = ProgressFloor(
             bytes_per_second=options.progress_floor_bytes_per_second,
@@ -261,8 +262,9 @@ class CopyJob:
         try:
             if (reason := self._reason) is not None:  # stopped before it ran
                 raise reason
-            self._stoppable = True
             try:
+                # It waits for the log to be open, and is left at the job's end.
+                await whole.enter_async_context(self._tools.log.keep_followed(partition))
                 return await self._until_stored()
             except asyncio.CancelledError:
                 if self._reason is None:

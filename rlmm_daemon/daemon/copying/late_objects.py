@@ -35,9 +35,9 @@ class _Failed(msgspec.Struct, kw_only=True):
 
     metadata: SegmentMetadata
     ended_at: float
-    looks: int = 0
     #: Whether this daemon has applied its DELETE_SEGMENT_STARTED.
-    deleting: bool = False
+    deleting: bool
+    looks: int = 0
 
     @property
     def due(self) -> float:

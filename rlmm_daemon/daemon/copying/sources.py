@@ -20,8 +20,6 @@ from rlmm_daemon.ports.sources import BufferSource, FileSource
 from rlmm_daemon.ports.storage import ObjectKind, Source
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-#: Linux's PATH_MAX, its final NUL included.
-_PATH_BYTES_MAX: Final = 4096
 _SHOWN_CHARACTERS: Final = 512
 #: O_NONBLOCK: opening a FIFO must not wait for its writer.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -146,10 +144,9 @@ def _open_source(
 def _can_be_a_path(path: str) -> bool:
     """Whether the system can be asked for it, and an answer can name it."""
     try:
-        encoded = path.encode()
+        return b"\0" not in path.encode()
     except UnicodeEncodeError:  # half a character
         return False
-    return b"\0" not in encoded and len(encoded) < _PATH_BYTES_MAX
 
 
 def _shown(path: str) -> str:

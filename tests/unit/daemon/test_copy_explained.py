@@ -3,13 +3,14 @@
 import threading
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.explain.facts import CopyPhase
 from rlmm_daemon.daemon.base.caller import Caller
-from rlmm_daemon.daemon.copying import copy_job
+from rlmm_daemon.daemon.copying import copy_job, upload
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import SegmentId
 from tests.unit.daemon.copying import PATIENCE_SECONDS, running
@@ -70,7 +71,10 @@ async def test_one_whose_storage_is_slow(tmp_path):
         assert await copy is None
 
 
-async def test_one_whose_segment_is_read_slowly(tmp_path):
+@pytest.mark.parametrize("short", [True, False])
+async def test_one_whose_segment_is_read_slowly(tmp_path, monkeypatch, short):
+    if not short:
+        monkeypatch.setattr(upload, "SHORT_BYTES", 0)
     async with running(tmp_path) as world:
         world.reading.clear()
         copy = world.copy()

@@ -1,7 +1,9 @@
 """Copies and deletes at their turning points: what is waited for, ended, answered and forgotten."""
 
 import asyncio
+import contextlib
 import os
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ from msgspec.structs import replace
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.copying import copier as copiers
-from rlmm_daemon.daemon.copying import copy_job, late_objects
+from rlmm_daemon.daemon.copying import copy_job, late_objects, upload
 from rlmm_daemon.daemon.copying.copy_job import Kind, RollBack
 from rlmm_daemon.daemon.copying.sources import open_sources
 from rlmm_daemon.domain.errors import (
@@ -30,7 +32,9 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.ports.passes import Stopped
 from rlmm_daemon.ports.storage import UploadInfo
+from tests.contract.storage import Buffer
 from tests.unit.daemon.segments import PARTITION, metadata
 from tests.unit.daemon.test_copier import (
     OPTIONS,
@@ -39,6 +43,7 @@ from tests.unit.daemon.test_copier import (
     _outcome,
     failure,
     in_flight,
+    until,
     until_phases,
     world,
 )
@@ -169,6 +174,35 @@ async def test_a_caller_that_leaves_last_ends_the_copy_and_one_before_does_not(w
     assert not world.stored
 
 
+@pytest.mark.parametrize("why", ["caller", "deadline", "delete", "drain"])
+async def test_a_copy_that_waits_for_the_log_to_be_open_can_be_ended(world, why):
+    @contextlib.asynccontextmanager
+    async def never_open(_: Any) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+        yield
+
+    asked = asyncio.Event()
+    world.log.keep_followed = never_open
+    copier = world.new_copier(replace(OPTIONS, deadline_seconds=0.01 if why == "deadline" else 60))
+    task = world.group.create_task(_outcome(copier.copy_segment(RECORD, world.files)))
+    await asked.wait()
+    if why == "caller":
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled(), "nothing may still take effect"
+    elif why == "delete":
+        await copier.end_copy(ID)
+        assert isinstance(await task, IllegalTransition)
+    elif why == "drain":
+        await copier.drain(30.0)
+        assert isinstance(await task, Draining)
+    else:
+        assert isinstance(await task, TimedOut)
+    await until(lambda: not copier.jobs())
+    assert (world.log.written, world.storage.puts) == ([], 0)
+
+
 async def test_who_asks_while_a_copy_that_everybody_left_ends_gets_a_copy_of_his_own(world):
     put, thread_ends = world.storage.put_segment, asyncio.Event()
 
@@ -278,6 +312,130 @@ async def test_a_copy_that_meets_a_bug_at_the_storage_is_rolled_back(world):
     assert world.log.written == ["ADD", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED"]
 
 
+async def test_a_copy_that_meets_a_bug_in_its_check_is_rolled_back_and_says_so(world):
+    def check(_: Any) -> Any:
+        raise ValueError("a bug")
+
+    with pytest.raises(InternalError) as bug:
+        await world.new_copier(new_check=check).copy_segment(RECORD, world.files)
+    assert bug.value.fields["rolled_back"] is True
+    assert (world.state, world.stored) == (None, set())
+
+
+async def test_a_bug_behind_the_hand_over_of_the_finish_keeps_the_objects(world):
+    """It may be in the log: nobody can say that it failed."""
+    world.log.faults = {"COPY_SEGMENT_FINISHED": ValueError("a bug")}
+    with pytest.raises(OutcomeUnknown):
+        await world.copier.copy_segment(RECORD, world.files)
+    assert (world.state, len(world.stored)) == (S.COPY_SEGMENT_STARTED, 6)
+
+
+async def test_a_bug_behind_the_hand_over_of_a_delete_is_an_unknown_outcome(world):
+    await world.copier.copy_segment(RECORD, world.files)
+    world.storage.delete_fault = ValueError("a bug")
+
+    async def bug(_: Any) -> Any:
+        raise ValueError("a bug")
+
+    world.storage.delete = bug
+    with pytest.raises(OutcomeUnknown):
+        await world.copier.delete_segment(PARTITION, ID)
+    assert world.state is S.DELETE_SEGMENT_STARTED
+
+
+async def test_a_drain_ends_in_its_time_though_a_roll_back_does_not(world):
+    at_storage, let_go = asyncio.Event(), asyncio.Event()
+    real = world.storage.delete
+
+    async def held(keys: Any) -> Any:
+        at_storage.set()
+        await let_go.wait()
+        return await real(keys)
+
+    world.storage.delete = held
+    world.storage.gate.clear()
+    copy = world.group.create_task(_outcome(world.copier.copy_segment(RECORD, world.files)))
+    await until_phases(world.copier, ["upload"])
+    await world.copier.drain(0.1)
+    await at_storage.wait()
+    assert [facts.phase for facts in world.copier.jobs()] == ["roll back"]
+    let_go.set()
+    assert (await copy).fields["rolled_back"] is True
+
+
+async def test_a_drain_waits_for_the_roll_backs_of_what_it_ends(world):
+    real = world.storage.delete
+
+    async def slow(keys: Any) -> Any:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return await real(keys)
+
+    world.storage.delete = slow
+    world.storage.gate.clear()
+    copy = world.group.create_task(_outcome(world.copier.copy_segment(RECORD, world.files)))
+    await until_phases(world.copier, ["upload"])
+    await world.copier.drain(0.1)
+    assert (world.copier.jobs(), world.stored) == ([], set())
+    assert (await copy).fields["rolled_back"] is True
+
+
+async def test_a_stopped_copy_whose_roll_back_takes_too_long_says_why_it_was_stopped(world):
+    async def never(_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    world.storage.delete = never
+    world.storage.gate.clear()
+    copier = world.new_copier(replace(OPTIONS, rollback_seconds=0.05))
+    copy = world.group.create_task(_outcome(copier.copy_segment(RECORD, world.files)))
+    await until_phases(copier, ["upload"])
+    (job,) = copier._jobs.values()
+    job.stop(TimedOut("too slow"))
+    error = await copy
+    assert isinstance(error, TimedOut)
+    assert (error.message, error.fields["rolled_back"]) == ("too slow", False)
+    assert error.fields["roll_back_error"] == "TimeoutError"
+    assert world.state is S.DELETE_SEGMENT_STARTED, "a repeat or the cleaner goes on"
+
+
+@pytest.mark.parametrize("reason", ["denied", "throttled", None])
+async def test_a_bucket_that_is_away_is_no_sign_that_another_daemon_finished_the_segment(
+    world, reason
+):
+    asked = []
+
+    async def away() -> None:
+        asked.append(reason)
+        raise StorageUnavailable("away", reason=reason)
+
+    world.bucket.require_alone = away
+    world.storage.put_fault = StorageUnavailable("away")
+    assert isinstance(await failure(world.copier.copy_segment(RECORD, world.files)), RlmmError)
+    assert asked
+    assert "DELETE_SEGMENT_STARTED" in world.log.written
+
+
+async def test_running_copies_are_named_by_their_partition(world):
+    task = await in_flight(world)
+    assert world.copier.running_in(PARTITION) == [ID]
+    assert world.copier.running_in(PARTITION._replace(partition=8)) == []
+    world.storage.gate.set()
+    await task
+
+
+def test_a_thread_that_waits_for_a_reader_that_is_stopped_is_let_go():
+    def stopped() -> int:
+        raise Stopped
+
+    log = upload._ReadMeanwhile(Buffer(b"x" * (upload.SHORT_BYTES + 1)), stopped)
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(log.checksum)
+        with pytest.raises(Stopped):
+            log.read()
+        with pytest.raises(CancelledError):
+            waits.result(30)
+
+
 async def test_a_copy_that_is_ended_before_it_ran_writes_nothing(world):
     job = world.copier._job(Kind.WHOLE, RECORD, world.files, Caller.OPERATOR)
     job.stop(Draining())
@@ -336,7 +494,8 @@ async def test_copies_and_deletes_are_measured_and_none_is_in_flight_afterwards(
         return found
 
     assert told("copy_duration_seconds_count") == 1
-    assert told("copy_phase_duration_seconds_count", phase="upload") == 1
+    for phase in ("queued", "open", "apply", "upload", "check", "finish"):
+        assert told("copy_phase_duration_seconds_count", phase=phase) == 1
     assert told("deletes_total", outcome="storage_unavailable") == 1
     assert told("deletes_total", outcome="ok") == 1
     assert told("deletes_in_flight") == 0
@@ -535,3 +694,56 @@ async def test_a_copy_that_is_deleted_while_it_runs_is_looked_at_once_it_failed(
     late = world.copier.late
     (each,) = late._failed.values()
     assert each.deleting
+
+
+async def test_what_a_copy_stored_under_a_repeat_is_its_own_though_the_log_lost_its_end(world):
+    late = await a_failed_copy(world)
+    (each,) = late._failed.values()
+    assert each.deleting
+    await world.copier.copy_segment(RECORD, world.files)
+    whole = world.stored
+    world.log.fold.clear()  # nobody deleted it
+    await late.look(each.due + 10_000)
+    assert world.stored == whole
+
+
+async def test_late_objects_are_looked_at_once_they_are_due_and_not_all_the_time(
+    world, monkeypatch
+):
+    late = await a_failed_copy(world)
+    (each,) = late._failed.values()
+    first, second, *_ = late_objects.LOOKS_SECONDS
+    each.ended_at -= first
+    looks, pauses, real = noted(late, "look"), asyncio.Queue[float](), asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        if seconds:
+            await pauses.put(seconds)
+            await asyncio.Event().wait()
+        await real(0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "sleep", pause)
+        task = world.group.create_task(late.run())
+        seconds = await pauses.get()
+    task.cancel()
+    assert len(looks) == each.looks == 1
+    assert 0 < seconds <= second - first
+
+
+async def test_without_a_failed_copy_nothing_is_looked_at_until_there_is_one(world):
+    late = world.copier.late
+    looked = asyncio.Event()
+
+    async def look(_: float) -> None:
+        looked.set()
+        await asyncio.Event().wait()
+
+    late.look = look
+    task = world.group.create_task(late.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not looked.is_set()
+    late.ended(metadata(), failed=True)
+    await looked.wait()
+    task.cancel()

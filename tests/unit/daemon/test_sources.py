@@ -41,6 +41,7 @@ def test_all_six_are_opened_in_upload_order(home, log_dirs):
     [
         "{home}/../orders-8/a.log",
         "{home}/../../secret",
+        "{home}",
         "{home}/..",
         "{home}/.",
         "{home}/",
@@ -213,4 +214,15 @@ def test_a_refusal_leaks_no_descriptor(home, log_dirs):
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(InvalidArgument):
         open_sources(metadata(segment_size_bytes=9), files_in(home), log_dirs)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_file_that_becomes_another_one_while_it_is_opened_is_refused(home, log_dirs, monkeypatch):
+    looked = Path(__file__).stat()
+    os.mkfifo(home / "a.log")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", lambda *_, **__: looked)
+        with pytest.raises(PathNotAllowed):
+            open_source(PARTITION, str(home / "a.log"), log_dirs)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
