@@ -1,8 +1,8 @@
 """`make mutants`: planted changes, one by one, that some test has to notice.
 
-Each group has a session (`var/mutants/GROUP-DIGEST.sqlite`) that the next run goes on with; the
-digest is of its modules. Once tests were changed, survivors are tried again; remove the session to
-try all anew. cosmic-ray changes a copy of the working tree, never the tree,
+Each group has a session (`var/mutants/GROUP.sqlite`) that the next run goes on with. Mutants of a
+module that was changed are tried anew, once tests were changed survivors of the others too; remove
+the session to try all anew. cosmic-ray changes a copy of the working tree, never the tree,
 and takes mutants in random order, so that a run that ends early has seen a sample of all.
 Survivors that argued.toml names are not told again. Exit code 1: others survived.
 """
@@ -92,15 +92,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, group: Group, until: float) -> int:
     """Go on with a group's session until then; return how many survived."""
-    session = HOME / f"{name}-{_digest(*group.modules)}.sqlite"
-    learned, tried = HOME / f"learned-{session.stem}", session.with_suffix(".tests")
+    session = HOME / f"{name}.sqlite"
+    learned = HOME / f"learned-{name}-{_digest(*group.modules)}"
+    tried = session.with_suffix(".tests")
     tree = HOME / f"tree-{name}"
     _copy(tree)
     if time.monotonic() < until:
         config = session.with_suffix(".toml")
         _configure(config, group)
-        if not session.exists():
-            _begin(session, config, tree)
+        sources = {path: _digest(path) for path in _files(*group.modules)}
+        if _sources_of(session) != sources:
+            _begin(session, config, tree, sources)
         tests = _digest(*group.tests)
         if not tried.exists() or tried.read_text() != tests:
             _try_survivors_again(session)
@@ -189,7 +191,15 @@ def _configure(config: Path, group: Group) -> None:
     )
 
 
-def _begin(session: Path, config: Path, tree: Path) -> None:
+def _sources_of(session: Path) -> Mapping[str, str]:
+    """Return the state of each module that a session is of; nothing if there is no session."""
+    if not session.exists():
+        return {}
+    with contextlib.closing(sqlite3.connect(session)) as database:
+        return dict(database.execute("SELECT path, digest FROM sources"))
+
+
+def _begin(session: Path, config: Path, tree: Path, sources: Mapping[str, str]) -> None:
     """Make a session under its name at the end, so that a half-made one is never gone on with."""
     made = session.with_suffix(".new")
     made.unlink(missing_ok=True)
@@ -199,7 +209,30 @@ def _begin(session: Path, config: Path, tree: Path) -> None:
     ):
         subprocess.run(command, cwd=tree, env=_environment(), check=True)
     _skip_idle(made, tree)
+    with contextlib.closing(sqlite3.connect(made)) as database, database:
+        database.execute("CREATE TABLE sources (path, digest)")
+        database.executemany("INSERT INTO sources VALUES (?, ?)", sources.items())
+    if session.exists():
+        _take_over(made, session)
     made.rename(session)
+
+
+def _take_over(made: Path, session: Path) -> None:
+    """Keep what is known of the mutants of modules that are as they were."""
+    with contextlib.closing(sqlite3.connect(made)) as database:
+        database.execute("ATTACH ? AS old", (str(session),))
+        with database:
+            database.execute(
+                "INSERT OR IGNORE INTO work_results (job_id, worker_outcome, test_outcome, diff) "
+                "SELECT new.job_id, result.worker_outcome, result.test_outcome, result.diff "
+                "FROM main.mutation_specs AS new "
+                "JOIN old.mutation_specs AS known USING "
+                "(module_path, operator_name, operator_args, occurrence) "
+                "JOIN old.work_results AS result ON result.job_id = known.job_id "
+                "JOIN main.sources ON main.sources.path = module_path "
+                "JOIN old.sources ON old.sources.path = main.sources.path "
+                "AND old.sources.digest = main.sources.digest"
+            )
 
 
 def _try_survivors_again(session: Path) -> None:
