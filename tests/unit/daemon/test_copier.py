@@ -800,8 +800,12 @@ async def test_a_long_log_that_is_found_at_fault_ends_its_upload(world, monkeypa
     assert (world.state, world.stored) == (None, set())
 
 
-async def test_a_short_log_is_read_by_the_thread_that_stores_it(world, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("short_bytes", "reader"), [(LOG_BYTES, "storage.copy"), (0, "copy")])
+async def test_a_log_is_read_once_and_a_short_one_by_the_thread_that_stores_it(
+    world, tmp_path, monkeypatch, short_bytes, reader
+):
     """To wake another one takes longer."""
+    monkeypatch.setattr(upload, "SHORT_BYTES", short_bytes)
     (tmp_path / "remote").mkdir()
     local = LocalStorage(str(tmp_path / "remote"), owner="1")
     own = World(world.home, world.group, local)
@@ -810,13 +814,13 @@ async def test_a_short_log_is_read_by_the_thread_that_stores_it(world, tmp_path,
     read = upload._ReadMeanwhile.read
 
     def noted(log: Any) -> int:
-        readers.append(threading.current_thread().name.partition("-")[0])
+        readers.append(threading.current_thread().name.partition("_")[0].partition("-")[0])
         return read(log)
 
     monkeypatch.setattr(upload._ReadMeanwhile, "read", noted)
     await own.copier.copy_segment(RECORD, own.files)
     await local.close()
-    assert readers == ["storage.copy"]
+    assert readers == [reader]
 
 
 @pytest.mark.usefixtures("length")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.base.crash_guard import blame, blamed
 from rlmm_daemon.daemon.copying import copier as copiers
 from rlmm_daemon.daemon.copying import copy_job, late_objects, upload
 from rlmm_daemon.daemon.copying.copy_job import Kind, RollBack
@@ -29,7 +31,7 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
     TimedOut,
 )
-from rlmm_daemon.domain.ids import SegmentId, uuid_text
+from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.passes import Stopped
@@ -423,6 +425,75 @@ async def test_running_copies_are_named_by_their_partition(world):
     await task
 
 
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("fault", [None, StorageUnavailable("away")])
+async def test_an_ended_copy_leaves_no_file_open_and_no_timer(world, monkeypatch, fault):
+    timers: list[asyncio.TimerHandle] = []
+    loop = asyncio.get_running_loop()
+    real = loop.call_later
+
+    def call_later(delay: float, work: Any, *more: Any) -> asyncio.TimerHandle:
+        timers.append(real(delay, work, *more))
+        return timers[-1]
+
+    files = open_files()
+    world.storage.put_fault = fault
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "call_later", call_later)
+        await _outcome(world.copier.copy_segment(RECORD, world.files))
+    assert open_files() == files
+    assert timers
+    assert all(timer.cancelled() for timer in timers)
+
+
+async def test_a_copy_whose_segment_went_meanwhile_undoes_nothing(world):
+    world.storage.gate.clear()
+    copy = world.group.create_task(_outcome(world.copier.copy_segment(RECORD, world.files)))
+    await until_phases(world.copier, ["upload"])
+    world.log.fold.clear()
+    world.storage.put_fault = StorageUnavailable("away")
+    world.storage.gate.set()
+    error = await copy
+    assert error is world.storage.put_fault
+    assert error.fields["rolled_back"] is False
+    assert world.log.written == ["ADD"]
+
+
+async def test_a_bug_of_a_partition_reaches_whoever_holds_it_back_and_no_caller_waits(world):
+    def update(*_: Any) -> Any:
+        with blame(MetadataPartition(3)):
+            raise ValueError("a bug")
+
+    async def copied() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            world.copier._tasks = tasks
+            with pytest.raises(asyncio.CancelledError):
+                await world.copier.copy_segment(RECORD, world.files)
+
+    world.log.update = update
+    with pytest.raises(ExceptionGroup) as ended:
+        await copied()
+    assert blamed(ended.value) == {3}
+    assert len(world.stored) == 6, "COPY_SEGMENT_FINISHED may be in the log"
+
+
+async def test_a_delete_that_is_left_is_counted_as_such(world):
+    metrics = Metrics()
+    await world.copier.copy_segment(RECORD, world.files)
+    copier = world.new_copier(PATIENT, metrics=metrics.storage)
+    task = world.group.create_task(copier.delete_log_segment_data(RECORD))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    told = metrics.registry.get_sample_value
+    assert told("rlmm_deletes_total", {"outcome": "cancelled"}) == 1
+
+
 def test_a_thread_that_waits_for_a_reader_that_is_stopped_is_let_go():
     def stopped() -> int:
         raise Stopped
@@ -729,6 +800,17 @@ async def test_late_objects_are_looked_at_once_they_are_due_and_not_all_the_time
     task.cancel()
     assert len(looks) == each.looks == 1
     assert 0 < seconds <= second - first
+
+
+async def test_one_copy_that_is_not_due_holds_up_no_other(world):
+    late = await a_failed_copy(world)
+    (first,) = late._failed.values()
+    await late.look(first.due)
+    other = metadata(segment_id=SegmentId(bytes(15) + b"\x08"))
+    late.ended(other, failed=True)
+    (second,) = (each for each in late._failed.values() if each is not first)
+    await late.look(second.due)
+    assert (first.looks, second.looks) == (1, 1)
 
 
 async def test_without_a_failed_copy_nothing_is_looked_at_until_there_is_one(world):

@@ -60,8 +60,10 @@ def test_a_path_outside_the_partitions_directory_is_refused(home, log_dirs, tmp_
     for other in ("orders-8", "orders-70"):
         (tmp_path / "logs" / other).mkdir()
         (tmp_path / "logs" / other / "a.log").write_bytes(b"theirs")
-    with pytest.raises(PathNotAllowed):
-        open_source(PARTITION, path.format(home=home, logs=tmp_path / "logs"), log_dirs)
+    asked = path.format(home=home, logs=tmp_path / "logs")
+    with pytest.raises(PathNotAllowed) as refused:
+        open_source(PARTITION, asked, log_dirs)
+    assert refused.value.fields["path"] == asked
 
 
 @pytest.mark.parametrize(
@@ -193,9 +195,11 @@ def test_a_disk_that_fails_is_told_with_the_files_name(home, log_dirs, monkeypat
 )
 def test_the_recorded_word_decides_on_the_transaction_index(home, log_dirs, empty, content, kinds):
     files = files_in(home, transactions=content)
+    before = len(list(Path("/proc/self/fd").iterdir()))
     sources = open_sources(metadata(txn_index_empty=empty), files, log_dirs)
     assert len(sources.objects) == kinds
     sources.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize(("empty", "content"), [(True, b"txn"), (False, None)])
