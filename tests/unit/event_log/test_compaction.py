@@ -446,3 +446,30 @@ async def test_files_whose_place_a_compaction_took_by_half_are_no_damage(logs, m
     assert await logs.compact() is not None
     await logs.verify()
     assert len(list(logs.home.glob("*.log"))) < len(bases)
+
+
+async def test_a_compaction_that_lost_a_file_keeps_no_log_from_opening_whose_state_is_gone(
+    logs, monkeypatch
+):
+    """Only its partition fails, and a repair ends that."""
+    await logs.churn(0, 60)
+    killed = asyncio.Event()
+
+    async def failing(*_: object) -> None:
+        killed.set()
+        raise OSError(errno.EIO, "not now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compacted_files, "put_in_place", failing)
+        work = logs.tasks.create_task(logs.compact())
+        await killed.wait()
+        await logs.log.close()
+        assert await work is None
+    written = [name for name in logs.names if name.endswith(compacted_files.CLEANED_SUFFIX)]
+    (logs.home / written[0]).unlink()
+    (logs.directory / "state.json").unlink()
+    await logs.open()
+    with pytest.raises(LogCorrupt, match="where a compaction had put"):
+        await logs.log.append(ZERO, b"")
+    await repair(logs.log, ZERO, ())
+    await logs.verify()

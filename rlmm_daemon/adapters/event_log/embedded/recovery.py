@@ -189,15 +189,16 @@ async def _history(
 
 
 async def newest_generation(disk: Disk, home: str) -> int:
-    """Return the newest generation that any intact batch of the log carries, -1 if none does."""
+    """Return the newest generation that any intact batch of the log carries, -1 if none does.
+
+    Changes nothing: of a compaction that a crash cut short, new and old files are looked at alike.
+    """
     newest = -1
     for partition in await files.partitions(disk, home):
         directory = files.partition_directory(home, partition)
         bases = await files.segments(disk, directory)
         if not bases:
             continue
-        await compacted_files.finish(disk, directory)
-        bases = await files.segments(disk, directory)
         path = files.segment_path(directory, bases[-1])
         walked = scan.walk(await files.read_segment(disk, path), bases[-1])
         history = await _history(disk, directory, bases, walked, epochs.EPOCH_MAX)
