@@ -69,7 +69,6 @@ class LateObjects:
     def begun(self, segment_id: SegmentId) -> None:
         """A copy of this segment begins: what lies there is its own from now on."""
         self._failed.pop(segment_id, None)
-        self._deleting.discard(segment_id)
 
     def ended(self, metadata: SegmentMetadata, *, failed: bool) -> None:
         """A copy of this segment ended; `failed`: without success, after it had begun to write."""

@@ -420,7 +420,8 @@ async def test_a_bucket_that_is_away_is_no_sign_that_another_daemon_finished_the
 async def test_running_copies_are_named_by_their_partition(world):
     task = await in_flight(world)
     assert world.copier.running_in(PARTITION) == [ID]
-    assert world.copier.running_in(PARTITION._replace(partition=8)) == []
+    for other in (PARTITION.partition - 1, PARTITION.partition + 1):
+        assert world.copier.running_in(PARTITION._replace(partition=other)) == []
     world.storage.gate.set()
     await task
 
@@ -505,6 +506,16 @@ def test_a_thread_that_waits_for_a_reader_that_is_stopped_is_let_go():
             log.read()
         with pytest.raises(CancelledError):
             waits.result(30)
+
+
+@pytest.mark.parametrize("topic", ["or/ders", "..", "o" * 250])
+async def test_no_copy_begins_in_a_topic_whose_name_kafka_forbids(world, topic):
+    record = records.encode(metadata(partition=PARTITION._replace(topic=topic)))
+    for copy in (world.copier.copy_segment, world.copier.copy_log_segment_data):
+        with pytest.raises(InvalidArgument) as refused:
+            await copy(record, world.files)
+        assert refused.value.fields["write_begun"] is False
+    assert (world.log.written, world.stored) == ([], set())
 
 
 async def test_a_copy_that_is_ended_before_it_ran_writes_nothing(world):

@@ -14,10 +14,13 @@ from rlmm_daemon.daemon.operator import mending
 from rlmm_daemon.daemon.operator.mending import Mending
 from rlmm_daemon.daemon.operator.recovering import Look
 from rlmm_daemon.domain.errors import (
+    ChecksumMismatch,
+    HistoryLost,
     InvalidArgument,
     NotReady,
     OutcomeUnknown,
     StorageUnavailable,
+    UnsupportedProtocol,
 )
 from rlmm_daemon.domain.segment import SegmentState, SegmentUpdate
 from tests.unit.daemon.test_putting_back import Follower, begun, facts_of, finished
@@ -207,6 +210,32 @@ async def test_what_nobody_can_look_for_is_accepted_at_once(why):
     assert (await mend.accept_everything(without_looking=False))["accepted"] == "all"
 
 
+async def test_that_one_partition_lacks_nothing_hides_no_other_that_was_not_looked_for(monkeypatch):
+    well, lacking = Failed(failure=lost()), Failed(failure=lost())
+    lacking.missing = [records.encode(finished(1))]
+    mend, fleet = ordered(lacking, recovery=FakeRecovery(NOTHING))
+    monkeypatch.setattr(fleet, "followed", lambda: [well, lacking])
+    with pytest.raises(InvalidArgument, match="nobody has looked"):
+        await mend.accept_everything(without_looking=False)
+    assert fleet.accepted == []
+
+
+@pytest.mark.parametrize("failure", [None, lost()])
+@pytest.mark.parametrize("error", [ChecksumMismatch("damaged"), UnsupportedProtocol("newer")])
+async def test_no_fold_is_dropped_whose_list_of_what_it_missed_cannot_be_read(
+    monkeypatch, failure, error
+):
+    follower: Any = Failed(failure=failure)
+
+    async def load() -> None:
+        raise error
+
+    monkeypatch.setattr(follower, "load", load, raising=False)
+    monkeypatch.setattr(follower, "rebuild", lambda: pytest.fail("dropped"), raising=False)
+    with pytest.raises(type(error) if failure is None else HistoryLost):
+        await ordered(follower)[0].rebuild(follower)
+
+
 async def test_no_log_is_given_up_that_snapshots_bring_back():
     follower = Failed(failure=lost())
     mend, fleet = ordered(follower, recovery=FakeRecovery(NOTHING))
@@ -271,6 +300,18 @@ async def test_an_acceptance_is_answered_once_its_partitions_were_judged(monkeyp
     else:
         await mend.accept(cast("Any", follower), without_looking=False)
     assert seen == [follower]
+
+
+async def test_a_retry_right_after_a_start_waits_for_what_is_not_judged_yet():
+    follower = Failed(state=PartitionState.REPLAYING)
+
+    class Judging(Broadcast):
+        async def wait(self, *_: Broadcast) -> None:
+            follower.failure, follower.state = lost(), PartitionState.FAILED
+
+    follower.changed = Judging()
+    answer = await ordered(follower)[0].retry(cast("Any", [follower]))
+    assert answer["retried"] == [NUMBER]
 
 
 async def test_a_repair_right_after_a_start_waits_for_what_is_not_judged_yet():

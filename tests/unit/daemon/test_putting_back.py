@@ -222,6 +222,34 @@ async def test_what_is_put_back_is_finished_again_with_what_is_stored(world):
     assert world.follower.appended == [], "once"
 
 
+async def test_an_order_right_after_a_start_waits_until_the_bucket_is_known():
+    world = World()
+    world.follower.missing = [records.encode(finished(1))]
+    async with asyncio.TaskGroup() as group:
+        order = group.create_task(world.recover())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not order.done()
+        await world.bucket.open(IDENTITY)
+    assert numbers(order.result()["not_whole"]) == [1]
+
+
+async def test_others_have_turns_while_copies_that_began_are_looked_through(world, monkeypatch):
+    pauses, real = list[float](), asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await real(0)
+
+    world.follower.uncertain = True
+    world.follower.apply(*(records.encode(begun(number)) for number in range(1, 6)))
+    with monkeypatch.context() as patched:
+        patched.setattr(recovering, "_TURN", 2)
+        patched.setattr(asyncio, "sleep", pause)
+        assert len(await world.recovery.begun(world.follower)) == 5
+    assert pauses == [0, 0]
+
+
 async def test_a_partition_that_is_not_failed_is_not_started_over(world):
     world.follower.missing = [records.encode(finished(1))]
     await world.store(finished(1))
@@ -383,9 +411,13 @@ async def test_a_segment_is_looked_for_once_though_it_is_missing_and_begun(world
 async def test_a_segment_that_somebody_ended_meanwhile_is_not_finished_again(world):
     segment = begun(1)
     world.follower.apply(records.encode(segment), updated(1, S.DELETE_SEGMENT_STARTED))
-    candidate = Candidate(segment=segment, state=S.COPY_SEGMENT_STARTED)
-    assert await world.recovery.put_back(world.follower, [(candidate, facts_of(segment))]) == 0
+    ended = Candidate(segment=segment, state=S.COPY_SEGMENT_STARTED)
+    assert await world.recovery.put_back(world.follower, [(ended, facts_of(segment))]) == 0
     assert world.follower.appended == []
+    other = Candidate(segment=begun(2), state=None)
+    both = [(ended, facts_of(segment)), (other, facts_of(begun(2)))]
+    assert await world.recovery.put_back(world.follower, both) == 2
+    assert world.follower.state_of(2) is S.COPY_SEGMENT_FINISHED, "though the first was ended"
 
 
 async def without(world: World, *kinds: ObjectKind) -> None:
@@ -495,12 +527,13 @@ async def test_an_order_looks_at_so_many_and_says_how_many_are_left(world, monke
 async def test_an_order_waits_until_its_own_events_were_applied(world, monkeypatch):
     follower = world.follower
     async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(applied(follower, 0))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        follower.apply(started(1, 0, 9))
-        follower.changed.ring()
+        waiting = tasks.create_task(applied(follower, 1))
+        for event in (started(1, 0, 9), updated(1)):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            follower.apply(event)
+            follower.changed.ring()
     follower.retired = True
     await applied(follower, 100)
     follower.retired = False

@@ -40,6 +40,13 @@ class Files(LocalDisk):
     async def write_atomically(self, path: str, *pieces: bytes | bytearray) -> None:
         self.kept[path] = b"".join(pieces)
 
+    async def remove(self, path: str) -> None:
+        if self.kept.pop(path, None) is None:
+            raise FileNotFoundError(path)
+
+    async def fsync_directory(self, path: str) -> None:
+        pass
+
 
 def filled() -> Fold:
     fold = Fold(of(TP), COUNT)
@@ -160,6 +167,15 @@ async def test_a_second_drop_adds_to_what_the_first_wrote_down():
     await history.drop(second, "recreated again")
     assert ids_of(history) == {segment_id(0), segment_id(1)}
     assert history.reasons == ["recreated", "recreated again"]
+
+
+async def test_a_drop_adds_to_what_an_earlier_life_wrote_down():
+    files = Files()
+    await History(of(TP), StateDirectory(files, "state")).drop(small(2), "cut off")
+    later = History(of(TP), StateDirectory(files, "state"))
+    await later.drop(Fold(of(TP), COUNT), "recreated")
+    assert ids_of(later) == {segment_id(0), segment_id(1)}
+    assert later.reasons == ["cut off", "recreated"]
 
 
 async def test_what_is_put_back_comes_in_the_order_of_the_log():

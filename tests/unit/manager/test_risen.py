@@ -25,7 +25,7 @@ from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.base.state_directory import StateDirectory
 from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
-from rlmm_daemon.daemon.following.history import READ_MAX, History
+from rlmm_daemon.daemon.following.history import READ_MAX, History, furthest
 from rlmm_daemon.daemon.operator.mending import Mending
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.daemon.operator.recovering import Recovery, RecoveryOptions
@@ -38,6 +38,7 @@ from rlmm_daemon.ports.sources import BufferSource
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.unit.manager.events import (
     COUNT,
+    NEIGHBOUR,
     TP,
     marked,
     of,
@@ -266,6 +267,18 @@ async def test_only_what_the_dropped_fold_had_read_can_have_been_deleted(same_lo
     assert history.risen_count == known
 
 
+@pytest.mark.parametrize("removed", [TP, NEIGHBOUR])
+async def test_a_partition_that_is_removed_takes_its_own_along_and_no_others(removed):
+    other = [started(2, 20, 29, NEIGHBOUR), updated(2, tp=NEIGHBOUR)]
+    gone = updated(2, S.DELETE_SEGMENT_STARTED, NEIGHBOUR)
+    copies = [*copy_of(1), *other]
+    history = History(of(TP), StateDirectory(Files(), "state"))
+    await history.drop(fold_of(*copies, *ENDED, gone), "cut off", same_log=True)
+    history.common_end = len(copies)
+    replayed(history, *copies, marked(PartitionDeleteState.DELETE_PARTITION_MARKED, removed))
+    assert [tp for tp, _ in history.risen] == [{TP: NEIGHBOUR, NEIGHBOUR: TP}[removed]]
+
+
 async def test_a_second_drop_does_not_take_what_came_back_for_live():
     files = Files()
     history = History(of(TP), StateDirectory(files, "state"))
@@ -274,12 +287,38 @@ async def test_a_second_drop_does_not_take_what_came_back_for_live():
     again = replayed(history, *copy_of(1), *copy_of(2))
     assert risen(history) == [segment_id(1)]
     await history.drop(again, "cut off again", same_log=True)
+    assert (risen(history), history.common_end) == ([], 0), "the next replay shows it anew"
     later = History(of(TP), StateDirectory(files, "state"))
     await later.load()
     assert list(later.read) == [Position(6, 3)], "what the second fold had read the first had, too"
     later.common_end = 4
     replayed(later, *copy_of(1), *copy_of(2))
     assert (risen(later), later.missing_count) == ([segment_id(1)], 0)
+
+
+@pytest.mark.parametrize(
+    ("read", "kept"),
+    [
+        ([(4, 3), (4, 3)], [(4, 3)]),
+        ([(4, 3), (4, 4)], [(4, 4)]),
+        ([(4, 4), (4, 3)], [(4, 4)]),
+        ([(4, 3), (5, 3)], [(5, 3)]),
+        ([(5, 3), (4, 4)], [(5, 3), (4, 4)]),
+    ],
+)
+def test_a_position_that_another_one_is_beyond_is_not_kept(read, kept):
+    assert furthest([Position(*each) for each in read]) == [Position(*each) for each in kept]
+
+
+async def test_an_ended_comparison_leaves_nothing_that_was_read():
+    files = Files()
+    history = History(of(TP), StateDirectory(files, "state"))
+    await history.drop(fold_of(*copy_of(1)), "another log")
+    assert history.read_elsewhere == len(copy_of(1))
+    assert files.kept
+    await history.forget()
+    assert not files.kept, "or the next life would compare again"
+    assert (history.read_elsewhere, list(history.read), history.comparing) == (0, [], False)
 
 
 async def test_drops_without_end_leave_a_short_list():
