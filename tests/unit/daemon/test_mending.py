@@ -161,6 +161,18 @@ async def test_a_retry_starts_those_over_that_failed_and_no_other():
     assert (answer["failed"], answer["next"]) == ([NUMBER], [lost().command(NUMBER)])
 
 
+async def test_a_retry_where_none_has_failed_starts_nothing_over():
+    well = Failed(state=PartitionState.READY)
+    answer = await ordered(well)[0].retry(cast("Any", [well]))
+    assert (answer["retried"], well.done) == ([], [])
+
+
+async def test_a_retry_of_a_failed_one_does_not_wait_for_another_that_is_not_judged():
+    failed, unknown = Failed(failure=lost()), Failed(state=PartitionState.REPLAYING)
+    answer = await ordered(failed)[0].retry(cast("Any", [failed, unknown]))
+    assert answer["retried"] == [NUMBER]
+
+
 @pytest.mark.parametrize("reason", [FailureReason.CRASH_LOOP, FailureReason.HISTORY_LOST])
 async def test_a_repair_forgives_crashes_or_the_next_start_would_hold_it_back(reason):
     follower = Failed(failure=lost(reason))

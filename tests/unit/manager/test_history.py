@@ -200,6 +200,15 @@ async def test_a_segment_whose_end_the_log_holds_is_not_missing(state):
     assert ids_of(history) == {segment_id(1)}
 
 
+async def test_a_segment_whose_finish_alone_the_log_lost_is_not_missing_once_it_ended():
+    history = History(of(TP), StateDirectory(Files(), "state"))
+    await history.drop(small(2), "cut off")
+    replay = Fold(of(TP), COUNT)
+    for value in (started(0, 0, 9), updated(0, S.DELETE_SEGMENT_STARTED)):
+        history.applied(replay.apply(replay.position, value), 0)
+    assert ids_of(history) == {segment_id(1)}
+
+
 async def test_a_delete_that_was_meant_for_a_stuck_copy_is_no_end():
     history = History(of(TP), StateDirectory(Files(), "state"))
     await history.drop(small(1), "cut off")
