@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,7 @@ from rlmm_daemon.domain.errors import (
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
+from rlmm_daemon.ports import threads
 from rlmm_daemon.ports.passes import Stopped
 from rlmm_daemon.ports.storage import UploadInfo
 from tests.contract.storage import Buffer
@@ -197,7 +199,7 @@ async def test_a_copy_that_waits_for_the_log_to_be_open_can_be_ended(world, why)
         await copier.end_copy(ID)
         assert isinstance(await task, IllegalTransition)
     elif why == "drain":
-        await copier.drain(30.0)
+        await copier.drain(0.1)
         assert isinstance(await task, Draining)
     else:
         assert isinstance(await task, TimedOut)
@@ -292,6 +294,28 @@ async def test_files_that_were_opened_for_a_copy_that_is_given_up_are_closed(wor
     monkeypatch.setattr(os, "close", closed.append)
     sources.close()
     assert closed == [], "each was closed already"
+
+
+async def test_files_that_a_slow_disk_opens_for_a_copy_that_has_ended_are_closed(
+    world, monkeypatch
+):
+    opens, opened, real = threading.Event(), list[Any](), open_sources
+
+    def slowly(*given: Any) -> Any:
+        assert opens.wait(30)
+        opened.append(real(*given))
+        return opened[-1]
+
+    monkeypatch.setattr(copy_job, "open_sources", slowly)
+    monkeypatch.setattr(threads, "LET_GO_SECONDS", 0.05)
+    before = open_files()
+    copier = world.new_copier(replace(OPTIONS, deadline_seconds=0.05))
+    try:
+        assert isinstance(await failure(copier.copy_segment(RECORD, world.files)), TimedOut)
+        assert not opened
+    finally:
+        opens.set()
+    await until(lambda: bool(opened) and open_files() == before)
 
 
 @pytest.mark.parametrize("state", [S.COPY_SEGMENT_FINISHED, S.DELETE_SEGMENT_STARTED])
@@ -500,8 +524,8 @@ def test_a_thread_that_waits_for_a_reader_that_is_stopped_is_let_go():
         raise Stopped
 
     log = upload._ReadMeanwhile(Buffer(b"x" * (upload.SHORT_BYTES + 1)), stopped)
-    with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(log.checksum)
+    with ThreadPoolExecutor(1) as waiting:
+        waits = waiting.submit(log.checksum)
         with pytest.raises(Stopped):
             log.read()
         with pytest.raises(CancelledError):
@@ -578,6 +602,11 @@ async def test_copies_and_deletes_are_measured_and_none_is_in_flight_afterwards(
     assert told("copy_duration_seconds_count") == 1
     for phase in ("queued", "open", "apply", "upload", "check", "finish"):
         assert told("copy_phase_duration_seconds_count", phase=phase) == 1
+        took = told("copy_phase_duration_seconds_sum", phase=phase)
+        whole = told("copy_duration_seconds_sum")
+        assert took is not None
+        assert whole is not None
+        assert 0 <= took <= whole
     assert told("deletes_total", outcome="storage_unavailable") == 1
     assert told("deletes_total", outcome="ok") == 1
     assert told("deletes_in_flight") == 0
@@ -776,6 +805,10 @@ async def test_a_copy_that_is_deleted_while_it_runs_is_looked_at_once_it_failed(
     late = world.copier.late
     (each,) = late._failed.values()
     assert each.deleting
+    late.begun(ID)
+    late.ended(metadata(), failed=True)
+    (again,) = late._failed.values()
+    assert not again.deleting, "that was its former life"
 
 
 async def test_what_a_copy_stored_under_a_repeat_is_its_own_though_the_log_lost_its_end(world):
