@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.config import load
 from rlmm_daemon.domain.errors import StorageUnavailable
-from rlmm_daemon.domain.ids import uuid_text
+from rlmm_daemon.domain.ids import SegmentId, uuid_text
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.offline import marker_rebuilding
 from tests.support import markers
@@ -61,7 +62,9 @@ def refuses(it: Stocked, reason: str) -> StorageUnavailable:
     def ask() -> StorageUnavailable:
         with it.daemon.client(timeout_seconds=3.0) as client:
             try:
-                client.copy_segment(it.next(0).metadata, it.next(0).files)
+                fresh = SegmentId(os.urandom(16))  # one that was rolled back is used up
+                segment = it.next(0)
+                client.copy_segment(replace(segment.metadata, segment_id=fresh), segment.files)
             except StorageUnavailable as error:
                 return error
         raise AssertionError("the copy was taken")
