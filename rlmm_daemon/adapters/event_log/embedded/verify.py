@@ -72,9 +72,11 @@ async def verify(disk: Disk, directory: str, partition_count: int) -> list[Parti
         await verify_partition(disk, directory, partition, partition_count)
         for partition in sorted(numbers)
     ]
+    mixed_up = any(each.kind == "misplaced" for report in reports for each in report.findings)
     for report in reports:
         clean = ended.get(report.partition)
-        if clean is not None and report.range.end < clean.next_offset:
+        # Where directories changed places, what one lacks is in the other: nothing to repair.
+        if clean is not None and report.range.end < clean.next_offset and not mixed_up:
             home = files.partition_directory(directory, report.partition)
             missing = Finding(
                 file=files.segment_path(home, clean.base_offset),
