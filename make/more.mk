@@ -1,5 +1,5 @@
-# Documents, demos, servers on this machine, the broker's plugin, dependencies
-.PHONY: docs docs-tables demo-s3 demo-kafka demo-cluster dev-up dev-down plugin install-spark lock
+# Documents, demos, servers on this machine, the broker's plugin, what is made of other files
+.PHONY: client docs docs-tables demo-s3 demo-kafka demo-cluster dev-up dev-down plugin install-spark lock
 
 SPHINX := var/docs/tools
 
@@ -13,6 +13,9 @@ $(SPHINX)/.installed: requirements-docs.lock $(STAMP)
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(SPHINX)
 	$(BIN)/uv pip install --quiet --python $(SPHINX)/bin/python --require-hashes -r $<
 	@touch $@
+
+client: install ## Make the blocking client of the async one
+	$(BIN)/python -m deploy.dev.blocking_client
 
 demo-s3: install ## The main job on a real S3 server, with faults on the way to it
 	$(BIN)/python -m deploy.dev.demos.s3

@@ -10,11 +10,11 @@ method for each method of the socket, raise the errors of `domain.errors`, never
 a deadline) and connect again by themselves. This package needs `codec` and `domain` only.
 """
 
-from rlmm_daemon.client._async_connection import AsyncBulkReader
+from rlmm_daemon.client._async.client import AsyncClient
+from rlmm_daemon.client._async.connection import AsyncBulkReader
 from rlmm_daemon.client._common import ClientOptions, socket_path
-from rlmm_daemon.client._connection import BulkReader
-from rlmm_daemon.client.async_client import AsyncClient
-from rlmm_daemon.client.sync_client import Client
+from rlmm_daemon.client._sync.client import Client
+from rlmm_daemon.client._sync.connection import BulkReader
 from rlmm_daemon.domain import errors
 
 __all__ = [

@@ -38,6 +38,10 @@ _BACK_OFF_FIRST: Final = 0.02
 _BACK_OFF_MAX: Final = 1.0
 
 
+class NotSent(Exception):
+    """The request did not leave whole, so it cannot have begun anything."""
+
+
 def socket_path(explicit: str | None = None) -> str:
     """Return the daemon's socket: as given, else `RLMM_SOCKET`, else `/run/rlmm/rlmm.sock`.
 
@@ -90,21 +94,6 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         if chosen is None:
             chosen = self.timeout_seconds
         return chosen, None if math.isinf(chosen) else max(1, int(chosen * 1000))
-
-
-def loop_time(deadline: float) -> float | None:
-    """Return a deadline as `asyncio.timeout_at` takes it."""
-    return None if deadline == FOREVER else deadline
-
-
-def require_closed(loop: Any) -> None:
-    """Return if an event loop, or None, uses no connection any more.
-
-    Raises:
-        RuntimeError: it does.
-    """
-    if loop is not None and not loop.is_closed():
-        raise RuntimeError("this client is in use in another event loop")
 
 
 def back_off(luck: random.Random) -> Iterator[float]:

@@ -315,6 +315,5 @@ def test_a_broker_that_leaves_amid_a_copy_has_nothing_rolled_back(it):
 
 def hang_up(client: Client) -> None:
     """Cut a client's connection under a call of another thread."""
-    connection = client._main
-    assert connection is not None
-    connection.socket.shutdown(socket.SHUT_RDWR)
+    assert client._main is not None
+    client._main.connection.wire.socket.shutdown(socket.SHUT_RDWR)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from rlmm_daemon.client import AsyncClient, Client, ClientOptions
-from rlmm_daemon.client._connection import Connection
+from rlmm_daemon.client._sync.connection import Connection
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.domain.errors import DaemonUnreachable, OutcomeUnknown, TimedOut
 from tests.unit.socket.fakes import BROKER, ORDERS, segment

@@ -27,7 +27,6 @@ LONGER = {
     "daemon/copying/copy_job.py": 480,
     "daemon/reading/chunk_cache.py": 480,
     "daemon/reading/read_ahead.py": 480,
-    "client/_async_connection.py": 480,
 }
 
 

@@ -1,10 +1,10 @@
-"""The async client: one method for each method of the socket."""
+# Made of ../_async/client.py by `make client`: change that one.
+"""The blocking client: one method for each method of the socket."""
 
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from typing import Any
 
-from rlmm_daemon.client._async_connection import AsyncBulkReader, AsyncCaller
 from rlmm_daemon.client._common import (
     FOREVER,
     JOB_SECONDS,
@@ -12,45 +12,47 @@ from rlmm_daemon.client._common import (
     segment_of,
     wire_of,
 )
+from rlmm_daemon.client._sync.caller import Caller
+from rlmm_daemon.client._sync.connection import BulkReader
 from rlmm_daemon.codec import api, records
 from rlmm_daemon.domain.ids import SegmentId, TopicId, TopicIdPartition
 from rlmm_daemon.domain.partition_delete import PartitionDelete
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
 
 
-class AsyncClient(AsyncCaller):
-    """The daemon's socket as coroutines; calls share one connection and may overlap.
+class Client(Caller):
+    """The daemon's socket as blocking calls.
 
     Segments come and go in the domain's words. For Kafka's record bytes use `call`, `stream` and
     `open_bulk` with the structs of `codec.api`. Every call ends in bounded time: `timeout_seconds`,
     else the options' default (an hour for whole jobs). Errors are those of `domain.errors`.
     """
 
-    async def add_remote_log_segment_metadata(
+    def add_remote_log_segment_metadata(
         self, segment: SegmentMetadata, *, timeout_seconds: float | None = None
     ) -> None:
         """Append a COPY_SEGMENT_STARTED; returns once the daemon itself has applied it."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.RecordParams(records.encode(segment), ms)
-        await self.call("add_remote_log_segment_metadata", params, seconds)
+        self.call("add_remote_log_segment_metadata", params, seconds)
 
-    async def update_remote_log_segment_metadata(
+    def update_remote_log_segment_metadata(
         self, update: SegmentUpdate, *, timeout_seconds: float | None = None
     ) -> None:
         """Append an update; returns once the daemon itself has applied it."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.RecordParams(records.encode(update), ms)
-        await self.call("update_remote_log_segment_metadata", params, seconds)
+        self.call("update_remote_log_segment_metadata", params, seconds)
 
-    async def put_remote_partition_delete_metadata(
+    def put_remote_partition_delete_metadata(
         self, mark: PartitionDelete, *, timeout_seconds: float | None = None
     ) -> None:
         """Append a step of a user partition's removal."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.RecordParams(records.encode(mark), ms)
-        await self.call("put_remote_partition_delete_metadata", params, seconds)
+        self.call("put_remote_partition_delete_metadata", params, seconds)
 
-    async def on_partition_leadership_changes(
+    def on_partition_leadership_changes(
         self,
         leaders: Iterable[TopicIdPartition],
         followers: Iterable[TopicIdPartition],
@@ -60,17 +62,17 @@ class AsyncClient(AsyncCaller):
         """Announce user partitions in addition to those announced before."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.AssignmentParams(wire_of(leaders), wire_of(followers), ms)
-        await self.call("on_partition_leadership_changes", params, seconds)
+        self.call("on_partition_leadership_changes", params, seconds)
 
-    async def on_stop_partitions(
+    def on_stop_partitions(
         self, partitions: Iterable[TopicIdPartition], *, timeout_seconds: float | None = None
     ) -> None:
         """Take announced user partitions back."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.PartitionsParams(wire_of(partitions), ms)
-        await self.call("on_stop_partitions", params, seconds)
+        self.call("on_stop_partitions", params, seconds)
 
-    async def replace_assignment(
+    def replace_assignment(
         self,
         leaders: Iterable[TopicIdPartition],
         followers: Iterable[TopicIdPartition],
@@ -80,9 +82,9 @@ class AsyncClient(AsyncCaller):
         """Announce exactly these user partitions."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.AssignmentParams(wire_of(leaders), wire_of(followers), ms)
-        await self.call("replace_assignment", params, seconds)
+        self.call("replace_assignment", params, seconds)
 
-    async def remote_log_segment_metadata(
+    def remote_log_segment_metadata(
         self,
         partition: TopicIdPartition,
         epoch: int,
@@ -93,18 +95,18 @@ class AsyncClient(AsyncCaller):
         """Return the finished segment that holds an offset in a leader epoch."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset, ms)
-        return maybe_segment(await self.call("remote_log_segment_metadata", params, seconds))
+        return maybe_segment(self.call("remote_log_segment_metadata", params, seconds))
 
-    async def highest_offset_for_epoch(
+    def highest_offset_for_epoch(
         self, partition: TopicIdPartition, epoch: int, *, timeout_seconds: float | None = None
     ) -> int | None:
         """Return the highest offset that was copied in a leader epoch."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.EpochParams(api.Partition.of(partition), epoch, ms)
-        result: int | None = await self.call("highest_offset_for_epoch", params, seconds)
+        result: int | None = self.call("highest_offset_for_epoch", params, seconds)
         return result
 
-    async def list_remote_log_segments(
+    def list_remote_log_segments(
         self,
         partition: TopicIdPartition,
         epoch: int | None = None,
@@ -115,18 +117,18 @@ class AsyncClient(AsyncCaller):
         seconds, ms = self._deadline(timeout_seconds)
         params = api.EpochParams(api.Partition.of(partition), epoch, ms)
         pages = self.stream("list_remote_log_segments", params, seconds)
-        return [segment_of(record) async for page in pages for record in page.records]
+        return [segment_of(record) for page in pages for record in page.records]
 
-    async def remote_log_size(
+    def remote_log_size(
         self, partition: TopicIdPartition, epoch: int, *, timeout_seconds: float | None = None
     ) -> int:
         """Return the bytes of all segments of a leader epoch."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.EpochParams(api.Partition.of(partition), epoch, ms)
-        result: int = await self.call("remote_log_size", params, seconds)
+        result: int = self.call("remote_log_size", params, seconds)
         return result
 
-    async def next_segment_with_txn_index(
+    def next_segment_with_txn_index(
         self,
         partition: TopicIdPartition,
         epoch: int,
@@ -137,18 +139,18 @@ class AsyncClient(AsyncCaller):
         """Return the next segment at or behind an offset that has a transaction index."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.EpochOffsetParams(api.Partition.of(partition), epoch, offset, ms)
-        return maybe_segment(await self.call("next_segment_with_txn_index", params, seconds))
+        return maybe_segment(self.call("next_segment_with_txn_index", params, seconds))
 
-    async def is_ready(
+    def is_ready(
         self, partition: TopicIdPartition, *, timeout_seconds: float | None = None
     ) -> bool:
         """Return whether look-ups of this partition are answered right now."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.PartitionParams(api.Partition.of(partition), ms)
-        result: bool = await self.call("is_ready", params, seconds)
+        result: bool = self.call("is_ready", params, seconds)
         return result
 
-    async def copy_log_segment_data(
+    def copy_log_segment_data(
         self,
         segment: SegmentMetadata,
         files: api.SegmentFiles,
@@ -158,18 +160,18 @@ class AsyncClient(AsyncCaller):
         """Copy a segment whose COPY_SEGMENT_STARTED was added; returns its custom metadata."""
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.CopyParams(records.encode(segment), files, ms)
-        result: bytes | None = await self.call("copy_log_segment_data", params, seconds)
+        result: bytes | None = self.call("copy_log_segment_data", params, seconds)
         return result
 
-    async def delete_log_segment_data(
+    def delete_log_segment_data(
         self, segment: SegmentMetadata, *, timeout_seconds: float | None = None
     ) -> None:
         """Delete the objects of a segment that is in DELETE_SEGMENT_STARTED."""
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.RecordParams(records.encode(segment), ms)
-        await self.call("delete_log_segment_data", params, seconds)
+        self.call("delete_log_segment_data", params, seconds)
 
-    async def copy_segment(
+    def copy_segment(
         self,
         segment: SegmentMetadata,
         files: api.SegmentFiles,
@@ -184,9 +186,9 @@ class AsyncClient(AsyncCaller):
         """
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.WholeCopyParams(records.encode(segment), files, ms, repeats)
-        return segment_of(await self.call("copy_segment", params, seconds))
+        return segment_of(self.call("copy_segment", params, seconds))
 
-    async def delete_segment(
+    def delete_segment(
         self,
         partition: TopicIdPartition,
         segment_id: SegmentId,
@@ -196,54 +198,53 @@ class AsyncClient(AsyncCaller):
         """Do the whole job: DELETE_SEGMENT_STARTED, objects, DELETE_SEGMENT_FINISHED."""
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.SegmentParams(api.Partition.of(partition), segment_id, ms)
-        await self.call("delete_segment", params, seconds)
+        self.call("delete_segment", params, seconds)
 
-    async def resolve(
+    def resolve(
         self, selector: str, *, timeout_seconds: float | None = None
     ) -> list[TopicIdPartition]:
         """Return the user partitions that `topic-partition`, a topic id or Kafka's form names."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.SelectorParams(selector, None, ms)
-        found = await self.call("resolve", params, seconds)
+        found = self.call("resolve", params, seconds)
         return [partition.to_domain() for partition in found]
 
-    async def status(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
+    def status(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
         """Return what the daemon says of itself."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.NoParams(ms)
-        result: dict[str, Any] = await self.call("status", params, seconds)
+        result: dict[str, Any] = self.call("status", params, seconds)
         return result
 
-    async def partitions(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
+    def partitions(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
         """Return one row for each followed metadata partition."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.NoParams(ms)
-        result: list[dict[str, Any]] = await self.call("partitions", params, seconds)
+        result: list[dict[str, Any]] = self.call("partitions", params, seconds)
         return result
 
-    async def user_partitions(
+    def user_partitions(
         self, topic: str | None = None, *, timeout_seconds: float | None = None
-    ) -> AsyncGenerator[api.UserPartition, None]:
+    ) -> Generator[api.UserPartition, None, None]:
         """Yield the user partitions that are known, of one topic or all."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.TopicParams(topic, ms)
-        async with aclosing(self.stream("user_partitions", params, seconds)) as pages:
-            async for page in pages:
-                for each in page.partitions:
-                    yield each
+        with closing(self.stream("user_partitions", params, seconds)) as pages:
+            for page in pages:
+                yield from page.partitions
 
-    async def segments(
+    def segments(
         self, selector: str, epoch: int | None = None, *, timeout_seconds: float | None = None
-    ) -> AsyncGenerator[SegmentMetadata, None]:
+    ) -> Generator[SegmentMetadata, None, None]:
         """Yield the segments of the partitions that a selector names."""
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.SelectorParams(selector, epoch, ms)
-        async with aclosing(self.stream("segments", params, seconds)) as pages:
-            async for page in pages:
+        with closing(self.stream("segments", params, seconds)) as pages:
+            for page in pages:
                 for record in page.records:
                     yield segment_of(record)
 
-    async def explain(
+    def explain(
         self,
         selector: str,
         epoch: int | None = None,
@@ -254,52 +255,51 @@ class AsyncClient(AsyncCaller):
         """Return verdict, cause, evidence and next step; for one offset too, if one is given."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.ExplainParams(selector, epoch, offset, ms)
-        result: dict[str, Any] = await self.call("explain", params, seconds)
+        result: dict[str, Any] = self.call("explain", params, seconds)
         return result
 
-    async def tail(
+    def tail(
         self,
         metadata_partition: int | None = None,
         from_offset: int | None = None,
         *,
         follow: bool = False,
         timeout_seconds: float | None = None,
-    ) -> AsyncGenerator[api.TailEvent, None]:
+    ) -> Generator[api.TailEvent, None, None]:
         """Yield records of the metadata topic and what became of them."""
         seconds, ms = self._deadline(timeout_seconds, FOREVER if follow else None)
         params = api.TailParams(metadata_partition, from_offset, follow, ms)
-        async with aclosing(self.stream("tail", params, seconds)) as pages:
-            async for page in pages:
-                for event in page.events:
-                    yield event
+        with closing(self.stream("tail", params, seconds)) as pages:
+            for page in pages:
+                yield from page.events
 
-    async def export(
+    def export(
         self, selector: str | None = None, *, timeout_seconds: float | None = None
-    ) -> AsyncGenerator[SegmentMetadata, None]:
+    ) -> Generator[SegmentMetadata, None, None]:
         """Yield every live segment of the followed partitions, or of some."""
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.ExportParams(selector, ms)
-        async with aclosing(self.stream("export", params, seconds)) as pages:
-            async for page in pages:
+        with closing(self.stream("export", params, seconds)) as pages:
+            for page in pages:
                 for record in page.records:
                     yield segment_of(record)
 
-    async def snapshot_now(
+    def snapshot_now(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> list[dict[str, Any]]:
         """Write a snapshot now, of one metadata partition or all."""
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: list[dict[str, Any]] = await self.call("snapshot_now", params, seconds)
+        result: list[dict[str, Any]] = self.call("snapshot_now", params, seconds)
         return result
 
-    async def cleanup(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
+    def cleanup(self, *, timeout_seconds: float | None = None) -> dict[str, Any]:
         """Return where removals stand, and what is stuck."""
         seconds, ms = self._deadline(timeout_seconds)
-        result: dict[str, Any] = await self.call("cleanup", api.NoParams(ms), seconds)
+        result: dict[str, Any] = self.call("cleanup", api.NoParams(ms), seconds)
         return result
 
-    async def purge(
+    def purge(
         self,
         topic_id: TopicId,
         *,
@@ -310,34 +310,34 @@ class AsyncClient(AsyncCaller):
         """Return what there is of a topic; with `execute` its remote data is to go."""
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.PurgeParams(topic_id, execute, existing, ms)
-        result: dict[str, Any] = await self.call("purge", params, seconds)
+        result: dict[str, Any] = self.call("purge", params, seconds)
         return result
 
-    async def drain(self, *, timeout_seconds: float | None = None) -> None:
+    def drain(self, *, timeout_seconds: float | None = None) -> None:
         """Let the daemon finish what it does and end."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.NoParams(ms)
-        await self.call("drain", params, seconds)
+        self.call("drain", params, seconds)
 
-    async def partition_retry(
+    def partition_retry(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Try a failed metadata partition again."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: dict[str, Any] = await self.call("partition_retry", params, seconds)
+        result: dict[str, Any] = self.call("partition_retry", params, seconds)
         return result
 
-    async def partition_rebuild(
+    def partition_rebuild(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Replay a metadata partition from its log's start."""
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: dict[str, Any] = await self.call("partition_rebuild", params, seconds)
+        result: dict[str, Any] = self.call("partition_rebuild", params, seconds)
         return result
 
-    async def partition_accept_loss(
+    def partition_accept_loss(
         self,
         metadata_partition: int | None = None,
         *,
@@ -348,10 +348,10 @@ class AsyncClient(AsyncCaller):
         """Give up events that are missing from the log, for good."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.AcceptLossParams(metadata_partition, everything, ms, without_looking)
-        result: dict[str, Any] = await self.call("partition_accept_loss", params, seconds)
+        result: dict[str, Any] = self.call("partition_accept_loss", params, seconds)
         return result
 
-    async def partition_end_hold(
+    def partition_end_hold(
         self,
         metadata_partition: int | None = None,
         *,
@@ -361,10 +361,10 @@ class AsyncClient(AsyncCaller):
         """Return what accepted losses keep from being deleted; with `execute` that ends."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.EndHoldParams(metadata_partition, execute, ms)
-        result: dict[str, Any] = await self.call("partition_end_hold", params, seconds)
+        result: dict[str, Any] = self.call("partition_end_hold", params, seconds)
         return result
 
-    async def log_recover(
+    def log_recover(
         self,
         metadata_partition: int,
         *,
@@ -374,35 +374,35 @@ class AsyncClient(AsyncCaller):
         """Return which segments that the log lost are there; with `execute` put them back."""
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.RecoverParams(metadata_partition, execute, ms)
-        result: dict[str, Any] = await self.call("log_recover", params, seconds)
+        result: dict[str, Any] = self.call("log_recover", params, seconds)
         return result
 
-    async def log_repair(
+    def log_repair(
         self, metadata_partition: int | None = None, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Set a corrupt log file aside and re-append what is known."""
         seconds, ms = self._deadline(timeout_seconds, JOB_SECONDS)
         params = api.MetadataPartitionParams(metadata_partition, ms)
-        result: dict[str, Any] = await self.call("log_repair", params, seconds)
+        result: dict[str, Any] = self.call("log_repair", params, seconds)
         return result
 
-    async def fetch_log_segment(
+    def fetch_log_segment(
         self,
         segment: SegmentMetadata,
         start: int = 0,
         end_inclusive: int | None = None,
         *,
         timeout_seconds: float | None = None,
-    ) -> AsyncBulkReader:
+    ) -> BulkReader:
         """Return a reader of a range of a segment's log."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.FetchParams(records.encode(segment), start, end_inclusive, ms)
-        return await self.open_bulk("fetch_log_segment", params, seconds)
+        return self.open_bulk("fetch_log_segment", params, seconds)
 
-    async def fetch_index(
+    def fetch_index(
         self, segment: SegmentMetadata, index: str, *, timeout_seconds: float | None = None
-    ) -> AsyncBulkReader:
+    ) -> BulkReader:
         """Return a reader of one index; its name is one of `codec.api.FetchIndexParams`."""
         seconds, ms = self._deadline(timeout_seconds)
         params = api.FetchIndexParams(records.encode(segment), index, ms)
-        return await self.open_bulk("fetch_index", params, seconds)
+        return self.open_bulk("fetch_index", params, seconds)

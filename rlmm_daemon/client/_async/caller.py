@@ -1,0 +1,187 @@
+"""Async calls by name and parameters: connected when needed, made again where that is safe."""
+
+import random
+from collections.abc import AsyncGenerator, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from rlmm_daemon.client import _common as common
+from rlmm_daemon.client._async.connection import AsyncBulkReader, AsyncConnection
+from rlmm_daemon.client._async.exchange import AsyncExchange
+from rlmm_daemon.client._async.wire import AsyncTurn, now, sleep
+from rlmm_daemon.codec import api, frames
+from rlmm_daemon.domain.errors import DaemonUnreachable, ProtocolViolation, RlmmError
+
+
+class AsyncCaller:
+    """Calls by name and parameters, with their wire results; `AsyncClient` types them.
+
+    Calls share one connection and may overlap. A stream and a bulk answer have connections of
+    their own, so they may stay open while other calls are made.
+    In another event loop only after `aclose`, or once the former one is closed.
+    """
+
+    def __init__(
+        self, path: str | None = None, options: common.ClientOptions | None = None
+    ) -> None:
+        self._path = common.socket_path(path)
+        self._options = options or common.ClientOptions()
+        self._main: AsyncExchange | None = None
+        self._bulk: AsyncConnection | None = None
+        self._was_connected = False
+        self._turn = AsyncTurn()
+        self._luck: random.Random = random.SystemRandom()
+
+    async def __aenter__(self) -> Self:
+        """Connect, so that a missing daemon shows here."""
+        await self.hello()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close every connection that is not lent out; idempotent."""
+        self._take_up()
+        for connection in (self._main, self._bulk):
+            if connection is not None:
+                connection.close()
+        self._main, self._bulk, self._turn = None, None, AsyncTurn()
+
+    async def hello(self) -> api.HelloResult:
+        """Return what the daemon said of itself; connects if needed."""
+        seconds, _ = self._deadline(None)
+        main = await self._connected(now() + seconds)
+        return main.welcome
+
+    async def call(self, method: str, params: Any, seconds: float | None = None) -> Any:
+        """Return a method's result in its wire type, for streams the list of all pages.
+
+        Raises:
+            RlmmError: what the daemon answered; DaemonUnreachable, TimedOut or OutcomeUnknown
+                when it did not.
+        """
+        row = api.METHODS[method]
+        deadline = self._end(seconds)
+        pauses = common.retries(self._luck)
+        while True:
+            main = await self._connected(deadline)
+            try:
+                return await main.call(row, params, deadline)
+            except TimeoutError as error:
+                raise common.silent(method) from error
+            except (OSError, common.NotSent) as error:
+                if isinstance(error, OSError) and not common.repeatable(method):
+                    raise common.lost(method) from error
+                await _pause(pauses, deadline, method, error)
+
+    async def stream(
+        self, method: str, params: Any, seconds: float | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the pages of a streamed answer; closing the generator cancels it."""
+        row = api.METHODS[method]
+        deadline = self._end(seconds)
+        connection = await self._connect(self._options.hello(), deadline)
+        try:
+            request_id = await connection.send(method, params, deadline)
+            more = True
+            while more:
+                body = await connection.receive(deadline)
+                page = common.result_of(body, request_id, row.result)
+                more = page.more
+                yield page
+        except TimeoutError as error:
+            raise common.silent(method) from error
+        except (OSError, common.NotSent) as error:
+            raise common.lost(method) from error
+        finally:
+            connection.close()
+
+    async def open_bulk(
+        self, method: str, params: Any, seconds: float | None = None
+    ) -> AsyncBulkReader:
+        """Return a reader of a bulk answer whose header has come."""
+        deadline = self._end(seconds)
+        pauses = common.retries(self._luck)
+        self._take_up()
+        while True:
+            connection, self._bulk = self._bulk, None
+            if connection is None:
+                connection = await self._connect(self._options.hello("bulk"), deadline)
+            try:
+                request_id = await connection.send(method, params, deadline)
+                body = await connection.receive(deadline)
+                header = common.result_of(body, request_id, frames.BulkHeader)
+            except BaseException as error:
+                if isinstance(error, RlmmError) and not isinstance(error, ProtocolViolation):
+                    self._give_back(connection)
+                    raise
+                connection.close()
+                if isinstance(error, TimeoutError):
+                    raise common.silent(method) from error
+                if not isinstance(error, (OSError, common.NotSent)):
+                    raise
+                await _pause(pauses, deadline, method, error)
+            else:
+                return AsyncBulkReader(connection, header, deadline, self._give_back)
+
+    def _give_back(self, connection: AsyncConnection) -> None:
+        if self._bulk is None:
+            self._bulk = connection
+        else:
+            connection.close()
+
+    def _deadline(
+        self, seconds: float | None, default: float | None = None
+    ) -> tuple[float, int | None]:
+        return self._options.deadline(seconds, default)
+
+    def _end(self, seconds: float | None) -> float:
+        chosen, _ = self._deadline(seconds)
+        return now() + chosen + common.GRACE_SECONDS
+
+    def _take_up(self) -> None:
+        if self._turn.is_elsewhere():
+            self._main = self._bulk = None
+
+    async def _connected(self, deadline: float) -> AsyncExchange:
+        self._take_up()
+        if self._main is None or self._main.lost:
+            async with self._turn.before(deadline):
+                if self._main is None or self._main.lost:
+                    connection = await self._connect(self._options.hello(), deadline)
+                    self._main = await AsyncExchange.over(connection)
+        return self._main
+
+    async def _connect(self, hello: bytes, deadline: float) -> AsyncConnection:
+        """Connect; a client that was connected before tries again for a while."""
+        pauses = common.back_off(self._luck)
+        give_up = min(deadline, now() + self._options.reconnect_seconds)
+        while True:
+            try:
+                connection = await AsyncConnection.open(self._path, hello, deadline)
+            except DaemonUnreachable:
+                pause = next(pauses)
+                if not self._was_connected or now() + pause >= give_up:
+                    raise
+                await sleep(pause)
+            else:
+                self._was_connected = True
+                return connection
+
+
+async def _pause(pauses: Iterator[float], deadline: float, method: str, error: Exception) -> None:
+    """Sleep before a lost request, which cannot have changed anything, is sent again.
+
+    Raises:
+        DaemonUnreachable: the deadline would pass meanwhile.
+    """
+    pause = next(pauses)
+    if now() + pause >= deadline:
+        raise DaemonUnreachable(f"the connection was lost again and again in {method}") from error
+    await sleep(pause)

@@ -1,0 +1,83 @@
+"""Both clients at a daemon that does not answer, and after calls that ended badly."""
+
+import asyncio
+import socket
+
+import pytest
+
+from rlmm_daemon.client import AsyncClient, Client, ClientOptions, _common
+from rlmm_daemon.domain.errors import DaemonUnreachable
+from tests.unit.socket.fakes import FakeBulk, daemon, segment
+
+IMPATIENT = ClientOptions(timeout_seconds=0.01)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "rlmm.sock")
+
+
+@pytest.fixture
+def silent(path, monkeypatch):
+    """Yield the socket of a daemon that never takes a connection."""
+    monkeypatch.setattr(_common, "GRACE_SECONDS", 0.0)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        yield path
+
+
+async def ask(client, kind):
+    """Call the async client."""
+    if kind == "write":
+        await client.add_remote_log_segment_metadata(segment())
+    elif kind == "stream":
+        await anext(client.export(timeout_seconds=0.01))
+    else:
+        await client.fetch_log_segment(segment())
+
+
+def ask_blocking(client, kind):
+    if kind == "write":
+        client.add_remote_log_segment_metadata(segment())
+    elif kind == "stream":
+        next(client.export(timeout_seconds=0.01))
+    else:
+        client.fetch_log_segment(segment())
+
+
+@pytest.mark.parametrize("kind", ["write", "stream", "bulk"])
+async def test_what_was_never_sent_has_no_unknown_outcome(silent, kind):
+    with pytest.raises(DaemonUnreachable):
+        await ask(AsyncClient(silent, IMPATIENT), kind)
+    with pytest.raises(DaemonUnreachable):
+        await asyncio.to_thread(ask_blocking, Client(silent, IMPATIENT), kind)
+
+
+async def test_who_waits_while_another_call_connects_has_his_own_deadline(silent):
+    client = AsyncClient(silent)
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(client.status(timeout_seconds=3_600))
+        await asyncio.sleep(0)
+        with pytest.raises(DaemonUnreachable, match="another call"):
+            await client.status(timeout_seconds=0.01)
+        first.cancel()
+    await client.aclose()
+
+
+async def test_a_closed_reader_says_so(path):
+    def talk() -> None:
+        with Client(path) as client:
+            reader = client.fetch_log_segment(segment())
+            reader.close()
+            with pytest.raises(ValueError, match="closed"):
+                reader.readinto(bytearray(1))
+
+    async with daemon(path) as it:
+        it.fetcher.make = lambda _start, _end: FakeBulk(length=2, chunks=(b"ok",))
+        async with AsyncClient(path) as client:
+            reader = await client.fetch_log_segment(segment())
+            await reader.aclose()
+            with pytest.raises(ValueError, match="closed"):
+                await reader.readinto(bytearray(1))
+        await asyncio.to_thread(talk)
