@@ -162,7 +162,9 @@ class Fetcher:
             facts = self._facts(metadata)
             whole = facts is not None and (start, last) == (0, size - 1)
             crc32c = facts.log_crc32c if facts is not None and whole else None
-            wanted = _Wanted(bucket=bucket, metadata=metadata, kind=ObjectKind.LOG, size=size)
+            wanted = _Wanted(
+                bucket=bucket, metadata=metadata, facts=facts, kind=ObjectKind.LOG, size=size
+            )
             found = await self._object(wanted)
             file, named = await self._local(wanted, found, may_name=may_open)
             if file is not None:
@@ -208,7 +210,7 @@ class Fetcher:
             ):
                 raise IndexNotFound("the segment was recorded as having no transaction index")
             size = None if facts is None else facts.sizes.get(kind.value)
-            wanted = _Wanted(bucket=bucket, metadata=metadata, kind=kind, size=size)
+            wanted = _Wanted(bucket=bucket, metadata=metadata, facts=facts, kind=kind, size=size)
             found = await self._object(wanted)
             file, _ = await self._local(wanted, found)
             self._metrics.storage.fetch_bytes.labels(index.lower()).inc(found.size)
@@ -261,12 +263,15 @@ class Fetcher:
             raise SegmentNotFound(f"the segment is {state.name}", state=state.name)
         if self._caches is not None:
             self._caches.deleted.is_back(given.segment_id)
-        return decode_segment(present)
+        return given if present == record else decode_segment(present)
 
     def _facts(self, metadata: SegmentMetadata) -> StoredFacts | None:
         """Return what was recorded at the copy, even if an update has erased it since."""
-        kept = self._log.kept_custom_metadata(metadata.partition, metadata.segment_id)
-        return custom_metadata.decode(metadata.custom_metadata) or custom_metadata.decode(kept)
+        facts = custom_metadata.decode(metadata.custom_metadata)
+        if facts is None:
+            kept = self._log.kept_custom_metadata(metadata.partition, metadata.segment_id)
+            facts = custom_metadata.decode(kept)
+        return facts
 
     async def _object(self, wanted: "_Wanted") -> _Object:
         """Return where an object is, without asking the storage where the record says it all."""
@@ -282,9 +287,7 @@ class Fetcher:
         return found
 
     async def _places(self, wanted: "_Wanted") -> list[SegmentPlace]:
-        metadata, bucket = wanted.metadata, wanted.bucket
-        kept = self._log.kept_custom_metadata(metadata.partition, metadata.segment_id)
-        return await self._retried(lambda: bucket.places(metadata, kept))
+        return await self._retried(lambda: wanted.bucket.places_of(wanted.metadata, wanted.facts))
 
     async def _find(self, wanted: "_Wanted", places: Sequence[SegmentPlace]) -> _Object:
         """Look for an object in every place where it may be.
@@ -381,10 +384,11 @@ class Fetcher:
 
 
 class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """One object of a segment; the size as it was recorded, None if it was not."""
+    """One object of a segment; facts and size as they were recorded, None if they were not."""
 
     bucket: Bucket
     metadata: SegmentMetadata
+    facts: StoredFacts | None
     kind: ObjectKind
     size: int | None
 

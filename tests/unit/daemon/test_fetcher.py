@@ -3,6 +3,7 @@ import contextlib
 import os
 import random
 import threading
+from collections import Counter
 
 import pytest
 from crc32c import crc32c
@@ -13,12 +14,13 @@ from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.local import LocalStorage
 from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
-from rlmm_daemon.codec import records
+from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.base.retry import Retry
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.copying.copy_job import CopyOptions
+from rlmm_daemon.daemon.reading import fetcher as fetcher_module
 from rlmm_daemon.daemon.reading.fetcher import INDEX_READS_MAX, Fetcher
 from rlmm_daemon.daemon.reading.read_caches import ReadCacheOptions, ReadCaches
 from rlmm_daemon.domain.errors import (
@@ -126,6 +128,29 @@ async def content(bulk) -> bytes:
     finally:
         await bulk.aclose()
         await bulk.aclose()
+
+
+async def test_a_read_asks_and_decodes_nothing_twice(world, home, monkeypatch):
+    await world.stored(home)
+    asked: Counter[str] = Counter()
+
+    def counted(owner, name):
+        real = getattr(owner, name)
+
+        def count(*args):
+            asked[name] += 1
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, count)
+
+    counted(custom_metadata, "decode")
+    counted(fetcher_module, "decode_segment")
+    counted(world.log, "kept_custom_metadata")
+    record = records.encode(world.segment)  # as a look-up returned it
+    await content(await world.fetcher.fetch_log_segment(record, 0, None))
+    assert asked == {"decode": 1, "decode_segment": 1}
+    await content(await world.fetcher.fetch_index(record, "OFFSET"))
+    assert asked == {"decode": 2, "decode_segment": 2}
 
 
 async def test_names_a_file_of_this_host_to_who_may_open_it(world, home):
