@@ -325,8 +325,8 @@ MUTANTS: Final[Sequence[Mutant]] = (
     Mutant(
         name="repeat_is_appended_again",
         module="rlmm_daemon.daemon.following.writer",
-        old="        if isinstance(present.validate(event), Repeat):",
-        new="        if present.validate(event) is None:",
+        old="        if isinstance(fold.validate(event), Repeat):",
+        new="        if fold.validate(event) is None:",
         seeds=20,
         scenario="manager",
     ),

@@ -104,16 +104,16 @@ class Writer:
         event: Event,
         value: bytes,
         fold: Callable[[], Fold],
-        timeout_seconds: float,
+        deadline: float,
         *,
         inside: bool = False,
     ) -> Outcome | None:
         """Return once this daemon has applied `event`, or found that it had been applied before.
 
         Returns what the apply came to; None if nothing had to be appended. `value` is the event in
-        normal form, as it goes to the log. `fold` is asked when it is needed, just before the
-        record is handed on, since the present one may be dropped while we wait; it raises when
-        there is none that may judge. `inside` is a write of whoever holds the fence.
+        normal form, as it goes to the log; `deadline` is on the monotonic clock. `fold` is asked
+        just before the record is handed on, since the present one may be dropped while we wait; it
+        raises when there is none that may judge. `inside` is a write of whoever holds the fence.
 
         Raises:
             RefusedError: by validation (nothing was appended) or by the apply itself.
@@ -121,7 +121,6 @@ class Writer:
             OutcomeUnknown: the record, or an earlier one about the same segment, may be in the
                 log, now or later.
         """
-        deadline = self._clock.monotonic() + timeout_seconds
         await self._until_free(subject_of(event), deadline)
         answer: asyncio.Future[Outcome | RlmmError] = asyncio.get_running_loop().create_future()
 
@@ -129,8 +128,7 @@ class Writer:
             if not answer.done():
                 answer.set_result(outcome)
 
-        left = deadline - self._clock.monotonic()
-        append = self.begin(event, value, fold, left, tell, inside=inside)
+        append = self.begin(event, value, fold(), deadline, tell, inside=inside)
         if append is None:
             return None
         try:
@@ -148,8 +146,8 @@ class Writer:
         self,
         event: Event,
         value: bytes,
-        fold: Callable[[], Fold],
-        timeout_seconds: float,
+        fold: Fold,
+        deadline: float,
         tell: Tell,
         *,
         inside: bool = False,
@@ -170,21 +168,20 @@ class Writer:
             raise IllegalTransition(
                 "the segment is being removed: its copy failed, or nobody finishes it"
             )
-        present = fold()
-        if isinstance(present.validate(event), Repeat):
+        if isinstance(fold.validate(event), Repeat):
             return None
         self._may_append()
-        if timeout_seconds <= 0:
+        now = self._clock.monotonic()
+        if now >= deadline:
             raise TimedOut("no time was left to append the record; nothing was begun")
         if len(self._pending) >= IN_FLIGHT_MAX:
             raise Overloaded(f"{IN_FLIGHT_MAX} writes are in flight", limit="writes_in_flight")
-        now = self._clock.monotonic()
         append = Append(
             subject,
             value,
-            present.position,
+            fold.position,
             tell,
-            deadline=now + timeout_seconds,
+            deadline=deadline,
             give_up=now + self._delivery_timeout_seconds,
         )
         append.began = now

@@ -68,7 +68,7 @@ class Publisher:
         """
         if self._is_draining() and caller is Caller.BROKER:
             raise Draining
-        started = self._clock.monotonic()
+        deadline = self._clock.monotonic() + timeout_seconds
         if caller is Caller.OPERATOR and self._fleet.follow_set is None:
             try:
                 async with asyncio.timeout(timeout_seconds):
@@ -81,15 +81,9 @@ class Publisher:
             if on_demand or caller is Caller.OPERATOR:
                 await self._gates.until_writable(metadata_partition, timeout_seconds)
             await self._gates.until_read(metadata_partition, event.partition, timeout_seconds)
-            left = timeout_seconds - (self._clock.monotonic() - started)
             writer = self._fleet.writer(metadata_partition, group)
-            return await writer.write(
-                event,
-                value,
-                judge or (lambda: self._gates.writable(event.partition).fold),
-                max(0.0, left),
-                inside=inside,
-            )
+            judge = judge or (lambda: self._gates.writable(event.partition).fold)
+            return await writer.write(event, value, judge, deadline, inside=inside)
 
     def begin(
         self, event: Event, value: bytes, timeout_seconds: float, tell: Tell
@@ -105,7 +99,8 @@ class Publisher:
         follower = self._gates.writable(event.partition)
         if self._gates.is_being_read(follower, event.partition):
             raise MustWait
-        return follower.writer.begin(event, value, lambda: follower.fold, timeout_seconds, tell)
+        deadline = self._clock.monotonic() + timeout_seconds
+        return follower.writer.begin(event, value, follower.fold, deadline, tell)
 
     @asynccontextmanager
     async def fence(
