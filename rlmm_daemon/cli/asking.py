@@ -18,10 +18,6 @@ from rlmm_daemon.domain.segment import SegmentMetadata
 DAEMON_WAITS_SECONDS: Final = 10.0
 _ASK_AGAIN_SECONDS: Final = 0.1
 #: What every command says of its first argument.
-SELECTOR_HELP = (
-    "Partitions are named TOPIC-PARTITION, TOPIC_ID, TOPIC_ID-PARTITION or "
-    "TOPIC_ID:TOPIC-PARTITION."
-)
 
 
 @contextmanager

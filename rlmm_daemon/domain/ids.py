@@ -19,7 +19,6 @@ BrokerId = NewType("BrokerId", int)
 MetadataPartition = NewType("MetadataPartition", int)
 
 UUID_BYTES: Final = 16
-ZERO_TOPIC_ID: Final = TopicId(bytes(UUID_BYTES))
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_PARTITION: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")

@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.domain.errors import StorageUnavailable
 from tests.contract.storage import StorageContract
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 
 
 class MemoryHarness:

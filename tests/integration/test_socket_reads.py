@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage, _Stored
 from rlmm_daemon.client import AsyncClient
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.bucket.bucket import Bucket
@@ -23,6 +22,7 @@ from rlmm_daemon.domain.ids import SegmentId
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.storage import ObjectKind
+from tests.support.memory_storage import MemoryBucket, MemoryStorage, _Stored
 from tests.unit.daemon.segments import IDENTITY, FakeLog, metadata
 from tests.unit.socket.fakes import daemon, until
 

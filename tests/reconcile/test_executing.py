@@ -90,7 +90,7 @@ class Site:
         return str(name)
 
     def manifests(self) -> set[str]:
-        return {*asyncio.run(self._with(quarantine.read_manifests))}
+        return {*asyncio.run(self._with(lambda storage: quarantine.Manifests(storage).now()))}
 
     def audit(self, word: str) -> list[dict[str, Any]]:
         lines = map(json.loads, (self.world.home / "audit.jsonl").read_text().splitlines())

@@ -85,7 +85,7 @@ class Operators:
         name = self.luck.choice(self.names)
         self.releases += 1
         for key in [key for key, whose in self.promised.items() if whose == name]:
-            if not (await quarantine.read_manifests(self.storage))[name].restored:
+            if not (await quarantine.Manifests(self.storage).now())[name].restored:
                 del self.promised[key]
         await quarantine.change(self.storage, name, _released)
         self.releases += 1
@@ -219,7 +219,7 @@ def test_a_control_object_that_is_damaged_meanwhile_is_named(tmp_path: Path, key
         async with control.opened(site.config) as storage:
             if key == LEASE_KEY:
                 await Holder(storage, owner="a", seconds=300, now_ms=lambda: NOW).acquire()
-            await quarantine.read_manifests(storage)
+            await quarantine.Manifests(storage).now()
 
     with pytest.raises(Malformed, match=key):
         asyncio.run(work())

@@ -111,11 +111,6 @@ class Observation(msgspec.Struct):
         self._suspects.clear()
         self.watched = {}
 
-    def unknown_since(self, topic_id: TopicId) -> int | None:
-        """Return when the running clock of an id started."""
-        suspect = self._suspects.get(topic_id)
-        return None if suspect is None else suspect.since_ms
-
     def alive(self, cluster_id: str, topic_ids: frozenset[TopicId]) -> None:
         """Remember ids that a broker of this cluster knows; those of another one are forgotten."""
         if cluster_id != self.cluster_id:

@@ -138,10 +138,6 @@ class PartitionCache:
         """
         return [self.segments.record(ref) for ref in self._listed(epoch)]
 
-    def listed_ids(self, epoch: LeaderEpoch) -> list[SegmentId]:
-        """Return the ids of `list_epoch`."""
-        return [self.segments.pair(ref)[0] for ref in self._listed(epoch)]
-
     def _listed(self, epoch: LeaderEpoch) -> list[SegmentId | int]:
         index = self.epochs.get(epoch)
         if index is None:

@@ -76,17 +76,6 @@ def _images(fold: Fold) -> Iterator[TableImage | None]:
         yield snapshot.image_of(table)
 
 
-def seal(cache: PartitionCache) -> PartitionTable:
-    """Return one user partition's columns, in one go."""
-    work = steps(cache)
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            table: PartitionTable = done.value
-            return table
-
-
 def steps(cache: PartitionCache) -> Generator[None, None, PartitionTable]:
     """Make one user partition's columns in short steps, and return them at the end."""
     rows = _Rows(cache)

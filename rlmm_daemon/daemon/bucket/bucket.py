@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 import msgspec
 import structlog
 
-from rlmm_daemon.codec import custom_metadata, marker
-from rlmm_daemon.codec.custom_metadata import StoredFacts
+from rlmm_daemon.codec import marker
+from rlmm_daemon.codec.custom_metadata import StoredFacts, decode
 from rlmm_daemon.codec.marker import (
     MARKER_KEY,
     AcceptedGap,
@@ -517,14 +517,8 @@ class Bucket:
     async def places(
         self, metadata: SegmentMetadata, kept_custom_metadata: bytes | None = None
     ) -> list[SegmentPlace]:
-        """Return where the objects are by what is recorded, or else was recorded before.
-
-        Raises:
-            StorageUnavailable: as `places_of`.
-            Malformed: the custom metadata is ours but newer than this program.
-        """
-        facts = custom_metadata.decode(metadata.custom_metadata)
-        facts = facts or custom_metadata.decode(kept_custom_metadata)
+        """As `places_of`, by the custom metadata or those kept; Malformed if these are too new."""
+        facts = decode(metadata.custom_metadata) or decode(kept_custom_metadata)
         return await self.places_of(metadata, facts)
 
     async def places_of(
@@ -533,9 +527,7 @@ class Bucket:
         """Return where the objects are: one place if it was recorded, else every listed layout.
 
         None for a topic's name that Kafka forbids: no object was ever stored under one.
-
-        Raises:
-            StorageUnavailable: the marker cannot be read, or lacks the recorded layout.
+        StorageUnavailable if the marker cannot be read, or lacks the recorded layout.
         """
         found = self._require()
         if not may_have_objects(metadata.partition):

@@ -92,17 +92,6 @@ def open_sources(
     return sources
 
 
-def open_source(partition: TopicIdPartition, path: str, log_dirs: Sequence[str]) -> FileSource:
-    """Open one file of `<log_dir>/<topic>-<partition>/`.
-
-    Raises:
-        PathNotAllowed: as `open_sources`; no path that a file can have.
-        InvalidArgument: no such file.
-    """
-    with _Directories() as directories:
-        return _open_source(partition, path, log_dirs, directories)
-
-
 class _Directories(contextlib.ExitStack):
     """Directories of one partition, each opened once for all files of a segment in it."""
 

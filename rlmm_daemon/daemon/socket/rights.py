@@ -16,7 +16,6 @@ from rlmm_daemon.codec.api import Right
 
 _UCRED: Final = struct.Struct("iII")  # pid_t, uid_t, gid_t
 _SO_PEERGROUPS: Final = 59  # Linux 4.13; the socket module has no name for it
-_GROUPS_MAX: Final = 65_536  # NGROUPS_MAX
 
 #: Whoever may do more may do less as well.
 _INCLUDES: Final = {

@@ -265,15 +265,6 @@ def manifests_of(run: str, fence: int, now_ms: int, entries: Iterable[Entry]) ->
     ]
 
 
-async def read_manifests(storage: RemoteStorage) -> Mapping[str, Manifest]:
-    """Return every manifest by its name.
-
-    Raises:
-        Malformed: one is damaged; nothing may be deleted beside it.
-    """
-    return await Manifests(storage).now()
-
-
 class Manifests:
     """What lies in the storage, asked for again and again: only what changed is read again."""
 

@@ -10,7 +10,6 @@ from typing import Final
 
 from crc32c import crc32c
 
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec.marker import MARKER_KEY
 from rlmm_daemon.core.storage.layout import object_key
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
@@ -21,6 +20,7 @@ from tests.simulation.disk import ProcessDead
 from tests.simulation.loop import SimLoop
 from tests.simulation.operators.truth import LAYOUT, Books, Segment
 from tests.simulation.world import Life
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 
 #: The longest that a request in flight outlives its sender.
 FLIGHT_SECONDS: Final = 2.0

@@ -8,8 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.storage import memory
-from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.core.storage.layout import Layout, parse_key
 from rlmm_daemon.daemon.cleaner import backoff, cleaner, leftovers, segments
 from rlmm_daemon.daemon.cleaner.segments import BATCH_SEGMENTS
@@ -24,6 +22,8 @@ from tests.simulation.cleaning import (
     run,
     segment,
 )
+from tests.support import memory_storage as memory
+from tests.support.memory_storage import MemoryStorage
 from tests.unit.cleaner.test_removal import DEAD, is_finished
 
 OTHER = partition_of(3)

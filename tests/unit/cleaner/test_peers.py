@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec.marker import Presence, encode, presence_key
 from rlmm_daemon.core.disposal.steps import PartitionStep
 from rlmm_daemon.daemon.cleaner.peers import Peers, PresentPeers
@@ -15,6 +14,7 @@ from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.ports.cluster import BrokerInfo
 from tests.simulation.cleaning import OPTIONS, CleanWorld, SimPeers, partition_of, run, topic
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 
 NOW_MS = 1_000_000
 

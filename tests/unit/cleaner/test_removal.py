@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 import pytest
 from msgspec.structs import replace
 
-from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.core.disposal.steps import PartitionStep
 from rlmm_daemon.core.fold.cache import PartitionCache
@@ -31,6 +30,7 @@ from tests.simulation.cleaning import (
     run,
     segment,
 )
+from tests.support.memory_storage import MemoryStorage
 
 MARKED, STARTED, FINISHED = PartitionDeleteState
 DEAD, LIVING = partition_of(1), partition_of(2)

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec.marker import Hold, OtherDaemon, Presence
 from rlmm_daemon.offline import checkup_storage
 from rlmm_daemon.offline.checkup_storage import SKEW_MS, copied, other_daemon
+from tests.support.memory_storage import MemoryStorage
 
 AT = 1_700_000_000_000
 

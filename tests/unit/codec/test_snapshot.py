@@ -13,6 +13,7 @@ from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.snapshots import sealing, unsealing
 from rlmm_daemon.domain.errors import ChecksumMismatch, Malformed, NotReady, UnsupportedProtocol
 from rlmm_daemon.domain.ids import LeaderEpoch, TopicId, TopicIdPartition
+from tests.support.folds import listed_ids, seal
 from tests.unit.core.world import (
     DELETE_STARTED,
     FINISHED,
@@ -73,7 +74,7 @@ def story(buffer, read=unsealing.load):
                 "segments": [record.hex() for record in cache.list_all()],
                 "kept": {i.hex(): c.hex() for i, c in cache.kept_custom_metadata.items()},
                 "highest": {str(e): o for e, o in sorted(cache.highest_offsets.items())},
-                "listed": {str(e): [i.hex() for i in cache.listed_ids(e)] for e in EPOCHS},
+                "listed": {str(e): [i.hex() for i in listed_ids(cache, e)] for e in EPOCHS},
                 "third": {str(e): [i.hex() for i in cache.third_set(e)] for e in EPOCHS},
                 "looks": {f"{e}:{o}": looked(cache, e, o) for e in EPOCHS
                           for o in range(0, 700, 50)},
@@ -161,7 +162,7 @@ def test_a_user_partition_that_is_there_twice_is_refused(read):
     header = sealing.header_of(
         world.fold, cluster_id=None, topic_id=TopicId(bytes(16)), created_at_ms=0
     )
-    table = sealing.seal(world.cache)
+    table = seal(world.cache)
     assert read(b"".join(snapshot.encode_file(header, [snapshot.image_of(table)])))
     twice = b"".join(snapshot.encode_file(header, [snapshot.image_of(table) for _ in range(2)]))
     with pytest.raises(Malformed, match="twice"):
@@ -170,7 +171,7 @@ def test_a_user_partition_that_is_there_twice_is_refused(read):
 
 @pytest.mark.parametrize("column", ["third", "unreferenced", "states", "ids", "id_order", "heap"])
 def test_a_table_that_contradicts_itself_is_refused_though_its_checksum_holds(column):
-    table = sealing.seal(sample_world().cache)
+    table = seal(sample_world().cache)
     if column in {"third", "unreferenced"}:
         epoch = next(epoch for epoch in reversed(table.epochs) if getattr(epoch, column))
         getattr(epoch, column).pop()
@@ -190,7 +191,7 @@ def test_columns_are_aligned_so_that_they_can_be_read_in_place():
     buffer = file_of(sample_world())
     _, behind = snapshot.decode_header(buffer)
     assert behind % 8 == 0
-    for table in (sealing.seal(cache) for cache in sample_world().fold.partitions.values()):
+    for table in (seal(cache) for cache in sample_world().fold.partitions.values()):
         assert len(b"".join(encode_table(table))) % 8 == 0
 
 
@@ -258,11 +259,11 @@ def test_a_table_is_copied_in_parts_and_its_size_known_before():
     for n in range(10, 9_000):
         world.upload(n, 1000 * n, 1000 * n + 9, {5: 1000 * n})
     for cache in world.fold.partitions.values():
-        table = sealing.seal(cache)
+        table = seal(cache)
         parts = list(encode_table(table))
         assert max(map(len, parts)) <= PART_BYTES_MAX
         assert sum(map(len, parts)) == size_of(table)
-    assert size_of(sealing.seal(world.cache)) > 5 * PART_BYTES_MAX
+    assert size_of(seal(world.cache)) > 5 * PART_BYTES_MAX
 
 
 def test_pieces_are_bounded_and_a_common_segment_costs_at_most_110_bytes():

@@ -19,6 +19,7 @@ from rlmm_daemon.core.snapshots.rebasing import SINCE_MAX, rebase
 from rlmm_daemon.domain.errors import NotReady
 from rlmm_daemon.domain.ids import LeaderEpoch, MetadataPartition, TopicId, TopicIdPartition
 from rlmm_daemon.domain.segment import SegmentMetadata
+from tests.support.folds import listed_ids
 from tests.unit.core.world import (
     DELETE_FINISHED,
     DELETE_STARTED,
@@ -138,7 +139,7 @@ def some_event(rng, ordinary):
 def verify(world, model):
     cache = world.cache
     for epoch in EPOCHS:
-        assert cache.listed_ids(epoch) == model.listing(epoch)
+        assert listed_ids(cache, epoch) == model.listing(epoch)
         assert cache.highest_offset(epoch) == model.highest.get(epoch)
         for offset in OFFSETS:
             look = cache.lookup(epoch, offset)

@@ -14,6 +14,7 @@ from rlmm_daemon.core.fold.user_partitions import ASIDE_MAX
 from rlmm_daemon.core.snapshots import unsealing
 from rlmm_daemon.domain.ids import LeaderEpoch, Offset
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentUpdate
+from tests.support.folds import listed_ids
 from tests.unit.core.test_histories import snapshot_of, some_event
 from tests.unit.core.world import (
     DELETE_FINISHED,
@@ -72,7 +73,7 @@ def test_no_event_of_many_epochs_is_put_into_all_of_them_in_one_step(looked_at):
 def test_whoever_looks_at_an_epoch_finds_what_is_not_put_into_it_yet():
     world = World()
     world.put(of_epochs(1, MANY))
-    assert [number(each) for each in world.cache.listed_ids(LeaderEpoch(MANY - 1))] == [1]
+    assert [number(each) for each in listed_ids(world.cache, LeaderEpoch(MANY - 1))] == [1]
     world.put(update(1, FINISHED))
     assert world.fold.settle(EPOCHS_AT_ONCE), "some are left"
     assert world.cache.lookup(MANY - 1, 10 * MANY - 1) is not None

@@ -7,7 +7,8 @@ import pytest
 from rlmm_daemon.codec import record_suffix as tails
 from rlmm_daemon.core.fold import id_order
 from rlmm_daemon.core.fold.segment_table import SegmentTable
-from rlmm_daemon.core.snapshots import sealing, unsealing
+from rlmm_daemon.core.snapshots import unsealing
+from tests.support.folds import seal
 from tests.unit.core.test_histories import snapshot_of
 from tests.unit.core.world import (
     DELETE_FINISHED,
@@ -27,7 +28,7 @@ IDS = {
 
 
 def verify(cache):
-    table, found = sealing.seal(cache), dict(cache.segments.items())
+    table, found = seal(cache), dict(cache.segments.items())
     ordered = sorted(found, key=lambda each: (tails.start_of(found[each]), each))
     row_of = {segment_id: row for row, segment_id in enumerate(ordered)}
     kept = [found[each] for each in ordered]

@@ -13,7 +13,6 @@ from rlmm_daemon.adapters.event_log.memory import MemoryEventLog, MemoryLogStore
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.passes.in_threads import InThreads
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.explain.facts import CopyPhase
 from rlmm_daemon.core.storage.layout import Layout
@@ -25,6 +24,7 @@ from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import BrokerId, TopicId
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.unit.daemon.segments import IDENTITY, PARTITION, files_in, metadata
 
 PATIENCE_SECONDS = 30

@@ -8,7 +8,6 @@ import pytest
 
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.storage.local import LocalStorage
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, marker
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.core.disposal.holds import UNKNOWN_MS
@@ -22,6 +21,7 @@ from rlmm_daemon.daemon.bucket.storage_keeper import confirm_anew
 from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
 from rlmm_daemon.ports.storage import ObjectInfo, ObjectKind
 from tests.support import markers
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.unit.daemon.reading import until
 from tests.unit.daemon.segments import IDENTITY, metadata
 

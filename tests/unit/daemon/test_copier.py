@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.passes.in_threads import InThreads, kafka_segment_check
 from rlmm_daemon.adapters.storage.local import LocalStorage
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, marker, records
 from rlmm_daemon.core.storage.calls import Calls
 from rlmm_daemon.core.storage.layout import Layout
@@ -48,6 +47,7 @@ from rlmm_daemon.ports import threads
 from rlmm_daemon.ports.sources import FileSource
 from rlmm_daemon.ports.storage import ObjectKind, Progress
 from tests.contract.storage import Buffer
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.support.nice import nice
 from tests.unit.daemon.segments import (
     IDENTITY,

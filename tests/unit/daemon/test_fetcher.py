@@ -13,10 +13,10 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.storage.local import LocalStorage
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import custom_metadata, records
 from rlmm_daemon.core.storage.layout import Layout
 from rlmm_daemon.daemon.base.retry import Retry
+from rlmm_daemon.daemon.bucket import bucket as bucket_module
 from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.copying.copy_job import CopyOptions
@@ -36,6 +36,7 @@ from rlmm_daemon.domain.ids import BrokerId, SegmentId
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.storage import ObjectKind
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.unit.daemon.segments import IDENTITY, LOG_BYTES, FakeLog, files_in, metadata
 
 S = SegmentState
@@ -144,6 +145,7 @@ async def test_a_read_asks_and_decodes_nothing_twice(world, home, monkeypatch):
         monkeypatch.setattr(owner, name, count)
 
     counted(custom_metadata, "decode")
+    counted(bucket_module, "decode")
     counted(fetcher_module, "decode_segment")
     counted(world.log, "kept_custom_metadata")
     record = records.encode(world.segment)  # as a look-up returned it

@@ -9,7 +9,6 @@ import pytest
 import structlog.testing
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedGap, AcceptedLoss, BucketMarker, LayoutRow
 from rlmm_daemon.core.readiness.marker_rebuilding import Evidence, rebuilt
@@ -19,6 +18,7 @@ from rlmm_daemon.daemon.bucket.bucket import Bucket, BucketIdentity
 from rlmm_daemon.domain.errors import Malformed, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.ports.storage import Conflict
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.unit.daemon.segments import IDENTITY, PARTITION, metadata
 from tests.unit.daemon.test_bucket import Past, bucket, recorded, shared
 from tests.unit.manager.events import until

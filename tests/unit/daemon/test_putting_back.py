@@ -11,7 +11,6 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import batches, custom_metadata, marker, records
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.codec.marker import MARKER_KEY, AcceptedLoss, BucketMarker, Hold
@@ -33,6 +32,7 @@ from rlmm_daemon.domain.partition_delete import PartitionDeleteState
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
 from rlmm_daemon.ports.sources import BufferSource
 from rlmm_daemon.ports.storage import ObjectKind, Progress
+from tests.support.memory_storage import MemoryStorage
 from tests.unit.manager.events import COUNT, NEIGHBOUR, TP, marked, of, segment_id, started, updated
 
 S = SegmentState

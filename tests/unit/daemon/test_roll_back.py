@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.marker import AcceptedLoss
 from rlmm_daemon.core.explain.facts import CopyPhase
@@ -18,6 +17,7 @@ from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, SegmentId
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentState
 from rlmm_daemon.ports.storage import Progress
 from tests.contract.storage import Buffer
+from tests.support.memory_storage import MemoryStorage
 from tests.unit.daemon.copying import PATIENCE_SECONDS, World, running
 from tests.unit.daemon.segments import PARTITION, metadata
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlmm_daemon.daemon.copying.sources import open_source, open_sources
+from rlmm_daemon.daemon.copying.sources import _Directories, _open_source, open_sources
 from rlmm_daemon.domain.errors import (
     ChecksumMismatch,
     InvalidArgument,
@@ -14,6 +14,11 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.ports.storage import ObjectKind
 from tests.unit.daemon.segments import PARTITION, files_in, metadata
+
+
+def open_source(partition, path, log_dirs):
+    with _Directories() as directories:
+        return _open_source(partition, path, log_dirs, directories)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from rlmm_daemon.adapters.event_log.embedded import EmbeddedLog, EmbeddedOptions
 from rlmm_daemon.adapters.event_log.embedded.identity import GENERATIONS_SKIPPED
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.core.readiness.states import PartitionState
@@ -32,6 +31,7 @@ from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.domain.ids import MetadataPartition
 from tests.contract.event_log import spawning
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.unit.manager.events import TP, of, started, until, updated
 
 NUMBER = of(TP)

@@ -8,7 +8,6 @@ import pytest
 
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import (
     MARKER_KEY,
@@ -27,6 +26,7 @@ from rlmm_daemon.domain.errors import ConfigError, Malformed, StorageUnavailable
 from rlmm_daemon.domain.ids import BrokerId, MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import LogIdentity, LogRange
 from tests.support import markers
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 
 OURS = TopicId(bytes(range(16)))
 OTHER = TopicId(bytes(range(50, 66)))

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.custom_metadata import ONLY_IF_STARTED
 from rlmm_daemon.codec.state_files import (
@@ -36,6 +35,7 @@ from rlmm_daemon.domain.segment import SegmentMetadata
 from rlmm_daemon.domain.segment import SegmentState as S
 from rlmm_daemon.ports.sources import BufferSource
 from rlmm_daemon.ports.storage import ObjectKind, Progress
+from tests.support.memory_storage import MemoryStorage
 from tests.unit.manager.events import (
     COUNT,
     NEIGHBOUR,

@@ -8,7 +8,6 @@ import pytest
 from msgspec import UNSET
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.codec.marker import CONTROL_BYTES_MAX
 from rlmm_daemon.config.reconcile import Safety
 from rlmm_daemon.domain.errors import InvalidArgument, Malformed
@@ -19,6 +18,7 @@ from rlmm_daemon.reconcile.act.lease import LEASE_KEY, Holder, Lease, LeaseHeld
 from rlmm_daemon.reconcile.act.quarantine import Entry, Manifest, Totals, Word, plan
 from rlmm_daemon.reconcile.errors import Refused
 from tests.support.manifests import write_manifests
+from tests.support.memory_storage import MemoryStorage
 
 HOUR = 3_600_000
 NOW = 1_700_000_000_000
@@ -205,10 +205,10 @@ async def test_manifests_are_written_read_and_restored() -> None:
     made = quarantine.manifests_of("run", 3, NOW, every)
     assert len(made) > 1
     names = await write_manifests(storage, made)
-    read = (await quarantine.read_manifests(storage)).values()
+    read = (await quarantine.Manifests(storage).now()).values()
     assert [each for one in read for each in one.entries] == every
     await quarantine.restore(storage, names[0])
-    assert (await quarantine.read_manifests(storage))[names[0]].restored
+    assert (await quarantine.Manifests(storage).now())[names[0]].restored
     with pytest.raises(InvalidArgument, match="no manifest"):
         await quarantine.restore(storage, "none.json")
 
@@ -265,7 +265,7 @@ async def test_nothing_is_read_beside_a_damaged_manifest() -> None:
     await storage.open()
     await storage.put_control(f"{quarantine.MANIFESTS}a-001.json", b"{", if_etag=None)
     with pytest.raises(Malformed, match=f"{quarantine.MANIFESTS}a-001.json"):
-        await quarantine.read_manifests(storage)
+        await quarantine.Manifests(storage).now()
     found, damaged = await quarantine.Manifests(storage).look()
     assert not found
     assert [*damaged] == ["a-001.json"]
@@ -402,7 +402,7 @@ async def test_a_word_is_kept_with_who_said_it_and_older_readers_are_told_by_the
         storage, name, lambda known: msgspec.structs.replace(known, held=WORD)
     )
     assert (held.held, held.format) == (WORD, quarantine.WORDED)
-    assert (await quarantine.read_manifests(storage))[name] == held
+    assert (await quarantine.Manifests(storage).now())[name] == held
     await quarantine.change(storage, name, lambda known: msgspec.structs.replace(known, held=UNSET))
     assert await written() == plain
     assert (await quarantine.restore(storage, name, WORD)).restored_by == WORD

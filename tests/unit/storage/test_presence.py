@@ -9,7 +9,6 @@ import pytest
 
 from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.lock_place import place_of
-from rlmm_daemon.adapters.storage.memory import MemoryBucket, MemoryStorage
 from rlmm_daemon.codec import marker
 from rlmm_daemon.codec.marker import OtherDaemon
 from rlmm_daemon.core.readiness.twins import (
@@ -25,6 +24,7 @@ from rlmm_daemon.daemon.bucket.presence import Author, PresenceFacts, PresenceFi
 from rlmm_daemon.domain.errors import StorageUnavailable
 from rlmm_daemon.ports.storage import ControlObject
 from tests.simulation.loop import SimLoop, ended
+from tests.support.memory_storage import MemoryBucket, MemoryStorage
 from tests.unit.manager.events import until
 
 KEY = marker.presence_key(1)

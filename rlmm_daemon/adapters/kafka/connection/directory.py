@@ -59,7 +59,6 @@ class Directory:
         self._view: TopicView | None = None
         self._exists: bool | None = None
         self._refreshed_at = 0.0
-        self.refresh_count = 0
         #: Called after an answer that differs from the one before: id, count or a leader.
         self.on_change: list[Callable[[], None]] = []
 
@@ -90,7 +89,6 @@ class Directory:
                 _, answer = await self._client.ask_any(metadata_by_name(self._topic))
                 self._take(answer)
                 self._refreshed_at = begun_at
-                self.refresh_count += 1
         return self._view if self._exists else None
 
     async def is_topic(self, node: Node, topic_id: TopicId) -> bool:

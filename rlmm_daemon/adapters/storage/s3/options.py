@@ -10,7 +10,6 @@ from rlmm_daemon.domain.secret import Secret
 MIB: Final = 1024 * 1024
 #: S3's own limits.
 PARTS_MAX: Final = 10_000
-PART_BYTES_MIN: Final = 5 * MIB
 #: A call that moves bytes may take so much longer for each of them; slower is a fault.
 BYTES_PER_SECOND_MIN: Final = 64 * 1024
 

@@ -87,7 +87,7 @@ def test_a_failed_look_or_another_daemons_turn_starts_the_clock_over(watch, over
 def test_a_clock_of_the_former_cluster_says_nothing_in_another_one(watch):
     watch.alive("another", frozenset(IDS))
     assert watch.look(replace(look(DAY + 1, GONE), cluster_id="another")) == []
-    assert watch.unknown_since(GONE) == DAY + 1
+    assert watch._suspects[GONE].since_ms == DAY + 1
 
 
 def test_the_only_broker_is_enough():

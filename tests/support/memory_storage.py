@@ -1,4 +1,4 @@
-"""A remote storage in a dictionary: for tests, the simulation and the embedded manager.
+"""A remote storage in a dictionary: for tests and the simulation.
 
 Several `MemoryStorage` may share one `MemoryBucket`, as daemons share a bucket.
 """
