@@ -224,3 +224,12 @@ def from_wire(code: int, message: str, fields: Mapping[str, Any]) -> RlmmError:
     branches = {1: RefusedError, 2: UnavailableError, 3: CorruptError}
     kind = BY_CODE.get(code) or branches.get(code // 100, RlmmError)
     return kind(message, **{str(name): value for name, value in fields.items()})
+
+
+def first_of(errors: BaseExceptionGroup[RlmmError]) -> RlmmError:
+    """Return the error that a group of tasks was raised by first."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, RlmmError)
+    return error

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
@@ -36,7 +35,7 @@ from rlmm_daemon.offline.checkup_kafka import (
 from rlmm_daemon.offline.finding import Finding
 from rlmm_daemon.offline.log_adoption import read_before
 from rlmm_daemon.ports.event_log import NO_EPOCH, LogIdentity, LogMoved, LogRange
-from rlmm_daemon.wiring import adapters
+from rlmm_daemon.wiring.log_alone import log_alone
 
 #: Events of the future by more than this: a clock is wrong somewhere.
 SKEW_MS_MAX: Final = 30_000
@@ -211,24 +210,10 @@ async def _no_log(disk: LocalDisk, config: Config, seconds: float) -> Finding:
 
 @asynccontextmanager
 async def _opened(config: Config) -> AsyncIterator[KafkaLog]:
-    disk = LocalDisk()
     whichever = replace(config.daemon, cluster_id=None)  # another cluster is told by `_cluster`
-    try:
-        async with asyncio.TaskGroup() as group:
-            log = adapters.event_log_of(
-                replace(config, daemon=whichever),
-                disk,
-                SystemClock(),
-                random.Random(),  # noqa: S311 - jitter
-                lambda work, name: group.create_task(work, name=name),
-            )
-            assert isinstance(log, KafkaLog), "the embedded log has checks of its own"
-            try:
-                yield log
-            finally:
-                await log.close()
-    finally:
-        disk.close()
+    async with log_alone(replace(config, daemon=whichever)) as log:
+        assert isinstance(log, KafkaLog), "the embedded log has checks of its own"
+        yield log
 
 
 async def _kafka(config: Config, seconds: float) -> list[Finding]:

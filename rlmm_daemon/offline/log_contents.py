@@ -6,7 +6,6 @@ would die of is ever written on.
 """
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
@@ -14,8 +13,6 @@ from typing import Final
 
 import msgspec
 
-from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.codec import records
 from rlmm_daemon.codec.state_files import Position
 from rlmm_daemon.config import Config, EmbeddedLog
@@ -33,7 +30,7 @@ from rlmm_daemon.ports.event_log import (
     begun,
     ranges_joined,
 )
-from rlmm_daemon.wiring import adapters
+from rlmm_daemon.wiring.log_alone import log_alone
 
 KAFKA: Final = "kafka"
 #: Appends in flight; each partition's are in order.
@@ -108,23 +105,9 @@ async def opened(config: Config, name: str, count: int | None) -> AsyncIterator[
         InvalidArgument: the configuration has no [event_log.kafka].
         RlmmError, LogMissing: it can't be opened.
     """
-    disk = LocalDisk()
-    try:
-        async with asyncio.TaskGroup() as group:
-            log = adapters.event_log_of(
-                _config_of(config, name, count),
-                disk,
-                SystemClock(),
-                random.Random(),  # noqa: S311 - names and jitter
-                lambda work, task: group.create_task(work, name=task),
-            )
-            try:
-                await log.open(create=count is not None)
-                yield log
-            finally:
-                await log.close()
-    finally:
-        disk.close()
+    async with log_alone(_config_of(config, name, count)) as log:
+        await log.open(create=count is not None)
+        yield log
 
 
 async def topic_of(config: Config, name: str) -> TopicId | None:

@@ -255,33 +255,29 @@ def _pwrite_synced(descriptor: int, offset: int, data: bytes | memoryview) -> in
 
 
 def _write_atomically(path: str, temporary: str, pieces: Iterable[bytes | bytearray]) -> None:
-    try:
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE
-        )
-        try:
-            for piece in pieces:
-                rest = memoryview(piece)
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
-        Path(temporary).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(temporary).unlink()
-        raise
+    with _taking_the_place_of(path, temporary) as descriptor:
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        os.fdatasync(descriptor)
     _fsync_directory(str(Path(path).parent))
 
 
 def _write_scratch(path: str, temporary: str, pieces: Sequence[bytes]) -> None:
+    with _taking_the_place_of(path, temporary) as descriptor:
+        for first in range(0, len(pieces), PIECES_MAX):
+            _write_all(descriptor, pieces[first : first + PIECES_MAX])
+
+
+@contextmanager
+def _taking_the_place_of(path: str, temporary: str) -> Iterator[int]:
+    """Yield a new file's descriptor; once it is written, it is renamed, else removed."""
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, _FILE_MODE)
         try:
-            for first in range(0, len(pieces), PIECES_MAX):
-                _write_all(descriptor, pieces[first : first + PIECES_MAX])
+            yield descriptor
         finally:
             os.close(descriptor)
         Path(temporary).replace(path)

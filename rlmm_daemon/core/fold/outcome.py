@@ -15,43 +15,31 @@ from rlmm_daemon.domain.segment import SegmentState
 State = SegmentState | PartitionDeleteState
 
 
-class Applied(msgspec.Struct, frozen=True, gc=False):
-    """The event changed the fold."""
-
+class _OfEvent(msgspec.Struct, frozen=True, gc=False):
     value: bytes
     partition: TopicIdPartition
+
+    @property
+    def event(self) -> Record:
+        """What the record says."""
+        return records.decode(self.value)
+
+
+class Applied(_OfEvent, frozen=True, gc=False):
+    """The event changed the fold."""
+
     #: Of the segment or of the partition's deletion; None if there was none.
     previous_state: State | None
 
-    @property
-    def event(self) -> Record:
-        """What the record says."""
-        return records.decode(self.value)
 
-
-class Repeated(msgspec.Struct, frozen=True, gc=False):
+class Repeated(_OfEvent, frozen=True, gc=False):
     """The event is legal and changed nothing."""
 
-    value: bytes
-    partition: TopicIdPartition
 
-    @property
-    def event(self) -> Record:
-        """What the record says."""
-        return records.decode(self.value)
-
-
-class Rejected(msgspec.Struct, frozen=True):
+class Rejected(_OfEvent, frozen=True, gc=True):
     """The event was read and dropped, as every broker drops it."""
 
-    value: bytes
-    partition: TopicIdPartition
     error: RefusedError
-
-    @property
-    def event(self) -> Record:
-        """What the record says."""
-        return records.decode(self.value)
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -63,16 +51,8 @@ class Unreadable(msgspec.Struct, frozen=True):
     head_hex: str
 
 
-class Deferred(msgspec.Struct, frozen=True, gc=False):
+class Deferred(_OfEvent, frozen=True, gc=False):
     """The record is about a user partition that sleeps; it is applied when somebody asks."""
-
-    value: bytes
-    partition: TopicIdPartition
-
-    @property
-    def event(self) -> Record:
-        """What the record says."""
-        return records.decode(self.value)
 
 
 Outcome = Applied | Deferred | Repeated | Rejected | Unreadable

@@ -14,6 +14,7 @@ from rlmm_daemon.daemon.base.bounded import Bounded
 from rlmm_daemon.daemon.base.bugs import Bugs
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.base.crash_guard import blamed
+from rlmm_daemon.daemon.base.outcomes import outcome_told
 from rlmm_daemon.daemon.base.segment_log import (
     SegmentLog,
     decode_new_segment,
@@ -212,17 +213,12 @@ class Copier:
 
     @contextlib.asynccontextmanager
     async def _counted_delete(self) -> AsyncIterator[None]:
-        outcome = "cancelled"
         self._metrics.deleting.inc()
         try:
-            yield
-            outcome = "ok"
-        except RlmmError as error:
-            outcome = error.wire_name()
-            raise
+            with outcome_told(lambda outcome: self._metrics.deletes.labels(outcome).inc()):
+                yield
         finally:
             self._metrics.deleting.dec()
-            self._metrics.deletes.labels(outcome).inc()
 
     def jobs(self) -> list[CopyFacts]:
         """Return the copies that are running or waiting, in the order of their requests."""

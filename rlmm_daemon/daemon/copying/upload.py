@@ -10,7 +10,7 @@ from rlmm_daemon.codec import custom_metadata
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.daemon.bucket.bucket import SegmentPlace
 from rlmm_daemon.daemon.copying.sources import SegmentSources
-from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError
+from rlmm_daemon.domain.errors import ChecksumMismatch, RlmmError, first_of
 from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata
 from rlmm_daemon.ports.disk_threads import DiskThreads
 from rlmm_daemon.ports.passes import Claims, Passes, Stopped
@@ -114,7 +114,7 @@ async def upload(
                 stored = await storage.put_segment(rows, progress=progress)
                 entered("check")
         except* RlmmError as errors:
-            raise _first(errors) from None
+            raise first_of(errors) from None
         sources.check_unchanged()
     by_kind = dict(zip((kind for kind, _, _ in rows), stored, strict=True))
     if by_kind[ObjectKind.LOG].crc32c != log.crc32c.result():
@@ -132,11 +132,3 @@ def _custom_metadata(place: SegmentPlace, stored: dict[ObjectKind, StoredObject]
             },
         )
     )
-
-
-def _first(errors: BaseExceptionGroup[RlmmError]) -> RlmmError:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, RlmmError)
-    return error

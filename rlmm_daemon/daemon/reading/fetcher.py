@@ -6,7 +6,8 @@ import functools
 import hashlib
 import os
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -17,6 +18,7 @@ from crc32c import crc32c
 from rlmm_daemon.codec import custom_metadata
 from rlmm_daemon.codec.custom_metadata import StoredFacts
 from rlmm_daemon.codec.frames import LocalFile
+from rlmm_daemon.daemon.base.outcomes import outcome_told
 from rlmm_daemon.daemon.base.retry import Retry
 from rlmm_daemon.daemon.base.segment_log import SegmentLog, decode_segment
 from rlmm_daemon.daemon.base.services import FileSlice
@@ -30,7 +32,6 @@ from rlmm_daemon.domain.errors import (
     IndexNotFound,
     InvalidArgument,
     ObjectMissing,
-    RlmmError,
     SegmentNotFound,
     StorageNotConfigured,
     StorageUnavailable,
@@ -228,17 +229,9 @@ class Fetcher:
         assert self._caches is not None, "a storage without local files is read through caches"
         return self._caches
 
-    @contextlib.contextmanager
-    def _counted(self, kind: str) -> Iterator[None]:
-        outcome = "cancelled"
-        try:
-            yield
-            outcome = "ok"
-        except RlmmError as error:
-            outcome = error.wire_name()
-            raise
-        finally:
-            self._metrics.storage.fetches.labels(kind, outcome).inc()
+    def _counted(self, kind: str) -> AbstractContextManager[None]:
+        fetches = self._metrics.storage.fetches
+        return outcome_told(lambda outcome: fetches.labels(kind, outcome).inc())
 
     async def _counted_pieces(self, pieces: Pieces) -> Pieces:
         count = self._metrics.storage.fetch_bytes.labels("log").inc

@@ -4,7 +4,6 @@ Uid and pid are the kernel's word (SO_PEERCRED), the client's name is its own: `
 which command was typed and by whom. An order that the process did not survive has the first alone.
 """
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
 
@@ -12,8 +11,8 @@ import msgspec
 import structlog
 
 from rlmm_daemon.codec import api
+from rlmm_daemon.daemon.base.outcomes import outcome_told
 from rlmm_daemon.daemon.socket.greeting import Introduction, Role
-from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import UUID_BYTES, uuid_text
 
 T = TypeVar("T")
@@ -42,20 +41,8 @@ async def audited(asker: Introduction, method: str, params: Any, work: Awaitable
         **{f"param_{name}": value for name, value in said(params).items()},
     )
     line.info("audit.order_begun")
-    outcome = "internal_error"
-    try:
-        answer = await work
-    except RlmmError as error:
-        outcome = error.wire_name()
-        raise
-    except asyncio.CancelledError:
-        outcome = "cancelled"
-        raise
-    else:
-        outcome = "ok"
-        return answer
-    finally:
-        line.info("audit.order_ended", outcome=outcome)
+    with outcome_told(lambda outcome: line.info("audit.order_ended", outcome=outcome)):
+        return await work
 
 
 def said(params: Any) -> dict[str, Any]:

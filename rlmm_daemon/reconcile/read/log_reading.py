@@ -7,7 +7,6 @@ written. Secrets are read here, from the files that the configuration names.
 
 import asyncio
 import queue
-import random
 import threading
 import time
 from collections.abc import (
@@ -26,8 +25,6 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 import msgspec
 import pyarrow as pa
 
-from rlmm_daemon.adapters.os.clock import SystemClock
-from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.config import Config, EmbeddedLog
 from rlmm_daemon.domain.errors import UnavailableError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
@@ -45,7 +42,7 @@ from rlmm_daemon.reconcile.errors import Incomplete
 from rlmm_daemon.reconcile.read import log_files, snapshots
 from rlmm_daemon.reconcile.read.event_rows import ROWS_PER_BATCH, EventRows
 from rlmm_daemon.reconcile.read.log_files import Records
-from rlmm_daemon.wiring import adapters
+from rlmm_daemon.wiring.log_alone import log_alone
 
 #: Of one question to the log.
 ASK_SECONDS: Final = 120.0
@@ -361,23 +358,9 @@ async def opened(config: Config) -> AsyncIterator[EventLog]:
     Raises:
         RlmmError, LogMissing: it can't be opened.
     """
-    disk = LocalDisk()
-    try:
-        async with asyncio.TaskGroup() as group:
-            log = adapters.event_log_of(
-                config,
-                disk,
-                SystemClock(),
-                random.Random(),  # noqa: S311 - jitter
-                lambda work, task: group.create_task(work, name=task),
-            )
-            try:
-                await log.open(create=False)
-                yield log
-            finally:
-                await log.close()
-    finally:
-        disk.close()
+    async with log_alone(config) as log:
+        await log.open(create=False)
+        yield log
 
 
 def _number(part: LogSlice) -> MetadataPartition:

@@ -21,7 +21,7 @@ from rlmm_daemon.offline import (
     marker_rebuilding,
     verification,
 )
-from rlmm_daemon.wiring import adapters
+from rlmm_daemon.wiring import adapters, log_alone
 from tests.simulation.disk import SimDisk
 from tests.simulation.operators.bucket import JudgedStorage, World
 from tests.simulation.operators.daemon import (
@@ -108,14 +108,14 @@ def simulated(life: Life, world: World) -> Iterator[None]:
         )
 
     with contextlib.ExitStack() as stack:
-        for module in (files_alone, log_adoption, log_contents, log_naming, verification):
+        for module in (files_alone, log_adoption, log_alone, log_naming, verification):
             stack.enter_context(mock.patch.object(module, "LocalDisk", disk))
         # Tasks begin in the order in which they were made; not on the simulated loop.
         stack.enter_context(mock.patch.object(log_contents, "_IN_FLIGHT", 1))
         stack.enter_context(mock.patch.object(files_alone, "random", SimpleNamespace(Random=luck)))
         # Whose files they are is the real disk's affair.
         stack.enter_context(mock.patch("os.geteuid", return_value=1))
-        for module in (files_alone, log_contents, marker_rebuilding):
+        for module in (files_alone, log_alone, marker_rebuilding):
             stack.enter_context(mock.patch.object(module, "SystemClock", return_value=life.clock))
         stack.enter_context(mock.patch.object(adapters, "storage_of", storage_of))
         stack.enter_context(mock.patch.object(adapters, "event_log_of", log_of))

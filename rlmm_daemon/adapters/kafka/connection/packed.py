@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from aiokafka.protocol.api import ResponseHeader_v1
 
-from rlmm_daemon.adapters.kafka.connection.requests import Pinned, VersionMissing
+from rlmm_daemon.adapters.kafka.connection.requests import Pinned
 
 #: api key, version, correlation id, length of the client id
 _HEADER: Final = struct.Struct(">hhih")
@@ -52,19 +52,6 @@ class Packed(Pinned):
     def __init__(self, body: bytes) -> None:
         """Without the fields that aiokafka's structs have."""
         self._body = body
-
-    def prepare(self, versions: dict[int, tuple[int, int]]) -> "Packed":
-        """Return itself; see `Pinned.prepare`.
-
-        Raises:
-            VersionMissing: the broker's range leaves this version out.
-        """
-        low, high = versions.get(self.API_KEY, (0, -1))
-        if not low <= self.API_VERSION <= high:
-            raise VersionMissing(
-                f"{self} needs version {self.API_VERSION}, the broker speaks {low} to {high}"
-            )
-        return self
 
     def build_request_header(self, correlation_id: int, client_id: str) -> _Header:
         """Return the header, as aiokafka's connection asks for it."""

@@ -10,7 +10,7 @@ Tagged fields are only ever sent empty: aiokafka's encoder leaves out the field'
 
 import uuid
 from io import BytesIO
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import RequestStruct, Response
@@ -68,7 +68,7 @@ class Pinned(RequestStruct):  # type: ignore[misc]  # aiokafka ships no types
     RESPONSE_TYPE: ClassVar[type[Response]] = Response
     FLEXIBLE_VERSION: ClassVar[bool] = True
 
-    def prepare(self, versions: dict[int, tuple[int, int]]) -> "Pinned":
+    def prepare(self, versions: dict[int, tuple[int, int]]) -> Self:
         """Return the struct that is sent, which is this one; aiokafka's connection asks.
 
         Raises:

@@ -32,6 +32,7 @@ from rlmm_daemon.domain.errors import (
     RlmmError,
     StorageFull,
     StorageUnavailable,
+    first_of,
 )
 from rlmm_daemon.ports.storage import ObjectKind, Progress, Source, StoredObject
 
@@ -400,13 +401,5 @@ async def _all(work: Sequence[Callable[[], Awaitable[Any]]], *, name: str) -> li
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run(each), name=name) for each in work]
     except* RlmmError as errors:
-        raise _first(errors) from None
+        raise first_of(errors) from None
     return [task.result() for task in tasks]
-
-
-def _first(errors: BaseExceptionGroup[RlmmError]) -> RlmmError:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, RlmmError)
-    return error
