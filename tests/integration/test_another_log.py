@@ -16,12 +16,6 @@ from tests.support.recovery_walk import CONFIGURATION, configuration
 from tests.support.stocked_daemon import Stocked, eventually, make
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
 @pytest.fixture
 def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
     stocked = make(tmp_path, forks, config=configuration(tmp_path))

@@ -28,11 +28,6 @@ def lines(caught: Sequence[Any]) -> list[Any]:
     return [each for each in caught if each["event"].startswith("audit.")]
 
 
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "rlmm.sock")
-
-
 async def test_an_order_is_logged_with_who_gave_it_what_it_said_and_how_it_ended(path):
     options = ClientOptions(client="rlmm partition accept-loss, by anna@host")
     with structlog.testing.capture_logs() as caught:

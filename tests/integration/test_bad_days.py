@@ -26,42 +26,9 @@ from tests.support import full_disk, markers
 from tests.support.below import below
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import Forked, ForkServer, Launch
-from tests.support.stocked_daemon import Stocked, eventually, flip, make
+from tests.support.stocked_daemon import Stocked, eventually, fails_of, flip, make, restarts_clean
 
 DELETING = SegmentState.DELETE_SEGMENT_STARTED
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
-@pytest.fixture
-def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
-    stocked = make(tmp_path, forks)
-    with stocked.daemon:
-        stocked.stock()
-        yield stocked
-
-
-def fails_of(it: Stocked, reason: str) -> None:
-    """orders-0 failed of this, orders-1 serves, and everybody is told so."""
-    row = eventually(lambda: it.row(0), lambda row: row["state"] == "failed")
-    assert row["failure"]["reason"] == reason
-    answer = it.explain(0)
-    assert (answer["verdict"], answer["cause"]) == ("failed", reason)
-    assert answer["next_command"] == row["failure"]["command"]
-    assert it.rlmm("explain", "orders-0").exit_code == 1
-    assert it.rlmm("status").exit_code == 1
-    it.serves(1)
-
-
-def restarts_clean(it: Stocked) -> None:
-    assert it.daemon.stop() == 0
-    it.start()
-    it.serves(0)
-    it.serves(1)
 
 
 def repaired(it: Stocked) -> None:

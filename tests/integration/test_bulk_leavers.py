@@ -29,11 +29,6 @@ class Stuck(FakeBulk):
         yield b"abc"
 
 
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "rlmm.sock")
-
-
 def hang(it, where: str) -> asyncio.Event:
     """Let the storage hang before the header or behind it, until the event is set."""
     released = asyncio.Event()

@@ -8,21 +8,15 @@ from pathlib import Path
 import pytest
 
 from rlmm_daemon.domain.errors import StorageNotConfigured
-from rlmm_daemon.domain.ids import BrokerId, uuid_text
+from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from tests.support.below import below
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
-from tests.support.stocked_daemon import Stocked, eventually, free_address, make
+from tests.support.stocked_daemon import Stocked, eventually, free_address, make, topic_id
 
 S = SegmentState
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
 
 
 @pytest.fixture
@@ -36,10 +30,6 @@ def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
 def objects(it: Stocked) -> list[Path]:
     remote = it.daemon.directory / "var" / "remote"
     return [*below(remote, "*.log")]
-
-
-def topic_id(it: Stocked) -> str:
-    return uuid_text(it.orders[0].topic_id)
 
 
 def left(it: Stocked) -> int:

@@ -19,7 +19,7 @@ from rlmm_daemon.codec import json as record_json
 from rlmm_daemon.codec import records
 from rlmm_daemon.domain.ids import uuid_text
 from tests.support.daemon_process import CONFIG, environment
-from tests.support.stocked_daemon import COUNT, Stocked, eventually, make
+from tests.support.stocked_daemon import COUNT, Stocked, eventually, make, ran, topic_id
 
 #: For what a process does by itself; nothing here takes a tenth of it.
 PATIENCE_SECONDS = 40
@@ -34,16 +34,6 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stocked]:
         states = {"ready": COUNT}
         eventually(lambda: stocked.json("status")["metadata_partitions"] == states)
         yield stocked
-
-
-def ran(it: Stocked, *words: str, code: int = 0) -> str:
-    run = it.rlmm(*words)
-    assert run.exit_code == code, (words, run.output)
-    return run.stdout
-
-
-def topic_id(it: Stocked) -> str:
-    return uuid_text(it.orders[0].topic_id)
 
 
 def ids(it: Stocked, partition: int) -> list[str]:

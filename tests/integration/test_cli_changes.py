@@ -1,35 +1,11 @@
 """Each command that changes something, against a real daemon of its own."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from rlmm_daemon.domain.ids import uuid_text
 from tests.support.daemon_process import CONFIG
-from tests.support.fork_server import ForkServer
-from tests.support.stocked_daemon import Stocked, eventually, flip, make
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
-@pytest.fixture
-def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
-    stocked = make(tmp_path, forks)
-    with stocked.daemon:
-        stocked.stock()
-        yield stocked
-
-
-def ran(it: Stocked, *words: str, code: int = 0) -> str:
-    run = it.rlmm(*words)
-    assert run.exit_code == code, (words, run.output)
-    return run.stdout
+from tests.support.stocked_daemon import Stocked, eventually, flip, ran
 
 
 def copy_words(it: Stocked) -> list[str]:

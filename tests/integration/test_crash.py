@@ -9,7 +9,7 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,12 +237,6 @@ async def load_and_kill(
 async def dies_with_the_daemon(work: Awaitable[None]) -> None:
     with suppress(DaemonUnreachable, OutcomeUnknown, ProtocolViolation, TimedOut):
         await work
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
 
 
 @pytest.mark.parametrize("seed", range(5))

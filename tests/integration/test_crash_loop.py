@@ -2,27 +2,7 @@
 
 import textwrap
 
-from tests.support.stocked_daemon import Stocked, eventually, make
-
-
-def fails_of(it: Stocked, reason: str) -> None:
-    """orders-0 failed of this, orders-1 serves, and everybody is told so."""
-    row = eventually(lambda: it.row(0), lambda row: row["state"] == "failed")
-    assert row["failure"]["reason"] == reason
-    answer = it.explain(0)
-    assert (answer["verdict"], answer["cause"]) == ("failed", reason)
-    assert answer["next_command"] == row["failure"]["command"]
-    assert it.rlmm("explain", "orders-0").exit_code == 1
-    assert it.rlmm("status").exit_code == 1
-    it.serves(1)
-
-
-def restarts_clean(it: Stocked) -> None:
-    assert it.daemon.stop() == 0
-    it.start()
-    it.serves(0)
-    it.serves(1)
-
+from tests.support.stocked_daemon import eventually, fails_of, make, restarts_clean
 
 # Damage in the event log's files.
 

@@ -19,12 +19,6 @@ from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import CLUSTER, Stocked, make
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
 @pytest.fixture
 def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
     """A daemon that was stocked and stopped, so that only its files are left."""

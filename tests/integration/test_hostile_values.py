@@ -34,8 +34,7 @@ from rlmm_daemon.domain.ids import (
 from rlmm_daemon.domain.partition_delete import PartitionDelete, PartitionDeleteState
 from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState, SegmentUpdate
 from tests.support.below import below
-from tests.support.fork_server import ForkServer
-from tests.support.stocked_daemon import CLUSTER, Stocked, make
+from tests.support.stocked_daemon import CLUSTER, Stocked, make, pid_of
 
 #: Of a topic that nobody else knows: what a sound value does is done to it.
 STRANGER = api.Partition(bytes(range(16)), "stranger", 0)
@@ -330,11 +329,6 @@ def ends_in_more(message: frames.Response) -> bool:
     return bool(msgspec.msgpack.decode(message.result)[-1])
 
 
-def pid_of(it: Stocked) -> int:
-    assert it.daemon.process is not None
-    return it.daemon.process.pid
-
-
 @dataclass
 class Watch:
     """What the process costs meanwhile: its memory, and how long its loop is held."""
@@ -359,12 +353,6 @@ class Watch:
         self.peer.send("is_ready", [STRANGER, TIMEOUT_MS])
         self.peer.settle()
         self.hold_seconds = max(self.hold_seconds, self.loop_seconds() - begun)
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
 
 
 def stored(it: Stocked) -> dict[str, int]:

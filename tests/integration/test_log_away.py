@@ -21,12 +21,6 @@ TIMEOUT_SECONDS = 1.0
 GRACE_SECONDS = 4.0
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
 def brokers_away(directory: Path, forks: ForkServer) -> Stocked:
     """A daemon whose log is on brokers that nobody has started."""
     text = CONFIG.read_text("utf-8").replace('kind = "embedded"', 'kind = "kafka"')

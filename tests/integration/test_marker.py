@@ -4,7 +4,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +18,9 @@ from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.offline import marker_rebuilding
 from tests.support import markers
 from tests.support.daemon_process import CONFIG
-from tests.support.fork_server import ForkServer
 from tests.support.stocked_daemon import Stocked, eventually, make
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
-@pytest.fixture
-def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
-    stocked = make(tmp_path, forks)
-    with stocked.daemon:
-        stocked.stock()
-        yield stocked
 
 
 def marker_of(it: Stocked) -> Path:

@@ -10,21 +10,12 @@ from msgspec.structs import replace
 
 from rlmm_daemon.domain.errors import RlmmError, SegmentNotFound
 from rlmm_daemon.domain.segment import (
-    CustomMetadata,
-    SegmentMetadata,
     SegmentState,
-    SegmentUpdate,
 )
 from tests.support.fork_server import ForkServer
-from tests.support.stocked_daemon import Stocked, eventually, flip, free_address, make
+from tests.support.stocked_daemon import Stocked, eventually, flip, free_address, make, update
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
 
 
 @pytest.fixture
@@ -32,19 +23,6 @@ def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
     stocked = make(tmp_path, forks, {"admin.listen": free_address()})
     with stocked.daemon:
         yield stocked
-
-
-def update(
-    segment: SegmentMetadata, state: SegmentState, custom: bytes | None = None
-) -> SegmentUpdate:
-    return SegmentUpdate(
-        partition=segment.partition,
-        segment_id=segment.segment_id,
-        broker_id=segment.broker_id,
-        event_timestamp_ms=segment.event_timestamp_ms + 1,
-        custom_metadata=None if custom is None else CustomMetadata(custom),
-        state=state,
-    )
 
 
 # Signals.

@@ -2,7 +2,6 @@
 
 import resource
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,22 +9,10 @@ import msgspec
 import pytest
 
 from rlmm_daemon.domain.errors import RlmmError
-from tests.support.fork_server import ForkServer
-from tests.support.stocked_daemon import Stocked, eventually, free_address, make
+from tests.support.stocked_daemon import Stocked, eventually, free_address, make, pid_of
 
 #: Clients that connect while there are descriptors for a few.
 CLIENTS = 40
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
-def pid_of(it: Stocked) -> int:
-    assert it.daemon.process is not None
-    return it.daemon.process.pid
 
 
 def limit_descriptors(it: Stocked, more: int) -> None:

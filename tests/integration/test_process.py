@@ -24,14 +24,14 @@ from rlmm_daemon.domain.errors import (
     StorageUnavailable,
 )
 from rlmm_daemon.domain.ids import SegmentId
-from rlmm_daemon.domain.segment import CustomMetadata, SegmentMetadata, SegmentState, SegmentUpdate
+from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
 from rlmm_daemon.ports.passes import LOST_REASON
 from tests.support import kafka_segments
 from tests.support.below import below
 from tests.support.daemon_process import CONFIG
 from tests.support.fork_server import ForkServer
 from tests.support.processes import children, ended
-from tests.support.stocked_daemon import Stocked, eventually, free_address, make
+from tests.support.stocked_daemon import Stocked, eventually, free_address, make, update
 
 STARTED = SegmentState.COPY_SEGMENT_STARTED
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
@@ -42,30 +42,11 @@ NO_FILE = "leader_epoch_checkpoint"
 BIG_BYTES = 192 * 1024 * 1024
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
 @pytest.fixture
 def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
     stocked = make(tmp_path, forks, {"admin.listen": free_address()})
     with stocked.daemon:
         yield stocked
-
-
-def update(
-    segment: SegmentMetadata, state: SegmentState, custom: bytes | None = None
-) -> SegmentUpdate:
-    return SegmentUpdate(
-        partition=segment.partition,
-        segment_id=segment.segment_id,
-        broker_id=segment.broker_id,
-        event_timestamp_ms=segment.event_timestamp_ms + 1,
-        custom_metadata=None if custom is None else CustomMetadata(custom),
-        state=state,
-    )
 
 
 # Signals.

@@ -133,12 +133,6 @@ def _write(every: Mapping[str, Mapping[str, Cell]]) -> None:
     written.replace(TABLE)  # others read meanwhile
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
 class Worlds:
     """The failure that cells are about just now: one daemon runs at a time."""
 

@@ -1,8 +1,6 @@
 """A state directory that is put back from a backup, while the storage is away at first."""
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -10,22 +8,7 @@ from msgspec.structs import replace
 from rlmm_daemon.codec import marker
 from rlmm_daemon.domain.errors import HistoryLost
 from rlmm_daemon.domain.ids import SegmentId
-from tests.support.fork_server import ForkServer
-from tests.support.stocked_daemon import Stocked, eventually, make
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
-@pytest.fixture
-def it(tmp_path: Path, forks: ForkServer) -> Iterator[Stocked]:
-    stocked = make(tmp_path, forks)
-    with stocked.daemon:
-        stocked.stock()
-        yield stocked
+from tests.support.stocked_daemon import Stocked, eventually
 
 
 def begin(it: Stocked, serial: int) -> None:

@@ -49,11 +49,6 @@ BROKER_OPTIONS = ClientOptions(
 )
 
 
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "rlmm.sock")
-
-
 def mode_of(path):
     return stat.S_IMODE(Path(path).stat().st_mode)
 

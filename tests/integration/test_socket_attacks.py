@@ -20,11 +20,6 @@ from tests.unit.socket.fakes import BROKER, CLUSTER, ORDERS, FakeBulk, Raw, daem
 READY = frames.request_frame(7, "is_ready", api.PartitionParams(api.Partition.of(ORDERS)))
 
 
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "rlmm.sock")
-
-
 async def still_serves(path) -> None:
     raw = await Raw.connect(path)
     raw.writer.write(READY)

@@ -20,11 +20,6 @@ HELLO = api.HelloResult(1, "0", None, BROKER, ["read", "write"])
 IMPATIENT = ClientOptions(timeout_seconds=0.2)
 
 
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "rlmm.sock")
-
-
 @asynccontextmanager
 async def dropping(path: str) -> AsyncIterator[list[int]]:
     """Yield the list of connections made so far."""

@@ -111,11 +111,6 @@ async def serving(path, directory):
     disk.close()
 
 
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "rlmm.sock")
-
-
 async def test_a_range_is_fetched_once_and_then_sent_from_the_cache(path, tmp_path):
     async with serving(path, tmp_path / "cache") as remote, AsyncClient(path) as client:
         remote.storage.faults = 2

@@ -2,8 +2,6 @@
 
 from contextlib import asynccontextmanager
 
-import pytest
-
 from rlmm_daemon.codec import api, frames, records
 from rlmm_daemon.core.fold.outcome import Applied, Rejected
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
@@ -11,11 +9,6 @@ from rlmm_daemon.domain.errors import IllegalTransition, OutcomeUnknown
 from tests.unit.socket.fakes import BROKER, CLUSTER, ORDERS, Raw, daemon, segment, until
 
 ADD = "add_remote_log_segment_metadata"
-
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "rlmm.sock")
 
 
 def value(number):

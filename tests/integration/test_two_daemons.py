@@ -21,12 +21,6 @@ REBORN = 2_000_000_000_000
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def others_forks() -> Iterator[ForkServer]:
     """Each of them has one process at a time."""
     with ForkServer() as server:

@@ -32,23 +32,6 @@ __all__ = ["s3_server"]
 MIB = 1024 * 1024
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer() as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(s3_server) -> Iterator[ProxyThread]:
-    with ProxyThread(s3_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def tier(s3_server) -> Tier:
-    return Tier(s3_server)
-
-
 @pytest.fixture
 def it(tmp_path: Path, forks: ForkServer, proxy: ProxyThread, tier: Tier) -> Iterator[Stocked]:
     config = configure(tmp_path, proxy.endpoint, tier.bucket, "{hash:8}/tiered")

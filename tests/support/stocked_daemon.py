@@ -19,8 +19,13 @@ from rlmm_daemon.cli import main
 from rlmm_daemon.client import Client, ClientOptions
 from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.domain.errors import RlmmError
-from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
-from rlmm_daemon.domain.segment import SegmentMetadata, SegmentState
+from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition, uuid_text
+from rlmm_daemon.domain.segment import (
+    CustomMetadata,
+    SegmentMetadata,
+    SegmentState,
+    SegmentUpdate,
+)
 from tests.support import kafka_segments
 from tests.support.daemon_process import CONFIG, DaemonProcess
 from tests.support.fork_server import Forked, Launch
@@ -254,3 +259,52 @@ def flip(path: Path, position: int) -> None:
         file.seek(position)
         file.write(bytes([byte ^ 1]))
         os.fsync(file.fileno())
+
+
+def pid_of(it: Stocked) -> int:
+    assert it.daemon.process is not None
+    return it.daemon.process.pid
+
+
+def topic_id(it: Stocked) -> str:
+    return uuid_text(it.orders[0].topic_id)
+
+
+def ran(it: Stocked, *words: str, code: int = 0) -> str:
+    """Return what a command says that ends with this code."""
+    run = it.rlmm(*words)
+    assert run.exit_code == code, (words, run.output)
+    return run.stdout
+
+
+def fails_of(it: Stocked, reason: str) -> None:
+    """orders-0 failed of this, orders-1 serves, and everybody is told so."""
+    row = eventually(lambda: it.row(0), lambda row: row["state"] == "failed")
+    assert row["failure"]["reason"] == reason
+    answer = it.explain(0)
+    assert (answer["verdict"], answer["cause"]) == ("failed", reason)
+    assert answer["next_command"] == row["failure"]["command"]
+    assert it.rlmm("explain", "orders-0").exit_code == 1
+    assert it.rlmm("status").exit_code == 1
+    it.serves(1)
+
+
+def restarts_clean(it: Stocked) -> None:
+    assert it.daemon.stop() == 0
+    it.start()
+    it.serves(0)
+    it.serves(1)
+
+
+def update(
+    segment: SegmentMetadata, state: SegmentState, custom: bytes | None = None
+) -> SegmentUpdate:
+    """Return the event that brings a segment to a state."""
+    return SegmentUpdate(
+        partition=segment.partition,
+        segment_id=segment.segment_id,
+        broker_id=segment.broker_id,
+        event_timestamp_ms=segment.event_timestamp_ms + 1,
+        custom_metadata=None if custom is None else CustomMetadata(custom),
+        state=state,
+    )

@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 from rlmm_daemon.codec import records
 from rlmm_daemon.core.partitioner import metadata_partition
+from rlmm_daemon.daemon.base.caller import Caller
+from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.domain.ids import (
     BrokerId,
     LeaderEpoch,
@@ -129,3 +131,17 @@ def snapshot_record(number: int) -> bytes:
             state=SegmentState.COPY_SEGMENT_STARTED,
         )
     )
+
+
+async def ready(manager: Manager) -> None:
+    """Announce orders-0, and return when look-ups of it are answered."""
+    manager.replace_assignment([TP], [])
+    await until(lambda: manager.is_ready(TP))
+
+
+async def copied(
+    manager: Manager, number: int, start: int, end: int, tp: TopicIdPartition = TP
+) -> None:
+    """Begin and finish a segment, as a broker does."""
+    await manager.add(started(number, start, end, tp), Caller.BROKER)
+    await manager.update(updated(number, tp=tp), Caller.BROKER)

@@ -10,8 +10,8 @@ from rlmm_daemon.daemon.base.bugs import Bugs
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import InternalError, NotReady, OutcomeUnknown, UnavailableError
-from tests.unit.manager.events import TP, of, started, updated
-from tests.unit.manager.test_manager import copied, ready
+from tests.unit.manager.events import TP, copied, of, started, updated
+from tests.unit.manager.test_manager import ready
 
 
 @pytest.fixture

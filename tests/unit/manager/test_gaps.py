@@ -14,8 +14,8 @@ from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import HistoryLost, InvalidArgument
 from rlmm_daemon.ports.event_log import EpochEnd, LogRange
 from tests.unit.manager.conftest import SoleLog
-from tests.unit.manager.events import TP, of, started, until, updated
-from tests.unit.manager.test_identity import OTHER, FakeBucket, ask, copied, follower_of, ready
+from tests.unit.manager.events import TP, copied, of, ready, started, until, updated
+from tests.unit.manager.test_identity import OTHER, FakeBucket, ask, follower_of
 
 BROKER = Caller.BROKER
 

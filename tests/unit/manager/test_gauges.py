@@ -9,8 +9,8 @@ from rlmm_daemon.daemon.operator import gauges
 from rlmm_daemon.daemon.socket.limits import ServerStats
 from rlmm_daemon.domain.ids import TopicIdPartition
 from rlmm_daemon.observability.metrics import Metrics
-from tests.unit.manager.events import NEIGHBOUR, TP, of, until
-from tests.unit.manager.test_mapped import NEVER, copied
+from tests.unit.manager.events import NEIGHBOUR, TP, copied, of, until
+from tests.unit.manager.test_mapped import NEVER
 
 OTHER = next(
     tp for n in range(100) if of(tp := TopicIdPartition(TP.topic_id, "orders", n)) != of(TP)

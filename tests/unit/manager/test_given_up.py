@@ -8,8 +8,8 @@ import pytest
 
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.readiness.states import PartitionState
-from tests.unit.manager.events import NEIGHBOUR, TP, of, until
-from tests.unit.manager.test_mapped import NEVER, copied, filled, found, segments_of
+from tests.unit.manager.events import NEIGHBOUR, TP, copied, of, until
+from tests.unit.manager.test_mapped import NEVER, filled, found, segments_of
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId, uuid_text
 from rlmm_daemon.ports.event_log import LogForeign, LogUnnamed
-from tests.unit.manager.events import TP, of, started, until, updated
+from tests.unit.manager.events import TP, copied, of, ready, started, until, updated
 
 BROKER = Caller.BROKER
 OTHER = TopicId(bytes(range(50, 66)))
@@ -64,16 +64,6 @@ async def one_segment(rig, **options) -> None:
         await manager.add(started(1, 0, 9), BROKER)
         await manager.update(updated(1), BROKER)
         await manager.drain()
-
-
-async def ready(manager) -> None:
-    manager.replace_assignment([TP], [])
-    await until(lambda: manager.is_ready(TP))
-
-
-async def copied(manager, number: int, start: int, end: int) -> None:
-    await manager.add(started(number, start, end), BROKER)
-    await manager.update(updated(number), BROKER)
 
 
 def ask(manager):

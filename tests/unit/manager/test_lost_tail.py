@@ -13,20 +13,10 @@ from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.operator.mending import Mending
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import Draining, StorageFull, StorageUnavailable
-from tests.unit.manager.events import TP, of, started, until, updated
+from tests.unit.manager.events import TP, copied, of, ready, started, until
 from tests.unit.manager.test_identity import FakeBucket
 
 BROKER = Caller.BROKER
-
-
-async def ready(manager) -> None:
-    manager.replace_assignment([TP], [])
-    await until(lambda: manager.is_ready(TP))
-
-
-async def copied(manager, number: int, start: int, end: int) -> None:
-    await manager.add(started(number, start, end), BROKER)
-    await manager.update(updated(number), BROKER)
 
 
 async def failed(manager):

@@ -30,6 +30,7 @@ from rlmm_daemon.ports.event_log import LogRange
 from tests.unit.manager.events import (
     NEIGHBOUR,
     TP,
+    copied,
     marked,
     of,
     refused,
@@ -41,11 +42,6 @@ from tests.unit.manager.events import (
 
 BROKER, OPERATOR = Caller.BROKER, Caller.OPERATOR
 DELETE_STARTED = SegmentState.DELETE_SEGMENT_STARTED
-
-
-async def copied(manager, number: int, start: int, end: int) -> None:
-    await manager.add(started(number, start, end), BROKER)
-    await manager.update(updated(number), BROKER)
 
 
 async def ready(manager, tp=TP) -> None:

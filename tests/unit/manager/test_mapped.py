@@ -18,16 +18,11 @@ from rlmm_daemon.daemon.following.snapshotter import SnapshotOptions
 from rlmm_daemon.domain.errors import HistoryLost, NotReady
 from rlmm_daemon.domain.ids import MetadataPartition, TopicId
 from rlmm_daemon.domain.segment import SegmentState
-from tests.unit.manager.events import NEIGHBOUR, TP, of, segment_id, started, until, updated
+from tests.unit.manager.events import NEIGHBOUR, TP, copied, of, segment_id, started, until, updated
 
 BROKER = Caller.BROKER
 DELETE_STARTED = SegmentState.DELETE_SEGMENT_STARTED
 NEVER = SnapshotOptions(after_events=10**9, after_seconds=10**9)
-
-
-async def copied(manager, number: int, start: int, end: int, tp=TP) -> None:
-    await manager.add(started(number, start, end, tp), BROKER)
-    await manager.update(updated(number, tp=tp), BROKER)
 
 
 def found(manager, offset: int, tp=TP) -> bytes | None:

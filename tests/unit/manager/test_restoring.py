@@ -4,8 +4,8 @@ from pathlib import Path
 
 from rlmm_daemon.domain.segment import SegmentState
 from rlmm_daemon.offline.log_restoring import known_to
-from tests.unit.manager.events import TP, of, segment_id, until, updated
-from tests.unit.manager.test_mapped import BROKER, NEVER, copied
+from tests.unit.manager.events import TP, copied, of, segment_id, until, updated
+from tests.unit.manager.test_mapped import BROKER, NEVER
 
 
 async def two_generations(rig) -> Path:

@@ -26,16 +26,11 @@ from rlmm_daemon.domain.errors import (
 )
 from rlmm_daemon.domain.ids import TopicIdPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
-from tests.unit.manager.events import TP, of, segment_id, started, until, updated
+from tests.unit.manager.events import TP, copied, of, ready, segment_id, started, until, updated
 from tests.unit.manager.test_identity import OTHER, FakeBucket
 from tests.unit.manager.test_mapped import NEVER
 
 BROKER, OPERATOR = Caller.BROKER, Caller.OPERATOR
-
-
-async def ready(manager) -> None:
-    manager.replace_assignment([TP], [])
-    await until(lambda: manager.is_ready(TP))
 
 
 async def failed(manager):
@@ -44,11 +39,6 @@ async def failed(manager):
     follower = manager.fleet.followers[of(TP)]
     await until(lambda: follower.failure is not None)
     return follower
-
-
-async def copied(manager, number: int, start: int, end: int) -> None:
-    await manager.add(started(number, start, end), BROKER)
-    await manager.update(updated(number), BROKER)
 
 
 def ask(manager, offset: int = 5):

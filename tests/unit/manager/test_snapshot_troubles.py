@@ -27,11 +27,10 @@ from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.domain.errors import Malformed, NotReady, StorageFull, StorageUnavailable
 from rlmm_daemon.domain.ids import TopicIdPartition
-from tests.unit.manager.events import NEIGHBOUR, TP, of, segment_id, started, until, updated
+from tests.unit.manager.events import NEIGHBOUR, TP, copied, of, segment_id, started, until, updated
 from tests.unit.manager.test_mapped import (
     BROKER,
     NEVER,
-    copied,
     damage,
     filled,
     found,

@@ -12,7 +12,7 @@ from rlmm_daemon.core.explain.facts import Facts, LastError
 from rlmm_daemon.core.readiness.states import PartitionState, TroubleKind
 from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.domain.errors import ConfigError, StorageUnavailable
-from tests.unit.manager.events import TP, of, started, until, updated
+from tests.unit.manager.events import TP, of, ready, started, until, updated
 
 READS = frozenset({"read", "map", "open", "list", "lock"})
 WRITES = frozenset({"write_atomically", "make_directory", "lock", "remove"})
@@ -50,11 +50,6 @@ async def stocked(rig):
         await manager.update(updated(1), Caller.BROKER)
         await manager.drain()
     return rig
-
-
-async def ready(manager) -> None:
-    manager.replace_assignment([TP], [])
-    await until(lambda: manager.is_ready(TP))
 
 
 NEEDED = ["identity.json", "positions.json", "lock", "snapshots"]
