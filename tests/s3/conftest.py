@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.dev.s3 import S3Server
+from deploy.dev.stack.s3 import S3Server
 from tests.support.fork_server import ForkServer
 from tests.support.s3_daemon import ProxyThread, Tier
 from tests.support.s3_world import s3_server
