@@ -41,22 +41,28 @@ class OpenManager:
 
     async def add_remote_log_segment_metadata(self, segment: SegmentMetadata) -> None:
         """Append a COPY_SEGMENT_STARTED; returns once it is applied."""
-        await self.manager.add(records.encode(segment), Caller.OPERATOR, self._timeout_seconds)
+        await self.manager.events.add(
+            records.encode(segment), Caller.OPERATOR, self._timeout_seconds
+        )
 
     async def update_remote_log_segment_metadata(self, update: SegmentUpdate) -> None:
         """Append an update; returns once it is applied."""
-        await self.manager.update(records.encode(update), Caller.OPERATOR, self._timeout_seconds)
+        await self.manager.events.update(
+            records.encode(update), Caller.OPERATOR, self._timeout_seconds
+        )
 
     async def put_remote_partition_delete_metadata(self, mark: PartitionDelete) -> None:
         """Append a step of a user partition's removal."""
         record = records.encode(mark)
-        await self.manager.put_partition_delete(record, Caller.OPERATOR, self._timeout_seconds)
+        await self.manager.events.put_partition_delete(
+            record, Caller.OPERATOR, self._timeout_seconds
+        )
 
     async def remote_log_segment_metadata(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> SegmentMetadata | None:
         """Return the finished segment that holds an offset in a leader epoch."""
-        ask = self.manager.remote_log_segment_metadata
+        ask = self.manager.lookups.remote_log_segment_metadata
         found = await self._read(partition, lambda: ask(partition, epoch, offset, Caller.OPERATOR))
         return None if found is None else _segment(found)
 
@@ -64,7 +70,7 @@ class OpenManager:
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> SegmentMetadata | None:
         """Return the next segment at or behind an offset that has a transaction index."""
-        ask = self.manager.next_segment_with_txn_index
+        ask = self.manager.lookups.next_segment_with_txn_index
         found = await self._read(partition, lambda: ask(partition, epoch, offset, Caller.OPERATOR))
         return None if found is None else _segment(found)
 
@@ -72,27 +78,29 @@ class OpenManager:
         self, partition: TopicIdPartition, epoch: int | None = None
     ) -> list[SegmentMetadata]:
         """Return the segments in Kafka's order; of all epochs when none is given."""
-        ask = self.manager.list_remote_log_segments
+        ask = self.manager.lookups.list_remote_log_segments
         found = await self._read(partition, lambda: ask(partition, epoch, Caller.OPERATOR))
         return [_segment(record) for record in found]
 
     async def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
         """Return the highest offset that was copied in a leader epoch."""
-        ask = self.manager.highest_offset_for_epoch
+        ask = self.manager.lookups.highest_offset_for_epoch
         return await self._read(partition, lambda: ask(partition, epoch, Caller.OPERATOR))
 
     async def remote_log_size(self, partition: TopicIdPartition, epoch: int) -> int:
         """Return the bytes of all segments of a leader epoch."""
-        ask = self.manager.remote_log_size
+        ask = self.manager.lookups.remote_log_size
         return await self._read(partition, lambda: ask(partition, epoch, Caller.OPERATOR))
 
     async def _read(self, partition: TopicIdPartition, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except NotReady:
-            if self.manager.draining:
+            if self.manager.gates.draining:
                 raise Draining("the manager is closed") from None
-            await self.manager.until_readable(partition, Caller.OPERATOR, self._timeout_seconds)
+            await self.manager.lookups.until_readable(
+                partition, Caller.OPERATOR, self._timeout_seconds
+            )
             return ask()
 
 

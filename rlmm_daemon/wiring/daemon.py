@@ -176,7 +176,7 @@ class Daemon:
         )
         copier = Copier(
             bucket,
-            manager,
+            manager.events,
             jobs,
             options=copy_options_of(config),
             log_dirs=config.daemon.log_dirs,
@@ -191,7 +191,7 @@ class Daemon:
         fetcher = (
             Fetcher(
                 bucket,
-                manager,
+                manager.events,
                 rng=self._rng,
                 caches=caches,
                 metrics=self._metrics,
@@ -226,6 +226,8 @@ class Daemon:
             server_options_of(config),
             Services(
                 manager=manager,
+                lookups=manager.lookups,
+                events=manager.events,
                 operator=operator,
                 copier=copier if bucket else None,
                 fetcher=fetcher,
@@ -394,7 +396,7 @@ class Daemon:
             return None
         return ReadCaches(
             read_cache_options_of(self._config),
-            manager,
+            manager.events,
             disk=self.disk,
             spawn=lambda work, name: jobs.create_task(work, name=name),
             rng=self._rng,
@@ -410,15 +412,12 @@ class Daemon:
         async def close_the_door() -> None:
             server.drain()
 
-        async def finish() -> None:
-            await server.finish(seconds * _FINISH_SHARE)
-
         async def stop_server() -> None:
             server.stop()
 
         self._runtime.on_drain("server", close_the_door)
         self._runtime.on_drain("copies", lambda: copier.drain(seconds * _COPIES_SHARE))
-        self._runtime.on_drain("requests", finish)
+        self._runtime.on_drain("requests", lambda: server.finish(seconds * _FINISH_SHARE))
         self._runtime.on_drain("snapshots", manager.drain)
         self._runtime.on_drain("socket", stop_server)
 
@@ -454,7 +453,7 @@ async def _serve_admin(admin: AdminServer, manager: Manager) -> None:
     """Serve the admin port in a moment: a broker's first words come first."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_OPEN_SECONDS):
-            await manager.until_open()
+            await manager.gates.until_open()
     await asyncio.sleep(_FIRST_WORDS_SECONDS)
     while True:
         try:
@@ -468,7 +467,7 @@ async def _serve_admin(admin: AdminServer, manager: Manager) -> None:
 
 async def _keep_view(view: ClusterView, manager: Manager) -> None:
     """Ask the cluster for ever, once the log that says which cluster it is has opened."""
-    await manager.until_open()
+    await manager.gates.until_open()
     await view.run()
 
 
@@ -490,7 +489,7 @@ async def _until_open(manager: Manager, bucket: Bucket | None) -> None:
     """
     try:
         async with asyncio.timeout(_LOG_SECONDS):
-            await manager.until_open()
+            await manager.gates.until_open()
     except TimeoutError as error:
         raise NotReady(_log_trouble(manager) or "the log opened late", state="starting") from error
     if bucket is not None and manager.fleet.identity is not None:

@@ -190,7 +190,7 @@ class Lookups:
         while True:
             due += 1 / LOOKUPS_PER_SECOND
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            found = self._manager.remote_log_segment_metadata(KEPT, 0, 50, Caller.OPERATOR)
+            found = self._manager.lookups.remote_log_segment_metadata(KEPT, 0, 50, Caller.OPERATOR)
             assert found is not None
             self.seconds.append(time.perf_counter() - due)
 
@@ -206,7 +206,7 @@ async def stock(manager: Manager, partition: TopicIdPartition, count: int) -> No
 
     async def one(number: int) -> None:
         segment = segment_of(partition, number)
-        await manager.add(records.encode(segment), Caller.OPERATOR)
+        await manager.events.add(records.encode(segment), Caller.OPERATOR)
         update = SegmentUpdate(
             partition=partition,
             segment_id=segment.segment_id,
@@ -215,7 +215,7 @@ async def stock(manager: Manager, partition: TopicIdPartition, count: int) -> No
             custom_metadata=custom,
             state=SegmentState.COPY_SEGMENT_FINISHED,
         )
-        await manager.update(records.encode(update), Caller.OPERATOR)
+        await manager.events.update(records.encode(update), Caller.OPERATOR)
 
     for first in range(0, count, 1000):
         async with asyncio.TaskGroup() as tasks:
@@ -299,7 +299,7 @@ async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool)
                 BucketIdentity(cluster_id="embedded", partition_count=COUNT, metadata_topic_id="m")
             )
             manager.replace_assignment([KEPT], [])
-            await manager.until_readable(KEPT, Caller.OPERATOR, 30.0)
+            await manager.lookups.until_readable(KEPT, Caller.OPERATOR, 30.0)
             gc.collect()
             gc.freeze()
             lookups = Lookups(manager)
@@ -310,7 +310,7 @@ async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool)
             bare_busy = lookups.p99_ms()
             copier = Copier(
                 chosen,
-                manager,
+                manager.events,
                 group,
                 options=CopyOptions(),
                 log_dirs=[],
@@ -339,7 +339,7 @@ async def measure(server: S3Server, count: int, parallelism: int, *, wait: bool)
             )
             memory = Memory()
             begun = time.perf_counter()
-            await manager.put_partition_delete(records.encode(mark), Caller.OPERATOR)
+            await manager.events.put_partition_delete(records.encode(mark), Caller.OPERATOR)
             while cleaner.notes.deleted["partition_removed"] < count:
                 await asyncio.sleep(0.05)
                 memory.look()

@@ -156,7 +156,7 @@ def shown(size: int, watch: Watch) -> None:
 async def _until_ready(manager: Manager, partitions: list[Partition]) -> None:
     async with asyncio.timeout(300):
         for partition in partitions:
-            while not manager.is_ready(partition):  # noqa: ASYNC110 - of many conditions
+            while not manager.lookups.is_ready(partition):  # noqa: ASYNC110 - of many conditions
                 await asyncio.sleep(0.005)
 
 

@@ -132,14 +132,14 @@ async def measure(cluster: Cluster, directory: Path, scale: Scale) -> dict[str, 
     begun = time.perf_counter()
     async with manager_on(cluster, directory) as manager:
         manager.replace_assignment(partitions, [])
-        while not all(manager.is_ready(tp) for tp in partitions):  # noqa: ASYNC110 - as the peer
+        while not all(manager.lookups.is_ready(tp) for tp in partitions):  # noqa: ASYNC110 - as the peer
             await asyncio.sleep(0.001)
         found["cold_start_seconds"] = time.perf_counter() - begun
         took = []
         for at in range(scale.writes):
             value = started(partitions[at % 100], 4_000_000 + at)
             begun = time.perf_counter()
-            await manager.add(value, BROKER)
+            await manager.events.add(value, BROKER)
             took.append(time.perf_counter() - begun)
         found["write_p50_seconds"] = statistics.median(took)
         found["write_p99_seconds"] = statistics.quantiles(took, n=100)[98]
@@ -157,7 +157,7 @@ async def in_flight(manager: Manager, partitions: list[TopicIdPartition], scale:
 
     async def writer() -> None:
         for value in left:
-            await manager.add(value, BROKER)
+            await manager.events.add(value, BROKER)
 
     begun = time.perf_counter()
     async with asyncio.TaskGroup() as group:
@@ -186,18 +186,18 @@ async def one_more(manager: Manager, which: int, neighbour: TopicIdPartition) ->
     begun = time.perf_counter()
     manager.on_partition_leadership_changes([more], [])
     async with asyncio.TaskGroup() as group:
-        write = group.create_task(manager.add(started(neighbour, 6_000_000 + which), BROKER))
+        write = group.create_task(manager.events.add(started(neighbour, 6_000_000 + which), BROKER))
         write.add_done_callback(
             lambda _: found.update(neighbour_write_seconds=time.perf_counter() - begun)
         )
         while True:
             try:
-                if manager.remote_log_segment_metadata(more, 0, 500, BROKER) is not None:
+                if manager.lookups.remote_log_segment_metadata(more, 0, 500, BROKER) is not None:
                     break
             except RlmmError:
                 await asyncio.sleep(0)
         found["one_more_hit_seconds"] = time.perf_counter() - begun
-        while not manager.is_ready(more):  # noqa: ASYNC110 - as the peer
+        while not manager.lookups.is_ready(more):  # noqa: ASYNC110 - as the peer
             await asyncio.sleep(0)
         found["one_more_ready_seconds"] = time.perf_counter() - begun
     return found

@@ -184,7 +184,7 @@ async def serving(manager: Manager, *partitions: TopicIdPartition, seconds: floa
     """Announce partitions and wait until all of them are ready."""
     manager.replace_assignment(partitions, [])
     return await until(
-        lambda: all(manager.is_ready(tp) for tp in partitions),
+        lambda: all(manager.lookups.is_ready(tp) for tp in partitions),
         seconds,
         f"ready: {[str(tp) for tp in partitions]}",
     )
@@ -197,7 +197,7 @@ def follower(manager: Manager, partition: int) -> Any:
 
 def segments(manager: Manager, tp: TopicIdPartition) -> dict[SegmentId, str]:
     """Return the state of each listed segment."""
-    found = [records.decode(r) for r in manager.list_remote_log_segments(tp, None, BROKER)]
+    found = [records.decode(r) for r in manager.lookups.list_remote_log_segments(tp, None, BROKER)]
     return {each.segment_id: each.state.name for each in found}  # type: ignore[union-attr]  # listed
 
 
@@ -239,7 +239,9 @@ class Writer:
             begun = time.perf_counter()
             try:
                 async with asyncio.timeout(15):
-                    await (self.manager.add if add else self.manager.update)(value, BROKER)
+                    await (self.manager.events.add if add else self.manager.events.update)(
+                        value, BROKER
+                    )
             except (UnavailableError, TimeoutError) as error:
                 if isinstance(error, RlmmError):
                     self.errors.append(error)

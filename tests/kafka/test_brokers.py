@@ -17,7 +17,7 @@ async def test_copies_go_on_after_the_leader_was_killed_and_again_after_it_is_ba
             leader = await asyncio.to_thread(rig.leader, 0)
             await asyncio.to_thread(cluster.kill, leader)
             rig.tell(f"leader killed: {await writer.more(5):.1f} s to five more copies")
-            await until(lambda: manager.is_ready(tp))
+            await until(lambda: manager.lookups.is_ready(tp))
             await asyncio.to_thread(cluster.start_nodes, [leader])
             rig.tell(f"it is back: {await writer.more(5):.1f} s to five more copies")
         await asyncio.to_thread(writer.check, rig)
@@ -40,7 +40,7 @@ async def test_a_follower_goes_where_its_leader_goes(rig):
                         await asyncio.to_thread(rig.probe.ask, "elect", **place)
                         await asyncio.sleep(0.1)
                 rig.tell(f"leader moved: {await writer.more(10):.2f} s to ten more copies")
-                await until(lambda: manager.is_ready(tp))
+                await until(lambda: manager.lookups.is_ready(tp))
         await asyncio.to_thread(writer.check, rig)
 
 
@@ -53,12 +53,12 @@ async def test_a_manager_is_not_ready_while_its_leader_is_frozen_and_serves_hits
         await writer.copy(0)
         cluster.freeze(1)
         try:
-            took = await until(lambda: not manager.is_ready(tp), 30)
+            took = await until(lambda: not manager.lookups.is_ready(tp), 30)
             rig.tell(f"frozen: not ready after {took:.1f} s")
-            assert manager.remote_log_segment_metadata(tp, 0, 5, BROKER) is not None
+            assert manager.lookups.remote_log_segment_metadata(tp, 0, 5, BROKER) is not None
         finally:
             cluster.thaw(1)
-        rig.tell(f"thawed: ready after {await until(lambda: manager.is_ready(tp)):.1f} s")
+        rig.tell(f"thawed: ready after {await until(lambda: manager.lookups.is_ready(tp)):.1f} s")
         await writer.copy(1)
         assert follower(manager, P0).state is PartitionState.READY
         await asyncio.to_thread(writer.check, rig)
@@ -89,9 +89,11 @@ async def test_the_daemon_starts_before_its_brokers(rig, cluster):
     async with rig.manager() as manager:
         manager.replace_assignment([tp], [])
         await until(lambda: follower_exists(manager))
-        assert not manager.is_ready(tp)
+        assert not manager.lookups.is_ready(tp)
         await asyncio.to_thread(cluster.start_nodes, [1])
-        rig.tell(f"broker up: ready after {await until(lambda: manager.is_ready(tp)):.1f} s")
+        rig.tell(
+            f"broker up: ready after {await until(lambda: manager.lookups.is_ready(tp)):.1f} s"
+        )
         writer = Writer(manager, tp)
         await writer.copy(0)
 

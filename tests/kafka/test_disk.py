@@ -64,12 +64,12 @@ async def test_a_broker_with_a_full_disk_costs_time_and_no_acknowledged_copy(sma
             filler = await asyncio.to_thread(fill, cluster.directory)
             # It may take some more into what it has allocated; then it gives its directory up.
             await until(lambda: not cluster.alive(1), 120, "the broker ends")
-            await until(lambda: not manager.is_ready(tp), 60, "and nothing is ready")
+            await until(lambda: not manager.lookups.is_ready(tp), 60, "and nothing is ready")
             filler.unlink()
             begun = time.perf_counter()
             await asyncio.to_thread(cluster.start_nodes, [1])
             up = time.perf_counter() - begun
-            await until(lambda: manager.is_ready(tp), 60)
+            await until(lambda: manager.lookups.is_ready(tp), 60)
             more = await writer.more(5)
             rig.tell(f"disk free again: broker up after {up:.1f} s, five copies {more:.1f} s later")
         await asyncio.to_thread(writer.check, rig)

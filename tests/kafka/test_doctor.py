@@ -28,7 +28,7 @@ async def written(rig: KafkaRig) -> None:
     tp = tp_in(0)
     async with rig.manager("state") as manager:
         await serving(manager, tp)
-        await manager.add(events.started(1, 0, 9, tp), BROKER)
+        await manager.events.add(events.started(1, 0, 9, tp), BROKER)
 
 
 async def test_a_healthy_topic_is_all_ok(rig):

@@ -127,7 +127,7 @@ async def mended(rig, manager, tp, writers: list[Writer], command: str) -> None:
         await Operator(manager).log_repair(P0)
     else:
         await Operator(manager).partition_accept_loss(P0, everything=False)
-    await until(lambda: manager.is_ready(tp))
+    await until(lambda: manager.lookups.is_ready(tp))
     rig.tell(f"{command}: ready after {time.perf_counter() - begun:.2f} s")
     known = segments(manager, tp)
     acknowledged = {events.segment_id(n) for writer in writers for n in writer.acknowledged}
@@ -157,8 +157,8 @@ async def test_a_tail_that_an_election_lost_is_noticed_and_mended(uneven, cluste
         await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
         rig.tell(f"tail lost: noticed after {time.perf_counter() - begun:.1f} s")
         with pytest.raises(HistoryLost, match=f"{LOST} finished segments .*rlmm log repair 0"):
-            manager.list_remote_log_segments(tp, None, BROKER)
-        assert not manager.is_ready(tp)
+            manager.lookups.list_remote_log_segments(tp, None, BROKER)
+        assert not manager.lookups.is_ready(tp)
         await mended(rig, manager, tp, [writer], command)
 
 
@@ -211,7 +211,7 @@ async def test_a_lost_range_that_was_overwritten_beyond_our_position_is_noticed(
         await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
         rig.tell(f"overwritten: noticed after {time.perf_counter() - begun:.1f} s")
         with pytest.raises(HistoryLost, match=f"{LOST} finished segments"):
-            manager.list_remote_log_segments(tp, None, BROKER)
+            manager.lookups.list_remote_log_segments(tp, None, BROKER)
         await mended(rig, manager, tp, [writer], "repair")
         assert events.segment_id(100) in segments(manager, tp), "and theirs are there too"
 
@@ -245,7 +245,7 @@ async def test_a_quiet_partition_followed_from_a_snapshot_notices_that_it_was_ov
             proxy.heal()
         await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
         with pytest.raises(HistoryLost, match=f"{LOST} finished segments"):
-            manager.list_remote_log_segments(tp, None, BROKER)
+            manager.lookups.list_remote_log_segments(tp, None, BROKER)
 
 
 async def test_a_tail_that_was_lost_behind_the_snapshot_of_a_killed_daemon_is_noticed(
@@ -267,6 +267,6 @@ async def test_a_tail_that_was_lost_behind_the_snapshot_of_a_killed_daemon_is_no
         manager.replace_assignment([tp], [])
         await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
         with pytest.raises(HistoryLost):
-            manager.list_remote_log_segments(tp, None, BROKER)
+            manager.lookups.list_remote_log_segments(tp, None, BROKER)
         await until(lambda: len(follower(manager, P0).history.missing) == LOST)
         await mended(rig, manager, tp, [writer], "repair")

@@ -186,7 +186,7 @@ async def test_records_that_were_deleted_ahead_of_a_snapshot_come_back_by_the_na
         manager.replace_assignment([tp], [])
         await until(lambda: failure_of(manager) is FailureReason.HISTORY_LOST)
         with pytest.raises(HistoryLost):
-            manager.list_remote_log_segments(tp, None, BROKER)
+            manager.lookups.list_remote_log_segments(tp, None, BROKER)
         missing = known - peers  # the last one's events are in the log
         dry = await asyncio.to_thread(told_by, rig, *from_each)
         assert f"{missing} segments missing; nothing was written" in dry
@@ -196,7 +196,8 @@ async def test_records_that_were_deleted_ahead_of_a_snapshot_come_back_by_the_na
         assert failure_of(manager) is FailureReason.HISTORY_LOST, "not before it is accepted"
         await Operator(manager).partition_accept_loss(P0, everything=False)
         rig.tell(
-            f"restored, accepted: ready after {await until(lambda: manager.is_ready(tp)):.2f} s"
+            "restored, accepted: ready after "
+            f"{await until(lambda: manager.lookups.is_ready(tp)):.2f} s"
         )
         there = {*range(4), 5} | ({4} if peers else set())
         assert segments(manager, tp) == {

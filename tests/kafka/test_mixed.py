@@ -28,7 +28,7 @@ async def test_both_managers_see_what_the_other_writes_byte_for_byte(rig, tmp_pa
             await until(lambda: len(rig.probe.list(tp)) == 6)
             assert ours(manager, tp) == sorted(rig.probe.list(tp))
             theirs = rig.probe.ask("lookup", user=user(tp), epoch=0, offset=45)["hex"]
-            found = manager.remote_log_segment_metadata(tp, 0, 45, Caller.BROKER)
+            found = manager.lookups.remote_log_segment_metadata(tp, 0, 45, Caller.BROKER)
             assert found is not None
             assert found.hex() == theirs
     finally:
@@ -36,4 +36,4 @@ async def test_both_managers_see_what_the_other_writes_byte_for_byte(rig, tmp_pa
 
 
 def ours(manager, tp) -> list[bytes]:
-    return sorted(manager.list_remote_log_segments(tp, None, BROKER))
+    return sorted(manager.lookups.list_remote_log_segments(tp, None, BROKER))

@@ -28,7 +28,7 @@ async def test_there_is_one_connection_per_followed_partition_and_no_group(rig, 
         await until(
             lambda: fetching(proxies) == 1, what="connections of partitions left are closed"
         )
-        assert manager.is_ready(partitions[0])
+        assert manager.lookups.is_ready(partitions[0])
     seen = [each for proxy in proxies.values() for each in proxy.connections]
     asked = set().union(*(each.requests for each in seen))
     assert not asked & GROUP_APIS, asked
@@ -48,7 +48,7 @@ async def test_copies_go_on_over_connections_that_are_cut(rig, proxies):
                     for seen in proxy.connections:
                         seen.cut()
             await writer.more(3)
-        await until(lambda: manager.is_ready(tp))
+        await until(lambda: manager.lookups.is_ready(tp))
         await asyncio.to_thread(writer.check, rig)
 
 
@@ -65,7 +65,7 @@ async def test_a_silent_connection_is_given_up_and_another_one_made(rig, proxies
         begun = time.perf_counter()
         await writer.copy(1)
         rig.tell(f"half open: the next copy took {time.perf_counter() - begun:.1f} s")
-        await until(lambda: manager.is_ready(tp))
+        await until(lambda: manager.lookups.is_ready(tp))
         await asyncio.to_thread(writer.check, rig)
 
 
@@ -108,7 +108,9 @@ async def test_a_slow_link_makes_writes_slow_and_nothing_wrong(rig, proxies):
         begun = time.perf_counter()
         for number in range(1, 4):
             await writer.copy(number)
-            await until(lambda: manager.is_ready(tp), what="an answer that comes late is fresh too")
+            await until(
+                lambda: manager.lookups.is_ready(tp), what="an answer that comes late is fresh too"
+            )
         rig.tell(f"0.4 s on each answer: {(time.perf_counter() - begun) / 6:.2f} s a write")
         assert min(writer.seconds) >= 0.4, "the link is slow"
         for proxy in proxies.values():
@@ -171,10 +173,10 @@ async def test_a_hit_is_answered_while_no_connection_can_be_made(rig, proxies):
             proxy.refuse = True
             for seen in proxy.connections:
                 seen.cut()
-        await until(lambda: not manager.is_ready(tp), 30, "staleness is noticed")
-        assert manager.remote_log_segment_metadata(tp, 0, 5, BROKER) is not None
+        await until(lambda: not manager.lookups.is_ready(tp), 30, "staleness is noticed")
+        assert manager.lookups.remote_log_segment_metadata(tp, 0, 5, BROKER) is not None
         assert "last error" in str(await operator.explain(str(tp)))
         for proxy in proxies.values():
             proxy.heal()
-        rig.tell(f"healed: ready after {await until(lambda: manager.is_ready(tp)):.1f} s")
+        rig.tell(f"healed: ready after {await until(lambda: manager.lookups.is_ready(tp)):.1f} s")
         await writer.copy(1)

@@ -179,10 +179,10 @@ async def test_certificates_are_read_again_on_a_reload_and_connections_to_come_u
         await log.reload()
         await Writer(manager, tp, base=10).copy(0)  # over the connections that are open
         hang_up(log)
-        await until(lambda: not manager.is_ready(tp), what="nobody is trusted any more")
+        await until(lambda: not manager.lookups.is_ready(tp), what="nobody is trusted any more")
         shutil.copy(rig.cluster.key_directory / "ca.pem", keys / "ca.pem")
         await log.reload()
-        await until(lambda: manager.is_ready(tp))
+        await until(lambda: manager.lookups.is_ready(tp))
         await Writer(manager, tp, base=20).copy(0)
 
 
@@ -236,12 +236,12 @@ async def test_a_password_that_was_changed_is_taken_up_by_a_reload(rig, probe):
         await asyncio.to_thread(probe.ask, "password", user="rotating", password="new-one")
         await Writer(manager, tp, base=5).copy(0)  # over the connections that are open
         hang_up(manager.log)
-        await until(lambda: not manager.is_ready(tp), what="the old password opens nothing")
+        await until(lambda: not manager.lookups.is_ready(tp), what="the old password opens nothing")
         await until(lambda: "uthentication" in last_error(manager.log), what="it says why")
         assert "one" not in last_error(manager.log)
         as_rotating(rig, "new-one")
         await manager.log.reload()
-        await until(lambda: manager.is_ready(tp))
+        await until(lambda: manager.lookups.is_ready(tp))
         await Writer(manager, tp, base=10).copy(0)
 
 
@@ -295,7 +295,7 @@ async def test_sessions_that_brokers_end_cost_a_connection_and_nothing_else(rig)
             await writer.copy(number)
             await another_connection(client, opened)
         await asyncio.to_thread(writer.check, rig)
-        await until(lambda: manager.is_ready(tp))
+        await until(lambda: manager.lookups.is_ready(tp))
         errors = manager.log.facts()["errors"]
         rig.tell(f"sessions of 2 s: {copies} copies, each over other connections, {errors}")
 

@@ -66,7 +66,7 @@ async def test_no_storm_loses_or_repeats_an_acknowledged_copy(rig, cluster):
         for writer in writers:
             writer.manager = manager
             await asyncio.to_thread(writer.check, rig)
-        await until(lambda: all(manager.is_ready(tp) for tp in partitions))
+        await until(lambda: all(manager.lookups.is_ready(tp) for tp in partitions))
     rig.tell(
         f"{sum(len(each.acknowledged) for each in writers)} copies acknowledged, all there once"
     )

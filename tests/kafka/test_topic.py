@@ -89,15 +89,17 @@ async def test_a_recreated_topic_is_history_lost_until_that_is_ended(rig, comman
         await recreated(rig)
         await failed(manager, FailureReason.HISTORY_LOST, seconds=60)
         rig.tell(f"recreated: noticed after {time.perf_counter() - begun:.1f} s")
-        assert not manager.is_ready(tp)
+        assert not manager.lookups.is_ready(tp)
         with pytest.raises(HistoryLost, match="rlmm log repair 0"):
-            manager.list_remote_log_segments(tp, None, BROKER)
+            manager.lookups.list_remote_log_segments(tp, None, BROKER)
         operator = Operator(manager)
         if command == "repair":
             await operator.log_repair(P0)
         else:
             await operator.partition_accept_loss(None, everything=True)
-        rig.tell(f"{command}: ready after {await until(lambda: manager.is_ready(tp)):.2f} s")
+        rig.tell(
+            f"{command}: ready after {await until(lambda: manager.lookups.is_ready(tp)):.2f} s"
+        )
         assert len(segments(manager, tp)) == (3 if command == "repair" else 0)
         again = Writer(manager, tp, base=100)
         await again.copy(0)
@@ -116,9 +118,11 @@ async def test_a_raised_partition_count_fails_all_until_it_is_accepted(rig):
             await until(lambda: manager.fleet.whole_failure is not None)
             rig.tell(f"count raised: noticed after {time.perf_counter() - begun:.1f} s")
             with pytest.raises(PartitionFailed, match="accept-loss --all"):
-                manager.list_remote_log_segments(tp, None, BROKER)
+                manager.lookups.list_remote_log_segments(tp, None, BROKER)
             await Operator(manager).partition_accept_loss(None, everything=True)
-            rig.tell(f"accepted: ready after {await until(lambda: manager.is_ready(tp)):.2f} s")
+            rig.tell(
+                f"accepted: ready after {await until(lambda: manager.lookups.is_ready(tp)):.2f} s"
+            )
             follow_set = manager.fleet.follow_set
             assert follow_set is not None
             assert follow_set.partition_count == COUNT + 3
@@ -181,10 +185,10 @@ async def test_deleted_records_that_a_follower_had_read_cost_it_nothing(rig):
         manager.replace_assignment([tp], [])
         await failed(manager, FailureReason.HISTORY_LOST)
         with pytest.raises((HistoryLost, NotReady)):
-            manager.list_remote_log_segments(tp, None, BROKER)
-        assert not manager.is_ready(tp)
+            manager.lookups.list_remote_log_segments(tp, None, BROKER)
+        assert not manager.lookups.is_ready(tp)
         await Operator(manager).partition_accept_loss(P0, everything=False)
-        rig.tell(f"accepted: ready after {await until(lambda: manager.is_ready(tp)):.2f} s")
+        rig.tell(f"accepted: ready after {await until(lambda: manager.lookups.is_ready(tp)):.2f} s")
         left = {events.segment_id(number) for number in range(2, 6)}
         assert segments(manager, tp).keys() == left, "four events were two segments"
         await Writer(manager, tp, base=100).copy(0)
@@ -201,7 +205,7 @@ async def test_a_rebuild_and_a_retry_find_everything_in_the_topic_again(rig):
         operator, fold = Operator(manager), follower(manager, P0).fold
         await operator.partition_rebuild(P0)
         await until(lambda: follower(manager, P0).fold is not fold)
-        took = await until(lambda: manager.is_ready(tp))
+        took = await until(lambda: manager.lookups.is_ready(tp))
         rig.tell(f"rebuild: ready after {took:.2f} s")
         await asyncio.to_thread(writer.check, rig)
         assert (await operator.partition_retry(P0))["retried"] == [], "nothing has failed"
@@ -224,7 +228,7 @@ async def test_no_poison_stops_a_follower(rig):
         for value in (*unreadable, *refused):
             await asyncio.to_thread(rig.probe.produce, rig.topic, 0, [value])
         await writer.copy(2)
-        assert manager.is_ready(tp)
+        assert manager.lookups.is_ready(tp)
         fold = follower(manager, P0).fold
         assert sum(fold.unreadable.values()) == len(unreadable), fold.unreadable
         assert sum(fold.rejected.values()) == len(refused), fold.rejected
@@ -249,7 +253,7 @@ async def test_a_transaction_at_the_tail_does_not_keep_a_partition_from_being_re
         fold = follower(manager, P0).fold
         # The coordinator writes the marker some time after the commit was answered.
         await until(lambda: fold.position == 2, what="past the control batch")
-        assert manager.is_ready(tp)
+        assert manager.lookups.is_ready(tp)
         writer = Writer(manager, tp, base=10)
         await writer.copy(0)
 
@@ -291,7 +295,7 @@ async def test_an_empty_partition_is_ready_and_an_idle_one_stays_so(rig):
         async with writer.writing():
             for _ in range(20):
                 await writer.more(3)
-                assert manager.is_ready(idle)
+                assert manager.lookups.is_ready(idle)
         assert follower(manager, 1).state is PartitionState.READY
 
 
@@ -320,7 +324,7 @@ async def test_a_topic_that_forgets_is_said_loudly_or_refused(rig):
         await opened(log)
         assert any("retention" in warning for warning in log.warnings)
     async with rig.manager() as manager:
-        await manager.until_open()
+        await manager.gates.until_open()
         status = await Operator(manager, log_facts=manager.log.facts).status()
         assert any("retention" in warning for warning in status["log"]["warnings"])
     strict = {"event_log.kafka.admin.require_infinite_retention": "true"}

@@ -303,7 +303,7 @@ class CleanHarness:
             event_timestamp_ms=self.world.clock.now_ms(),
             state=PartitionDeleteState[f"DELETE_PARTITION_{state}"],
         )
-        await self.daemon.manager.put_partition_delete(records.encode(mark), Caller.BROKER)
+        await self.daemon.manager.events.put_partition_delete(records.encode(mark), Caller.BROKER)
         return ""
 
     async def do_repair(self) -> str:
@@ -367,18 +367,18 @@ class CleanHarness:
     async def do_slip(self, number: str) -> str:
         """Let the broker's finish land right before the cleaner's next append."""
         manager = self.daemon.manager
-        update_if = manager.update_if
+        update_if = manager.events.update_if
 
         async def slipped(record: bytes, holds: Any, *args: Any, **named: Any) -> Any:
             def judged(cache: Any) -> bool:
                 fine = bool(holds(cache))
                 self.world.put(self.world.updated(int(number), AT, S.COPY_SEGMENT_FINISHED, CUSTOM))
-                manager.update_if = update_if  # type: ignore[method-assign] # the real one
+                manager.events.update_if = update_if  # type: ignore[method-assign] # the real one
                 return fine
 
             return await update_if(record, judged, *args, **named)
 
-        manager.update_if = slipped  # type: ignore[method-assign] # with a record before it
+        manager.events.update_if = slipped  # type: ignore[method-assign] # with a record before it
         return ""
 
     async def do_wait(self, seconds: str) -> str:
@@ -406,7 +406,7 @@ class CleanHarness:
 
     async def _explained(self, storage: str) -> Explanation:
         daemon = self.daemon
-        await daemon.manager.until_readable(AT, Caller.OPERATOR, 5.0)
+        await daemon.manager.lookups.until_readable(AT, Caller.OPERATOR, 5.0)
         told = daemon.cleaner.told if storage != "none" else lambda _: RemovalFacts()
         facts = await collect(
             daemon.manager, str(AT), AT, storage=StorageView(kind=storage), removal=told

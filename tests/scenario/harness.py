@@ -180,7 +180,7 @@ class Harness:
         self.running.replace_assignment([TP] * (role == "leader"), [TP] * (role == "follower"))
         if settle == "yes":
             await asyncio.sleep(SETTLE_SECONDS)
-            self.running.is_ready(TP)  # the first question is what asks for the log's end
+            self.running.lookups.is_ready(TP)  # the first question is what asks for the log's end
             await asyncio.sleep(SETTLE_SECONDS)
         return ""
 
@@ -212,7 +212,9 @@ class Harness:
         )
 
     async def do_add(self, number: str, span: str, **named: str) -> str:
-        await self.running.add(records.encode(self._started(number, span, **named)), Caller.BROKER)
+        await self.running.events.add(
+            records.encode(self._started(number, span, **named)), Caller.BROKER
+        )
         return ""
 
     def _updated(
@@ -231,15 +233,17 @@ class Harness:
         )
 
     async def do_finish(self, number: str, broker: str = "1") -> str:
-        await self.running.update(self._updated(number, STATES["finish"], broker), Caller.BROKER)
+        await self.running.events.update(
+            self._updated(number, STATES["finish"], broker), Caller.BROKER
+        )
         return ""
 
     async def do_delete(self, number: str) -> str:
-        await self.running.update(self._updated(number, STATES["delete"]), Caller.BROKER)
+        await self.running.events.update(self._updated(number, STATES["delete"]), Caller.BROKER)
         return ""
 
     async def do_deleted(self, number: str) -> str:
-        await self.running.update(self._updated(number, STATES["deleted"]), Caller.BROKER)
+        await self.running.events.update(self._updated(number, STATES["deleted"]), Caller.BROKER)
         return ""
 
     async def do_mark(self, state: str) -> str:
@@ -249,7 +253,7 @@ class Harness:
             event_timestamp_ms=self.clock.now_ms(),
             state=PartitionDeleteState[f"DELETE_PARTITION_{state}"],
         )
-        await self.running.put_partition_delete(records.encode(mark), Caller.BROKER)
+        await self.running.events.put_partition_delete(records.encode(mark), Caller.BROKER)
         return ""
 
     async def do_log(self) -> str:
@@ -260,19 +264,21 @@ class Harness:
     # Questions.
 
     async def do_lookup(self, epoch: str, offset: str) -> str:
-        found = self.running.remote_log_segment_metadata(TP, int(epoch), int(offset), Caller.BROKER)
+        found = self.running.lookups.remote_log_segment_metadata(
+            TP, int(epoch), int(offset), Caller.BROKER
+        )
         return "none" if found is None else f"segment {number_of(found)}"
 
     async def do_highest(self, epoch: str) -> str:
-        return str(self.running.highest_offset_for_epoch(TP, int(epoch), Caller.BROKER))
+        return str(self.running.lookups.highest_offset_for_epoch(TP, int(epoch), Caller.BROKER))
 
     async def do_list(self, epoch: str | None = None) -> str:
         number = None if epoch is None else int(epoch)
-        found = self.running.list_remote_log_segments(TP, number, Caller.BROKER)
+        found = self.running.lookups.list_remote_log_segments(TP, number, Caller.BROKER)
         return " ".join(map(number_of, found)) or "none"
 
     async def do_is_ready(self) -> str:
-        return str(self.running.is_ready(TP))
+        return str(self.running.lookups.is_ready(TP))
 
     async def do_explain(
         self, selector: str = "orders-0", *, wait: str = "yes", **named: str
@@ -282,7 +288,7 @@ class Harness:
         found = await Operator(manager)._find(selector) if manager.fleet.follow_set else []
         partition = only(selector, found)
         if partition is not None and wait == "yes":
-            await manager.until_readable(partition, Caller.OPERATOR, 1.0)
+            await manager.lookups.until_readable(partition, Caller.OPERATOR, 1.0)
         facts = await collect(
             manager,
             selector,

@@ -410,7 +410,7 @@ class ChaosWorld(CleanWorld):
         number = self.segments
         start = 100 * number
         begun = self.started(number, partition, start, broker_id=daemon.broker_id)
-        await daemon.manager.add(records.encode(begun), Caller.OPERATOR, 5.0)
+        await daemon.manager.events.add(records.encode(begun), Caller.OPERATOR, 5.0)
         storage = daemon.bucket.storage
         assert isinstance(storage, ChaosStorage)
         gives_up = self.swarm.copies_die and luck.random() < 0.3
@@ -437,7 +437,7 @@ class ChaosWorld(CleanWorld):
         update = self.updated(
             number, partition, S.COPY_SEGMENT_FINISHED, CUSTOM, broker_id=daemon.broker_id
         )
-        await daemon.manager.update(records.encode(update), Caller.OPERATOR, 5.0)
+        await daemon.manager.events.update(records.encode(update), Caller.OPERATOR, 5.0)
 
     def _whole(self, number: int, partition: TopicIdPartition, start: int) -> bool:
         return all(key in self.objects.objects for key in self.keys(number, partition, start))
@@ -470,7 +470,7 @@ class ChaosWorld(CleanWorld):
         self, daemon: SimDaemon, number: int, partition: TopicIdPartition, state: SegmentState
     ) -> None:
         update = self.updated(number, partition, state, CUSTOM, broker_id=daemon.broker_id)
-        await daemon.manager.update(records.encode(update), Caller.OPERATOR, 5.0)
+        await daemon.manager.events.update(records.encode(update), Caller.OPERATOR, 5.0)
 
     async def jvm(self) -> None:
         """A broker without our manager: its records land as they are, in any order."""

@@ -165,8 +165,8 @@ class SimCopies:
 
     def __init__(self, manager: Manager) -> None:
         self.tasks: dict[SegmentId, tuple[TopicIdPartition, asyncio.Task[None]]] = {}
-        manager.on_delete_started.append(self._delete_started)
-        manager.on_delete_put_aside.append(self._delete_started)
+        manager.events.on_delete_started.append(self._delete_started)
+        manager.events.on_delete_put_aside.append(self._delete_started)
 
     def begin(self, partition: TopicIdPartition, of: SegmentId, task: asyncio.Task[None]) -> None:
         self.tasks[of] = partition, task
@@ -252,7 +252,7 @@ class SimDaemon:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.manager.run(), name="manager")
             group.create_task(self.cleaner.run(), name="cleaner")
-            await self.manager.until_open()
+            await self.manager.gates.until_open()
             await self.bucket.open(
                 BucketIdentity(cluster_id=CLUSTER, partition_count=COUNT, metadata_topic_id="m")
             )

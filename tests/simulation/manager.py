@@ -596,7 +596,7 @@ class ManagerScenario:
         mine = [each for each in self.segments if each.first.partition == partition]
         for segment in mine:
             self._judge_lookup(manager, partition, segment)
-        records_listed = manager.list_remote_log_segments(partition, None, Caller.BROKER)
+        records_listed = manager.lookups.list_remote_log_segments(partition, None, Caller.BROKER)
         listed = {}
         for event in map(records.decode, records_listed):
             assert isinstance(event, SegmentMetadata)
@@ -614,7 +614,7 @@ class ManagerScenario:
         """Before the broker's full announcement every question is "not ready", and so no more."""
         for partition in self.partitions:
             try:
-                found = manager.list_remote_log_segments(partition, None, Caller.BROKER)
+                found = manager.lookups.list_remote_log_segments(partition, None, Caller.BROKER)
             except NotReady:
                 continue
             except RefusedError as error:
@@ -625,7 +625,7 @@ class ManagerScenario:
         self, manager: Manager, partition: TopicIdPartition, segment: Segment
     ) -> None:
         for epoch, offsets in spans(segment.first):
-            found = manager.remote_log_segment_metadata(
+            found = manager.lookups.remote_log_segment_metadata(
                 partition, epoch, offsets[-1], Caller.BROKER
             )
             if found is not None:
@@ -655,7 +655,7 @@ class ManagerScenario:
                 if segment.asked >= 2:
                     most[epoch] = max(most.get(epoch, -1), offsets[-1])
         for epoch in sorted({epoch for each in mine for epoch, _ in spans(each.first)}):
-            found = manager.highest_offset_for_epoch(partition, epoch, Caller.BROKER)
+            found = manager.lookups.highest_offset_for_epoch(partition, epoch, Caller.BROKER)
             if not least.get(epoch, -1) <= (-1 if found is None else found) <= most.get(epoch, -1):
                 raise Violation(f"{partition} epoch {epoch}: highest is {found}, {least} to {most}")
 
@@ -677,10 +677,10 @@ class ManagerScenario:
             raise Violation(f"calm, yet not done:\n{life.loop.waiting()}") from None
 
     async def _settle_partitions(self, manager: Manager) -> None:
-        await manager.until_readable(removal.PARTITION, Caller.BROKER, CALM_SECONDS_MAX)
+        await manager.lookups.until_readable(removal.PARTITION, Caller.BROKER, CALM_SECONDS_MAX)
         self.removal.judge(manager)
         for partition in self.partitions:
-            await manager.until_readable(partition, Caller.BROKER, CALM_SECONDS_MAX)
+            await manager.lookups.until_readable(partition, Caller.BROKER, CALM_SECONDS_MAX)
             try:
                 self._judge_answers(manager, partition)
             except (UnavailableError, RefusedError, CorruptError) as error:
@@ -693,7 +693,7 @@ async def _write(
     """Write as a task does, or as the socket's read callback does, which falls back to that."""
     if direct:
         answer: asyncio.Future[Outcome | RlmmError] = asyncio.get_running_loop().create_future()
-        begin = manager.begin_add if step == 0 else manager.begin_update
+        begin = manager.events.begin_add if step == 0 else manager.events.begin_update
         try:
             append = begin(request, patience, answer.set_result)
         except MustWait:
@@ -701,7 +701,7 @@ async def _write(
         else:
             await _told(append, answer)
             return
-    method = manager.add if step == 0 else manager.update
+    method = manager.events.add if step == 0 else manager.events.update
     await method(request, Caller.BROKER, patience)
 
 

@@ -96,7 +96,7 @@ class Removal:
         """Hold what is answered, if anything is, against the stages that can be true."""
         possible = STAGES[self.acknowledged : self.asked + 1]
         with contextlib.suppress(UnavailableError, RefusedError):
-            listed = manager.list_remote_log_segments(PARTITION, None, Caller.BROKER)
+            listed = manager.lookups.list_remote_log_segments(PARTITION, None, Caller.BROKER)
             seen = {}
             for event in map(records.decode, listed):
                 assert isinstance(event, SegmentMetadata)
@@ -109,7 +109,7 @@ class Removal:
         """The highest offset goes with the partition, and comes back with its second life."""
         finished = {2: True, 3: True, 4: True, 7: True}
         possible = {finished.get(k, False) for k in range(self.acknowledged, self.asked + 1)}
-        found = manager.highest_offset_for_epoch(PARTITION, EPOCH, Caller.BROKER)
+        found = manager.lookups.highest_offset_for_epoch(PARTITION, EPOCH, Caller.BROKER)
         if (found == LAST_OFFSET) not in possible or found not in (None, LAST_OFFSET):
             raise Violation(f"step {self.acknowledged}: the highest offset is {found}")
 
@@ -120,11 +120,13 @@ async def _request(manager: Manager, step: int, seconds: float, time_ms: int) ->
         record = PartitionDelete(
             partition=PARTITION, broker_id=BrokerId(1), event_timestamp_ms=time_ms, state=mark
         )
-        await manager.put_partition_delete(records.encode(record), Caller.BROKER, seconds)
+        await manager.events.put_partition_delete(records.encode(record), Caller.BROKER, seconds)
         return
     ((segment_id, state),) = segments.items()
     if state is S.COPY_SEGMENT_STARTED:
-        await manager.add(records.encode(_started(segment_id, time_ms)), Caller.BROKER, seconds)
+        await manager.events.add(
+            records.encode(_started(segment_id, time_ms)), Caller.BROKER, seconds
+        )
         return
     update = SegmentUpdate(
         partition=PARTITION,
@@ -134,7 +136,7 @@ async def _request(manager: Manager, step: int, seconds: float, time_ms: int) ->
         custom_metadata=None,
         state=state,
     )
-    await manager.update(records.encode(update), Caller.BROKER, seconds)
+    await manager.events.update(records.encode(update), Caller.BROKER, seconds)
 
 
 def _started(segment_id: SegmentId, time_ms: int) -> SegmentMetadata:

@@ -17,13 +17,8 @@ from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.domain.ids import SegmentId, TopicIdPartition
 
 
-class MetadataManager(Protocol):
-    """The metadata methods. Look-ups and announcements are plain calls: no await, no IO."""
-
-    #: For whatever takes long.
-    turns: FairScheduler
-    #: Of single requests.
-    bugs: Bugs
+class MetadataLookups(Protocol):
+    """Questions about segments: plain calls, no await, no IO."""
 
     def remote_log_segment_metadata(
         self, tp: TopicIdPartition, epoch: int, offset: int, caller: Caller
@@ -49,6 +44,10 @@ class MetadataManager(Protocol):
         """Return when a look-up that was `NotReady` may be asked once more."""
         ...
 
+
+class MetadataEvents(Protocol):
+    """Writes, each answered after its own apply."""
+
     def begin_add(self, record: bytes, timeout_seconds: float, tell: Tell) -> Append | None: ...
     def begin_update(self, record: bytes, timeout_seconds: float, tell: Tell) -> Append | None: ...
     async def add(self, record: bytes, caller: Caller, timeout_seconds: float) -> None: ...
@@ -56,6 +55,15 @@ class MetadataManager(Protocol):
     async def put_partition_delete(
         self, record: bytes, caller: Caller, timeout_seconds: float
     ) -> None: ...
+
+
+class MetadataManager(Protocol):
+    """Announcements: plain calls, no await, no IO."""
+
+    #: For whatever takes long.
+    turns: FairScheduler
+    #: Of single requests.
+    bugs: Bugs
 
     def on_partition_leadership_changes(
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
@@ -168,6 +176,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Everything behind the socket; without storage there is neither copier nor fetcher."""
 
     manager: MetadataManager
+    lookups: MetadataLookups
+    events: MetadataEvents
     operator: Operator
     copier: SegmentCopier | None = None
     fetcher: SegmentFetcher | None = None

@@ -130,7 +130,7 @@ class Cleaner:
         self.ordered: dict[TopicIdPartition, set[SegmentId]] = {}
         #: Marks what nobody asked for; None: that is off, as it is unless configured.
         self.observer: Observer | None = None
-        manager.has_cleaner = True
+        manager.events.has_cleaner = True
         manager.hooks.applied.append(self._applied)
 
     # The tasks.
@@ -138,7 +138,7 @@ class Cleaner:
     async def run(self) -> None:
         """Keep a task for each metadata partition that is owned or followed, for ever."""
         manager = self.tools.manager
-        await manager.until_open()
+        await manager.gates.until_open()
         async with asyncio.TaskGroup() as self._group:
             group = self._group
             group.create_task(self._rounds(), name="cleaner.rounds")

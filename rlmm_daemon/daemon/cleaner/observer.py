@@ -98,7 +98,7 @@ class Observer:
 
     async def run(self) -> None:
         """Look every interval, for ever."""
-        await self._manager.until_open()
+        await self._manager.gates.until_open()
         follow_set = self._manager.fleet.follow_set
         assert follow_set is not None, "the log is open"
         with ExitStack() as kept:
@@ -219,7 +219,7 @@ class Observer:
                 event_timestamp_ms=self._manager.clock.now_ms(),
                 state=PartitionDeleteState.DELETE_PARTITION_MARKED,
             )
-            await self._manager.put_partition_delete(
+            await self._manager.events.put_partition_delete(
                 records.encode(mark), Caller.OPERATOR, self._options.write_seconds
             )
 

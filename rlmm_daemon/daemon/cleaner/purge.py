@@ -127,7 +127,7 @@ class Purge:
             event_timestamp_ms=tools.clock.now_ms(),
             state=D.DELETE_PARTITION_MARKED,
         )
-        await tools.manager.put_partition_delete(
+        await tools.manager.events.put_partition_delete(
             records.encode(mark), Caller.OPERATOR, tools.options.write_seconds
         )
 
@@ -140,7 +140,7 @@ class Purge:
         under_way[partition] = ids
         until = tools.clock.monotonic() + PURGE_SECONDS_MAX
         try:
-            async with tools.manager.keep_followed(partition):
+            async with tools.manager.events.keep_followed(partition):
                 while tools.clock.monotonic() < until:
                     error = await self._try(partition, ids)
                     if error is None:

@@ -178,7 +178,7 @@ class PartitionRemoval:
             state=state,
         )
         try:
-            await tools.manager.put_partition_delete(
+            await tools.manager.events.put_partition_delete(
                 records.encode(mark),
                 Caller.OPERATOR,
                 tools.options.write_seconds,
@@ -194,7 +194,7 @@ class PartitionRemoval:
         The mark drops every segment before it, so nobody would know of that copy's objects.
         """
         tools = self._tools
-        await tools.manager.until_folded(self._partition, tools.options.write_seconds)
+        await tools.manager.events.until_folded(self._partition, tools.options.write_seconds)
         if partition_step(self._facts(self._proof, peers=True)) is Step.APPEND_FINISHED:
             await self._append(D.DELETE_PARTITION_FINISHED)
 

@@ -270,7 +270,7 @@ class SegmentRemover:
         owner: dict[str, SegmentId] = {}
         gone = list[SegmentId]()
         for segment_id, segment in batch.going.items():
-            if self._tools.manager.is_held(batch.partition, segment_id):
+            if self._tools.manager.events.is_held(batch.partition, segment_id):
                 self._failed(batch, segment_id, "the segment is held; run: rlmm log repair")
                 continue
             try:
@@ -337,7 +337,7 @@ class SegmentRemover:
         facts = DeleteFacts(
             failed=False,
             owner=True,
-            held=tools.manager.is_held(partition, segment_id),
+            held=tools.manager.events.is_held(partition, segment_id),
             # Whoever named the segment has judged these two already.
             loss_held=False,
             topic_gone=True,
@@ -358,7 +358,9 @@ class SegmentRemover:
         return self._kept(segment) is None
 
     def _kept(self, segment: SegmentMetadata) -> bytes | None:
-        return self._tools.manager.kept_custom_metadata(segment.partition, segment.segment_id)
+        return self._tools.manager.events.kept_custom_metadata(
+            segment.partition, segment.segment_id
+        )
 
     def _segment(
         self, partition: TopicIdPartition, segment_id: SegmentId
@@ -384,7 +386,7 @@ class SegmentRemover:
                 and (state is S.DELETE_SEGMENT_FINISHED or batch.order.holds(cache, segment_id))
             )
 
-        return await tools.manager.update_if(record, holds, tools.options.write_seconds)
+        return await tools.manager.events.update_if(record, holds, tools.options.write_seconds)
 
     def _failed(self, batch: _Batch, segment_id: SegmentId, message: str) -> None:
         batch.order.put_off += 1

@@ -191,7 +191,9 @@ class Stuck:
             # Its COPY_SEGMENT_FINISHED may be what the log lost before this daemon had read it.
             assert self._number is not None, "it is being looked at"
             await self._tools.manager.fleet.others.ask_others(self._number)
-            await self._tools.manager.until_folded(partition, self._tools.options.write_seconds)
+            await self._tools.manager.events.until_folded(
+                partition, self._tools.options.write_seconds
+            )
             cache = self._tools.cache(partition)
             if cache is None or segment_id not in cache.segments:
                 return False
@@ -241,7 +243,9 @@ class Stuck:
         tools, key = self._tools, segment_id
         try:
             await tools.bucket.require_alone()
-            async with tools.manager.fence(partition, segment_id, tools.options.write_seconds):
+            async with tools.manager.events.fence(
+                partition, segment_id, tools.options.write_seconds
+            ):
                 if not await self._start_delete(partition, segment_id):
                     return
                 await self._delete_objects(partition, segment_id)
@@ -260,7 +264,7 @@ class Stuck:
         record = None if cache is None else cache.get(segment_id)
         if record is None or tools.copier.is_running(segment_id):
             return False
-        outcome = await tools.manager.update_if(
+        outcome = await tools.manager.events.update_if(
             update_record(
                 decode_segment(record),
                 S.DELETE_SEGMENT_STARTED,
@@ -295,7 +299,7 @@ class Stuck:
         record = None if cache is None else cache.get(segment_id)
         if record is None:
             return
-        await tools.manager.update_if(
+        await tools.manager.events.update_if(
             update_record(
                 decode_segment(record),
                 S.DELETE_SEGMENT_FINISHED,

@@ -23,7 +23,7 @@ from rlmm_daemon.daemon.following.follow_set import FollowSet
 from rlmm_daemon.daemon.following.follower import Follower
 from rlmm_daemon.daemon.following.snapshotter import Snapshotter
 from rlmm_daemon.daemon.metadata.assignment import Assignment
-from rlmm_daemon.domain.errors import NotAssigned, NotReady, RlmmError, TimedOut
+from rlmm_daemon.domain.errors import NotAssigned, NotReady, TimedOut
 from rlmm_daemon.domain.ids import MetadataPartition, TopicIdPartition
 
 
@@ -36,6 +36,8 @@ class Gates:
         self._snapshotter = snapshotter
         #: Rung when the gate, the announcement or the set of followers changed.
         self.changed = Broadcast()
+        #: No new writes of the broker's.
+        self.draining = False
 
     # At once, or an error.
 
@@ -73,15 +75,6 @@ class Gates:
         if partition in self._assignment.announced:
             return confirmation.insert(partition)
         return confirmation.insert_on_demand(partition)
-
-    def is_ready(self, partition: TopicIdPartition, caller: Caller = Caller.BROKER) -> bool:
-        """Return whether every question about this partition would be answered; never raises."""
-        try:
-            self.ask(partition, Question.HIGHEST, caller)
-            self.ask(partition, Question.WHOLE, caller)
-        except RlmmError:
-            return False
-        return True
 
     def require_announced(self, partition: TopicIdPartition) -> None:
         """Refuse what the broker has not announced, or not since it started.
@@ -176,42 +169,6 @@ class Gates:
                 raise self._fleet.whole_failure.error(MetadataPartition(0))
             await self._fleet.changed.wait()
         return self._fleet.follow_set
-
-    async def until_readable(
-        self, partition: TopicIdPartition, caller: Caller, timeout_seconds: float
-    ) -> None:
-        """Return the moment a question that was not ready may be asked once more, or at the end.
-
-        For an operator the metadata partition is followed on demand, for a while.
-        """
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                while not self.is_ready(partition, caller):
-                    await self._until_changed(partition, caller)
-        except TimeoutError:
-            return
-        except RlmmError:
-            return  # asked once more, the question raises it
-
-    async def _until_changed(self, partition: TopicIdPartition, caller: Caller) -> None:
-        """Wait for anything that may change the answer; raise what no waiting changes."""
-        if caller is Caller.BROKER and self._assignment.gate_open:
-            self.require_announced(partition)
-        follow_set, failure = self._fleet.follow_set, self._fleet.whole_failure
-        if follow_set is not None and failure is not None:
-            raise failure.error(follow_set.of(partition))
-        if follow_set is None:
-            await self._fleet.changed.wait()
-            return
-        metadata_partition = follow_set.of(partition)
-        if caller is Caller.OPERATOR:
-            follow_set.demand([metadata_partition])
-        follower = self._fleet.followers.get(metadata_partition)
-        if follower is None or (caller is Caller.BROKER and not self._assignment.gate_open):
-            await self.changed.wait(self._fleet.changed)
-            return
-        self.follower(partition)
-        await follower.changed.wait()
 
     async def until_read(
         self, number: MetadataPartition, partition: TopicIdPartition, timeout_seconds: float

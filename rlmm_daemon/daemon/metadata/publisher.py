@@ -1,8 +1,7 @@
 """An event's way into the log: judged by a fold, appended, known by its own apply."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from rlmm_daemon.core.fold.fold import Fold
 from rlmm_daemon.core.fold.outcome import Outcome
@@ -12,25 +11,14 @@ from rlmm_daemon.daemon.following.fleet import Fleet
 from rlmm_daemon.daemon.metadata.gates import Gates
 from rlmm_daemon.domain.errors import Draining, NotReady, TimedOut
 from rlmm_daemon.domain.event import Event
-from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicIdPartition
 from rlmm_daemon.ports.clock import Clock
-from rlmm_daemon.ports.event_log import EventLog
 
 
 class Publisher:
     """Of one manager, while that runs."""
 
-    def __init__(
-        self,
-        log: EventLog,
-        fleet: Fleet,
-        gates: Gates,
-        clock: Clock,
-        *,
-        is_draining: Callable[[], bool],
-    ) -> None:
-        self._log, self._fleet, self._gates, self._clock = log, fleet, gates, clock
-        self._is_draining = is_draining
+    def __init__(self, fleet: Fleet, gates: Gates, clock: Clock) -> None:
+        self._fleet, self._gates, self._clock = fleet, gates, clock
         #: Writers live in it; None while the manager does not run.
         self.group: asyncio.TaskGroup | None = None
         self._ended = False
@@ -39,7 +27,12 @@ class Publisher:
         """Begin nothing any more: the manager's tasks are ending."""
         self.group, self._ended = None, True
 
-    def _tasks(self) -> asyncio.TaskGroup:
+    def tasks(self) -> asyncio.TaskGroup:
+        """Return the group that writers live in.
+
+        Raises:
+            NotReady, Draining: the manager does not run yet, or not any more.
+        """
         if self.group is not None:
             return self.group
         if self._ended:
@@ -66,7 +59,7 @@ class Publisher:
             RefusedError: the fold does not allow it; nothing was appended.
             OutcomeUnknown: it may be in the log, now or later.
         """
-        if self._is_draining() and caller is Caller.BROKER:
+        if self._gates.draining and caller is Caller.BROKER:
             raise Draining
         deadline = self._clock.monotonic() + timeout_seconds
         if caller is Caller.OPERATOR and self._fleet.follow_set is None:
@@ -75,7 +68,7 @@ class Publisher:
                     await self._gates.opened()
             except TimeoutError as error:
                 raise TimedOut("the event log was not open in time") from error
-        follow_set, group = self._gates.follow_set(), self._tasks()
+        follow_set, group = self._gates.follow_set(), self.tasks()
         metadata_partition = follow_set.of(event.partition)
         with follow_set.keep(metadata_partition):
             if on_demand or caller is Caller.OPERATOR:
@@ -93,58 +86,11 @@ class Publisher:
         The metadata partition stays followed without a `keep`: a follower that judged is there,
         and none is stopped while its writer has something in flight.
         """
-        if self._is_draining():
+        if self._gates.draining:
             raise Draining
-        self._tasks()
+        self.tasks()
         follower = self._gates.writable(event.partition)
         if self._gates.is_being_read(follower, event.partition):
             raise MustWait
         deadline = self._clock.monotonic() + timeout_seconds
         return follower.writer.begin(event, value, follower.fold, deadline, tell)
-
-    @asynccontextmanager
-    async def fence(
-        self, partition: TopicIdPartition, segment_id: SegmentId, timeout_seconds: float
-    ) -> AsyncGenerator[None, None]:
-        """Refuse updates of a segment, but those `inside`, from a fold that holds all there is.
-
-        Before the block runs, writes in flight have ended and an end offset that was asked for
-        after them is folded.
-
-        Raises:
-            OutcomeUnknown, TimedOut, NotReady: that could not be reached in time.
-        """
-        follow_set, group = await self._gates.opened(), self._tasks()
-        number = follow_set.of(partition)
-        with follow_set.keep(number):
-            writer = self._fleet.writer(number, group)
-            async with writer.fence((partition, segment_id), timeout_seconds):
-                await self._fold_to_end(number, timeout_seconds)
-                yield
-
-    async def until_folded(self, partition: TopicIdPartition, timeout_seconds: float) -> None:
-        """Return once everything is folded that the log held of a user partition when called.
-
-        Raises:
-            TimedOut, NotReady: that could not be reached in time.
-        """
-        follow_set = await self._gates.opened()
-        number = follow_set.of(partition)
-        with follow_set.keep(number):
-            await self._fold_to_end(number, timeout_seconds)
-
-    async def _fold_to_end(self, number: MetadataPartition, timeout_seconds: float) -> None:
-        """Return once everything is folded that was in the log when this was called."""
-        follower = await self._gates.until_writable(number, timeout_seconds)
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                known = (await self._log.end_offsets([number])).get(number)
-                if known is None:
-                    raise NotReady(f"the end of metadata partition {number} is not known")
-                fold = follower.fold
-                while follower.fold is fold and fold.position < known.end:
-                    await follower.changed.wait()
-        except TimeoutError as error:
-            raise TimedOut(f"metadata partition {number} was not folded to its end") from error
-        if follower.fold is not fold:
-            raise NotReady(f"metadata partition {number} is being folded anew")

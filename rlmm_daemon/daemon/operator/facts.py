@@ -118,7 +118,7 @@ def _of_daemon(
         selector=selector,
         partition=partition,
         now_ms=manager.clock.now_ms(),
-        draining=manager.draining,
+        draining=manager.gates.draining,
         log_open=fleet.follow_set is not None,
         log_trouble=None if about_marker else message,
         marker_trouble=message if about_marker else None,

@@ -167,7 +167,7 @@ class Operator:
             "cluster_id": (identity and identity.cluster_id)
             or (self._config and self._config.daemon.cluster_id),
             "uptime_seconds": round(manager.clock.monotonic() - self._started_at, 3),
-            "draining": manager.draining,
+            "draining": manager.gates.draining,
             "log": {
                 "kind": self._config and event_log_kind(self._config),
                 "open": identity is not None,
@@ -289,10 +289,10 @@ class Operator:
     ) -> AsyncGenerator[bytes, None]:
         manager = self._manager
         try:
-            walk = manager.listing(partition, epoch, Caller.OPERATOR)
+            walk = manager.lookups.listing(partition, epoch, Caller.OPERATOR)
         except NotReady:
-            await manager.until_readable(partition, Caller.OPERATOR, ON_DEMAND_SECONDS)
-            walk = manager.listing(partition, epoch, Caller.OPERATOR)
+            await manager.lookups.until_readable(partition, Caller.OPERATOR, ON_DEMAND_SECONDS)
+            walk = manager.lookups.listing(partition, epoch, Caller.OPERATOR)
         for piece in walk.pieces:
             for record in piece:
                 yield record
@@ -312,7 +312,7 @@ class Operator:
         else:
             partition = selectors.only(selector, await self._find(selector))
         if partition is not None:
-            await manager.until_readable(partition, Caller.OPERATOR, EXPLAIN_SECONDS)
+            await manager.lookups.until_readable(partition, Caller.OPERATOR, EXPLAIN_SECONDS)
         facts = await collect(
             manager,
             selector,
@@ -425,7 +425,7 @@ class Operator:
     async def drain(self) -> None:
         """Begin to stop, and return at once."""
         if self._runtime is None:
-            self._manager.draining = True
+            self._manager.gates.draining = True
         else:
             self._runtime.stop("an operator ordered it")
 

@@ -30,7 +30,7 @@ EXIT_CONFIG: Final = 78
 #: Threads do file IO, hashing and fdatasync: they should get the interpreter soon.
 _SWITCH_INTERVAL_SECONDS: Final = 0.0005
 
-Hook = Callable[[], Awaitable[None]]
+Hook = Callable[[], Awaitable[object]]
 
 
 class Stopping(Exception):

@@ -25,6 +25,8 @@ from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.daemon.base.services import (
     BulkAnswer,
+    MetadataEvents,
+    MetadataLookups,
     MetadataManager,
     SegmentCopier,
     SegmentFetcher,
@@ -33,39 +35,39 @@ from rlmm_daemon.daemon.base.services import (
 from rlmm_daemon.domain.errors import InvalidArgument, StorageNotConfigured
 from rlmm_daemon.domain.ids import TopicIdPartition
 
-#: (manager, partition, params, caller). The session turns the wire's partition into the domain's.
-Lookup = Callable[[MetadataManager, TopicIdPartition, Any, Caller], Any]
+#: (lookups, partition, params, caller). The session turns the wire's partition into the domain's.
+Lookup = Callable[[MetadataLookups, TopicIdPartition, Any, Caller], Any]
 #: Does one step before each of what it yields.
 Announcement = Callable[[MetadataManager, Any], Iterator[None]]
-#: (manager, params, caller, seconds). Keeps its own deadline: only the manager knows whether the
+#: (events, params, caller, seconds). Keeps its own deadline: only the publisher knows whether the
 #: record was handed on before it passed.
-Write = Callable[[MetadataManager, Any, Caller, float], Awaitable[None]]
-#: (manager, params, seconds, tell); None: it succeeded, and nobody will be told.
-BegunWrite = Callable[[MetadataManager, Any, float, Tell], Append | None]
+Write = Callable[[MetadataEvents, Any, Caller, float], Awaitable[None]]
+#: (events, params, seconds, tell); None: it succeeded, and nobody will be told.
+BegunWrite = Callable[[MetadataEvents, Any, float, Tell], Append | None]
 Request = Callable[[Services, Any, Caller], Awaitable[Any]]
 Stream = Callable[[Services, Any, Caller], AsyncGenerator[Any, None]]
 Bulk = Callable[[Services, Any], Awaitable[BulkAnswer]]
 T = TypeVar("T")
 
 LOOKUPS: Final[dict[str, Lookup]] = {
-    "remote_log_segment_metadata": lambda manager, tp, params, caller: (
-        manager.found_until(tp, params.epoch, params.offset, caller)
+    "remote_log_segment_metadata": lambda lookups, tp, params, caller: (
+        lookups.found_until(tp, params.epoch, params.offset, caller)
         if params.until
-        else manager.remote_log_segment_metadata(tp, params.epoch, params.offset, caller)
+        else lookups.remote_log_segment_metadata(tp, params.epoch, params.offset, caller)
     ),
-    "highest_offset_for_epoch": lambda manager, tp, params, caller: (
-        manager.highest_offset_for_epoch(tp, _one_epoch(params), caller)
+    "highest_offset_for_epoch": lambda lookups, tp, params, caller: (
+        lookups.highest_offset_for_epoch(tp, _one_epoch(params), caller)
     ),
-    "list_remote_log_segments": lambda manager, tp, params, caller: manager.listing(
+    "list_remote_log_segments": lambda lookups, tp, params, caller: lookups.listing(
         tp, params.epoch, caller
     ),
-    "remote_log_size": lambda manager, tp, params, caller: manager.sizing(
+    "remote_log_size": lambda lookups, tp, params, caller: lookups.sizing(
         tp, _one_epoch(params), caller
     ),
-    "next_segment_with_txn_index": lambda manager, tp, params, caller: (
-        manager.next_segment_with_txn_index(tp, params.epoch, params.offset, caller)
+    "next_segment_with_txn_index": lambda lookups, tp, params, caller: (
+        lookups.next_segment_with_txn_index(tp, params.epoch, params.offset, caller)
     ),
-    "is_ready": lambda manager, tp, _params, caller: manager.is_ready(tp, caller),
+    "is_ready": lambda lookups, tp, _params, caller: lookups.is_ready(tp, caller),
 }
 
 SIZING: Final = "remote_log_size"
@@ -117,23 +119,23 @@ ANNOUNCEMENTS: Final[dict[str, Announcement]] = {
 
 #: What a broker's write is tried as first; `MustWait` sends it to `WRITES`.
 BEGUN: Final[dict[str, BegunWrite]] = {
-    "add_remote_log_segment_metadata": lambda manager, params, seconds, tell: manager.begin_add(
+    "add_remote_log_segment_metadata": lambda events, params, seconds, tell: events.begin_add(
         params.record, seconds, tell
     ),
-    "update_remote_log_segment_metadata": lambda manager, params, seconds, tell: (
-        manager.begin_update(params.record, seconds, tell)
+    "update_remote_log_segment_metadata": lambda events, params, seconds, tell: events.begin_update(
+        params.record, seconds, tell
     ),
 }
 
 WRITES: Final[dict[str, Write]] = {
-    "add_remote_log_segment_metadata": lambda manager, params, caller, seconds: manager.add(
+    "add_remote_log_segment_metadata": lambda events, params, caller, seconds: events.add(
         params.record, caller, seconds
     ),
-    "update_remote_log_segment_metadata": lambda manager, params, caller, seconds: manager.update(
+    "update_remote_log_segment_metadata": lambda events, params, caller, seconds: events.update(
         params.record, caller, seconds
     ),
-    "put_remote_partition_delete_metadata": lambda manager, params, caller, seconds: (
-        manager.put_partition_delete(params.record, caller, seconds)
+    "put_remote_partition_delete_metadata": lambda events, params, caller, seconds: (
+        events.put_partition_delete(params.record, caller, seconds)
     ),
 }
 

@@ -11,7 +11,7 @@ import msgspec
 
 from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon.base.caller import Caller
-from rlmm_daemon.daemon.base.services import MetadataManager
+from rlmm_daemon.daemon.base.services import MetadataLookups
 from rlmm_daemon.domain.ids import TopicIdPartition
 
 Method = Literal["remote_log_segment_metadata", "next_segment_with_txn_index"]
@@ -55,11 +55,11 @@ class QuickLookups:
 
     __slots__ = ("_caller", "_found_until", "_known", "_lookups")
 
-    def __init__(self, manager: MetadataManager, caller: Caller) -> None:
+    def __init__(self, lookups: MetadataLookups, caller: Caller) -> None:
         self._caller = caller
         self._known: dict[bytes, TopicIdPartition] = {}
-        self._found_until = manager.found_until
-        self._lookups: dict[str, _Lookup] = {name: getattr(manager, name) for name in METHODS}
+        self._found_until = lookups.found_until
+        self._lookups: dict[str, _Lookup] = {name: getattr(lookups, name) for name in METHODS}
 
     def answer(self, body: bytes) -> bytes:
         """Return the answer's frame.

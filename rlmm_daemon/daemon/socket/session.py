@@ -88,7 +88,7 @@ class Session(asyncio.Protocol):
         self._opened = opened
         self._closed = closed
         self._caller = Caller.BROKER if introduction.role is Role.BROKER else Caller.OPERATOR
-        self._manager = shared.services.manager
+        self._lookups = shared.services.lookups
         self._stats = shared.stats
         self._splitter = frames.Splitter(shared.options.frame_bytes_max)
         self._unfinished_bytes = 0
@@ -105,7 +105,7 @@ class Session(asyncio.Protocol):
         self._paused = False
         self._patience: asyncio.TimerHandle | None = None
         self._fast: dict[str, Any] = {}
-        self._quick = QuickLookups(self._manager, self._caller)
+        self._quick = QuickLookups(self._lookups, self._caller)
         #: What came last was one of those, so it pays to try them first.
         self._expect_common = False
         self._transport: asyncio.Transport
@@ -330,7 +330,7 @@ class Session(asyncio.Protocol):
                 return self._begin(request_id, method, raw)
             decode, call, walked = fast
             params = decode(raw)
-            result = call(self._manager, params.partition.to_domain(), params, self._caller)
+            result = call(self._lookups, params.partition.to_domain(), params, self._caller)
             if walked:
                 return self._walked(request_id, method, result)
             self._expect_common = method in quick_lookups.METHODS
@@ -378,7 +378,7 @@ class Session(asyncio.Protocol):
         announce = handlers.ANNOUNCEMENTS.get(method)
         if announce is not None:
             rest = self._shared.announcing.begin(
-                announce(self._manager, params), short=handlers.is_short(params)
+                announce(self._shared.services.manager, params), short=handlers.is_short(params)
             )
             if rest is None:
                 return _result_frame(request_id, None)
@@ -424,7 +424,10 @@ class Session(asyncio.Protocol):
         self._admit_one_more(request_id)
         try:
             append = handlers.BEGUN[method](
-                self._manager, params, seconds, partial(self._written_at, request_id, method)
+                self._shared.services.events,
+                params,
+                seconds,
+                partial(self._written_at, request_id, method),
             )
         except MustWait:
             self._shared.end_request()
@@ -559,7 +562,7 @@ class Session(asyncio.Protocol):
         left = until - self._loop.time()
         if left <= 0:
             raise TimedOut("no time was left to append the record; nothing was begun")
-        await write(self._manager, params, self._caller, left)
+        await write(self._shared.services.events, params, self._caller, left)
         return _result_frame(request_id, None)
 
     async def _announced(self, request_id: int, rest: asyncio.Task[Exception | None]) -> bytes:
@@ -629,13 +632,13 @@ class Session(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         for _ in range(_ASKS_MAX - 1):
-            await self._manager.until_readable(tp, self._caller, until - loop.time())
+            await self._lookups.until_readable(tp, self._caller, until - loop.time())
             try:
-                return handlers.LOOKUPS[method](self._manager, tp, params, self._caller)
+                return handlers.LOOKUPS[method](self._lookups, tp, params, self._caller)
             except NotReady:
                 if loop.time() >= until:
                     raise
-        return handlers.LOOKUPS[method](self._manager, tp, params, self._caller)
+        return handlers.LOOKUPS[method](self._lookups, tp, params, self._caller)
 
     async def _ask_again(
         self, request_id: int, method: str, params: Any, seconds: float | None

@@ -542,7 +542,7 @@ class KafkaScenario:
     ) -> None:
         request = segment.request(step, rng.randint(1, 10**12))
         patience = rng.choice([0.5, 5.0, 30.0])
-        method = manager.add if step == 0 else manager.update
+        method = manager.events.add if step == 0 else manager.events.update
         try:
             async with asyncio.timeout(patience + LATE_SECONDS_MAX):
                 await method(request, Caller.BROKER, patience)
@@ -607,7 +607,7 @@ class KafkaScenario:
 
     def _judge_answer(self, manager: Manager, partition: TopicIdPartition) -> None:
         """An answer in full holds every record that was acknowledged in that history of the log."""
-        listed = manager.list_remote_log_segments(partition, None, Caller.BROKER)
+        listed = manager.lookups.list_remote_log_segments(partition, None, Caller.BROKER)
         self.answers += 1
         follow_set = manager.fleet.follow_set
         assert follow_set is not None, "it answers"
@@ -748,8 +748,8 @@ class KafkaScenario:
 
     async def _unready(self, manager: Manager) -> bool:
         for partition in self.partitions:
-            await manager.until_readable(partition, Caller.BROKER, 5.0)
-            if not manager.is_ready(partition, Caller.BROKER):
+            await manager.lookups.until_readable(partition, Caller.BROKER, 5.0)
+            if not manager.lookups.is_ready(partition, Caller.BROKER):
                 return True
         return False
 

@@ -20,7 +20,7 @@ async def copy(daemon: Daemon, segment: Segment, rng: random.Random) -> None:
     if rng.random() < WHOLE_SHARE:
         await daemon.copier.copy_segment(record, segment.files, Caller.BROKER)
         return
-    await daemon.manager.add(record, Caller.BROKER, 5.0)
+    await daemon.manager.events.add(record, Caller.BROKER, 5.0)
     custom = await daemon.copier.copy_log_segment_data(record, segment.files)
     update = update_record(
         segment.first,
@@ -29,4 +29,4 @@ async def copy(daemon: Daemon, segment: Segment, rng: random.Random) -> None:
         broker_id=BROKER,
         now_ms=daemon.life.clock.now_ms(),
     )
-    await daemon.manager.update(update, Caller.BROKER, 5.0)
+    await daemon.manager.events.update(update, Caller.BROKER, 5.0)

@@ -118,7 +118,7 @@ class Daemon:
         self.manager = self._manager()
         self.copier = Copier(
             self.bucket,
-            self.manager,
+            self.manager.events,
             group,
             options=COPY,
             log_dirs=[BROKER_DIRECTORY],

@@ -160,7 +160,7 @@ class OperatorsScenario:
             if segment.first.partition.topic_id in self.books.gone:
                 continue
             try:
-                found = daemon.manager.remote_log_segment_metadata(
+                found = daemon.manager.lookups.remote_log_segment_metadata(
                     segment.first.partition,
                     LeaderEpoch(0),
                     segment.first.end_offset,
@@ -372,7 +372,7 @@ class OperatorsScenario:
                 state=PartitionDeleteState.DELETE_PARTITION_MARKED,
             )
             with contextlib.suppress(RlmmError):
-                await daemon.manager.put_partition_delete(
+                await daemon.manager.events.put_partition_delete(
                     records.encode(mark), Caller.OPERATOR, 5.0
                 )
 
@@ -433,7 +433,7 @@ class OperatorsScenario:
         for segment in self.books.segments:
             if segment.promised and segment.first.partition.topic_id not in self.books.gone:
                 self._require_objects(segment)
-                found = daemon.manager.remote_log_segment_metadata(
+                found = daemon.manager.lookups.remote_log_segment_metadata(
                     segment.first.partition, LeaderEpoch(0), segment.first.end_offset, Caller.BROKER
                 )
                 if found is None and not segment.lost:

@@ -101,7 +101,7 @@ def require_lost(world: CleanWorld, daemon: SimDaemon) -> Follower:
     assert marker.presence_key(2) in follower.failure.evidence, "whose word it is"
     assert len(world.stored(AT)) == 3
     with pytest.raises(HistoryLost):
-        daemon.manager.remote_log_segment_metadata(AT, 0, 5, Caller.BROKER)
+        daemon.manager.lookups.remote_log_segment_metadata(AT, 0, 5, Caller.BROKER)
     return follower
 
 
@@ -121,12 +121,12 @@ def test_a_newcomer_neither_hides_nor_ends_what_a_cut_log_took_from_another_brok
         await asyncio.sleep(3 * PATIENCE)
         follower = require_lost(world, daemon)
         await daemon.manager.fleet.acceptance.accept(follower, without_looking=True)
-        await world.until(lambda: daemon.manager.is_ready(AT))
+        await world.until(lambda: daemon.manager.lookups.is_ready(AT))
         # Nor does it come back, in whichever life: the file is older than the acceptance.
         await daemon.stop()
         daemon = world.daemon(1)
         await announced(world, daemon)
-        await world.until(lambda: daemon.manager.is_ready(AT))
+        await world.until(lambda: daemon.manager.lookups.is_ready(AT))
         await asyncio.sleep(3 * PATIENCE)
         assert len(world.stored(AT)) == 3  # held
 
@@ -164,7 +164,7 @@ def test_a_daemon_that_was_down_while_another_wrote_alone_is_not_ready_without_t
         recorded(world)
         daemon = world.daemon(1, state_dir="/state")
         await announced(world, daemon)
-        await world.until(lambda: daemon.manager.is_ready(AT))
+        await world.until(lambda: daemon.manager.lookups.is_ready(AT))
         await asyncio.sleep(3)
         await daemon.stop()
         await acknowledged(world)
@@ -184,7 +184,7 @@ def test_a_daemon_that_lagged_while_another_wrote_alone_asks_before_it_ends_that
         recorded(world)
         daemon = world.daemon(1)
         await announced(world, daemon)
-        await world.until(lambda: daemon.manager.is_ready(AT))
+        await world.until(lambda: daemon.manager.lookups.is_ready(AT))
         # Finished and read by broker 2 alone, and cut before this daemon's fetch.
         world.place(1, AT)
         await told(world, 2, next_offset=2)
@@ -212,6 +212,6 @@ def test_a_log_that_has_all_that_others_had_read_is_taken_up(recorded):
         recorded(world)
         daemon = world.daemon(1)
         await announced(world, daemon)
-        await world.until(lambda: daemon.manager.is_ready(AT))
+        await world.until(lambda: daemon.manager.lookups.is_ready(AT))
 
     run(scenario)

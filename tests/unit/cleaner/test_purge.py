@@ -45,7 +45,7 @@ async def order(daemon: SimDaemon) -> None:
 def failing(daemon: SimDaemon, error: RlmmError, times: int) -> None:
     """Let the next appends about the second segment fail."""
     manager, failed = daemon.manager, list[int]()
-    update_if = manager.update_if
+    update_if = manager.events.update_if
 
     async def flaky(record: bytes, *args: Any, **named: Any) -> Any:
         if bytes(segment(2)) in record and len(failed) < times:
@@ -53,7 +53,7 @@ def failing(daemon: SimDaemon, error: RlmmError, times: int) -> None:
             raise error
         return await update_if(record, *args, **named)
 
-    manager.update_if = flaky  # type: ignore[method-assign] # with errors before it
+    manager.events.update_if = flaky  # type: ignore[method-assign] # with errors before it
 
 
 def test_a_segment_whose_delete_failed_is_tried_again_until_it_is_gone():
@@ -200,7 +200,7 @@ def test_no_segment_begins_under_a_name_that_kafka_forbids_and_none_is_marked():
             record = records.encode(world.started(7, odd, 700))
             for caller in Caller:
                 with pytest.raises(InvalidArgument, match=r"1 to 249 of \[a-zA-Z0-9._-\]"):
-                    await daemon.manager.add(record, caller)
+                    await daemon.manager.events.add(record, caller)
             mark = PartitionDelete(
                 partition=odd,
                 broker_id=BrokerId(1),
@@ -208,7 +208,9 @@ def test_no_segment_begins_under_a_name_that_kafka_forbids_and_none_is_marked():
                 state=PartitionDeleteState.DELETE_PARTITION_MARKED,
             )
             with pytest.raises(InvalidArgument, match="no topic name"):
-                await daemon.manager.put_partition_delete(records.encode(mark), Caller.OPERATOR)
+                await daemon.manager.events.put_partition_delete(
+                    records.encode(mark), Caller.OPERATOR
+                )
             assert daemon.manager.fleet.follow_set is not None
             assert world.state(7, odd) is None
 

@@ -172,14 +172,14 @@ def test_a_round_stays_where_a_copy_could_not_be_ended_until_it_can():
         world.facts.owners.clear()
         await begun(world)
         manager = world.daemons[1].manager
-        update_if, refusals = manager.update_if, iter(range(2))
+        update_if, refusals = manager.events.update_if, iter(range(2))
 
         async def refused(record: bytes, *args: Any, **named: Any) -> Any:
             if next(refusals, None) is not None:
                 raise TimedOut("not now")
             return await update_if(record, *args, **named)
 
-        manager.update_if = refused  # type: ignore[method-assign] # fails twice
+        manager.events.update_if = refused  # type: ignore[method-assign] # fails twice
         manager.hello_from_broker(world.clock.now_ms() + 1)
         await world.until(lambda: is_gone(world), PATIENCE + 300)
         assert next(refusals, None) is None
@@ -213,7 +213,7 @@ def test_a_finish_that_slips_in_holds_the_segment_and_no_object_is_touched():
         await begun(world)
         manager = world.daemons[1].manager
         manager.hello_from_broker(world.clock.now_ms() + 1)
-        update_if = manager.update_if
+        update_if = manager.events.update_if
 
         async def slip(record: bytes, holds: Any, *args: Any, **named: Any) -> Any:
             def judged(cache: Any) -> bool:
@@ -223,11 +223,11 @@ def test_a_finish_that_slips_in_holds_the_segment_and_no_object_is_touched():
 
             return await update_if(record, judged, *args, **named)
 
-        manager.update_if = slip  # type: ignore[method-assign] # something happens in between
+        manager.events.update_if = slip  # type: ignore[method-assign] # something happens in between
         await world.until(lambda: world.state(1, AT) is S.DELETE_SEGMENT_STARTED, 2 * PATIENCE)
         await asyncio.sleep(1.2 * HOUR)
         assert len(world.stored(AT)) == 3
-        assert manager.is_held(AT, segment(1))
+        assert manager.events.is_held(AT, segment(1))
         failure = manager.fleet.followers[number_of(AT)].failure
         assert failure is not None
         assert failure.reason.value == "history_lost"
@@ -251,7 +251,7 @@ def test_nobody_ends_a_stuck_copy_beside_the_cleaner_while_its_objects_go():
         await world.until(lambda: world.state(1, AT) is S.DELETE_SEGMENT_STARTED, 2 * PATIENCE)
         ended = records.encode(world.updated(1, AT, S.DELETE_SEGMENT_FINISHED))
         with pytest.raises(RlmmError):
-            await daemon.manager.update(ended, Caller.OPERATOR, 5.0)
+            await daemon.manager.events.update(ended, Caller.OPERATOR, 5.0)
         assert world.state(1, AT) is S.DELETE_SEGMENT_STARTED
         slow.set()
         await world.until(lambda: is_gone(world), 60)
@@ -279,7 +279,7 @@ def test_clocks_alone_never_take_what_was_acknowledged(finish_first):
             finish = records.encode(world.updated(1, AT, S.COPY_SEGMENT_FINISHED, CUSTOM))
             await world.until(lambda: is_gone(world), 120)
             with pytest.raises(SegmentNotFound):
-                await daemon.manager.update(finish, Caller.BROKER, 5.0)
+                await daemon.manager.events.update(finish, Caller.BROKER, 5.0)
             return
         world.put(world.updated(1, AT, S.COPY_SEGMENT_FINISHED, CUSTOM))
         await asyncio.sleep(2 * PATIENCE)
@@ -367,14 +367,14 @@ def test_copies_that_cannot_be_ended_hold_no_other_one_up(monkeypatch):
         world.put(world.started(2, AT, 100))
         world.place(2, AT, 100)
         manager = world.daemons[1].manager
-        update_if = manager.update_if
+        update_if = manager.events.update_if
 
         async def refused(record: bytes, *args: Any, **named: Any) -> Any:
             if bytes(segment(1)) in record:
                 raise TimedOut("not this one")
             return await update_if(record, *args, **named)
 
-        manager.update_if = refused  # type: ignore[method-assign] # but for one segment
+        manager.events.update_if = refused  # type: ignore[method-assign] # but for one segment
         manager.hello_from_broker(world.clock.now_ms() + 1)
         await world.until(lambda: is_gone(world, 2), 2 * PATIENCE)
         assert world.state(1, AT) is S.COPY_SEGMENT_STARTED
@@ -444,13 +444,13 @@ def test_the_largest_recorded_deadline_is_waited_for():
 def losing(world: CleanWorld, change: Callable[[], None]) -> None:
     """Let something change while the first stuck copy is ended."""
     manager = world.daemons[1].manager
-    update_if = manager.update_if
+    update_if = manager.events.update_if
 
     async def changed(*args: Any, **named: Any) -> Any:
         change()
         return await update_if(*args, **named)
 
-    manager.update_if = changed  # type: ignore[method-assign] # with a change before it
+    manager.events.update_if = changed  # type: ignore[method-assign] # with a change before it
 
 
 async def two_orphaned(world: CleanWorld) -> None:
@@ -722,7 +722,7 @@ def test_it_is_judged_again_just_before_it_goes(monkeypatch):
 
     async def scenario(world: CleanWorld) -> None:
         manager = world.daemon().manager
-        update_if, slipped = manager.update_if, []
+        update_if, slipped = manager.events.update_if, []
 
         async def late(record: bytes, *args: Any, **named: Any) -> Any:
             slipped.append(record)
@@ -735,7 +735,7 @@ def test_it_is_judged_again_just_before_it_goes(monkeypatch):
 
         for number, start, end in ((1, 10, 100), (2, 10, 90), (3, 91, 200)):
             put(world, number, start, end)
-        monkeypatch.setattr(manager, "update_if", late)
+        monkeypatch.setattr(manager.events, "update_if", late)
         await world.until(lambda: bool(slipped), 60)
         await asyncio.sleep(100)
         assert world.state(1, AT) is S.COPY_SEGMENT_FINISHED

@@ -43,9 +43,9 @@ async def _life(home) -> None:
         )
         task = group.create_task(manager.run())
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
-        await manager.add(started(1, 0, 99), Caller.BROKER)
-        await manager.update(updated(1), Caller.BROKER)
+        await until(lambda: manager.lookups.is_ready(TP))
+        await manager.events.add(started(1, 0, 99), Caller.BROKER)
+        await manager.events.update(updated(1), Caller.BROKER)
         await manager.drain()
         task.cancel()
         with suppress(asyncio.CancelledError):

@@ -76,7 +76,7 @@ class World:
         self.reading.set()
         self.copier = Copier(
             self.bucket,
-            self.manager,
+            self.manager.events,
             group,
             options=CopyOptions(parallel_max=1, apply_wait_seconds=PATIENCE_SECONDS),
             log_dirs=[str(home / "logs")],
@@ -132,7 +132,7 @@ async def running(home: Path) -> AsyncIterator[World]:
         task = group.create_task(world.manager.run())
         world.manager.replace_assignment([PARTITION], [])
         await world.bucket.open(IDENTITY)
-        await world.manager.until_readable(PARTITION, Caller.OPERATOR, PATIENCE_SECONDS)
+        await world.manager.lookups.until_readable(PARTITION, Caller.OPERATOR, PATIENCE_SECONDS)
         try:
             yield world
         finally:

@@ -54,7 +54,7 @@ async def test_one_whose_beginning_the_broker_has_not_written(tmp_path):
         copy = world.group.create_task(world.copier.copy_log_segment_data(record, world.files))
         told = await world.told(CopyPhase.APPLY)
         assert told == f"{SEGMENT} waits until COPY_SEGMENT_STARTED is applied here"
-        await world.manager.add(record, Caller.BROKER)
+        await world.manager.events.add(record, Caller.BROKER)
         assert await copy
 
 

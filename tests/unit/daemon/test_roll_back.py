@@ -62,7 +62,7 @@ def state_of(world: World) -> SegmentState | None:
 async def test_a_segment_that_another_caller_finished_is_not_rolled_back(tmp_path):
     async with running(tmp_path) as world:
         key, copy = await stored(world), await uploading(world)
-        await world.manager.update(finished(), Caller.BROKER)
+        await world.manager.events.update(finished(), Caller.BROKER)
         world.storage.uploads.set()
         error = await copy
         assert isinstance(error, StorageUnavailable)
@@ -75,7 +75,7 @@ async def test_a_segment_that_another_caller_finished_is_not_rolled_back(tmp_pat
 async def test_that_its_objects_stay_is_an_alarm_until_the_segment_is_gone(tmp_path):
     async with running(tmp_path) as world:
         copy = await uploading(world)
-        await world.manager.update(finished(), Caller.BROKER)
+        await world.manager.events.update(finished(), Caller.BROKER)
         world.storage.uploads.set()
         await copy
         assert world.copier.outcomes_of_roll_backs() == {"finished_elsewhere": 1}
@@ -134,7 +134,7 @@ async def test_while_a_copy_is_rolled_back_nobody_finishes_its_segment(tmp_path)
         world.storage.uploads.set()
         await world.told(CopyPhase.ROLL_BACK)
         with pytest.raises(IllegalTransition):
-            await world.manager.update(finished(), Caller.BROKER)
+            await world.manager.events.update(finished(), Caller.BROKER)
         world.storage.deletes.set()
         assert (await copy).fields["rolled_back"] is True
         assert world.storage.bucket.objects.keys() == {"_rlmm/marker.json"}
@@ -144,7 +144,7 @@ async def test_a_finish_that_is_on_its_way_is_waited_for_before_anything_is_undo
     async with running(tmp_path) as world:
         copy = await uploading(world)
         world.store.pause()
-        finish = world.group.create_task(world.manager.update(finished(), Caller.BROKER))
+        finish = world.group.create_task(world.manager.events.update(finished(), Caller.BROKER))
         follower = world.manager.gates.follower(PARTITION)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not follower.writer.in_flight:  # noqa: ASYNC110 - it tells nobody
@@ -162,7 +162,7 @@ async def test_another_daemons_finish_that_came_first_keeps_the_objects_and_is_h
     async with running(tmp_path) as world:
         key, copy = await stored(world), await uploading(world)
         number = MetadataPartition(world.manager.gates.follow_set().of(PARTITION))
-        real = world.manager.update_if
+        real = world.manager.events.update_if
 
         async def overtaken(record: bytes, *args: Any, **kwargs: Any) -> Any:
             judged = args[0]
@@ -175,12 +175,12 @@ async def test_another_daemons_finish_that_came_first_keeps_the_objects_and_is_h
 
             return await real(record, judge, *args[1:], **kwargs)
 
-        world.manager.update_if = overtaken  # type: ignore[method-assign]
+        world.manager.events.update_if = overtaken  # type: ignore[method-assign]
         world.storage.uploads.set()
         error = await copy
         assert error.fields["rolled_back"] is False
         assert key in world.storage.bucket.objects
-        assert world.manager.is_held(PARTITION, ID)
+        assert world.manager.events.is_held(PARTITION, ID)
         assert world.copier.outcomes_of_roll_backs() == {"finished_elsewhere": 1}
         with pytest.raises(HistoryLost, match="rlmm log repair"):
             await world.copier.delete_log_segment_data(records.encode(metadata()))
@@ -200,7 +200,7 @@ async def test_nothing_is_begun_while_another_daemon_has_this_broker_id(tmp_path
         assert isinstance(error, StorageUnavailable)
         assert "another daemon" in str(error.fields["roll_back_error"])
         assert state_of(world) is S.COPY_SEGMENT_STARTED
-        await world.manager.update(finished(), Caller.BROKER)
+        await world.manager.events.update(finished(), Caller.BROKER)
         with pytest.raises(StorageUnavailable, match="another daemon"):
             await world.copier.delete_segment(PARTITION, ID)
         assert state_of(world) is S.COPY_SEGMENT_FINISHED, "so it is read as before"

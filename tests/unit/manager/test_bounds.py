@@ -52,21 +52,21 @@ def decodings(monkeypatch) -> list[int]:
 async def test_what_is_too_large_is_refused_before_it_is_decoded(rig, decodings, record, why):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         decodings.clear()
         for write in (
-            manager.add(record, Caller.BROKER),
-            manager.add(record, Caller.OPERATOR),
-            manager.update(record, Caller.BROKER),
-            manager.put_partition_delete(record, Caller.BROKER),
-            manager.update_if(record, lambda _: True, 1.0),
+            manager.events.add(record, Caller.BROKER),
+            manager.events.add(record, Caller.OPERATOR),
+            manager.events.update(record, Caller.BROKER),
+            manager.events.put_partition_delete(record, Caller.BROKER),
+            manager.events.update_if(record, lambda _: True, 1.0),
         ):
             with pytest.raises(InvalidArgument, match=why):
                 await write
         with pytest.raises(InvalidArgument, match=why):
-            manager.begin_add(record, 1.0, lambda _: None)
+            manager.events.begin_add(record, 1.0, lambda _: None)
         with pytest.raises(InvalidArgument, match=why):
-            manager.begin_update(record, 1.0, lambda _: None)
+            manager.events.begin_update(record, 1.0, lambda _: None)
         with pytest.raises(InvalidArgument, match=why):
             decode_new_segment(record)
         assert decodings == []
@@ -76,12 +76,12 @@ async def test_what_is_too_large_is_refused_before_it_is_decoded(rig, decodings,
 async def test_what_a_log_holds_is_folded_whatever_it_holds(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         await manager.log.append(of(TP), MANY)
         await manager.log.append(of(TP), updated(1))
         cache = manager.fleet.followers[of(TP)].fold.partitions
         await until(lambda: cache.get(TP) is not None and cache[TP].segments_by_state[1] == 1)
-        found = manager.remote_log_segment_metadata(
+        found = manager.lookups.remote_log_segment_metadata(
             TP, LEADER_EPOCHS_MAX, 10 * LEADER_EPOCHS_MAX, Caller.BROKER
         )
         assert found is not None
@@ -109,7 +109,7 @@ async def test_a_follower_puts_an_event_of_many_epochs_into_some_of_them_at_a_ti
     async with asyncio.TaskGroup() as group, rig.manager() as manager:
         beating = group.create_task(beat())
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         fold = manager.fleet.followers[of(TP)].fold
         await manager.log.append(of(TP), MANY)
         await until(

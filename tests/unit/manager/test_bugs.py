@@ -32,15 +32,15 @@ async def test_a_bug_behind_the_hand_over_is_an_unknown_outcome(manager, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(MemoryEventLog, "begin_append", taken_and_then_a_bug)
         with pytest.raises(OutcomeUnknown, match="after the record was handed to the log"):
-            await manager.add(started(1, 0, 9), Caller.BROKER)
+            await manager.events.add(started(1, 0, 9), Caller.BROKER)
         with pytest.raises(OutcomeUnknown):
-            manager.begin_add(started(2, 10, 19), 30, lambda _: pytest.fail("told twice"))
+            manager.events.begin_add(started(2, 10, 19), 30, lambda _: pytest.fail("told twice"))
     assert manager.bugs.counts == {"append": 2}
     # Their applies end their fates, so what comes next about them is judged by the fold.
     for number, first in ((1, 0), (2, 10)):
-        await manager.add(started(number, first, first + 9), Caller.BROKER)
-        await manager.update(updated(number), Caller.BROKER)
-    assert manager.remote_log_segment_metadata(TP, 0, 15, Caller.BROKER) is not None
+        await manager.events.add(started(number, first, first + 9), Caller.BROKER)
+        await manager.events.update(updated(number), Caller.BROKER)
+    assert manager.lookups.remote_log_segment_metadata(TP, 0, 15, Caller.BROKER) is not None
 
 
 async def test_a_bug_while_a_lost_answer_is_looked_for_leaves_the_outcome_unknown(
@@ -56,8 +56,8 @@ async def test_a_bug_while_a_lost_answer_is_looked_for_leaves_the_outcome_unknow
         patched.setattr(MemoryEventLog, "begin_append", lost)
         patched.setattr(MemoryEventLog, "end_offsets", bug)
         with pytest.raises(OutcomeUnknown):
-            await manager.add(started(1, 0, 9), Caller.BROKER, 0.2)
-    assert manager.is_ready(TP)
+            await manager.events.add(started(1, 0, 9), Caller.BROKER, 0.2)
+    assert manager.lookups.is_ready(TP)
 
 
 async def read(manager, from_offset, at_first=lambda: None) -> None:

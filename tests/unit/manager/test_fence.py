@@ -22,20 +22,20 @@ def is_started(cache) -> bool:
 
 async def begun(manager) -> None:
     manager.replace_assignment([TP], [])
-    await until(lambda: manager.is_ready(TP))
-    await manager.add(started(1, 0, 9), BROKER)
+    await until(lambda: manager.lookups.is_ready(TP))
+    await manager.events.add(started(1, 0, 9), BROKER)
 
 
 async def test_updates_are_refused_inside_the_fence_and_accepted_after_it(rig):
     async with rig.manager() as manager:
         await begun(manager)
-        async with manager.fence(TP, ID, 30):
+        async with manager.events.fence(TP, ID, 30):
             with pytest.raises(IllegalTransition):
-                await manager.update(updated(1), BROKER)
+                await manager.events.update(updated(1), BROKER)
             with pytest.raises(IllegalTransition):
-                async with manager.fence(TP, ID, 30):
+                async with manager.events.fence(TP, ID, 30):
                     pass
-        await manager.update(updated(1), BROKER)
+        await manager.events.update(updated(1), BROKER)
 
 
 async def test_an_update_in_flight_ends_before_the_block_runs(rig):
@@ -43,13 +43,15 @@ async def test_an_update_in_flight_ends_before_the_block_runs(rig):
         await begun(manager)
         rig.store.pause()
         async with asyncio.TaskGroup() as group:
-            finishing = group.create_task(manager.update(updated(1), BROKER))
+            finishing = group.create_task(manager.events.update(updated(1), BROKER))
             await until(lambda: manager.fleet.followers[of(TP)].writer.in_flight == 1)
             group.create_task(_resume_later(rig))
-            async with manager.fence(TP, ID, 30):
+            async with manager.events.fence(TP, ID, 30):
                 assert finishing.done()
                 with pytest.raises(IllegalTransition):
-                    await manager.update_if(updated(1, DELETE_STARTED), is_started, inside=True)
+                    await manager.events.update_if(
+                        updated(1, DELETE_STARTED), is_started, inside=True
+                    )
 
 
 async def _resume_later(rig) -> None:
@@ -61,7 +63,7 @@ async def test_what_another_daemon_wrote_is_folded_before_the_block_runs(rig):
     async with rig.manager() as manager:
         await begun(manager)
         rig.store.put(of(TP), updated(1))
-        async with manager.fence(TP, ID, 30):
+        async with manager.events.fence(TP, ID, 30):
             cache = manager.fleet.followers[of(TP)].fold.partitions[TP]
             assert cache.state(ID) is FINISHED
 
@@ -71,21 +73,21 @@ async def test_a_log_that_does_not_tell_its_end_lets_nobody_in(rig):
         await begun(manager)
         rig.store.pause()
         with pytest.raises((NotReady, TimedOut)):
-            async with manager.fence(TP, ID, 0.2):
+            async with manager.events.fence(TP, ID, 0.2):
                 pytest.fail("nobody may come in")
         rig.store.resume()
-        await manager.update(updated(1), BROKER)
+        await manager.events.update(updated(1), BROKER)
 
 
 async def test_its_own_apply_says_what_the_delete_replaced(rig):
     async with rig.manager() as manager:
         await begun(manager)
         record = updated(1, DELETE_STARTED, custom=ONLY_IF_STARTED)
-        async with manager.fence(TP, ID, 30):
-            outcome = await manager.update_if(record, is_started, inside=True)
+        async with manager.events.fence(TP, ID, 30):
+            outcome = await manager.events.update_if(record, is_started, inside=True)
         assert isinstance(outcome, Applied)
         assert outcome.previous_state is STARTED
-        assert not manager.is_held(TP, ID)
+        assert not manager.events.is_held(TP, ID)
 
 
 async def test_a_finish_that_slips_in_between_is_held(rig):
@@ -98,8 +100,8 @@ async def test_a_finish_that_slips_in_between_is_held(rig):
             return is_started(cache)
 
         record = updated(1, DELETE_STARTED, custom=ONLY_IF_STARTED)
-        async with manager.fence(TP, ID, 30):
-            outcome = await manager.update_if(record, slip, inside=True)
+        async with manager.events.fence(TP, ID, 30):
+            outcome = await manager.events.update_if(record, slip, inside=True)
         assert isinstance(outcome, Applied)
         assert outcome.previous_state is FINISHED
-        assert manager.is_held(TP, ID)
+        assert manager.events.is_held(TP, ID)

@@ -46,13 +46,13 @@ async def test_a_log_that_lost_a_record_answers_nothing_until_that_is_accepted(r
         with pytest.raises(HistoryLost, match="offset 1"):
             ask(manager)
         await follower.changed.wait()
-        assert not manager.is_ready(TP)
+        assert not manager.lookups.is_ready(TP)
         assert (await manager.snapshotter.write(follower)) is None  # a start would trust it
         await Operator(manager).partition_retry(of(TP))
         assert follower.failure is not None
         await accept(manager)
-        await until(lambda: manager.is_ready(TP))
-        assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+        await until(lambda: manager.lookups.is_ready(TP))
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
 
 
 async def test_an_accepted_gap_is_not_raised_after_a_restart_or_a_rebuild(rig):
@@ -61,10 +61,10 @@ async def test_an_accepted_gap_is_not_raised_after_a_restart_or_a_rebuild(rig):
     async with rig.manager() as manager:
         await failed(manager)
         await accept(manager)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         follower = manager.fleet.followers[of(TP)]
         follower.rebuild()
-        await until(lambda: not follower.restarting and manager.is_ready(TP))
+        await until(lambda: not follower.restarting and manager.lookups.is_ready(TP))
         kept = await manager.state.accepted()
         assert kept is not None
         assert kept.gaps == {str(of(TP)): [(1, 2)]}
@@ -79,7 +79,7 @@ async def test_a_gap_that_grew_since_is_raised_again(rig):
     async with rig.manager() as manager:
         await failed(manager)
         await accept(manager)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
     rig.store.lose(of(TP), 1, 4)
     async with rig.manager("b", bucket=marker_of(rig, [LogRange(start=1, end=2)])) as manager:
         follower = await failed(manager)
@@ -108,7 +108,7 @@ async def test_an_acceptance_in_the_marker_counts_for_every_daemon(rig, monkeypa
     async with rig.manager("b", bucket=bucket) as manager:
         await failed(manager)
         bucket.known = marker_of(rig, [LogRange(start=0, end=3)]).known  # another one was told
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
     async with rig.manager("b", bucket=FakeBucket(away=True)) as manager:
         await ready(manager)
 
@@ -148,7 +148,7 @@ async def test_a_gap_that_is_met_while_another_is_being_accepted_is_raised(rig):
         bucket.meanwhile = meanwhile
         await accept(manager)
         assert bucket.gaps == [{of(TP): (LogRange(start=1, end=2),)}]
-        assert not manager.is_ready(TP)
+        assert not manager.lookups.is_ready(TP)
         assert "offset 4" in follower.failure.evidence
 
 
@@ -188,11 +188,11 @@ async def test_an_accepted_head_is_not_raised_on_another_daemon(rig):
     async with rig.manager(bucket=bucket) as manager:
         await failed(manager)
         await accept(manager)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
     assert bucket.gaps == [{of(TP): (LogRange(start=0, end=2),)}]
     async with rig.manager("b", bucket=marker_of(rig, bucket.gaps[0][of(TP)])) as manager:
         await ready(manager)
-        assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
 
 
 async def test_nothing_is_accepted_where_nothing_is_missing(rig):
@@ -228,7 +228,7 @@ async def passes_over(rig, head: int) -> None:
         await ready(manager)
         follower = manager.fleet.followers[of(TP)]
         assert (follower.failure, follower.history.reasons) == (None, [])
-        assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
         await manager.drain()
 
 
@@ -256,12 +256,12 @@ async def test_an_accepted_head_costs_nothing_that_the_snapshot_knew_though_the_
         await failed(manager)
         number = None if everything else of(TP)
         await Operator(manager).partition_accept_loss(number, everything=everything)
-        await until(lambda: manager.is_ready(TP))
-        assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+        await until(lambda: manager.lookups.is_ready(TP))
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
     async with rig.manager() as manager:
         follower = await follower_of(manager)
-        await until(lambda: manager.is_ready(TP) or follower.failure)
-        assert manager.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
+        await until(lambda: manager.lookups.is_ready(TP) or follower.failure)
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 15, BROKER) is not None
 
 
 class ForgetfulLog(SoleLog):

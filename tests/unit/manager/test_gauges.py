@@ -37,7 +37,7 @@ async def test_positions_are_there_between_any_two_steps_and_gone_with_their_fol
     monkeypatch.setattr(gauges, "_FOLLOWERS_AT_ONCE", 1)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP, OTHER], [])
-        await until(lambda: manager.is_ready(TP) and manager.is_ready(OTHER))
+        await until(lambda: manager.lookups.is_ready(TP) and manager.lookups.is_ready(OTHER))
         for each in (TP, OTHER):
             await copied(manager, 1, 0, 9, each)
         shown = gauges_of(manager)
@@ -56,7 +56,7 @@ async def test_positions_are_there_between_any_two_steps_and_gone_with_their_fol
 async def test_the_segments_of_many_user_partitions_are_counted_in_steps(rig):
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP, NEIGHBOUR], [])
-        await until(lambda: manager.is_ready(TP) and manager.is_ready(NEIGHBOUR))
+        await until(lambda: manager.lookups.is_ready(TP) and manager.lookups.is_ready(NEIGHBOUR))
         for number in range(3):
             await copied(manager, number, 10 * number, 10 * number + 9)
         await copied(manager, 1000, 0, 9, NEIGHBOUR)

@@ -32,13 +32,13 @@ async def test_a_fold_that_is_given_up_is_freed_though_nothing_is_collected(rig)
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP, NEIGHBOUR], [])
-        await until(lambda: manager.is_ready(TP) and manager.is_ready(NEIGHBOUR))
+        await until(lambda: manager.lookups.is_ready(TP) and manager.lookups.is_ready(NEIGHBOUR))
         follower = manager.fleet.followers[of(TP)]
         assert segments_of(manager) == 20
         given_up = weakref.ref(follower.fold)
         follower.rebuild()
         await until(lambda: given_up() is None or follower.fold is not given_up())
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert segments_of(manager) == 20
         await until(lambda: given_up() is None)
 
@@ -48,7 +48,7 @@ async def test_snapshots_of_partitions_in_use_leave_no_garbage(rig):
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         follower = manager.fleet.followers[of(TP)]
 
         async def written(number: int) -> None:
@@ -68,13 +68,13 @@ async def test_a_damaged_partition_is_not_ready_before_the_log_was_read_again(ri
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         follower = manager.fleet.followers[of(TP)]
         replayed = follower.fold
         replayed.partitions.damaged(replayed.image, "as a test wants it")
         follower.target_known(follower.fold.position, follower.confirmation.question())
         assert follower.state is PartitionState.REPLAYING
-        assert not manager.is_ready(TP)
-        await until(lambda: manager.is_ready(TP))
+        assert not manager.lookups.is_ready(TP)
+        await until(lambda: manager.lookups.is_ready(TP))
         assert follower.fold is not replayed
         assert (segments_of(manager), found(manager, 55) is not None) == (20, True)

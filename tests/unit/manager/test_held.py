@@ -33,31 +33,31 @@ def stuck_delete(number: int) -> bytes:
 async def test_a_held_segment_fails_its_partition_until_it_was_put_back(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
-        await manager.add(started(1, 0, 9), BROKER)
-        await manager.update(updated(1), BROKER)
+        await until(lambda: manager.lookups.is_ready(TP))
+        await manager.events.add(started(1, 0, 9), BROKER)
+        await manager.events.update(updated(1), BROKER)
         await manager.log.append(of(TP), stuck_delete(1))
         follower = manager.fleet.followers[of(TP)]
         await until(lambda: follower.failure is not None)
         assert follower.failure.reason is FailureReason.HISTORY_LOST
         assert follower.failure.command(of(TP)) == f"rlmm log repair {of(TP)}"
-        assert manager.is_held(TP, segment_id(1))
+        assert manager.events.is_held(TP, segment_id(1))
         with pytest.raises(HistoryLost):
-            manager.remote_log_segment_metadata(TP, 0, 5, BROKER)
+            manager.lookups.remote_log_segment_metadata(TP, 0, 5, BROKER)
         for record in _put_back(follower.fold):
             await manager.log.append(of(TP), record)
-        await until(lambda: manager.is_ready(TP))
-        assert manager.remote_log_segment_metadata(TP, 0, 5, BROKER) is not None
-        assert not manager.is_held(TP, segment_id(1))
+        await until(lambda: manager.lookups.is_ready(TP))
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 5, BROKER) is not None
+        assert not manager.events.is_held(TP, segment_id(1))
 
 
 async def test_to_accept_a_loss_where_segments_are_merely_held_is_refused_and_leaves_no_hold(rig):
     bucket = FakeBucket()
     async with rig.manager(bucket=bucket) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
-        await manager.add(started(1, 0, 9), BROKER)
-        await manager.update(updated(1), BROKER)
+        await until(lambda: manager.lookups.is_ready(TP))
+        await manager.events.add(started(1, 0, 9), BROKER)
+        await manager.events.update(updated(1), BROKER)
         await manager.log.append(of(TP), stuck_delete(1))
         follower = manager.fleet.followers[of(TP)]
         await until(lambda: follower.alarmed)

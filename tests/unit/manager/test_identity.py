@@ -60,14 +60,14 @@ class FakeBucket:
 async def one_segment(rig, **options) -> None:
     async with rig.manager(**options) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
-        await manager.add(started(1, 0, 9), BROKER)
-        await manager.update(updated(1), BROKER)
+        await until(lambda: manager.lookups.is_ready(TP))
+        await manager.events.add(started(1, 0, 9), BROKER)
+        await manager.events.update(updated(1), BROKER)
         await manager.drain()
 
 
 def ask(manager):
-    return manager.remote_log_segment_metadata(TP, 0, 5, BROKER)
+    return manager.lookups.remote_log_segment_metadata(TP, 0, 5, BROKER)
 
 
 async def follower_of(manager):
@@ -89,7 +89,7 @@ async def test_an_absent_log_that_was_known_is_not_made_anew(rig):
         assert rig.store.exists, "a restart right behind the order would forget it"
         known = await manager.state.identity()
         assert known.topic_id == uuid_text(manager.fleet.identity.topic_id)
-        await until(lambda: manager.is_ready(TP) or manager.fleet.followers != {})
+        await until(lambda: manager.lookups.is_ready(TP) or manager.fleet.followers != {})
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_nothing_is_ready_until_the_marker_was_read(rig):
         with pytest.raises(NotReady, match="marker"):
             ask(manager)
         bucket.away = False
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 async def test_another_log_than_the_markers_is_history_lost_until_all_is_accepted(rig):
@@ -165,7 +165,7 @@ async def test_another_log_than_the_markers_is_history_lost_until_all_is_accepte
             await manager.fleet.acceptance.accept(follower)
         await manager.fleet.acceptance.accept_all()
         assert bucket.accepted == [(None, rig.store.identity.topic_id)]
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 async def test_a_recreated_log_is_compared_with_what_the_snapshot_knew(rig):
@@ -196,7 +196,7 @@ async def test_a_log_recreated_under_a_follower_is_history_lost_until_it_is_repa
             ask(manager)
         assert "1 finished segment" in str(lost.value)
         await Operator(manager).log_repair(follower.partition)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert ask(manager)
         await copied(manager, 2, 10, 19)
 
@@ -211,7 +211,7 @@ async def test_a_log_recreated_under_a_follower_may_be_accepted_as_it_is(rig):
         await until(lambda: unknown in manager.fleet.followers)
         await until(lambda: manager.fleet.followers[unknown].failure is not None)
         await Operator(manager).partition_accept_loss(None, everything=True)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert ask(manager) is None
         await until(lambda: manager.fleet.followers[unknown].failure is None)
         await copied(manager, 2, 10, 19)
@@ -223,7 +223,7 @@ async def test_what_was_accepted_of_one_log_says_nothing_of_the_one_that_comes_a
     async with rig.manager() as manager:
         await recreated_under(manager, rig)
         await Operator(manager).partition_accept_loss(None, everything=True)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         third = TopicId(bytes(range(70, 86)))
         rig.store.recreate(third)
         await until(lambda: manager.fleet.identity.topic_id == third)
@@ -247,13 +247,13 @@ async def test_nothing_is_followed_by_another_count_until_that_is_accepted(rig):
         assert failed.value.fields["command"] == "rlmm partition accept-loss --all"
         await until(lambda: not manager.fleet.followers)
         await Operator(manager).partition_accept_loss(None, everything=True)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert manager.fleet.follow_set.partition_count == 7
         assert follower.retired
         await copied(manager, 2, 10, 19)
     async with rig.manager() as manager:
         await ready(manager)
-        assert len(manager.list_remote_log_segments(TP, None, Caller.BROKER)) == 1
+        assert len(manager.lookups.list_remote_log_segments(TP, None, Caller.BROKER)) == 1
 
 
 async def test_a_log_counts_as_open_once_its_partitions_can_be_asked_for(rig, monkeypatch):
@@ -293,7 +293,7 @@ async def test_no_snapshot_of_the_former_count_is_missed_while_its_loss_is_accep
         manager.replace_assignment([TP], [])
         await until(lambda: manager.fleet.whole_failure is not None)
         await manager.fleet.acceptance.accept_all()
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         (follower,) = manager.fleet.followers.values()
         assert not follower.history.reasons
 
@@ -334,7 +334,7 @@ async def test_a_log_recreated_with_another_count_is_followed_by_that_once_accep
         with pytest.raises(PartitionFailed, match="accept-loss --all"):
             ask(manager)
         await Operator(manager).partition_accept_loss(None, everything=True)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert manager.fleet.follow_set.partition_count == 7
         assert manager.fleet.follow_set.of(TP) == metadata_partition(TP.topic_id, TP.partition, 7)
         await copied(manager, 2, 10, 19)
@@ -364,7 +364,7 @@ async def test_a_position_that_the_presence_file_had_and_the_log_lacks_is_histor
             ask(manager)
         assert manager.fleet.furthest()[of(TP)] == Position(7, 0)
         await manager.fleet.acceptance.accept(follower)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 async def test_a_log_of_another_cluster_than_the_state_directory_is_left_alone(rig):
@@ -409,12 +409,12 @@ async def test_a_loss_that_was_accepted_is_not_raised_again_by_a_bucket_that_ans
         follower = await follower_of(manager)
         await until(lambda: follower.failure is not None)
         await manager.fleet.acceptance.accept(follower)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         answers.set()
         await until(lambda: manager.fleet.marker_checked)
         assert follower.failure is None
         assert not follower.restarting
-        assert manager.is_ready(TP)
+        assert manager.lookups.is_ready(TP)
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ async def test_a_whole_log_that_cannot_be_taken_for_ours_is_not_called_damaged(
         assert "acknowledged" not in failure.error(of(TP)).message
         monkeypatch.undo()
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 def made_newer(rig) -> tuple[Path, bytes]:
@@ -457,9 +457,9 @@ def made_newer(rig) -> tuple[Path, bytes]:
 async def test_after_a_downgrade_a_newer_snapshot_is_named_and_a_rebuild_ends_it(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
-        await manager.add(started(1, 0, 9), BROKER)
-        await manager.update(updated(1), BROKER)
+        await until(lambda: manager.lookups.is_ready(TP))
+        await manager.events.add(started(1, 0, 9), BROKER)
+        await manager.events.update(updated(1), BROKER)
         await manager.drain()
     snapshot, newer = made_newer(rig)
     async with rig.manager() as manager:
@@ -472,7 +472,7 @@ async def test_after_a_downgrade_a_newer_snapshot_is_named_and_a_rebuild_ends_it
         assert raised.value.fields["command"] == f"rlmm partition rebuild {of(TP)}"
         assert snapshot.read_bytes() == newer, "left untouched"
         follower.rebuild()
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert ask(manager) is not None
         assert not follower.history.comparing
 
@@ -480,10 +480,10 @@ async def test_after_a_downgrade_a_newer_snapshot_is_named_and_a_rebuild_ends_it
 async def test_a_recorded_position_that_the_log_lacks_is_history_lost_even_with_a_snapshot(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
-        await manager.add(started(1, 0, 9), BROKER)
+        await until(lambda: manager.lookups.is_ready(TP))
+        await manager.events.add(started(1, 0, 9), BROKER)
         assert await Operator(manager).snapshot_now(None)
-        await manager.update(updated(1), BROKER)
+        await manager.events.update(updated(1), BROKER)
         await manager.fleet.noted.write()
         manager.fleet.noted.note(manager.fleet.followers[of(TP)])
         await manager.fleet.noted.write()
@@ -512,9 +512,9 @@ async def test_the_brokers_manager_is_called_foreign_unless_it_is_connected(rig)
 async def test_the_presence_file_says_how_many_segments_are_finished_at_least(rig):
     async with rig.manager() as manager:
         await ready(manager)
-        await manager.add(started(1, 0, 9), BROKER)
-        await manager.update(updated(1), BROKER)
-        await manager.add(started(2, 10, 19), BROKER)
+        await manager.events.add(started(1, 0, 9), BROKER)
+        await manager.events.update(updated(1), BROKER)
+        await manager.events.add(started(2, 10, 19), BROKER)
         counts = LiveCounts(manager)
         await counts.count()
         follower = await follower_of(manager)
@@ -566,7 +566,7 @@ async def test_a_log_in_the_place_of_one_that_only_the_positions_name_is_not_tak
         written = await rig.disk.exists(f"{rig.directory}/a/identity.json")
         assert not written, "nor is it by a later start"
         await manager.fleet.acceptance.accept_all()
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
     async with rig.manager() as manager:
         await ready(manager)
 
@@ -622,12 +622,12 @@ async def test_a_log_that_holds_all_that_was_known_of_another_serves_after_a_res
         await until(lambda: "1 finished segment" in failure(manager))
         for record in (started(1, 0, 9), updated(1)):  # as `log repair` does
             await manager.log.append(of(TP), record)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
     for _ in range(2):
         async with rig.manager(bucket=bucket) as manager:
             manager.replace_assignment([TP], [])
-            await until(lambda: manager.is_ready(TP))
-            assert manager.remote_log_segment_metadata(TP, 0, 0, BROKER) is not None
+            await until(lambda: manager.lookups.is_ready(TP))
+            assert manager.lookups.remote_log_segment_metadata(TP, 0, 0, BROKER) is not None
     rig.store = MemoryLogStore(topic_id=OTHER, partition_count=3)  # and that one is lost
     async with rig.manager(bucket=bucket) as manager:
         manager.replace_assignment([TP], [])

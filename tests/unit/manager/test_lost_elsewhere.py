@@ -21,9 +21,9 @@ NUMBER = of(TP)
 async def read(manager: Any) -> None:
     """Read the log to its end, and follow it no more."""
     manager.replace_assignment([TP], [])
-    await until(lambda: manager.is_ready(TP))
-    await manager.add(started(1, 0, 9), Caller.BROKER)
-    await manager.update(updated(1), Caller.BROKER)
+    await until(lambda: manager.lookups.is_ready(TP))
+    await manager.events.add(started(1, 0, 9), Caller.BROKER)
+    await manager.events.update(updated(1), Caller.BROKER)
     manager.replace_assignment([], [])
     await until(lambda: NUMBER not in manager.fleet.followers)
     assert presence_of(manager).partitions[NUMBER].next_offset == 2
@@ -65,9 +65,9 @@ async def test_nor_is_it_in_the_next_life_that_hears_of_the_loss(rig):
 async def test_what_the_log_confirms_here_is_told_all_the_same(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         manager.fleet.others.lost_elsewhere([NUMBER])
-        await manager.add(started(1, 0, 9), Caller.BROKER)
+        await manager.events.add(started(1, 0, 9), Caller.BROKER)
         await until(lambda: presence_of(manager).partitions[NUMBER].next_offset == 1)
         manager.replace_assignment([], [])
         await until(lambda: NUMBER not in manager.fleet.followers)
@@ -77,7 +77,7 @@ async def test_what_the_log_confirms_here_is_told_all_the_same(rig):
 async def test_what_failed_of_it_here_is_not_told_once_nobody_follows_it(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         manager.fleet.followers[NUMBER].recheck([Position(7, 0)])
         await until(lambda: manager.fleet.followers[NUMBER].failure is not None)
         manager.fleet._reads.recorded[NUMBER] = Position(7, 0)

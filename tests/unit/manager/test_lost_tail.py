@@ -60,7 +60,7 @@ async def test_what_a_crashed_life_acknowledged_beyond_its_position_stays_lost(r
     async with rig.manager() as manager:
         follower = await failed(manager)
         await manager.fleet.acceptance.accept(follower)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 class Asked(FakeBucket):
@@ -92,7 +92,7 @@ async def test_a_position_whose_loss_is_being_accepted_is_told_to_nobody_meanwhi
             assert manager.fleet.furthest()[of(TP)] == lost, "nothing was accepted"
         bucket.away = False
         await manager.fleet.acceptance.accept(follower)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 async def test_a_snapshot_alone_does_not_know_the_end_of_the_log_either(rig):
@@ -112,8 +112,8 @@ async def test_a_life_that_stopped_cleanly_lost_nothing_but_what_its_snapshot_kn
         follower = await failed(manager)
         assert not follower.uncertain
         await Mending(manager, guard=None, repair=None).repair([follower])
-        await until(lambda: manager.is_ready(TP))
-        assert manager.remote_log_segment_metadata(TP, 0, 25, BROKER) is not None
+        await until(lambda: manager.lookups.is_ready(TP))
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 25, BROKER) is not None
 
 
 async def test_a_position_is_exact_from_a_clean_stop_until_the_next_life_begins(rig):
@@ -124,9 +124,9 @@ async def test_a_position_is_exact_from_a_clean_stop_until_the_next_life_begins(
         assert not recorded(rig).numbered()[of(TP)].exact
         await manager.drain()
         assert recorded(rig).numbered()[of(TP)].exact
-        manager.draining = False
+        manager.gates.draining = False
         with pytest.raises(Draining):
-            await manager.add(started(2, 10, 19), BROKER)
+            await manager.events.add(started(2, 10, 19), BROKER)
     async with rig.manager() as manager:
         await until(lambda: manager.fleet.follow_set is not None)
         assert not recorded(rig).numbered()[of(TP)].exact, "before anything is appended"
@@ -150,7 +150,7 @@ async def test_nothing_is_appended_while_the_file_says_that_nothing_was(rig, mon
     async with rig.manager() as manager:
         await ready(manager)
         with pytest.raises(StorageFull):
-            await manager.add(started(2, 10, 19), BROKER)
+            await manager.events.add(started(2, 10, 19), BROKER)
         monkeypatch.undo()
         await until(lambda: not manager.fleet.noted._exact_on_disk)
         assert not recorded(rig).numbered()[of(TP)].exact

@@ -45,7 +45,7 @@ DELETE_STARTED = SegmentState.DELETE_SEGMENT_STARTED
 
 
 async def ready(manager, tp=TP) -> None:
-    await until(lambda: manager.is_ready(tp))
+    await until(lambda: manager.lookups.is_ready(tp))
 
 
 async def failed(manager) -> None:
@@ -54,7 +54,7 @@ async def failed(manager) -> None:
 
 
 def found(manager, offset: int, tp=TP, caller=BROKER):
-    record = manager.remote_log_segment_metadata(tp, 0, offset, caller)
+    record = manager.lookups.remote_log_segment_metadata(tp, 0, offset, caller)
     if record is None:
         return None
     segment = records.decode(record)
@@ -66,13 +66,13 @@ async def test_a_finished_copy_is_found_and_an_unfinished_one_is_not(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
         await ready(manager)
-        await manager.add(started(1, 0, 9), BROKER)
+        await manager.events.add(started(1, 0, 9), BROKER)
         assert found(manager, 5) is None
-        await manager.update(updated(1), BROKER)
+        await manager.events.update(updated(1), BROKER)
         assert found(manager, 5) == segment_id(1)
-        assert manager.highest_offset_for_epoch(TP, 0, BROKER) == 9
-        assert len(manager.list_remote_log_segments(TP, None, BROKER)) == 1
-        assert manager.remote_log_size(TP, 0, BROKER) == 100
+        assert manager.lookups.highest_offset_for_epoch(TP, 0, BROKER) == 9
+        assert len(manager.lookups.list_remote_log_segments(TP, None, BROKER)) == 1
+        assert manager.lookups.remote_log_size(TP, 0, BROKER) == 100
 
 
 async def test_who_asks_how_far_a_segment_is_the_answer_is_told(rig):
@@ -80,61 +80,64 @@ async def test_who_asks_how_far_a_segment_is_the_answer_is_told(rig):
         manager.replace_assignment([TP], [])
         await ready(manager)
         for number, start, end in ((1, 0, 99), (2, 40, 59)):
-            await manager.add(started(number, start, end), BROKER)
-            await manager.update(updated(number), BROKER)
-        told = [manager.found_until(TP, 0, offset, BROKER) for offset in (0, 45, 60, 100)]
+            await manager.events.add(started(number, start, end), BROKER)
+            await manager.events.update(updated(number), BROKER)
+        told = [manager.lookups.found_until(TP, 0, offset, BROKER) for offset in (0, 45, 60, 100)]
         assert [found and found.until for found in told] == [39, 59, 99, None]
-        assert told[0].record == manager.remote_log_segment_metadata(TP, 0, 0, BROKER)
+        assert told[0].record == manager.lookups.remote_log_segment_metadata(TP, 0, 0, BROKER)
 
 
 async def test_a_removed_partitions_look_ups_are_refused_until_its_next_life(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
         await ready(manager)
-        await manager.add(started(1, 0, 9), BROKER)
-        await manager.update(updated(1), BROKER)
+        await manager.events.add(started(1, 0, 9), BROKER)
+        await manager.events.update(updated(1), BROKER)
         for state in PartitionDeleteState:
             assert found(manager, 5) == segment_id(1)
-            await manager.put_partition_delete(marked(state), OPERATOR)
-        for ask in (manager.remote_log_segment_metadata, manager.next_segment_with_txn_index):
+            await manager.events.put_partition_delete(marked(state), OPERATOR)
+        for ask in (
+            manager.lookups.remote_log_segment_metadata,
+            manager.lookups.next_segment_with_txn_index,
+        ):
             with pytest.raises(SegmentNotFound, match="was removed"):
                 ask(TP, 0, 5, BROKER)
         with pytest.raises(SegmentNotFound):
-            manager.found_until(TP, 0, 5, BROKER)
-        assert manager.is_ready(TP)
-        assert manager.highest_offset_for_epoch(TP, 0, BROKER) is None, "as for a new life"
-        await manager.add(started(2, 50, 59), BROKER)
+            manager.lookups.found_until(TP, 0, 5, BROKER)
+        assert manager.lookups.is_ready(TP)
+        assert manager.lookups.highest_offset_for_epoch(TP, 0, BROKER) is None, "as for a new life"
+        await manager.events.add(started(2, 50, 59), BROKER)
         assert found(manager, 5) is None
 
 
 async def test_before_the_first_announcement_every_read_is_not_ready(rig):
     async with rig.manager() as manager:
         with pytest.raises(NotReady, match=r"not announced|not open"):
-            manager.remote_log_segment_metadata(TP, 0, 0, BROKER)
+            manager.lookups.remote_log_segment_metadata(TP, 0, 0, BROKER)
         await until(lambda: manager.fleet.follow_set is not None)
         with pytest.raises(NotReady, match="not announced"):
-            manager.list_remote_log_segments(TP, None, BROKER)
-        assert not manager.is_ready(TP)
+            manager.lookups.list_remote_log_segments(TP, None, BROKER)
+        assert not manager.lookups.is_ready(TP)
 
 
 async def test_an_empty_announcement_opens_the_gate_and_names_nothing(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([], [])
         with pytest.raises(NotAssigned):
-            manager.list_remote_log_segments(TP, None, BROKER)
+            manager.lookups.list_remote_log_segments(TP, None, BROKER)
         with pytest.raises(NotAssigned):
-            await manager.add(started(1, 0, 9), BROKER)
+            await manager.events.add(started(1, 0, 9), BROKER)
 
 
 async def test_a_follower_may_not_start_a_copy_but_may_end_one(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
         await ready(manager)
-        await manager.add(started(1, 0, 9), BROKER)
+        await manager.events.add(started(1, 0, 9), BROKER)
         manager.on_partition_leadership_changes([], [TP])
         with pytest.raises(NotLeader):
-            await manager.add(started(2, 10, 19), BROKER)
-        await manager.update(updated(1), BROKER)
+            await manager.events.add(started(2, 10, 19), BROKER)
+        await manager.events.update(updated(1), BROKER)
         assert found(manager, 5) == segment_id(1)
 
 
@@ -142,9 +145,9 @@ async def test_an_update_after_stop_is_accepted_while_a_neighbour_keeps_the_fold
     async with rig.manager() as manager:
         manager.replace_assignment([TP, NEIGHBOUR], [])
         await ready(manager)
-        await manager.add(started(1, 0, 9), BROKER)
+        await manager.events.add(started(1, 0, 9), BROKER)
         manager.on_stop_partitions([TP])
-        await manager.update(updated(1), BROKER)
+        await manager.events.update(updated(1), BROKER)
         manager.on_partition_leadership_changes([TP], [])
         await ready(manager)
         assert found(manager, 5) == segment_id(1)
@@ -154,10 +157,10 @@ async def test_repeats_succeed_and_append_nothing(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
         await ready(manager)
-        await manager.add(started(1, 0, 9), BROKER)
-        await manager.add(started(1, 0, 9), BROKER)
-        await manager.update(updated(1), BROKER)
-        await manager.update(updated(1), BROKER)
+        await manager.events.add(started(1, 0, 9), BROKER)
+        await manager.events.add(started(1, 0, 9), BROKER)
+        await manager.events.update(updated(1), BROKER)
+        await manager.events.update(updated(1), BROKER)
         assert manager.fleet.followers[of(TP)].fold.position == 2
 
 
@@ -165,13 +168,13 @@ async def test_an_illegal_step_is_refused_before_it_is_published(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
         await ready(manager)
-        await manager.add(started(1, 0, 9), BROKER)
+        await manager.events.add(started(1, 0, 9), BROKER)
         with pytest.raises(IllegalTransition):
-            await manager.add(started(1, 0, 10), BROKER)
+            await manager.events.add(started(1, 0, 10), BROKER)
         with pytest.raises(SegmentNotFound):
-            await manager.update(updated(2), BROKER)
+            await manager.events.update(updated(2), BROKER)
         with pytest.raises(InvalidArgument):
-            await manager.add(updated(1), BROKER)
+            await manager.events.add(updated(1), BROKER)
         assert manager.fleet.followers[of(TP)].fold.position == 1
 
 
@@ -180,7 +183,7 @@ async def test_a_write_whose_answer_is_lost_is_found_where_it_landed(rig):
         manager.replace_assignment([TP], [])
         await ready(manager)
         rig.store.fail_next_append(of(TP), AppendFault.UNKNOWN_LANDED)
-        await manager.add(started(1, 0, 9), BROKER)
+        await manager.events.add(started(1, 0, 9), BROKER)
         assert manager.fleet.followers[of(TP)].fold.position == 1
 
 
@@ -191,11 +194,11 @@ async def test_a_write_that_never_landed_is_unknown_and_blocks_its_segment_only(
         await ready(manager)
         rig.store.fail_next_append(of(TP), AppendFault.UNKNOWN_LOST)
         with pytest.raises(OutcomeUnknown):
-            await manager.add(started(1, 0, 9), BROKER)
+            await manager.events.add(started(1, 0, 9), BROKER)
         with pytest.raises(OutcomeUnknown, match="still in flight"):
-            await manager.add(started(1, 0, 9), BROKER, 0.05)
-        await manager.add(started(2, 10, 19), BROKER)
-        await manager.add(started(1, 0, 9), BROKER)
+            await manager.events.add(started(1, 0, 9), BROKER, 0.05)
+        await manager.events.add(started(2, 10, 19), BROKER)
+        await manager.events.add(started(1, 0, 9), BROKER)
         assert manager.fleet.followers[of(TP)].fold.position == 2
 
 
@@ -225,8 +228,8 @@ async def test_while_the_log_is_silent_only_hits_are_answered(rig):
         with pytest.raises(NotReady, match="stale"):
             found(manager, 50)
         with pytest.raises(NotReady):
-            manager.highest_offset_for_epoch(TP, 0, BROKER)
-        assert not manager.is_ready(TP)
+            manager.lookups.highest_offset_for_epoch(TP, 0, BROKER)
+        assert not manager.lookups.is_ready(TP)
         rig.store.resume()
         await ready(manager)
 
@@ -271,7 +274,7 @@ async def test_a_truncated_tail_is_history_lost_until_it_is_accepted(rig):
         await until(lambda: manager.fleet.followers[of(TP)].failure is not None)
         with pytest.raises(HistoryLost, match="1 finished segment"):
             found(manager, 5)
-        assert not manager.is_ready(TP)
+        assert not manager.lookups.is_ready(TP)
         await manager.fleet.followers[of(TP)].accept_loss()
         await ready(manager)
         assert (found(manager, 5), found(manager, 15)) == (segment_id(1), None)
@@ -299,7 +302,7 @@ async def test_a_log_cut_between_the_position_and_the_target_is_asked_anew(
             patched.setattr(MemoryEventLog, "end_offsets", before_the_cut)
             manager.replace_assignment([TP, NEIGHBOUR], [])
             await until(lambda: of(TP) in answered)
-        await until(lambda: manager.is_ready(NEIGHBOUR) and manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(NEIGHBOUR) and manager.lookups.is_ready(TP))
         await copied(manager, 2, 10, 19)
 
 
@@ -485,7 +488,7 @@ async def test_an_operator_follows_on_demand_and_waits(rig):
     async with rig.manager() as manager:
         with pytest.raises(NotReady):
             found(manager, 5, caller=OPERATOR)
-        await manager.until_readable(TP, OPERATOR, 5.0)
+        await manager.lookups.until_readable(TP, OPERATOR, 5.0)
         assert found(manager, 5, caller=OPERATOR) == segment_id(1)
         with pytest.raises(NotReady):
             found(manager, 5)
@@ -517,11 +520,11 @@ async def test_what_the_life_cycles_refuse_changes_nothing_and_is_counted(rig, w
 async def test_delete_started_is_told_to_whoever_asked(rig):
     async with rig.manager() as manager:
         told = []
-        manager.on_delete_started.append(lambda tp, sid: told.append((tp, sid)))
+        manager.events.on_delete_started.append(lambda tp, sid: told.append((tp, sid)))
         manager.replace_assignment([TP], [])
         await ready(manager)
         await copied(manager, 1, 0, 9)
-        await manager.update(updated(1, DELETE_STARTED), BROKER)
+        await manager.events.update(updated(1, DELETE_STARTED), BROKER)
         assert told == [(TP, segment_id(1))]
 
 
@@ -531,11 +534,11 @@ async def test_until_state_waits_for_the_apply(rig):
         await ready(manager)
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(
-                manager.until_state(
+                manager.events.until_state(
                     TP, segment_id(1), frozenset({SegmentState.COPY_SEGMENT_STARTED})
                 )
             )
-            await manager.add(started(1, 0, 9), BROKER)
+            await manager.events.add(started(1, 0, 9), BROKER)
         state, _ = waiting.result()
         assert state is SegmentState.COPY_SEGMENT_STARTED
 
@@ -547,9 +550,9 @@ async def test_sixty_four_writers_all_get_their_own_answer(rig):
         async with asyncio.TaskGroup() as group:
             for number in range(64):
                 group.create_task(
-                    manager.add(started(number, number * 10, number * 10 + 9), BROKER)
+                    manager.events.add(started(number, number * 10, number * 10 + 9), BROKER)
                 )
-        assert len(manager.list_remote_log_segments(TP, None, BROKER)) == 64
+        assert len(manager.lookups.list_remote_log_segments(TP, None, BROKER)) == 64
 
 
 async def test_a_cancelled_write_is_not_taken_back(rig):
@@ -558,7 +561,7 @@ async def test_a_cancelled_write_is_not_taken_back(rig):
         await ready(manager)
         rig.store.pause()
         async with asyncio.TaskGroup() as group:
-            write = group.create_task(manager.add(started(1, 0, 9), BROKER))
+            write = group.create_task(manager.events.add(started(1, 0, 9), BROKER))
             writer = manager.fleet._writers[of(TP)] if manager.fleet._writers else None
             await until(lambda: writer is not None and writer.in_flight == 1)
             write.cancel()

@@ -26,19 +26,19 @@ NEVER = SnapshotOptions(after_events=10**9, after_seconds=10**9)
 
 
 def found(manager, offset: int, tp=TP) -> bytes | None:
-    record = manager.remote_log_segment_metadata(tp, 0, offset, BROKER)
+    record = manager.lookups.remote_log_segment_metadata(tp, 0, offset, BROKER)
     return None if record is None else record[record.index(b"orders") + 27 :][:16]
 
 
 def segments_of(manager, tp=TP) -> int:
-    return len(manager.list_remote_log_segments(tp, None, BROKER))
+    return len(manager.lookups.list_remote_log_segments(tp, None, BROKER))
 
 
 async def filled(rig, count: int = 20) -> None:
     """Leave a snapshot of some segments of two user partitions."""
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP, NEIGHBOUR], [])
-        await until(lambda: manager.is_ready(TP) and manager.is_ready(NEIGHBOUR))
+        await until(lambda: manager.lookups.is_ready(TP) and manager.lookups.is_ready(NEIGHBOUR))
         for number in range(count):
             await copied(manager, number, 10 * number, 10 * number + 9)
             await copied(manager, 1000 + number, 10 * number, 10 * number + 9, NEIGHBOUR)
@@ -61,7 +61,7 @@ async def test_a_restart_wakes_only_what_is_asked_for(rig):
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert found(manager, 55) == segment_id(5)
         partitions = manager.fleet.followers[of(TP)].fold.partitions
         assert isinstance(partitions.peek(NEIGHBOUR), Sleeping)
@@ -70,7 +70,7 @@ async def test_a_restart_wakes_only_what_is_asked_for(rig):
         assert partitions.peek(NEIGHBOUR).aside_events == 1
         assert NEIGHBOUR not in partitions.restless(), "what looks for stuck copies wakes it"
         manager.replace_assignment([TP, NEIGHBOUR], [])
-        await until(lambda: manager.is_ready(NEIGHBOUR))
+        await until(lambda: manager.lookups.is_ready(NEIGHBOUR))
         assert segments_of(manager, NEIGHBOUR) == 21
         assert segments_of(manager) == 21
 
@@ -80,10 +80,10 @@ async def test_a_delete_of_a_partition_that_sleeps_is_told_of_before_it_is_appli
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         told, aside = list[object](), list[object]()
-        manager.on_delete_started.append(lambda *at: told.append(at))
-        manager.on_delete_put_aside.append(lambda *at: aside.append(at))
+        manager.events.on_delete_started.append(lambda *at: told.append(at))
+        manager.events.on_delete_put_aside.append(lambda *at: aside.append(at))
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         await manager.log.append(of(TP), updated(1003, DELETE_STARTED, tp=NEIGHBOUR))
         await manager.log.append(of(TP), updated(1004, tp=NEIGHBOUR)[:-9] + b"\x02\x00")
         await copied(manager, 20, 200, 209)
@@ -95,7 +95,7 @@ async def test_once_a_snapshot_is_written_the_overlay_is_gone_and_nothing_is_for
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         follower = manager.fleet.followers[of(TP)]
         for number in range(20, 30):
             await copied(manager, number, 10 * number, 10 * number + 9)
@@ -118,7 +118,7 @@ async def test_too_much_put_aside_makes_a_snapshot_due(rig, monkeypatch):
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         follower = manager.fleet.followers[of(TP)]
         partitions, image = follower.fold.partitions, follower.fold.image
         monkeypatch.setattr(snapshotter, "ASIDE_BYTES", 1_000)
@@ -143,10 +143,10 @@ async def test_a_damaged_table_is_found_in_the_background_and_the_log_replayed(r
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.snapshots.rejected == 1)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert (segments_of(manager), found(manager, 55)) == (20, segment_id(5))
         manager.replace_assignment([TP, NEIGHBOUR], [])
-        await until(lambda: manager.is_ready(NEIGHBOUR))
+        await until(lambda: manager.lookups.is_ready(NEIGHBOUR))
         assert segments_of(manager, NEIGHBOUR) == 20
     assert path.with_name(f"{path.name}.rejected").exists()
 
@@ -159,17 +159,17 @@ async def test_a_damaged_table_is_not_believed_for_having_been_copied(rig, monke
     damage(path, segment_id(1003))
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         if changed:
             await manager.log.append(of(TP), started(1020, 200, 209, NEIGHBOUR))
         await copied(manager, 20, 200, 209)
         with pytest.raises(NotReady):
             await manager.snapshotter.write(manager.fleet.followers[of(TP)])
         assert snapshot_files(rig) in ([path], [])  # the follower may have set it aside by now
-        await until(lambda: manager.snapshots.rejected == 1 and manager.is_ready(TP))
+        await until(lambda: manager.snapshots.rejected == 1 and manager.lookups.is_ready(TP))
         manager.replace_assignment([TP, NEIGHBOUR], [])
-        await until(lambda: manager.is_ready(NEIGHBOUR))
-        listed = manager.list_remote_log_segments(NEIGHBOUR, None, BROKER)
+        await until(lambda: manager.lookups.is_ready(NEIGHBOUR))
+        listed = manager.lookups.list_remote_log_segments(NEIGHBOUR, None, BROKER)
         assert all(
             any(segment_id(1000 + number) in record for record in listed) for number in range(20)
         )
@@ -181,7 +181,7 @@ async def test_tables_of_a_file_that_was_removed_are_read_through_its_mapping(ri
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         follower = manager.fleet.followers[of(TP)]
         await copied(manager, 20, 200, 209)
         image = follower.fold.image
@@ -199,7 +199,7 @@ async def test_a_damaged_table_that_is_asked_for_first_is_never_answered_from(ri
     damage(path, segment_id(3))
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP) and manager.snapshots.rejected == 1)
+        await until(lambda: manager.lookups.is_ready(TP) and manager.snapshots.rejected == 1)
         assert [found(manager, 10 * n + 3) for n in range(20)] == [segment_id(n) for n in range(20)]
 
 
@@ -267,7 +267,7 @@ async def test_of_two_generations_the_older_is_taken_if_the_newest_is_damaged(ri
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP, NEIGHBOUR], [])
-        await until(lambda: manager.is_ready(TP) and manager.is_ready(NEIGHBOUR))
+        await until(lambda: manager.lookups.is_ready(TP) and manager.lookups.is_ready(NEIGHBOUR))
         for number in range(20, 24):
             await copied(manager, number, 10 * number, 10 * number + 9)
             assert await manager.snapshotter.write(manager.fleet.followers[of(TP)]) is not None
@@ -276,7 +276,7 @@ async def test_of_two_generations_the_older_is_taken_if_the_newest_is_damaged(ri
     damage(newest, rig.store.identity.topic_id)  # in the header
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         image = manager.fleet.followers[of(TP)].fold.image
         assert image is not None
         assert image.path == str(older)
@@ -288,14 +288,14 @@ async def test_a_damaged_table_sends_the_follower_back_to_the_generation_before(
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP, NEIGHBOUR], [])
-        await until(lambda: manager.is_ready(TP) and manager.is_ready(NEIGHBOUR))
+        await until(lambda: manager.lookups.is_ready(TP) and manager.lookups.is_ready(NEIGHBOUR))
         await copied(manager, 20, 200, 209)
         assert await manager.snapshotter.write(manager.fleet.followers[of(TP)]) is not None
     older, newest = snapshot_files(rig)
     damage(newest, segment_id(3))
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.snapshots.rejected == 1 and manager.is_ready(TP))
+        await until(lambda: manager.snapshots.rejected == 1 and manager.lookups.is_ready(TP))
         image = manager.fleet.followers[of(TP)].fold.image
         assert image is not None
         assert image.path == str(older)
@@ -324,7 +324,7 @@ async def test_a_damaged_snapshot_of_what_the_log_lost_its_head_of_is_history_lo
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         follower = manager.fleet.followers[of(TP)]
         start = follower.fold.position - 1
         rig.store.trim(of(TP), start)
@@ -344,7 +344,7 @@ async def test_a_refused_snapshot_with_a_damaged_table_does_not_answer_for_all_t
         manager.replace_assignment([TP, NEIGHBOUR], [])
         await until(lambda: bool(manager.fleet.followers))
         follower = manager.fleet.followers[of(TP)]
-        await until(lambda: follower.failure is not None or manager.is_ready(NEIGHBOUR))
+        await until(lambda: follower.failure is not None or manager.lookups.is_ready(NEIGHBOUR))
         with pytest.raises(HistoryLost, match="had been read and the log does not hold it"):
             found(manager, 195, NEIGHBOUR)
 
@@ -358,7 +358,7 @@ async def running(rig, monkeypatch):
     damage(path, segment_id(1019))  # in the neighbour's table
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         yield manager
 
 
@@ -368,7 +368,7 @@ async def judged(manager):
     known = follower.fold
     await until(lambda: follower.fold is not known)
     manager.replace_assignment([TP, NEIGHBOUR], [])
-    await until(lambda: follower.failure is not None or manager.is_ready(NEIGHBOUR))
+    await until(lambda: follower.failure is not None or manager.lookups.is_ready(NEIGHBOUR))
     return follower
 
 
@@ -380,7 +380,7 @@ async def test_a_damaged_table_of_a_fold_whose_log_loses_its_tail_is_not_passed_
     with pytest.raises(HistoryLost, match="had been read and the log does not hold it"):
         found(running, 195, NEIGHBOUR)
     await running.fleet.acceptance.accept(follower)
-    await until(lambda: running.is_ready(NEIGHBOUR))
+    await until(lambda: running.lookups.is_ready(NEIGHBOUR))
 
 
 async def test_a_damaged_table_of_a_fold_whose_topic_is_recreated_is_not_passed_over(rig, running):

@@ -12,13 +12,13 @@ async def two_generations(rig) -> Path:
     """Leave a snapshot of two segments, and a newer one in which the first was deleted."""
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         follower = manager.fleet.followers[of(TP)]
         await copied(manager, 1, 0, 9)
         await copied(manager, 2, 10, 19)
         assert await manager.snapshotter.write(follower) is not None
-        await manager.update(updated(1, SegmentState.DELETE_SEGMENT_STARTED), BROKER)
-        await manager.update(updated(1, SegmentState.DELETE_SEGMENT_FINISHED), BROKER)
+        await manager.events.update(updated(1, SegmentState.DELETE_SEGMENT_STARTED), BROKER)
+        await manager.events.update(updated(1, SegmentState.DELETE_SEGMENT_FINISHED), BROKER)
         assert await manager.snapshotter.write(follower) is not None
     return Path(rig.directory, "a", "snapshots")
 

@@ -42,7 +42,7 @@ async def failed(manager):
 
 
 def ask(manager, offset: int = 5):
-    return manager.remote_log_segment_metadata(TP, 0, offset, BROKER)
+    return manager.lookups.remote_log_segment_metadata(TP, 0, offset, BROKER)
 
 
 def never_read(rig) -> FakeBucket:
@@ -104,12 +104,12 @@ async def test_a_truncation_that_was_settled_live_does_not_come_back_at_the_next
     async with rig.manager() as manager:
         await ready(manager)
         await copied(manager, 1, 0, 9)
-        await manager.add(started(2, 10, 19), BROKER)
+        await manager.events.add(started(2, 10, 19), BROKER)
         await until(lambda: manager.fleet.followers[of(TP)].settled == Position(3, 0))
         await manager.fleet.noted.write()
         rig.store.truncate(of(TP), 2)
         follower = manager.fleet.followers[of(TP)]
-        await until(lambda: follower.fold.position == 2 and manager.is_ready(TP))
+        await until(lambda: follower.fold.position == 2 and manager.lookups.is_ready(TP))
         await manager.drain()
     async with rig.manager() as manager:
         await ready(manager)
@@ -121,7 +121,7 @@ async def test_a_tail_that_was_lost_while_nobody_ran_is_settled_by_what_the_snap
     async with rig.manager() as manager:
         await ready(manager)
         await copied(manager, 1, 0, 9)
-        await manager.add(started(2, 10, 19), BROKER)
+        await manager.events.add(started(2, 10, 19), BROKER)
         await until(lambda: manager.fleet.followers[of(TP)].settled == Position(3, 0))
         await manager.drain()
         await manager.fleet.noted.write()
@@ -160,7 +160,7 @@ async def test_a_loss_may_be_accepted_while_the_log_is_asked_for_a_position(rig,
         await second.wait()
         await manager.fleet.acceptance.accept(follower)
         answered.set()
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 @pytest.mark.parametrize("written", [0, 4])
@@ -191,7 +191,7 @@ async def test_a_tail_cut_off_after_it_was_confirmed_and_before_it_is_read_is_hi
         with pytest.raises(HistoryLost):
             ask(manager)
         await manager.fleet.acceptance.accept(follower)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 async def test_a_bucket_that_is_read_late_makes_nothing_uncertain_that_a_snapshot_knew_whole(rig):
@@ -232,7 +232,7 @@ async def test_another_log_that_loses_its_tail_is_still_another_log(rig):
         with pytest.raises(HistoryLost):
             ask(manager)
         await manager.fleet.acceptance.accept_all()
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 async def test_another_log_that_lost_its_head_is_accepted_with_all_the_rest(rig):
@@ -271,7 +271,7 @@ async def test_a_log_that_comes_back_serves_again(rig):
         manager.replace_assignment([TP], [])
         await until(lambda: manager.fleet.whole_failure is not None)
         rig.store.exists = True
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert ask(manager) is not None
 
 
@@ -283,7 +283,7 @@ async def test_the_loss_of_a_logs_head_can_be_accepted_for_good(rig):
     async with rig.manager() as manager:
         follower = await failed(manager)
         await manager.fleet.acceptance.accept(follower)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
     async with rig.manager() as manager:
         await ready(manager)
     rig.store.put(of(TP), updated(2))
@@ -300,13 +300,13 @@ async def test_an_accepted_start_says_nothing_of_the_log_that_takes_its_place(ri
     async with rig.manager() as manager:
         follower = await failed(manager)
         await manager.fleet.acceptance.accept(follower)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         rig.store.recreate(OTHER)
         rig.store.put(of(TP), started(4, 0, 9))
         rig.store.put(of(TP), updated(4))
         for number in (5, 6):
             rig.store.put(of(TP), started(number, 10 * number, 10 * number + 9))
-        await until(lambda: follower.fold.position == 4 and manager.is_ready(TP))
+        await until(lambda: follower.fold.position == 4 and manager.lookups.is_ready(TP))
         assert ask(manager) is not None, "the new log's first events were read"
 
 
@@ -317,7 +317,7 @@ async def test_a_log_that_starts_before_an_accepted_head_again_is_read_from_ther
     rig.store.trim(of(TP), 3)
     async with rig.manager(snapshots=NEVER) as manager:
         await manager.fleet.acceptance.accept(await failed(manager))
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
     rig.store.truncate(of(TP), 0)
     rig.store.trim(of(TP), 0)
     async with rig.manager(snapshots=NEVER) as manager:
@@ -339,7 +339,7 @@ async def test_a_corrupt_log_whose_head_was_given_up_is_said_to_be_corrupt(rig, 
     rig.store.trim(of(TP), 1)
     async with rig.manager(snapshots=NEVER) as manager:
         await manager.fleet.acceptance.accept(await failed(manager))
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
     async def unknown(_: object) -> dict[int, object]:
         return {}
@@ -416,14 +416,14 @@ async def test_a_write_before_the_managers_begin_hears_that_it_starts_not_that_i
     async with rig.manager() as manager:  # its task has not begun
         manager.replace_assignment([TP], [])
         with pytest.raises(NotReady, match="just begun"):
-            manager.begin_add(started(1, 0, 9), 1.0, lambda _: None)
+            manager.events.begin_add(started(1, 0, 9), 1.0, lambda _: None)
 
 
 async def test_a_write_after_the_managers_end_begins_nothing(rig):
     async with rig.manager() as manager:
         await ready(manager)
     with pytest.raises(Draining):
-        await manager.update(updated(1), OPERATOR)
+        await manager.events.update(updated(1), OPERATOR)
 
 
 @pytest.mark.parametrize("name", ["announced.json", "positions.json"])
@@ -520,7 +520,7 @@ async def test_a_snapshot_that_was_cancelled_leaves_nothing(rig, monkeypatch, st
 async def test_an_operators_write_waits_for_the_log_to_open(rig):
     rig.store.pause()
     async with rig.manager() as manager, asyncio.TaskGroup() as group:
-        write = group.create_task(manager.add(started(1, 0, 9), OPERATOR))
+        write = group.create_task(manager.events.add(started(1, 0, 9), OPERATOR))
         await until(
             lambda: manager.fleet.trouble and manager.fleet.trouble.kind is TroubleKind.LOG_AWAY
         )
@@ -563,9 +563,9 @@ async def of_several_metadata_partitions(rig) -> list[TopicIdPartition]:
     async with rig.manager("writer") as manager:
         manager.replace_assignment(several, [])
         for number, tp in enumerate(several):
-            await until(partial(manager.is_ready, tp))
-            await manager.add(started(number + 1, 0, 9, tp), BROKER)
-            await manager.update(updated(number + 1, tp=tp), BROKER)
+            await until(partial(manager.lookups.is_ready, tp))
+            await manager.events.add(started(number + 1, 0, 9, tp), BROKER)
+            await manager.events.update(updated(number + 1, tp=tp), BROKER)
     return several
 
 
@@ -574,7 +574,7 @@ async def test_what_is_asked_of_a_whole_topic_covers_partitions_that_nobody_foll
     topic = uuid_text(TP.topic_id)
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         operator = Operator(manager)
         for asked in (operator.export(topic), operator.segments(topic, None)):
             found = [records.decode(record) async for record in asked]
@@ -590,7 +590,7 @@ async def test_what_is_asked_of_a_whole_topic_is_refused_while_a_part_may_be_mis
     other = next(of(tp) for tp in several if of(tp) != of(TP))
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         rig.store.lose(other, 0, 1)
         operator = Operator(manager)
         topic = uuid_text(TP.topic_id)
@@ -605,7 +605,7 @@ async def test_an_export_is_refused_while_a_metadata_partition_is_not_even_follo
     monkeypatch.setattr("rlmm_daemon.daemon.operator.methods.ON_DEMAND_SECONDS", 0.05)
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         monkeypatch.setattr(manager.fleet.follow_set, "wanted", lambda: {of(TP)})
         operator = Operator(manager)
         with pytest.raises(NotReady, match="2 of 3 metadata partitions"):
@@ -639,7 +639,7 @@ async def test_the_buckets_word_that_comes_late_and_says_nothing_new_makes_no_pa
 
         def noted(self, recorded):
             recheck(self, recorded)
-            rechecked.append(manager.is_ready(TP))
+            rechecked.append(manager.lookups.is_ready(TP))
 
         monkeypatch.setattr(Follower, "recheck", noted)
         bucket.away = False

@@ -72,13 +72,13 @@ class World:
         await self.open()
         async with self.rig.manager(bucket=FakeBucket()) as manager:
             manager.replace_assignment([TP], [])
-            await until(lambda: manager.is_ready(TP))
+            await until(lambda: manager.lookups.is_ready(TP))
             for number in (1, 2, 3):
                 start = 10 * number
-                await manager.add(started(number, start, start + 9), BROKER)
-                await manager.update(updated(number), BROKER)
+                await manager.events.add(started(number, start, start + 9), BROKER)
+                await manager.events.update(updated(number), BROKER)
             for state in (S.DELETE_SEGMENT_STARTED, S.DELETE_SEGMENT_FINISHED):
-                await manager.update(updated(1, state), BROKER)
+                await manager.events.update(updated(1, state), BROKER)
             assert await Operator(manager).snapshot_now(None)
             await manager.drain()
         self.rig.store.truncate(of(TP), left)
@@ -90,7 +90,7 @@ class World:
             manager.replace_assignment([TP], [])
             await until(lambda: of(TP) in manager.fleet.followers)
             follower = manager.fleet.followers[of(TP)]
-            await until(lambda: follower.failure is not None or manager.is_ready(TP))
+            await until(lambda: follower.failure is not None or manager.lookups.is_ready(TP))
             options = RecoveryOptions(broker_id=BrokerId(7), started_at_ms=0, patience_ms=0)
             recovery = Recovery(manager, self.bucket, options, is_running=lambda _: False)
             yield manager, follower, Mending(manager, guard=None, repair=None, recovery=recovery)
@@ -114,7 +114,7 @@ def ids(rows) -> list[int]:
 
 
 def shown(manager) -> list[int]:
-    found = manager.list_remote_log_segments(TP, None, BROKER)
+    found = manager.lookups.list_remote_log_segments(TP, None, BROKER)
     segments = [records.decode(record) for record in found]
     return [each.start_offset // 10 for each in segments if isinstance(each, SegmentMetadata)]
 
@@ -133,7 +133,7 @@ async def test_what_came_back_is_not_answered_and_is_ended_again_by_recover(worl
         assert (told["next"], follower.fold.position) == (RECOVER, end), "it only looked"
         told = await mending.recover(follower, execute=True)
         assert (ids(told["ended"]), told["next"]) == ([1], None)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert shown(manager) == [2, 3]
         await manager.drain()
     async with world.life() as (manager, follower, _):
@@ -145,12 +145,12 @@ async def test_segments_of_a_partition_that_was_removed_whole_did_not_come_back(
     await world.open()
     async with world.rig.manager(bucket=FakeBucket()) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         for number in (1, 2):
-            await manager.add(started(number, 10 * number, 10 * number + 9), BROKER)
-            await manager.update(updated(number), BROKER)
+            await manager.events.add(started(number, 10 * number, 10 * number + 9), BROKER)
+            await manager.events.update(updated(number), BROKER)
         for state in PartitionDeleteState:
-            await manager.put_partition_delete(marked(state), BROKER)
+            await manager.events.put_partition_delete(marked(state), BROKER)
         follower = manager.fleet.followers[of(TP)]
         told = await Mending(manager, guard=None, repair=None).rebuild(follower)
         assert (told["state"], told["next"]) == ("ready", None)
@@ -182,7 +182,7 @@ async def test_what_still_has_an_object_is_left_as_it_is(world, kind, execute):
         assert told["ended" if execute else "can_be_ended"] == []
         (row,) = told["came_back"]
         assert row["reason"] == f"deleted before, but there: {kind.value}"
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert (shown(manager), follower.fold.position) == ([1, 2, 3], end)
         assert await world.storage.size(key) == len(b"body")
 
@@ -203,7 +203,7 @@ async def test_what_came_back_is_not_accepted_before_somebody_looked(world):
         with pytest.raises(InvalidArgument, match=f"1 deleted segment .* run: {RECOVER} --execute"):
             await mending.accept(follower, without_looking=False)
         await mending.accept(follower, without_looking=True)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert shown(manager) == [1, 2, 3], "an operator wanted it so"
 
 
@@ -211,7 +211,7 @@ async def test_a_deletion_that_the_log_holds_brings_nothing_back(world):
     await world.lose_deletion(left=COPIES_END + 1)
     async with world.life() as (manager, follower, _):
         assert follower.failure is None
-        assert manager.is_ready(TP)
+        assert manager.lookups.is_ready(TP)
 
 
 # The list itself.

@@ -32,7 +32,7 @@ async def test_a_large_batch_is_looked_through_in_slices(rig, monkeypatch):
 
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         for number in range(COPIES):
             await manager.log.append(of(TP), started(number, 10 * number, 10 * number + 9))
             await manager.log.append(of(TP), updated(number))
@@ -40,7 +40,7 @@ async def test_a_large_batch_is_looked_through_in_slices(rig, monkeypatch):
     monkeypatch.setattr(memory, "BATCH_RECORDS_MAX", 2 * COPIES)  # as many writers leave behind
     async with rig.manager("with nothing to go by") as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         fold = manager.fleet.followers[of(TP)].fold
         assert len(fold.partitions[TP].list_epoch(0)) == COPIES
     assert max(batches) > ROWS_MAX, "the log gives large batches"
@@ -50,13 +50,13 @@ async def test_a_large_batch_is_looked_through_in_slices(rig, monkeypatch):
 async def test_what_was_replayed_is_not_walked_by_the_collector(rig):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         await manager.log.append(of(TP), started(1, 10, 19))
         await manager.log.append(of(TP), updated(1))
     gc.unfreeze()
     async with rig.manager("with nothing to go by") as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         replayed = manager.fleet.followers[of(TP)].fold.partitions[TP].epochs[0].cover.own.ids
         assert len(replayed) == 1
         assert not any(each is replayed for each in gc.get_objects())
@@ -65,7 +65,7 @@ async def test_what_was_replayed_is_not_walked_by_the_collector(rig):
 async def test_a_long_replay_leaves_the_collector_less_and_less_to_walk(rig, monkeypatch):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         for number in range(COPIES // 2):
             await manager.log.append(of(TP), started(number, 10 * number, 10 * number + 9))
             await manager.log.append(of(TP), updated(number))
@@ -75,7 +75,7 @@ async def test_a_long_replay_leaves_the_collector_less_and_less_to_walk(rig, mon
     async with rig.manager("with nothing to go by") as manager:
         monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
     assert len(frozen) == 8 + 1, "and once when it was ready"
 
 
@@ -108,7 +108,7 @@ async def test_one_event_that_takes_a_slice_is_the_last_before_others_have_their
 ):
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         for number in range(50):
             await manager.log.append(of(TP), updated(number))  # none of them goes in a run
     between = [0]
@@ -127,6 +127,6 @@ async def test_one_event_that_takes_a_slice_is_the_last_before_others_have_their
     monkeypatch.setattr(FairScheduler, "wait", waited)
     async with rig.manager("with nothing to go by") as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
     assert sum(between) == 50
     assert max(between) == 1

@@ -75,14 +75,14 @@ async def test_snapshots_of_a_dropped_fold_go_once_the_replay_was_compared(rig):
     """They are of a history that may not be the log's: the next start must not begin with them."""
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         await copied(manager, 1, 0, 9)
         follower = manager.fleet.followers[of(TP)]
         assert await manager.snapshotter.write(follower) is not None
         assert snapshot_files(rig)
         dropped = follower.fold
         await Operator(manager).partition_rebuild(of(TP))
-        await until(lambda: follower.fold is not dropped and manager.is_ready(TP))
+        await until(lambda: follower.fold is not dropped and manager.lookups.is_ready(TP))
         assert not follower.history.comparing
         assert snapshot_files(rig) == []
 
@@ -92,7 +92,7 @@ async def test_a_snapshot_goes_with_what_an_operator_gave_up_or_mends(rig, mends
     """A start from it would bring back what was given up, at offsets that mean other records."""
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         await copied(manager, 1, 0, 9)
         follower = manager.fleet.followers[of(TP)]
         assert await manager.snapshotter.write(follower) is not None
@@ -106,7 +106,7 @@ async def test_whoever_is_announced_does_not_wait_for_the_last_snapshot_of_who_i
 ):
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         await copied(manager, 1, 0, 9)
 
         async def hangs(*_: object) -> int:
@@ -115,9 +115,9 @@ async def test_whoever_is_announced_does_not_wait_for_the_last_snapshot_of_who_i
 
         monkeypatch.setattr(manager.snapshots, "_write_file", hangs)
         manager.replace_assignment([OTHER], [])
-        await until(lambda: manager.is_ready(OTHER))
+        await until(lambda: manager.lookups.is_ready(OTHER))
         manager.replace_assignment([OTHER, THIRD], [])
-        await until(lambda: manager.is_ready(THIRD))
+        await until(lambda: manager.lookups.is_ready(THIRD))
 
 
 async def test_a_full_disk_is_not_filled_anew_at_every_turn(rig, monkeypatch):
@@ -126,7 +126,7 @@ async def test_a_full_disk_is_not_filled_anew_at_every_turn(rig, monkeypatch):
     options = SnapshotOptions(after_events=1, after_seconds=10**6)
     async with rig.manager(snapshots=options) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         await copied(manager, 1, 0, 9)
         follower = manager.fleet.followers[of(TP)]
         await until(lambda: manager.snapshotter.failures == 1)
@@ -153,7 +153,7 @@ async def test_a_clock_that_is_set_back_puts_no_snapshot_off(rig):
     options = SnapshotOptions(after_events=10**9, after_seconds=300)
     async with rig.manager(snapshots=options) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         await copied(manager, 1, 0, 9)
         follower, due = manager.fleet.followers[of(TP)], manager.snapshotter._due
         assert not due(follower)
@@ -171,7 +171,7 @@ async def test_a_table_on_a_bad_sector_is_replaced_by_the_log(rig, monkeypatch):
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.snapshots.rejected == 1)
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert [found(manager, 10 * n) for n in range(20)] == [segment_id(n) for n in range(20)]
         assert segments_of(manager) == 20
 
@@ -188,16 +188,16 @@ async def test_a_long_table_is_read_by_a_thread_before_it_is_answered_from(rig, 
         await until(lambda: TP in follower.confirmation.confirmed)
         with pytest.raises(NotReady, match="read through"):
             found(manager, 55)
-        assert not manager.is_ready(TP)
+        assert not manager.lookups.is_ready(TP)
         with pytest.raises(MustWait):
-            manager.begin_add(started(20, 200, 209), 30, lambda _: None)
+            manager.events.begin_add(started(20, 200, 209), 30, lambda _: None)
         async with asyncio.TaskGroup() as tasks:
-            adding = tasks.create_task(manager.add(started(20, 200, 209), BROKER))
+            adding = tasks.create_task(manager.events.add(started(20, 200, 209), BROKER))
             await asyncio.sleep(0)
             assert isinstance(follower.fold.partitions.peek(TP), Sleeping)
             assert not adding.done()
             going.set()
-            await manager.until_readable(TP, BROKER, 60)
+            await manager.lookups.until_readable(TP, BROKER, 60)
         assert found(manager, 55) == segment_id(5)
         assert segments_of(manager) == 21
         assert follower.fold.image is not None
@@ -216,7 +216,7 @@ async def test_a_long_table_of_a_disk_that_fails_otherwise_is_mapped_after_all(
     failing(monkeypatch, LocalFile, "pread", errno.EMFILE)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert [found(manager, 10 * n) for n in range(20)] == [segment_id(n) for n in range(20)]
         assert manager.snapshots.rejected == damaged
 
@@ -228,7 +228,7 @@ async def test_a_damaged_long_table_is_replaced_by_the_log(rig, monkeypatch):
     monkeypatch.setattr(user_partitions, "TOUCHED_BYTES_MAX", 0)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert manager.snapshots.rejected == 1
         assert [found(manager, 10 * n) for n in range(20)] == [segment_id(n) for n in range(20)]
 
@@ -243,7 +243,7 @@ async def test_a_bug_over_one_snapshot_is_blamed_on_its_metadata_partition(rig, 
         async with rig.manager(snapshots=SnapshotOptions(after_events=1)) as manager:
             monkeypatch.setattr(manager.snapshots, "image", broken)
             manager.replace_assignment([TP], [])
-            await until(lambda: manager.is_ready(TP))
+            await until(lambda: manager.lookups.is_ready(TP))
             await copied(manager, 1, 0, 9)
             await asyncio.sleep(10)  # the bug ends it
 
@@ -255,7 +255,7 @@ async def test_a_bug_over_one_snapshot_is_blamed_on_its_metadata_partition(rig, 
 def listed(manager) -> int:
     """Return how many segments an operator finds in what nobody announced; 0 while not ready."""
     try:
-        return len(manager.list_remote_log_segments(NEIGHBOUR, None, Caller.OPERATOR))
+        return len(manager.lookups.list_remote_log_segments(NEIGHBOUR, None, Caller.OPERATOR))
     except NotReady:
         return 0
 
@@ -264,7 +264,7 @@ async def test_whoever_was_asked_about_once_sleeps_again_after_the_next_snapshot
     await filled(rig)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         partitions = manager.fleet.followers[of(TP)].fold.partitions
         await until(lambda: listed(manager) == 20)
         assert not isinstance(partitions.peek(NEIGHBOUR), Sleeping)
@@ -277,7 +277,7 @@ async def test_whoever_was_asked_about_once_sleeps_again_after_the_next_snapshot
 
 async def with_one_segment(manager: Manager) -> Follower:
     manager.replace_assignment([TP], [])
-    await until(lambda: manager.is_ready(TP))
+    await until(lambda: manager.lookups.is_ready(TP))
     await copied(manager, 0, 0, 9)
     return manager.fleet.followers[of(TP)]
 
@@ -332,7 +332,7 @@ async def test_of_what_was_set_aside_the_newest_alone_is_kept(rig):
         each.write_bytes(b"damaged")
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         assert await manager.snapshotter.write(manager.fleet.followers[of(TP)]) is not None
     left = {each.name for each in path.parent.glob("*.rejected")}
     assert left == {each.name for each in (*others, mine[-1])}
@@ -342,7 +342,7 @@ async def test_a_snapshot_that_is_asked_for_on_a_full_disk_says_that(rig, monkey
     failing(monkeypatch, snapshots, "write_fully", errno.ENOSPC)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         with pytest.raises(StorageFull, match="No space left"):
             await Operator(manager).snapshot_now(of(TP))
 
@@ -354,7 +354,7 @@ async def test_a_snapshot_that_cannot_be_written_now_is_no_fault_of_who_asked(
     failing(monkeypatch, snapshots, "write_fully", number)
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         with pytest.raises(StorageUnavailable, match="could not be written"):
             await Operator(manager).snapshot_now(of(TP))
 

@@ -59,7 +59,7 @@ async def one_of_them(operator: Operator) -> None:
 async def test_a_question_about_everything_gives_way_to_others(rig, question):
     async with rig.manager(snapshots=NEVER) as manager:
         manager.replace_assignment([TP], [])
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
         fold = manager.fleet.followers[of(TP)].fold
         fold.partitions._all.update((each, Looked()) for each in NAMED)
         most, turns, Looked.looks = 0, 0, 0

@@ -46,8 +46,8 @@ async def stocked(rig):
     rig.disk = Unusable(rig.disk)
     async with rig.manager() as manager:
         await ready(manager)
-        await manager.add(started(1, 0, 9), Caller.BROKER)
-        await manager.update(updated(1), Caller.BROKER)
+        await manager.events.add(started(1, 0, 9), Caller.BROKER)
+        await manager.events.update(updated(1), Caller.BROKER)
         await manager.drain()
     return rig
 
@@ -65,7 +65,7 @@ async def test_a_start_that_the_disk_fails_says_so_and_goes_on_when_it_is_mended
         if name.endswith(".json"):
             assert f"{stocked.directory}/a/{name}: Input/output error" in str(manager.fleet.trouble)
         stocked.disk.name = ""
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 @pytest.mark.parametrize("name", NEEDED)
@@ -94,12 +94,12 @@ async def test_reads_do_not_wait_for_positions_to_be_written_and_writes_say_why(
     stocked.disk.number = number
     async with stocked.manager() as manager:
         await ready(manager)
-        assert manager.remote_log_segment_metadata(TP, 0, 5, Caller.BROKER) is not None
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 5, Caller.BROKER) is not None
         with pytest.raises(StorageUnavailable, match=os.strerror(number)):
-            await manager.add(started(2, 10, 19), Caller.BROKER)
+            await manager.events.add(started(2, 10, 19), Caller.BROKER)
         stocked.disk.name = ""
         await until(lambda: not manager.fleet.noted.refusal)
-        await manager.add(started(2, 10, 19), Caller.BROKER)
+        await manager.events.add(started(2, 10, 19), Caller.BROKER)
 
 
 async def test_reads_do_not_wait_for_the_identity_to_be_written(rig):
@@ -140,7 +140,7 @@ async def test_a_partition_that_waits_for_a_file_names_it_and_goes_on_when_it_is
         assert trouble.file is not None
         assert trouble.file.endswith(name)
         stocked.disk.name = ""
-        await until(lambda: manager.is_ready(TP))
+        await until(lambda: manager.lookups.is_ready(TP))
 
 
 def test_what_is_said_of_such_a_file():
@@ -164,5 +164,5 @@ async def test_a_snapshot_that_cannot_be_read_can_be_given_up(stocked):
         manager.replace_assignment([TP], [])
         await until(lambda: any(each.trouble for each in manager.followed()))
         manager.fleet.followers[of(TP)].rebuild()
-        await until(lambda: manager.is_ready(TP))
-        assert manager.remote_log_segment_metadata(TP, 0, 5, Caller.BROKER) is not None
+        await until(lambda: manager.lookups.is_ready(TP))
+        assert manager.lookups.remote_log_segment_metadata(TP, 0, 5, Caller.BROKER) is not None

@@ -334,6 +334,8 @@ async def daemon(
     operator = FakeOperator(manager)
     services = Services(
         manager=manager,
+        lookups=manager,
+        events=manager,
         operator=operator,
         copier=FakeCopier() if storage else None,
         fetcher=fetcher if storage else None,
