@@ -4,9 +4,7 @@ import asyncio
 import os
 import random
 import socket
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 
@@ -15,7 +13,6 @@ from rlmm_daemon.adapters.os.clock import SystemClock
 from rlmm_daemon.adapters.os.disk import LocalDisk
 from rlmm_daemon.adapters.os.lock_place import place_of
 from rlmm_daemon.adapters.os.mounts import is_of_this_host
-from rlmm_daemon.adapters.os.scheduling import ask_for_short_slices
 from rlmm_daemon.adapters.passes.in_threads import InThreads
 from rlmm_daemon.adapters.passes.process import OneProcess
 from rlmm_daemon.config import Config, differences
@@ -25,7 +22,6 @@ from rlmm_daemon.config.model import RELOADED
 from rlmm_daemon.daemon.base.crash_guard import CrashGuard
 from rlmm_daemon.daemon.base.services import Services
 from rlmm_daemon.daemon.base.state_directory import LOCK, StateDirectory
-from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.bucket.presence import Author
 from rlmm_daemon.daemon.bucket.recorded_log import RecordedLog
 from rlmm_daemon.daemon.bucket.storage_keeper import StorageKeeper
@@ -37,23 +33,23 @@ from rlmm_daemon.daemon.cleaner.peers import NoPeers, PresentPeers
 from rlmm_daemon.daemon.cleaner.proof import AnnouncedProof, ClusterProof, TopicProof
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.metadata.manager import Manager
-from rlmm_daemon.daemon.operator.admin import AdminServer, Ready
+from rlmm_daemon.daemon.operator.admin import AdminServer
 from rlmm_daemon.daemon.operator.facts import StorageView
 from rlmm_daemon.daemon.operator.gauges import Gauges
 from rlmm_daemon.daemon.operator.memory import CopyingProcess
-from rlmm_daemon.daemon.operator.methods import Operator, event_log_kind, storage_kind
+from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.daemon.operator.recovering import Recovery, RecoveryOptions
+from rlmm_daemon.daemon.operator.standing import Standing, event_log_kind, storage_kind
 from rlmm_daemon.daemon.process.runtime import Runtime, Stopping, execute
 from rlmm_daemon.daemon.process.systemd import Notifier
 from rlmm_daemon.daemon.reading.fetcher import Fetcher
 from rlmm_daemon.daemon.reading.read_caches import ReadCaches
 from rlmm_daemon.daemon.socket.server import Server
-from rlmm_daemon.domain.errors import NotReady, RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition
 from rlmm_daemon.observability import logging
 from rlmm_daemon.observability.metrics import Metrics
 from rlmm_daemon.ports.event_log import EventLog
-from rlmm_daemon.wiring import adapters
+from rlmm_daemon.wiring import adapters, start
 from rlmm_daemon.wiring.options import (
     cleaner_options_of,
     copy_options_of,
@@ -70,17 +66,6 @@ _FINISH_SHARE = 0.2
 _COPIES_SHARE = 0.6
 #: Twice what a copy has at once: as many again may hang on a disk that their callers gave up.
 _PASSES_A_COPY = 4
-#: A request that comes with the start waits so long for the bucket's marker; see `_until_open`.
-_MARKER_SECONDS = 2.0
-#: And so long for the event log, whose brokers may be away for hours.
-_LOG_SECONDS = 10.0
-#: Of a broker that connects at once, and its first answers.
-_START_IS_OVER_SECONDS = 1.0
-#: What the admin port waits for the log.
-_OPEN_SECONDS = 1.0
-#: And then for a broker's first words. A time: no condition says whether one is about to connect.
-_FIRST_WORDS_SECONDS = 0.2
-_ADMIN_AGAIN_SECONDS = 1.0
 
 
 def run(config: Config, *, reload: Callable[[], Config]) -> int:
@@ -203,24 +188,28 @@ class Daemon:
         cleaner = self._cleaner(manager, copier, view)
         keeper = self._storage_keeper(manager, view)
         log_facts = kafka.facts if kafka else None
-        operator = Operator(
+        standing = Standing(
             manager,
-            log_facts=log_facts or (lambda: {"unwritable": adapters.refusal_of(manager.log)}),
-            copier=copier,
             config=config,
+            copier=copier,
+            cleaner=cleaner,
             runtime=runtime,
-            guard=self._guard,
-            version=__version__,
             storage=lambda: StorageView(
                 kind=storage_kind(config),
                 error=keeper.trouble() if keeper else None,
                 other_daemon=keeper.other_daemon() if keeper else None,
             ),
+            log_facts=log_facts or (lambda: {"unwritable": adapters.refusal_of(manager.log)}),
+            copying=lambda: CopyingProcess(pid=self._passes.pid, in_hand=self._passes.in_hand),
+        )
+        operator = Operator(
+            manager,
+            runtime=runtime,
+            guard=self._guard,
             repair=adapters.repair_of(manager.log),
             recovery=self._recovery(manager, copier),
             cleaner=cleaner,
             left_behind=None if cleaner else LeftBehind(manager, self._topic_proof(manager, view)),
-            copying=lambda: CopyingProcess(pid=self._passes.pid, in_hand=self._passes.in_hand),
         )
         server = Server(
             server_options_of(config),
@@ -229,10 +218,11 @@ class Daemon:
                 lookups=manager.lookups,
                 events=manager.events,
                 operator=operator,
+                standing=standing,
                 copier=copier if bucket else None,
                 fetcher=fetcher,
-                opened=lambda: _until_open(manager, bucket),
-                log_trouble=lambda: _log_trouble(manager),
+                opened=lambda: start.until_open(manager, bucket),
+                log_trouble=lambda: start.log_trouble(manager),
             ),
             broker_id=config.daemon.broker_id,
             cluster_id=config.daemon.cluster_id,
@@ -252,7 +242,7 @@ class Daemon:
             writable=lambda: not (adapters.refusal_of(manager.log) or manager.fleet.noted.refusal),
             buffered=server.buffered_bytes,
         )
-        await _name_known_cluster(server, manager)
+        await start.name_known_cluster(server, manager)
         server.listen()
         self._on_drain(manager, copier, server)
         runtime.on_reload("config", self._reloaded)
@@ -260,15 +250,15 @@ class Daemon:
             runtime.on_reload("certificates", kafka.reload)
         async with (
             AdminServer(
-                config.admin.listen, self._metrics, lambda: _readiness(manager), manager.bugs
+                config.admin.listen, self._metrics, lambda: start.readiness(manager), manager.bugs
             ) as admin,
             runtime.running(),
         ):
             runtime.spawn("manager", manager.run())
             runtime.spawn("server", server.run(), may_end=True)
             runtime.spawn("gauges", gauges.run())
-            runtime.spawn("cluster", _name_cluster(server, manager), may_end=True)
-            runtime.spawn("cluster.view", _keep_view(view, manager))
+            runtime.spawn("cluster", start.name_cluster(server, manager), may_end=True)
+            runtime.spawn("cluster.view", start.keep_view(view, manager))
             if kafka is not None:
                 runtime.spawn("cluster.settings", kafka.watch_settings())
             if keeper is not None:
@@ -281,8 +271,8 @@ class Daemon:
                     runtime.spawn("cleaner.observer", cleaner.observer.run())
             if caches is not None:
                 runtime.spawn("read caches", caches.run())
-            runtime.spawn("admin", _serve_admin(admin, manager), may_end=True)
-            runtime.spawn("runtime.slices", _ask_for_short_slices(), may_end=True)
+            runtime.spawn("admin", start.serve_admin(admin, manager), may_end=True)
+            runtime.spawn("runtime.slices", start.ask_for_short_slices(), may_end=True)
             runtime.ready("serving")
         copier.abandon()
 
@@ -431,81 +421,3 @@ class Daemon:
         for key in differences(self._config, fresh):
             if key not in RELOADED:
                 logger.warning("this key changes at the next start only", key=key)
-
-
-async def _name_known_cluster(server: Server, manager: Manager) -> None:
-    """Tell the server the cluster that the state directory is bound to; a restart need not ask."""
-    with suppress(OSError, RlmmError):  # whatever is wrong with it, opening the log will tell
-        known = await manager.state.identity()
-        if known is not None and known.cluster_id is not None:
-            server.identify(known.cluster_id)
-
-
-async def _name_cluster(server: Server, manager: Manager) -> None:
-    """Tell the server which cluster this is, where only the brokers know; it waits for that."""
-    while (identity := manager.fleet.identity) is None:
-        await manager.fleet.changed.wait()
-    if identity.cluster_id is not None:
-        server.identify(identity.cluster_id)
-
-
-async def _serve_admin(admin: AdminServer, manager: Manager) -> None:
-    """Serve the admin port in a moment: a broker's first words come first."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_OPEN_SECONDS):
-            await manager.gates.until_open()
-    await asyncio.sleep(_FIRST_WORDS_SECONDS)
-    while True:
-        try:
-            await admin.serve()
-        except OSError as error:  # out of descriptors: they may be given back
-            logger.warning("admin port not served yet", error=str(error))
-            await asyncio.sleep(_ADMIN_AGAIN_SECONDS)
-        else:
-            return
-
-
-async def _keep_view(view: ClusterView, manager: Manager) -> None:
-    """Ask the cluster for ever, once the log that says which cluster it is has opened."""
-    await manager.gates.until_open()
-    await view.run()
-
-
-async def _ask_for_short_slices() -> None:
-    """Ask when the start is over: it costs more to load than it saves then."""
-    loop_thread = threading.get_native_id()
-    await asyncio.sleep(_START_IS_OVER_SECONDS)
-    try:
-        await asyncio.to_thread(ask_for_short_slices, loop_thread)
-    except (OSError, ImportError, MemoryError) as error:  # ctypes in a process that is locked down
-        logger.info("no short slices: look-ups wait for other work", error=str(error))
-
-
-async def _until_open(manager: Manager, bucket: Bucket | None) -> None:
-    """Return once log and bucket are known; one that is away is waited for only briefly.
-
-    Raises:
-        NotReady: the log is not open by then; it says why.
-    """
-    try:
-        async with asyncio.timeout(_LOG_SECONDS):
-            await manager.gates.until_open()
-    except TimeoutError as error:
-        raise NotReady(_log_trouble(manager) or "the log opened late", state="starting") from error
-    if bucket is not None and manager.fleet.identity is not None:
-        await bucket.until_judged(_MARKER_SECONDS)
-
-
-def _log_trouble(manager: Manager) -> str | None:
-    fleet = manager.fleet
-    return None if fleet.follow_set is not None else f"the event log is not open: {fleet.trouble}"
-
-
-def _readiness(manager: Manager) -> Ready:
-    """`/readyz`: the log is open and every followed metadata partition is ready."""
-    states = {str(f.partition): f.state.value for f in manager.followed()}
-    opened = manager.fleet.identity is not None and manager.fleet.whole_failure is None
-    ready = opened and all(state == "ready" for state in states.values())
-    return Ready(
-        ready=ready, facts={"log": str(manager.fleet.trouble or "open"), "partitions": states}
-    )

@@ -20,6 +20,7 @@ from rlmm_daemon.daemon.bucket.live_counts import LiveCounts
 from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.gauges import Gauges
 from rlmm_daemon.daemon.operator.methods import Operator
+from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.daemon.socket.limits import ServerStats
 from rlmm_daemon.domain.ids import MetadataPartition, SegmentId, TopicId
 from rlmm_daemon.domain.ids import TopicIdPartition as Partition
@@ -127,7 +128,8 @@ def shown(size: int, watch: Watch) -> None:
             manager, holds = opened.manager, Holds(watch)
             manager.replace_assignment(partitions, [])
             await _until_ready(manager, partitions)
-            operator, gauges, metrics = Operator(manager), *_gauges(manager)
+            operator, standing = Operator(manager), Standing(manager)
+            gauges, metrics = _gauges(manager)
 
             async def scrape() -> None:
                 for _ in gauges._steps():
@@ -143,8 +145,8 @@ def shown(size: int, watch: Watch) -> None:
             async def selected() -> None:
                 await operator.resolve("topic-0-0")
 
-            await holds("status", operator.status)
-            await holds("partitions", operator.partitions)
+            await holds("status", standing.status)
+            await holds("partitions", standing.partitions)
             await holds("user partitions", every)
             await holds("select one", selected)
             await holds("gauges and /metrics", scrape)

@@ -4,7 +4,7 @@ import asyncio
 import statistics
 import time
 
-from rlmm_daemon.daemon.operator.methods import Operator
+from rlmm_daemon.daemon.operator.standing import Standing
 from tests.kafka.proxy import GROUP_APIS, PRODUCE, Proxy, fetches_partition
 from tests.kafka.rig import BROKER, COUNT, Writer, segments, serving, tp_in, until
 
@@ -165,17 +165,17 @@ async def test_a_hit_is_answered_while_no_connection_can_be_made(rig, proxies):
         await serving(manager, tp)
         writer = Writer(manager, tp)
         await writer.copy(0)
-        operator = Operator(manager, log_facts=manager.log.facts)
-        (row,) = [each for each in await operator.partitions() if each["connection"]]
+        standing = Standing(manager, log_facts=manager.log.facts)
+        (row,) = [each for each in await standing.partitions() if each["connection"]]
         assert row["connection"]["state"] == "fetching"
-        assert "fetching from broker" in str(await operator.explain(str(tp)))
+        assert "fetching from broker" in str(await standing.explain(str(tp)))
         for proxy in proxies.values():
             proxy.refuse = True
             for seen in proxy.connections:
                 seen.cut()
         await until(lambda: not manager.lookups.is_ready(tp), 30, "staleness is noticed")
         assert manager.lookups.remote_log_segment_metadata(tp, 0, 5, BROKER) is not None
-        assert "last error" in str(await operator.explain(str(tp)))
+        assert "last error" in str(await standing.explain(str(tp)))
         for proxy in proxies.values():
             proxy.heal()
         rig.tell(f"healed: ready after {await until(lambda: manager.lookups.is_ready(tp)):.1f} s")

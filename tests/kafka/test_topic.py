@@ -14,6 +14,7 @@ from rlmm_daemon.core.partitioner import metadata_partition
 from rlmm_daemon.core.readiness.states import FailureReason, PartitionState
 from rlmm_daemon.daemon.cleaner.cluster_view import ClusterFacts, ClusterView
 from rlmm_daemon.daemon.operator.methods import Operator
+from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.domain.errors import HistoryLost, NotReady, PartitionFailed, RlmmError
 from rlmm_daemon.domain.ids import BrokerId
 from rlmm_daemon.ports.event_log import LogMissing
@@ -325,7 +326,7 @@ async def test_a_topic_that_forgets_is_said_loudly_or_refused(rig):
         assert any("retention" in warning for warning in log.warnings)
     async with rig.manager() as manager:
         await manager.gates.until_open()
-        status = await Operator(manager, log_facts=manager.log.facts).status()
+        status = await Standing(manager, log_facts=manager.log.facts).status()
         assert any("retention" in warning for warning in status["log"]["warnings"])
     strict = {"event_log.kafka.admin.require_infinite_retention": "true"}
     async with rig.log(settings=strict) as log:

@@ -25,7 +25,7 @@ from rlmm_daemon.daemon.base.caller import Caller
 from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.operator.facts import StorageView, collect
 from rlmm_daemon.daemon.operator.methods import Operator
-from rlmm_daemon.daemon.operator.selector import only
+from rlmm_daemon.daemon.operator.selector import find, only
 from rlmm_daemon.domain.errors import RlmmError, StorageUnavailable
 from rlmm_daemon.domain.ids import (
     BrokerId,
@@ -285,7 +285,7 @@ class Harness:
     ) -> str:
         """What `rlmm explain` says; `wait=no` looks before anything had time to begin."""
         manager = self.running
-        found = await Operator(manager)._find(selector) if manager.fleet.follow_set else []
+        found = await find(manager, selector) if manager.fleet.follow_set else []
         partition = only(selector, found)
         if partition is not None and wait == "yes":
             await manager.lookups.until_readable(partition, Caller.OPERATOR, 1.0)

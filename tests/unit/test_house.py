@@ -18,8 +18,6 @@ LONGER = {
     "daemon/following/follower.py": 820,
     "daemon/bucket/bucket.py": 770,
     "daemon/socket/session.py": 670,
-    "daemon/operator/methods.py": 610,
-    "wiring/daemon.py": 520,
     "core/fold/cache.py": 500,
     "daemon/cleaner/cleaner.py": 500,
     "core/explain/causes.py": 480,

@@ -81,7 +81,7 @@ class Purge:
 
     async def _partitions(self, topic_id: TopicId) -> list[TopicIdPartition]:
         manager = self._tools.manager
-        await manager.follow_all(FOLLOW_SECONDS)
+        await manager.on_demand.follow_all(FOLLOW_SECONDS)
         found = []
         for follower in manager.followed():
             if follower.failure is not None:

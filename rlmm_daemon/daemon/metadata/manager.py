@@ -15,7 +15,6 @@ import structlog
 from rlmm_daemon.codec.state_files import announced_json, announced_rows
 from rlmm_daemon.core.readiness.states import (
     LogTrouble,
-    PartitionState,
     TroubleKind,
 )
 from rlmm_daemon.daemon.base.bugs import Bugs
@@ -34,13 +33,13 @@ from rlmm_daemon.daemon.metadata.assignment import Assignment
 from rlmm_daemon.daemon.metadata.events import Events
 from rlmm_daemon.daemon.metadata.gates import Gates
 from rlmm_daemon.daemon.metadata.lookups import Lookups
+from rlmm_daemon.daemon.metadata.on_demand import OnDemand
 from rlmm_daemon.daemon.metadata.previous_state import keep_announced, remembered
 from rlmm_daemon.daemon.metadata.publisher import Publisher
 from rlmm_daemon.domain.errors import (
     ConfigError,
 )
 from rlmm_daemon.domain.ids import (
-    MetadataPartition,
     TopicIdPartition,
 )
 from rlmm_daemon.observability.metrics import LogMetrics
@@ -119,6 +118,7 @@ class Manager:
         self.assignment = Assignment(self._announced_changed)
         self.gates = Gates(self.fleet, self.assignment, self.snapshotter)
         self.lookups = Lookups(self.fleet, self.assignment, self.gates)
+        self.on_demand = OnDemand(self.fleet, self.gates)
         self._publisher = Publisher(self.fleet, self.gates, clock)
         self.events = Events(
             log,
@@ -275,31 +275,6 @@ class Manager:
             self.fleet.target_wanted.ring()
         self.gates.changed.ring()
 
-    # For operators.
-
     def followed(self) -> Sequence[Follower]:
         """Return the followers by metadata partition."""
         return [follower for _, follower in sorted(self.fleet.followers.items())]
-
-    async def follow_all(self, timeout_seconds: float) -> None:
-        """Follow every metadata partition for a while and wait until each is ready or failed."""
-        follow_set = self.gates.follow_set()
-        everything = [MetadataPartition(n) for n in range(follow_set.partition_count)]
-        follow_set.demand(everything)
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                for partition in everything:
-                    await self._until_settled(partition)
-        except TimeoutError:
-            return
-
-    async def _until_settled(self, partition: MetadataPartition) -> None:
-        unsettled = (PartitionState.STARTING, PartitionState.REPLAYING)
-        while True:
-            follower = self.fleet.followers.get(partition)
-            if follower is None:
-                await self.fleet.changed.wait()
-            elif follower.state in unsettled:
-                await follower.changed.wait()
-            else:
-                return

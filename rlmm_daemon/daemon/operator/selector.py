@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from rlmm_daemon.daemon.metadata.manager import Manager
+from rlmm_daemon.daemon.metadata.on_demand import ON_DEMAND_SECONDS
+from rlmm_daemon.daemon.metadata.user_partitions import known
 from rlmm_daemon.domain.errors import InvalidArgument
 from rlmm_daemon.domain.ids import (
     TopicId,
@@ -39,7 +42,7 @@ def means_a_topic(selector: str) -> bool:
     return _ID_ALONE.fullmatch(selector) is not None
 
 
-def matching(selector: str, known: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
+def matching(selector: str, candidates: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
     """Return the known partitions that a selector means, ascending; of a topic id alone, all.
 
     Raises:
@@ -50,7 +53,7 @@ def matching(selector: str, known: Iterable[TopicIdPartition]) -> list[TopicIdPa
     wanted = []
     if (match := _ID_ALONE.fullmatch(selector)) is not None:
         topic_id = TopicId(uuid_bytes(match["id"]))
-        return sorted(p for p in known if p.topic_id == topic_id)
+        return sorted(p for p in candidates if p.topic_id == topic_id)
     if (match := _ID_AND_NUMBER.fullmatch(selector)) is not None:
         wanted.append((TopicId(uuid_bytes(match["id"])), _partition(match["number"])))
     try:
@@ -61,10 +64,10 @@ def matching(selector: str, known: Iterable[TopicIdPartition]) -> list[TopicIdPa
                 f"{selector!r} names no partition: TOPIC-PARTITION, TOPIC_ID, TOPIC_ID-PARTITION "
                 "or TOPIC_ID:TOPIC-PARTITION is wanted"
             ) from None
-        return sorted(p for p in known if (p.topic_id, p.partition) in wanted)
+        return sorted(p for p in candidates if (p.topic_id, p.partition) in wanted)
     return sorted(
         p
-        for p in known
+        for p in candidates
         if (p.topic, p.partition) == (named.topic, named.partition)
         or (p.topic_id, p.partition) in wanted
     )
@@ -84,6 +87,26 @@ def only(selector: str, found: list[TopicIdPartition]) -> TopicIdPartition | Non
             candidates=[str(p) for p in found],
         )
     return found[0] if found else None
+
+
+async def find(manager: Manager, selector: str) -> list[TopicIdPartition]:
+    """Return the known partitions that a selector means, asking the whole log if need be."""
+    found = await _known(manager, selector)
+    if not found:
+        await manager.on_demand.follow_all(ON_DEMAND_SECONDS)
+        found = await _known(manager, selector)
+    return found
+
+
+async def _known(manager: Manager, selector: str) -> list[TopicIdPartition]:
+    if named := matching(selector, ()):
+        return named  # in full, whether anybody knows it or not
+    found = set[TopicIdPartition]()
+    for index, some in enumerate(known(manager)):
+        if index:
+            await manager.turns.wait()
+        found.update(matching(selector, some))
+    return sorted(found)
 
 
 def _partition(digits: str) -> int:

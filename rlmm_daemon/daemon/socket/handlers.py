@@ -159,9 +159,9 @@ REQUESTS: Final[dict[str, Request]] = {
         params.partition.to_domain(), params.segment_id
     ),
     "resolve": _resolve,
-    "status": lambda services, _params, _caller: services.operator.status(),
-    "partitions": lambda services, _params, _caller: services.operator.partitions(),
-    "explain": lambda services, params, _caller: services.operator.explain(
+    "status": lambda services, _params, _caller: services.standing.status(),
+    "partitions": lambda services, _params, _caller: services.standing.partitions(),
+    "explain": lambda services, params, _caller: services.standing.explain(
         params.selector, params.epoch, params.offset
     ),
     "snapshot_now": lambda services, params, _caller: services.operator.snapshot_now(

@@ -33,6 +33,7 @@ from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
 from rlmm_daemon.daemon.operator.facts import StorageView
 from rlmm_daemon.daemon.operator.methods import Operator
 from rlmm_daemon.daemon.operator.recovering import Recovery, RecoveryOptions
+from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import MetadataPartition, uuid_text
 from rlmm_daemon.domain.segment import SegmentMetadata
@@ -139,11 +140,16 @@ class Daemon:
             author=lambda: Author(place=place),
             private_log=True,
         )
-        self.operator = Operator(
+        self.standing = Standing(
             self.manager,
             copier=self.copier,
+            cleaner=self.cleaner,
             runtime=cast("Runtime", self.runtime),
             storage=lambda: StorageView(kind="local", error=self.keeper.trouble()),
+        )
+        self.operator = Operator(
+            self.manager,
+            runtime=cast("Runtime", self.runtime),
             repair=self._repair,
             recovery=Recovery(
                 self.manager,

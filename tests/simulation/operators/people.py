@@ -140,12 +140,12 @@ class Person:
 
     async def named(self) -> list[str]:
         """Return the commands that the daemon's own answers name."""
-        operator = self.daemon.operator
-        status = await operator.status()
+        standing = self.daemon.standing
+        status = await standing.status()
         found = list(filter(None, [_named_in(status["log"]["trouble"] or "")]))
         if (failure := status["log"]["failure"]) is not None:
             found.append(failure["command"])
-        failures = [row["failure"] for row in await operator.partitions()]
+        failures = [row["failure"] for row in await standing.partitions()]
         found += [failure["command"] for failure in failures if failure is not None]
         if self.daemon.bucket.trouble is not None:
             found.append("rlmm storage rebuild-marker --execute")

@@ -21,7 +21,7 @@ from rlmm_daemon.daemon.bucket.bucket import Bucket
 from rlmm_daemon.daemon.copying.copier import Copier
 from rlmm_daemon.daemon.copying.copy_job import CopyOptions
 from rlmm_daemon.daemon.metadata.manager import Manager, ManagerOptions
-from rlmm_daemon.daemon.operator.methods import Operator
+from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.domain.errors import RlmmError
 from rlmm_daemon.domain.ids import BrokerId, TopicId
 from tests.support.memory_storage import MemoryBucket, MemoryStorage
@@ -84,7 +84,7 @@ class World:
             now_ms=SystemClock().now_ms,
             passes=InThreads(lambda _: _SlowCheck(self.reading)),
         )
-        self.operator = Operator(self.manager, copier=self.copier)
+        self.standing = Standing(self.manager, copier=self.copier)
 
     def copy(self, **changes: Any) -> "asyncio.Task[RlmmError | None]":
         """Begin a copy; its error is what the task returns, since a group ends with an error."""
@@ -103,7 +103,7 @@ class World:
         name = f"copy_{phase.value.replace(' ', '_')}"
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                answer = await self.operator.explain(str(PARTITION))
+                answer = await self.standing.explain(str(PARTITION))
                 for notice in answer["also"]:
                     if notice["cause"] == name:
                         assert notice["trouble"] is (phase is CopyPhase.ROLL_BACK)

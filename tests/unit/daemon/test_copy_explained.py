@@ -64,7 +64,7 @@ async def test_one_whose_storage_is_slow(tmp_path):
         copy = world.copy()
         told = await world.told(CopyPhase.UPLOAD)
         assert told == f"{SEGMENT} is writing to the remote storage"
-        answer = await world.operator.explain(str(PARTITION))
+        answer = await world.standing.explain(str(PARTITION))
         said = answer["also"][0]["sentence"]
         assert ": 8.0 MiB of 16.0 MiB, 2 parts, in PutObject .log, for 0 s" in said, said
         world.storage.uploads.set()
@@ -106,7 +106,7 @@ async def test_one_that_fails_is_rolled_back_and_told_until_the_next_one_succeed
         assert told == f"{SEGMENT} failed and is being rolled back"
         world.storage.deletes.set()
         assert await copy is world.storage.fault
-        answer = await world.operator.explain(str(PARTITION))
+        answer = await world.standing.explain(str(PARTITION))
         (notice,) = answer["also"]
         assert (notice["cause"], notice["trouble"]) == ("copy_failed", True)
         assert notice["sentence"].startswith("The last copy, of segment AAAAAAAAAAAAAAAAAAAACQ, ")
@@ -114,7 +114,7 @@ async def test_one_that_fails_is_rolled_back_and_told_until_the_next_one_succeed
         assert notice["next_command"].startswith("rlmm segments ")
         world.storage.fault = None
         assert await world.copy(segment_id=OTHER) is None
-        assert (await world.operator.explain(str(PARTITION)))["also"] == []
+        assert (await world.standing.explain(str(PARTITION)))["also"] == []
 
 
 async def test_one_whose_bytes_are_wrong_names_offset_and_place(tmp_path):
@@ -123,6 +123,6 @@ async def test_one_whose_bytes_are_wrong_names_offset_and_place(tmp_path):
         world.copier._tools = replace(world.copier._tools, passes=InThreads())
         copy = world.copy()  # 600,000 times the letter A
         assert await copy is not None
-        (notice,) = (await world.operator.explain(str(PARTITION)))["also"]
+        (notice,) = (await world.standing.explain(str(PARTITION)))["also"]
         assert notice["cause"] == "copy_failed"
         assert "file position 0" in notice["sentence"]

@@ -79,18 +79,18 @@ async def test_that_its_objects_stay_is_an_alarm_until_the_segment_is_gone(tmp_p
         world.storage.uploads.set()
         await copy
         assert world.copier.outcomes_of_roll_backs() == {"finished_elsewhere": 1}
-        (row,) = (await world.operator.status())["unsettled_copies"]
+        (row,) = (await world.standing.status())["unsettled_copies"]
         assert (row["partition"], row["segment_id"]) == (str(PARTITION), "AAAAAAAAAAAAAAAAAAAACQ")
         world.storage.fault = None
         assert await world.copy(segment_id=SegmentId(bytes(15) + b"\x08")) is None
         notices = {
-            row["cause"]: row for row in (await world.operator.explain(str(PARTITION)))["also"]
+            row["cause"]: row for row in (await world.standing.explain(str(PARTITION)))["also"]
         }
         assert notices["copy_unsettled"]["trouble"] is True
         assert notices["copy_unsettled"]["next_command"] == "rlmm storage verify"
         await world.copier.delete_segment(PARTITION, ID)
-        assert (await world.operator.status())["unsettled_copies"] == []
-        after = (await world.operator.explain(str(PARTITION)))["also"]
+        assert (await world.standing.status())["unsettled_copies"] == []
+        after = (await world.standing.explain(str(PARTITION)))["also"]
         assert "copy_unsettled" not in {row["cause"] for row in after}
 
 
@@ -101,7 +101,7 @@ async def test_a_copy_that_fails_alone_is_rolled_back_and_counted(tmp_path):
         error = await copy
         assert error.fields["rolled_back"] is True
         assert world.copier.outcomes_of_roll_backs() == {"ok": 1}
-        assert (await world.operator.status())["unsettled_copies"] == []
+        assert (await world.standing.status())["unsettled_copies"] == []
         assert state_of(world) is None
 
 

@@ -20,6 +20,7 @@ from rlmm_daemon.daemon.following.known_log import KnownLog
 from rlmm_daemon.daemon.following.snapshots import SnapshotStore
 from rlmm_daemon.daemon.metadata.previous_state import remembered
 from rlmm_daemon.daemon.operator.methods import Operator
+from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.domain.errors import (
     ConfigError,
     HistoryLost,
@@ -598,11 +599,11 @@ async def test_explain_says_what_is_wrong_with_the_log_beside_the_answer(
     async with rig.manager() as manager:
         await ready(manager)
         told: dict[str, object] = {}
-        operator = Operator(manager, log_facts=lambda: told)
-        before = await operator.explain(str(TP), None, None)
+        standing = Standing(manager, log_facts=lambda: told)
+        before = await standing.explain(str(TP), None, None)
         assert cause not in [notice["cause"] for notice in before["also"]]
         told |= facts
-        answer = await operator.explain(str(TP), None, None)
+        answer = await standing.explain(str(TP), None, None)
         (notice,) = [each for each in answer["also"] if each["cause"] == cause]
         assert words in notice["sentence"]
         assert (notice["next_command"], notice["trouble"]) == (command, True)

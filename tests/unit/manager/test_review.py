@@ -586,7 +586,7 @@ async def test_what_is_asked_of_a_whole_topic_is_refused_while_a_part_may_be_mis
     rig, monkeypatch
 ):
     several = await of_several_metadata_partitions(rig)
-    monkeypatch.setattr("rlmm_daemon.daemon.operator.methods.ON_DEMAND_SECONDS", 0.3)
+    monkeypatch.setattr("rlmm_daemon.daemon.metadata.on_demand.ON_DEMAND_SECONDS", 0.3)
     other = next(of(tp) for tp in several if of(tp) != of(TP))
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
@@ -602,7 +602,7 @@ async def test_what_is_asked_of_a_whole_topic_is_refused_while_a_part_may_be_mis
 async def test_an_export_is_refused_while_a_metadata_partition_is_not_even_followed(
     rig, monkeypatch
 ):
-    monkeypatch.setattr("rlmm_daemon.daemon.operator.methods.ON_DEMAND_SECONDS", 0.05)
+    monkeypatch.setattr("rlmm_daemon.daemon.metadata.on_demand.ON_DEMAND_SECONDS", 0.05)
     async with rig.manager() as manager:
         manager.replace_assignment([TP], [])
         await until(lambda: manager.lookups.is_ready(TP))

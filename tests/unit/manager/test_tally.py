@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from rlmm_daemon.daemon.metadata import tally
+from rlmm_daemon.daemon.metadata.manager import Manager
 from rlmm_daemon.daemon.operator.methods import Operator
+from rlmm_daemon.daemon.operator.standing import Standing
 from rlmm_daemon.domain.ids import TopicIdPartition
 from tests.unit.manager.events import TP, of, until
 from tests.unit.manager.test_mapped import NEVER
@@ -33,26 +35,26 @@ class Looked:
         return [0, 1, 0, 0]
 
 
-async def status(operator: Operator) -> None:
-    found = await operator.status()
+async def status(manager: Manager) -> None:
+    found = await Standing(manager).status()
     assert found["user_partitions"] == found["segments"]["COPY_SEGMENT_FINISHED"] == MANY
     assert found["segment_bytes"] == 10 * MANY
     assert found["memory"]["segments_in_memory"] == MANY
 
 
-async def partitions(operator: Operator) -> None:
-    (row,) = await operator.partitions()
+async def partitions(manager: Manager) -> None:
+    (row,) = await Standing(manager).partitions()
     assert row["user_partitions"] == row["segments"] == MANY
 
 
-async def user_partitions(operator: Operator) -> None:
-    found = [each async for each in operator.user_partitions(None)]
+async def user_partitions(manager: Manager) -> None:
+    found = [each async for each in Operator(manager).user_partitions(None)]
     numbers = [each.partition.partition for each in found if each.segments]
     assert numbers == [each.partition for each in NAMED]
 
 
-async def one_of_them(operator: Operator) -> None:
-    assert await operator.resolve(f"many-{NAMED[-1].partition}") == [NAMED[-1]]
+async def one_of_them(manager: Manager) -> None:
+    assert await Operator(manager).resolve(f"many-{NAMED[-1].partition}") == [NAMED[-1]]
 
 
 @pytest.mark.parametrize("question", [status, partitions, user_partitions, one_of_them])
@@ -63,7 +65,7 @@ async def test_a_question_about_everything_gives_way_to_others(rig, question):
         fold = manager.fleet.followers[of(TP)].fold
         fold.partitions._all.update((each, Looked()) for each in NAMED)
         most, turns, Looked.looks = 0, 0, 0
-        asked = asyncio.get_running_loop().create_task(question(Operator(manager)))
+        asked = asyncio.get_running_loop().create_task(question(manager))
         while not asked.done():
             before = Looked.looks
             await asyncio.sleep(0)

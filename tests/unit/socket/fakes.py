@@ -337,6 +337,7 @@ async def daemon(
         lookups=manager,
         events=manager,
         operator=operator,
+        standing=operator,
         copier=FakeCopier() if storage else None,
         fetcher=fetcher if storage else None,
     )
