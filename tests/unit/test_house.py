@@ -17,7 +17,6 @@ MODULE_LINES_MAX = 450
 LONGER = {
     "daemon/following/follower.py": 820,
     "daemon/bucket/bucket.py": 770,
-    "daemon/socket/session.py": 670,
     "core/fold/cache.py": 500,
     "daemon/cleaner/cleaner.py": 500,
     "core/explain/causes.py": 480,

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from rlmm_daemon.codec import api
+from rlmm_daemon.codec import api, frames
 from rlmm_daemon.daemon.base.announcing import Announcing
 from rlmm_daemon.daemon.base.bugs import Bugs
+from rlmm_daemon.daemon.base.crash_guard import blamed
 from rlmm_daemon.daemon.base.fair_scheduler import FairScheduler
 from rlmm_daemon.daemon.base.services import Services
 from rlmm_daemon.daemon.socket import handlers
@@ -36,6 +37,11 @@ UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 PARAMS: Final[dict[str, Callable[[Any], Any]]] = {
     row.name: msgspec.msgpack.Decoder(row.params).decode for row in api.METHODS.values()
 }
+
+
+async def fail(error: Exception) -> None:
+    """Raise a partition's crash where the server's task group sees it: it ends the process."""
+    raise error
 
 
 class Shared(msgspec.Struct):
@@ -82,6 +88,14 @@ class Shared(msgspec.Struct):
         self.stats.requests_now -= 1
         if not self.stats.requests_now:
             self.idle.set()
+
+    def answer_to_bug(self, request_id: int, method: str, bug: Exception) -> bytes:
+        """Return the answer to a request that met a bug; a fold's ends the process besides."""
+        if blamed(bug):
+            self.tasks.create_task(fail(bug), name="session.crash")
+        error = self.bugs.error_for(method, bug)
+        self.stats.outcomes[method, error.wire_name()] += 1
+        return frames.error_frame(request_id, error)
 
     def admit(self, method: str, rights: frozenset[api.Right]) -> api.Method:
         """Return the method's row if it may be begun now by such a peer.
